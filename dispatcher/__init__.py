@@ -1,0 +1,1 @@
+"""The dispatcher service: owns every pod that is not yet bound."""

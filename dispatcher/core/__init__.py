@@ -1,0 +1,1 @@
+"""Queue, policy, balance and membership, without input or output."""

@@ -1,0 +1,47 @@
+"""The exceptions of HOSS. Expected outcomes (unschedulable, conflict, stale) are values, never exceptions.
+
+HossError
+├── InvalidInput          what a user or peer sent is wrong; says where, what, and what would be right
+│   ├── ConfigError       a configuration or policy document
+│   └── ColumnError       a packed column of a message
+├── LedgerUnavailable     Redis is away, or is not the ledger that we knew
+├── TransportError        a peer cannot be reached or broke off
+└── InvariantViolation    a broken promise of our own; carries the evidence
+"""
+
+
+class HossError(Exception):
+    """Base of everything HOSS raises on purpose."""
+
+
+class InvalidInput(HossError):  # noqa: N818 - named for what happened, as the tree above
+    """Input that cannot be accepted. `where` is the place: a file, a document, a field's path."""
+
+    def __init__(self, text: str, *, where: str = "") -> None:
+        super().__init__(f"{where}: {text}" if where else text)
+        self.text = text
+        self.where = where
+
+    def at(self, outer: str) -> "InvalidInput":
+        """Same error with the place seen from further out: `at("pods.yaml document 3")`."""
+        return type(self)(self.text, where=f"{outer}: {self.where}" if self.where else outer)
+
+
+class ConfigError(InvalidInput):
+    """A configuration or policy document is wrong."""
+
+
+class ColumnError(InvalidInput):
+    """A packed column has the wrong length or holds a value out of range."""
+
+
+class LedgerUnavailable(HossError):  # noqa: N818
+    """The ledger cannot answer. Nothing was decided; try again."""
+
+
+class TransportError(HossError):
+    """A peer cannot be reached."""
+
+
+class InvariantViolation(HossError):  # noqa: N818
+    """A promise of docs/architecture.md is broken. The message carries the numbers."""

@@ -1,0 +1,78 @@
+"""A pod as far as scheduling goes. Frozen and hashable: equal specs are one equivalence class."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hoss.model.selectors import NodeSelector, PreferredTerm
+from hoss.model.taints import Toleration
+
+Pairs = tuple[tuple[str, str], ...]  # sorted by key
+Amounts = tuple[tuple[str, int], ...]  # sorted by resource, schema units
+
+
+class QosClass(str, Enum):
+    """How the kubelet treats the pod when its node runs out."""
+
+    BEST_EFFORT = "BestEffort"
+    BURSTABLE = "Burstable"
+    GUARANTEED = "Guaranteed"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A port of the node itself. Ports clash with the same protocol and port on the same address or on 0.0.0.0."""
+
+    port: int
+    protocol: str = "TCP"
+    host_ip: str = "0.0.0.0"  # noqa: S104 - Kubernetes' word for every address
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """`count` cards of one node, `milli` thousandths of each. Whole cards: milli = 1000."""
+
+    count: int
+    milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """Everything that decides where a pod may and should go. Equal specs schedule alike."""
+
+    namespace: str = "default"
+    labels: Pairs = ()
+    priority: int = 0
+    requests: Amounts = ()  # the pod's total; "pods" is implied
+    nonzero_cpu_milli: int = 0  # as `requests`, 100m for each container that names no cpu
+    nonzero_memory_bytes: int = 0  # as `requests`, 200 MiB for each container that names no memory
+    node_name: str = ""
+    node_selector: Pairs = ()
+    required_node_affinity: NodeSelector | None = None
+    preferred_node_affinity: tuple[PreferredTerm, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+    devices: DeviceRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """A spec and what policies match on besides."""
+
+    spec: PodSpec
+    scheduler_name: str = "hoss"
+    priority_class_name: str = ""
+    qos_class: QosClass = QosClass.BEST_EFFORT
+    owner_kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What one manifest asks for: `replicas` equal pods. A bare pod has owner kind "" and one replica.
+
+    `uid` is the manifest's metadata.uid, for bare pods; empty if it has none.
+    """
+
+    name: str
+    template: PodTemplate
+    replicas: int = 1
+    uid: str = ""

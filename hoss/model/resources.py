@@ -1,0 +1,47 @@
+"""Resources and the schema that numbers them.
+
+Amounts are integers in schema units: cpu in thousandths of a core, everything else in whole units.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+CPU, MEMORY, EPHEMERAL_STORAGE, PODS, HUGEPAGES_2MI, HUGEPAGES_1GI = range(6)
+
+BASE_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods", "hugepages-2Mi", "hugepages-1Gi")
+
+# The ledger counts in Lua numbers, which are doubles: exact up to here.
+MAX_AMOUNT = 2**53
+
+# Whole accelerator cards, and thousandths of one card.
+DEVICE_RESOURCE = "nvidia.com/gpu"
+DEVICE_SHARE_RESOURCE = "hoss.dev/gpu-milli"
+
+ResourceAmounts = Mapping[str, int]  # by resource name, schema units
+
+
+@dataclass(slots=True)
+class ResourceSchema:
+    """Append-only numbering of resources: a name keeps its index for ever. Begins with BASE_RESOURCES."""
+
+    names: list[str] = field(default_factory=lambda: list(BASE_RESOURCES))
+    _index: dict[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._index = {name: i for i, name in enumerate(self.names)}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def get(self, name: str) -> int | None:
+        """The resource's index, or None if no node ever offered it."""
+        return self._index.get(name)
+
+    def extend(self, names: Iterable[str]) -> bool:
+        """Append the names not yet known, in the order given. True if there were any."""
+        before = len(self.names)
+        for name in names:
+            if name not in self._index:
+                self._index[name] = len(self.names)
+                self.names.append(name)
+        return len(self.names) > before

@@ -1,0 +1,80 @@
+"""Label and node selectors, after Kubernetes' labels and nodeaffinity packages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition on a label or field. Operators: In, NotIn, Exists, DoesNotExist, Gt, Lt."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """NotIn and DoesNotExist match where the key is missing; Gt and Lt only compare 64-bit integers."""
+        present = self.key in labels
+        match self.operator:
+            case "In":
+                return present and labels[self.key] in self.values
+            case "NotIn":
+                return not present or labels[self.key] not in self.values
+            case "Exists":
+                return present
+            case "DoesNotExist":
+                return not present
+            case "Gt" | "Lt":
+                return present and self._compares(labels[self.key])
+        return False
+
+    def _compares(self, label: str) -> bool:
+        have, limit = _int64(label), _int64(self.values[0]) if len(self.values) == 1 else None
+        if have is None or limit is None:
+            return False
+        return have > limit if self.operator == "Gt" else have < limit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelectorTerm:
+    """ANDed requirements on labels and on fields (metadata.name alone). One without any matches nothing."""
+
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        """Whether a node of that name and those labels matches."""
+        if not self.match_expressions and not self.match_fields:
+            return False
+        fields = {"metadata.name": name}
+        return all(r.matches(labels) for r in self.match_expressions) and all(
+            r.matches(fields) for r in self.match_fields
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelector:
+    """ORed terms."""
+
+    terms: tuple[NodeSelectorTerm, ...]
+
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        """Whether any term matches."""
+        return any(term.matches(labels, name) for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredTerm:
+    """A term worth `weight` (1 to 100) to the nodes that match it."""
+
+    weight: int
+    term: NodeSelectorTerm
+
+
+def _int64(text: str) -> int | None:
+    # Go's strconv.ParseInt(text, 10, 64): an optional sign and digits, nothing else.
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None

@@ -1,0 +1,384 @@
+from hoss.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PodPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POD_PHASE_UNSPECIFIED: _ClassVar[PodPhase]
+    QUEUED: _ClassVar[PodPhase]
+    SCHEDULING: _ClassVar[PodPhase]
+    BOUND: _ClassVar[PodPhase]
+    UNSCHEDULABLE: _ClassVar[PodPhase]
+    BACKOFF: _ClassVar[PodPhase]
+    FAILED: _ClassVar[PodPhase]
+    DELETED: _ClassVar[PodPhase]
+POD_PHASE_UNSPECIFIED: PodPhase
+QUEUED: PodPhase
+SCHEDULING: PodPhase
+BOUND: PodPhase
+UNSCHEDULABLE: PodPhase
+BACKOFF: PodPhase
+FAILED: PodPhase
+DELETED: PodPhase
+
+class PodTemplate(_message.Message):
+    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_NAME_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    QOS_CLASS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_KIND_FIELD_NUMBER: _ClassVar[int]
+    spec: _common_pb2.PodSpec
+    scheduler_name: str
+    priority_class_name: str
+    qos_class: str
+    owner_kind: str
+    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("name", "template", "replicas")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    template: int
+    replicas: int
+    def __init__(self, name: _Optional[str] = ..., template: _Optional[int] = ..., replicas: _Optional[int] = ...) -> None: ...
+
+class PodList(_message.Message):
+    __slots__ = ("names", "templates", "uids")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    templates: bytes
+    uids: bytes
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., templates: _Optional[bytes] = ..., uids: _Optional[bytes] = ...) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("request_id", "templates", "jobs", "pods")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    templates: _containers.RepeatedCompositeFieldContainer[PodTemplate]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    pods: PodList
+    def __init__(self, request_id: _Optional[str] = ..., templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., pods: _Optional[_Union[PodList, _Mapping]] = ...) -> None: ...
+
+class SubmitReply(_message.Message):
+    __slots__ = ("request_id", "accepted_pods", "sets", "revision")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_PODS_FIELD_NUMBER: _ClassVar[int]
+    SETS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    accepted_pods: int
+    sets: _containers.RepeatedCompositeFieldContainer[PodSet]
+    revision: int
+    def __init__(self, request_id: _Optional[str] = ..., accepted_pods: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[PodSet, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class PodSet(_message.Message):
+    __slots__ = ("namespace", "name", "uid_prefix", "count")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    uid_prefix: bytes
+    count: int
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
+
+class PodInfo(_message.Message):
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    uid: bytes
+    namespace: str
+    name: str
+    job: str
+    phase: PodPhase
+    node: str
+    worker: str
+    attempts: int
+    reason: str
+    submitted_unix_ms: int
+    phase_since_unix_ms: int
+    template: PodTemplate
+    rule: str
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ...) -> None: ...
+
+class GetPodRequest(_message.Message):
+    __slots__ = ("namespace", "name", "uid")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    uid: bytes
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ...) -> None: ...
+
+class ListPodsRequest(_message.Message):
+    __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LABEL_SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    job: str
+    phases: _containers.RepeatedScalarFieldContainer[PodPhase]
+    node: str
+    label_selector: str
+    limit: int
+    page_token: str
+    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListPodsReply(_message.Message):
+    __slots__ = ("pods", "next_page_token")
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    pods: _containers.RepeatedCompositeFieldContainer[PodInfo]
+    next_page_token: str
+    def __init__(self, pods: _Optional[_Iterable[_Union[PodInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class JobInfo(_message.Message):
+    __slots__ = ("namespace", "name", "kind", "replicas", "bound", "queued", "unschedulable", "failed", "deleted", "submitted_unix_ms")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    kind: str
+    replicas: int
+    bound: int
+    queued: int
+    unschedulable: int
+    failed: int
+    deleted: int
+    submitted_unix_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replicas: _Optional[int] = ..., bound: _Optional[int] = ..., queued: _Optional[int] = ..., unschedulable: _Optional[int] = ..., failed: _Optional[int] = ..., deleted: _Optional[int] = ..., submitted_unix_ms: _Optional[int] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ("namespace",)
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    def __init__(self, namespace: _Optional[str] = ...) -> None: ...
+
+class ListJobsReply(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("since_revision", "states")
+    SINCE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    since_revision: int
+    states: bool
+    def __init__(self, since_revision: _Optional[int] = ..., states: _Optional[bool] = ...) -> None: ...
+
+class WatchBatch(_message.Message):
+    __slots__ = ("revision", "uids", "phases", "nodes", "reasons", "reason_texts", "node_names")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    REASON_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    uids: bytes
+    phases: bytes
+    nodes: bytes
+    reasons: bytes
+    reason_texts: _containers.RepeatedScalarFieldContainer[str]
+    node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
+    def __init__(self, revision: _Optional[int] = ..., uids: _Optional[bytes] = ..., phases: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
+
+class DeleteRequest(_message.Message):
+    __slots__ = ("namespace", "pods", "jobs", "uids")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pods: _containers.RepeatedScalarFieldContainer[str]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    uids: bytes
+    def __init__(self, namespace: _Optional[str] = ..., pods: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., uids: _Optional[bytes] = ...) -> None: ...
+
+class DeleteReply(_message.Message):
+    __slots__ = ("deleted_pods", "not_found")
+    DELETED_PODS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    deleted_pods: int
+    not_found: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, deleted_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WorkerInfo(_message.Message):
+    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
+    state: str
+    epoch: int
+    outstanding: int
+    window: int
+    bound: int
+    conflicts: int
+    unschedulable: int
+    busy_seconds: float
+    last_seen_ms_ago: int
+    micros_per_pod: float
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ...) -> None: ...
+
+class ListWorkersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListWorkersReply(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ...) -> None: ...
+
+class SetWorkerStateRequest(_message.Message):
+    __slots__ = ("name", "state")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+
+class SetWorkerStateReply(_message.Message):
+    __slots__ = ("worker",)
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    worker: WorkerInfo
+    def __init__(self, worker: _Optional[_Union[WorkerInfo, _Mapping]] = ...) -> None: ...
+
+class GetPolicyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Policy(_message.Message):
+    __slots__ = ("yaml", "version")
+    YAML_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    yaml: str
+    version: int
+    def __init__(self, yaml: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SetPolicyReply(_message.Message):
+    __slots__ = ("version", "warnings")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DispatcherStatus(_message.Message):
+    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters")
+    class PodsByPhaseEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PODS_BY_PHASE_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    pods_by_phase: _containers.ScalarMap[str, int]
+    jobs: int
+    revision: int
+    uptime_ms: int
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    counters: _containers.ScalarMap[str, int]
+    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class DispatcherAuditRequest(_message.Message):
+    __slots__ = ("timeout_ms",)
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+
+class DispatcherAuditReply(_message.Message):
+    __slots__ = ("views", "bound_uids", "bound_nodes")
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_UIDS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_NODES_FIELD_NUMBER: _ClassVar[int]
+    views: _containers.RepeatedCompositeFieldContainer[WorkerView]
+    bound_uids: bytes
+    bound_nodes: bytes
+    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ...) -> None: ...
+
+class WorkerView(_message.Message):
+    __slots__ = ("worker", "shard", "seq", "digest", "idle")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    shard: int
+    seq: int
+    digest: int
+    idle: bool
+    def __init__(self, worker: _Optional[str] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ..., idle: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,420 @@
+from hoss.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERDICT_UNSPECIFIED: _ClassVar[Verdict]
+    COMMITTED: _ClassVar[Verdict]
+    DUPLICATE: _ClassVar[Verdict]
+    CONFLICT_RESOURCE: _ClassVar[Verdict]
+    CONFLICT_PORT: _ClassVar[Verdict]
+    CONFLICT_DEVICE: _ClassVar[Verdict]
+    CONFLICT_TOPOLOGY: _ClassVar[Verdict]
+    NODE_GONE: _ClassVar[Verdict]
+    NODE_UNSCHEDULABLE: _ClassVar[Verdict]
+    STALE_EPOCH: _ClassVar[Verdict]
+    GANG_ABORTED: _ClassVar[Verdict]
+VERDICT_UNSPECIFIED: Verdict
+COMMITTED: Verdict
+DUPLICATE: Verdict
+CONFLICT_RESOURCE: Verdict
+CONFLICT_PORT: Verdict
+CONFLICT_DEVICE: Verdict
+CONFLICT_TOPOLOGY: Verdict
+NODE_GONE: Verdict
+NODE_UNSCHEDULABLE: Verdict
+STALE_EPOCH: Verdict
+GANG_ABORTED: Verdict
+
+class ProposalBatch(_message.Message):
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    UNCHECKED_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    epoch: int
+    batch_id: int
+    shard: int
+    snapshot_seq: int
+    resources: int
+    uids: bytes
+    slots: bytes
+    candidates: int
+    nodes: bytes
+    requests: bytes
+    priorities: bytes
+    attempts: bytes
+    devices: bytes
+    unchecked: bool
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ...) -> None: ...
+
+class VerdictBatch(_message.Message):
+    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    UNAVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    INVALID_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    shard: int
+    seq: int
+    verdicts: bytes
+    nodes: bytes
+    conflicts: _containers.RepeatedCompositeFieldContainer[Conflict]
+    fresh: Accounts
+    unavailable: str
+    retry_after_ms: int
+    invalid: str
+    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ...) -> None: ...
+
+class Conflict(_message.Message):
+    __slots__ = ("position", "node", "resource", "asked", "free")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    node: int
+    resource: int
+    asked: int
+    free: int
+    def __init__(self, position: _Optional[int] = ..., node: _Optional[int] = ..., resource: _Optional[int] = ..., asked: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
+
+class Accounts(_message.Message):
+    __slots__ = ("resources", "indexes", "records", "card_indexes", "cards")
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CARD_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    CARDS_FIELD_NUMBER: _ClassVar[int]
+    resources: int
+    indexes: bytes
+    records: bytes
+    card_indexes: bytes
+    cards: bytes
+    def __init__(self, resources: _Optional[int] = ..., indexes: _Optional[bytes] = ..., records: _Optional[bytes] = ..., card_indexes: _Optional[bytes] = ..., cards: _Optional[bytes] = ...) -> None: ...
+
+class FeedRequest(_message.Message):
+    __slots__ = ("subscriber", "resume")
+    SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    subscriber: str
+    resume: _containers.RepeatedCompositeFieldContainer[ShardPosition]
+    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
+
+class ShardPosition(_message.Message):
+    __slots__ = ("shard", "seq")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    seq: int
+    def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
+
+class FeedMessage(_message.Message):
+    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_SEQ_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    shards: int
+    seq: int
+    previous_seq: int
+    snapshot: bool
+    accounts: Accounts
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeEntry]
+    schema: _containers.RepeatedScalarFieldContainer[str]
+    ledger_epoch: str
+    released: int
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ...) -> None: ...
+
+class NodeEntry(_message.Message):
+    __slots__ = ("index", "spec", "removed")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    spec: _common_pb2.NodeSpec
+    removed: bool
+    def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., removed: _Optional[bool] = ...) -> None: ...
+
+class UpsertNodesRequest(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeSpec]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[_common_pb2.NodeSpec, _Mapping]]] = ...) -> None: ...
+
+class UpsertNodesReply(_message.Message):
+    __slots__ = ("indexes", "overcommitted")
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    OVERCOMMITTED_FIELD_NUMBER: _ClassVar[int]
+    indexes: _containers.RepeatedScalarFieldContainer[int]
+    overcommitted: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, indexes: _Optional[_Iterable[int]] = ..., overcommitted: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveNodesRequest(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveNodesReply(_message.Message):
+    __slots__ = ("released_uids", "not_found")
+    RELEASED_UIDS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    released_uids: bytes
+    not_found: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, released_uids: _Optional[bytes] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CordonNodeRequest(_message.Message):
+    __slots__ = ("name", "unschedulable")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    unschedulable: bool
+    def __init__(self, name: _Optional[str] = ..., unschedulable: _Optional[bool] = ...) -> None: ...
+
+class CordonNodeReply(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: _common_pb2.NodeSpec
+    def __init__(self, node: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ...) -> None: ...
+
+class ListNodesRequest(_message.Message):
+    __slots__ = ("names", "label_selector")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    LABEL_SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    label_selector: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., label_selector: _Optional[str] = ...) -> None: ...
+
+class NodeInfo(_message.Message):
+    __slots__ = ("index", "spec", "requested", "cards_used_milli")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    CARDS_USED_MILLI_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    spec: _common_pb2.NodeSpec
+    requested: _containers.RepeatedCompositeFieldContainer[_common_pb2.Amount]
+    cards_used_milli: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., requested: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ..., cards_used_milli: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListNodesReply(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ...) -> None: ...
+
+class GrantEpochRequest(_message.Message):
+    __slots__ = ("worker",)
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    def __init__(self, worker: _Optional[str] = ...) -> None: ...
+
+class GrantEpochReply(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class LookupRequest(_message.Message):
+    __slots__ = ("uids",)
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    uids: bytes
+    def __init__(self, uids: _Optional[bytes] = ...) -> None: ...
+
+class LookupReply(_message.Message):
+    __slots__ = ("nodes", "seqs", "epochs")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    SEQS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    nodes: bytes
+    seqs: bytes
+    epochs: bytes
+    def __init__(self, nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ...) -> None: ...
+
+class ConfirmRequest(_message.Message):
+    __slots__ = ("commits",)
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    commits: _containers.RepeatedCompositeFieldContainer[ShardCommits]
+    def __init__(self, commits: _Optional[_Iterable[_Union[ShardCommits, _Mapping]]] = ...) -> None: ...
+
+class ShardCommits(_message.Message):
+    __slots__ = ("shard", "seqs")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SEQS_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    seqs: bytes
+    def __init__(self, shard: _Optional[int] = ..., seqs: _Optional[bytes] = ...) -> None: ...
+
+class ConfirmReply(_message.Message):
+    __slots__ = ("confirmed",)
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    confirmed: int
+    def __init__(self, confirmed: _Optional[int] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("uids", "nodes")
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    uids: bytes
+    nodes: bytes
+    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ...) -> None: ...
+
+class ReleaseReply(_message.Message):
+    __slots__ = ("released",)
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    released: int
+    def __init__(self, released: _Optional[int] = ...) -> None: ...
+
+class ListReservationsRequest(_message.Message):
+    __slots__ = ("shard", "all_shards")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    ALL_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    all_shards: bool
+    def __init__(self, shard: _Optional[int] = ..., all_shards: _Optional[bool] = ...) -> None: ...
+
+class ReservationChunk(_message.Message):
+    __slots__ = ("shard", "uids", "nodes", "seqs", "epochs", "priorities", "attempts", "card_masks", "card_millis", "resources", "requests", "assumed", "schema", "node_names")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    SEQS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    CARD_MASKS_FIELD_NUMBER: _ClassVar[int]
+    CARD_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    uids: bytes
+    nodes: bytes
+    seqs: bytes
+    epochs: bytes
+    priorities: bytes
+    attempts: bytes
+    card_masks: bytes
+    card_millis: bytes
+    resources: int
+    requests: bytes
+    assumed: bytes
+    schema: _containers.RepeatedScalarFieldContainer[str]
+    node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
+    def __init__(self, shard: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., card_masks: _Optional[bytes] = ..., card_millis: _Optional[bytes] = ..., resources: _Optional[int] = ..., requests: _Optional[bytes] = ..., assumed: _Optional[bytes] = ..., schema: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
+
+class AuditRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Violation(_message.Message):
+    __slots__ = ("invariant", "node", "pod_uid", "text")
+    INVARIANT_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    POD_UID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    invariant: int
+    node: str
+    pod_uid: str
+    text: str
+    def __init__(self, invariant: _Optional[int] = ..., node: _Optional[str] = ..., pod_uid: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class AuditReply(_message.Message):
+    __slots__ = ("violations", "nodes", "reservations", "digests", "reports")
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    violations: _containers.RepeatedCompositeFieldContainer[Violation]
+    nodes: int
+    reservations: int
+    digests: _containers.RepeatedCompositeFieldContainer[ShardDigest]
+    reports: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, violations: _Optional[_Iterable[_Union[Violation, _Mapping]]] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., digests: _Optional[_Iterable[_Union[ShardDigest, _Mapping]]] = ..., reports: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ShardDigest(_message.Message):
+    __slots__ = ("shard", "seq", "digest")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    seq: int
+    digest: int
+    def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+
+class ResolverStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResolverStatus(_message.Message):
+    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class RedisEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    REDIS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    ledger_epoch: str
+    shards: int
+    serving: bool
+    problem: str
+    nodes: int
+    reservations: int
+    counters: _containers.ScalarMap[str, int]
+    redis: _containers.ScalarMap[str, str]
+    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ...) -> None: ...

@@ -1,0 +1,166 @@
+from hoss.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class OutcomeCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_UNSPECIFIED: _ClassVar[OutcomeCode]
+    OUTCOME_BOUND: _ClassVar[OutcomeCode]
+    OUTCOME_UNSCHEDULABLE: _ClassVar[OutcomeCode]
+    OUTCOME_CONFLICT: _ClassVar[OutcomeCode]
+    OUTCOME_RETURNED: _ClassVar[OutcomeCode]
+    OUTCOME_INVALID: _ClassVar[OutcomeCode]
+    OUTCOME_FENCED: _ClassVar[OutcomeCode]
+OUTCOME_UNSPECIFIED: OutcomeCode
+OUTCOME_BOUND: OutcomeCode
+OUTCOME_UNSCHEDULABLE: OutcomeCode
+OUTCOME_CONFLICT: OutcomeCode
+OUTCOME_RETURNED: OutcomeCode
+OUTCOME_INVALID: OutcomeCode
+OUTCOME_FENCED: OutcomeCode
+
+class WorkerMessage(_message.Message):
+    __slots__ = ("register", "heartbeat", "outcomes", "view")
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    register: Register
+    heartbeat: Heartbeat
+    outcomes: Outcomes
+    view: CacheView
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ...) -> None: ...
+
+class DispatcherMessage(_message.Message):
+    __slots__ = ("welcome", "work", "view", "drain")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    work: WorkBatch
+    view: ViewRequest
+    drain: Drain
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class Register(_message.Message):
+    __slots__ = ("name", "labels", "incarnation", "window")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
+    incarnation: int
+    window: int
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., incarnation: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("epoch", "heartbeat_ms")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    heartbeat_ms: int
+    def __init__(self, epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts")
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    busy_seconds: float
+    micros_per_pod: float
+    backlog: int
+    ready: bool
+    conflicts: int
+    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ...) -> None: ...
+
+class ClassDefinition(_message.Message):
+    __slots__ = ("id", "spec")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    spec: _common_pb2.PodSpec
+    def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ...) -> None: ...
+
+class WorkBatch(_message.Message):
+    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    RUN_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    RUN_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    RUN_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    classes: _containers.RepeatedCompositeFieldContainer[ClassDefinition]
+    forgotten_classes: _containers.RepeatedScalarFieldContainer[int]
+    run_classes: bytes
+    run_counts: bytes
+    uids: bytes
+    run_attempts: bytes
+    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ...) -> None: ...
+
+class Outcomes(_message.Message):
+    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    CODES_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    REASON_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    positions: bytes
+    codes: bytes
+    nodes: bytes
+    reasons: bytes
+    reason_texts: _containers.RepeatedScalarFieldContainer[str]
+    commits: _containers.RepeatedCompositeFieldContainer[CommitRef]
+    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
+
+class CommitRef(_message.Message):
+    __slots__ = ("shard", "seq")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    seq: int
+    def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
+
+class ViewRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class CacheView(_message.Message):
+    __slots__ = ("id", "shards", "idle")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    shards: _containers.RepeatedCompositeFieldContainer[ShardView]
+    idle: bool
+    def __init__(self, id: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ..., idle: _Optional[bool] = ...) -> None: ...
+
+class ShardView(_message.Message):
+    __slots__ = ("shard", "seq", "digest")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    seq: int
+    digest: int
+    def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

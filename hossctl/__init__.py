@@ -1,0 +1,1 @@
+"""What people run: the hoss command, the local platform, benchmarks."""

@@ -1,0 +1,1 @@
+"""The conflict resolver service: the only writer of the ledger."""

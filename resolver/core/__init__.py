@@ -1,0 +1,1 @@
+"""The rules of the ledger as pure code: what the scripts must agree with."""

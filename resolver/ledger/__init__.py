@@ -1,0 +1,1 @@
+"""The ledger in Redis: scripts and the store that runs them."""

@@ -1,0 +1,1 @@
+"""Cache, framework and placement, without input or output."""

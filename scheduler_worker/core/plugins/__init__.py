@@ -1,0 +1,1 @@
+"""The plugins that come with HOSS, one a module."""
