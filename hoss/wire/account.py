@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 CARD_SLOTS = 16
 NO_CARD = 0xFFFF
-WHOLE_CARD_MILLI = 1000
 
 FLAG_GONE = 1  # removed; the index waits for its name or another
 FLAG_UNSCHEDULABLE = 2  # cordoned: holds what it has, gets nothing more

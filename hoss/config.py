@@ -1,0 +1,64 @@
+"""Configuration documents: YAML with an apiVersion and a kind, checked before anything starts."""
+
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hoss.errors import ConfigError
+
+API_VERSION = "hoss.dev/v1alpha1"
+
+
+class Document(BaseModel):
+    """Base of every configuration document and of the sections in one. Unknown fields are errors, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+DocumentT = TypeVar("DocumentT", bound=Document)
+
+
+def load_document(path: Path, kind: str, model: type[DocumentT]) -> DocumentT:
+    """Read and check the document at `path`. Raises ConfigError naming the file, the field's path and the value."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"cannot be read: {exc.strerror or exc}", where=str(path)) from exc
+    return parse_document(text, kind, model, where=str(path))
+
+
+def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) -> DocumentT:
+    """Check a document's text. `where` begins every error."""
+    try:
+        raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"is no valid YAML: {_one_line(exc)}", where=where) from exc
+    if not isinstance(raw, dict):
+        raise ConfigError(f"holds {type(raw).__name__}, not a mapping with apiVersion and kind", where=where)
+    fields = dict(raw)
+    for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
+        given = fields.pop(name, None)
+        if given != expected:
+            raise ConfigError(f"is {given!r}; this release reads {expected!r}", where=f"{where}: {name}")
+    fields.pop("metadata", None)
+    try:
+        return model.model_validate(fields)
+    except ValidationError as exc:
+        raise ConfigError(describe_validation(exc), where=where) from exc
+
+
+def describe_validation(error: ValidationError) -> str:
+    """One line a problem: the field's path, what is wrong, and the value given."""
+    lines = []
+    for problem in error.errors(include_url=False):
+        path = ".".join(str(part) for part in problem["loc"]) or "document"
+        given = problem.get("input")
+        shown = "" if isinstance(given, (dict, list)) or problem["type"] == "missing" else f" (given: {given!r})"
+        lines.append(f"{path}: {problem['msg']}{shown}")
+    return "; ".join(lines)
+
+
+def _one_line(exc: Exception) -> str:
+    return " ".join(str(exc).split())

@@ -1,0 +1,55 @@
+"""What "fits" means: the one definition that workers filter by and the ledger validates by.
+
+The ledger's script says the same in Lua; tests/property holds the two against each other.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WHOLE_CARD_MILLI = 1000
+
+
+def insufficient(
+    allocatable: NDArray[np.int64], requested: NDArray[np.int64], request: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which resources refuse which nodes: (resources, nodes) of bool.
+
+    `allocatable` and `requested` are (resources, nodes), `request` is (resources,), all in schema units. A
+    resource of which nothing is asked never refuses, even where it is overcommitted (kube-scheduler's
+    NodeResourcesFit). Compared by subtraction from allocatable: a shrunken node has requested > allocatable.
+    """
+    wanted = request[:, None]
+    short: NDArray[np.bool_] = (wanted > 0) & (wanted > allocatable - requested)
+    return short
+
+
+def fits(allocatable: NDArray[np.int64], requested: NDArray[np.int64], request: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which nodes have room for `request` in every resource: (nodes,) of bool. Shapes as in `insufficient`."""
+    ok = np.ones(allocatable.shape[1], np.bool_)
+    for row in np.flatnonzero(request > 0):
+        ok &= allocatable[row] - requested[row] >= request[row]
+    return ok
+
+
+def cards_fit(used_milli: NDArray[Any], count: int, milli: int) -> NDArray[np.bool_]:
+    """Which nodes have `count` cards with `milli` thousandths free each: (nodes,) of bool.
+
+    `used_milli` is (nodes, slots) of u16; an absent card counts 0xFFFF and so is never free.
+    """
+    ok: NDArray[np.bool_] = (used_milli <= WHOLE_CARD_MILLI - milli).sum(axis=1) >= count
+    return ok
+
+
+def pick_cards(used_milli: Sequence[int], count: int, milli: int) -> tuple[int, ...] | None:
+    """The cards that a pod gets on a node: the fullest that fit, of equal ones the first; None if too few fit.
+
+    Best fit keeps whole cards whole. Worker and ledger pick alike, so that their accounts of cards agree.
+    """
+    open_slots = [slot for slot, used in enumerate(used_milli) if used <= WHOLE_CARD_MILLI - milli]
+    if len(open_slots) < count:
+        return None
+    open_slots.sort(key=lambda slot: -used_milli[slot])  # stable: equal cards stay in slot order
+    return tuple(sorted(open_slots[:count]))

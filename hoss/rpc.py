@@ -1,0 +1,130 @@
+"""gRPC servers and channels as every HOSS service makes them: same limits, keepalive, health and reflection."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from hoss.errors import ConfigError
+
+# A snapshot of 20,000 nodes is some 20 MB; a Submit message of 50,000 distinct pods likewise.
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+# Pings find a peer that vanished without a word. Servers answer pings faster than every 5 minutes with GOAWAY
+# unless told otherwise, so both sides say the same.
+_KEEPALIVE_MS = 10_000
+
+_COMMON_OPTIONS = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+_SERVER_OPTIONS = [
+    *_COMMON_OPTIONS,
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),
+]
+# A restarted server should be found again in about a second, not after gRPC's default of up to two minutes.
+_CHANNEL_OPTIONS = [
+    *_COMMON_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
+]
+
+
+class Server:
+    """One gRPC server with grpc.health.v1 and reflection beside the service's own handlers."""
+
+    def __init__(self) -> None:
+        self.grpc = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+
+    async def start(self, address: str, service_names: Sequence[str]) -> int:
+        """Listen on `address` ("host:port", port 0 for a free one) and return the port. ConfigError if it is taken."""
+        reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self.grpc)
+        try:
+            port = self.grpc.add_insecure_port(address)
+        except RuntimeError as exc:
+            raise ConfigError(
+                "cannot listen there: the port is in use or the host is not this machine's; choose another",
+                where=f"listen address {address}",
+            ) from exc
+        await self.grpc.start()
+        await self.set_serving(True)
+        return int(port)
+
+    async def set_serving(self, serving: bool) -> None:
+        """What health checks answer."""
+        status = health_pb2.HealthCheckResponse
+        await self._health.set("", status.SERVING if serving else status.NOT_SERVING)
+
+    async def stop(self, grace_seconds: float = 1.0) -> None:
+        """Refuse new calls, give running ones `grace_seconds`, then end them."""
+        await self._health.enter_graceful_shutdown()
+        await self.grpc.stop(grace_seconds)
+
+
+def channel(addresses: Sequence[str]) -> grpc.aio.Channel:
+    """A channel to one service at several addresses, calls taken in turn; a started stream stays where it is."""
+    target = addresses[0] if len(addresses) == 1 else "ipv4:" + ",".join(addresses)
+    return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+
+
+async def until_stopped() -> None:
+    """Return when the process is asked to end (SIGTERM or SIGINT)."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a service's main coroutine, on uvloop where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        asyncio.run(main())
+    else:
+        uvloop.run(main())
+
+
+@contextlib.asynccontextmanager
+async def background(*jobs: Awaitable[None]) -> AsyncIterator[None]:
+    """Run jobs beside the body. A job that fails ends the body with its error; leaving the body cancels the jobs."""
+    body = asyncio.current_task()
+    failure: list[BaseException] = []
+
+    async def guard(job: Awaitable[None]) -> None:
+        try:
+            await job
+        except asyncio.CancelledError:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - handed to the body
+            failure.append(exc)
+            if body is not None:
+                body.cancel()
+
+    tasks = [asyncio.ensure_future(guard(job)) for job in jobs]
+    try:
+        yield
+    except asyncio.CancelledError:
+        if failure:
+            raise failure[0] from None
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,155 @@
+"""Between the model's frozen types and hoss.v1 messages. Lossless both ways for whatever the model can hold."""
+
+from collections.abc import Iterable, Sequence
+
+from hoss.errors import InvalidInput
+from hoss.model.node import NodeSpec
+from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
+from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
+from hoss.model.taints import Taint, Toleration
+from hoss.v1 import common_pb2 as pb
+from hoss.v1 import dispatcher_pb2
+
+
+def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
+    """The message of an equivalence class."""
+    message = pb.PodSpec(
+        namespace=spec.namespace,
+        labels=labels_to_proto(spec.labels),
+        priority=spec.priority,
+        requests=_amounts_to_proto(spec.requests),
+        nonzero_cpu_milli=spec.nonzero_cpu_milli,
+        nonzero_memory_bytes=spec.nonzero_memory_bytes,
+        node_name=spec.node_name,
+        node_selector=labels_to_proto(spec.node_selector),
+        preferred_node_affinity=[
+            pb.PreferredTerm(weight=p.weight, term=_term_to_proto(p.term)) for p in spec.preferred_node_affinity
+        ],
+        tolerations=[
+            pb.Toleration(key=t.key, operator=t.operator, value=t.value, effect=t.effect) for t in spec.tolerations
+        ],
+        host_ports=[pb.HostPort(host_ip=p.host_ip, protocol=p.protocol, port=p.port) for p in spec.host_ports],
+    )
+    if spec.required_node_affinity is not None:
+        message.required_node_affinity.CopyFrom(
+            pb.NodeSelector(terms=[_term_to_proto(t) for t in spec.required_node_affinity.terms])
+        )
+    if spec.devices is not None:
+        message.devices.CopyFrom(pb.DeviceRequest(count=spec.devices.count, milli=spec.devices.milli))
+    return message
+
+
+def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
+    """The class a message describes."""
+    return PodSpec(
+        namespace=message.namespace,
+        labels=labels_from_proto(message.labels),
+        priority=message.priority,
+        requests=_amounts_from_proto(message.requests),
+        nonzero_cpu_milli=message.nonzero_cpu_milli,
+        nonzero_memory_bytes=message.nonzero_memory_bytes,
+        node_name=message.node_name,
+        node_selector=labels_from_proto(message.node_selector),
+        required_node_affinity=(
+            NodeSelector(tuple(_term_from_proto(t) for t in message.required_node_affinity.terms))
+            if message.HasField("required_node_affinity")
+            else None
+        ),
+        preferred_node_affinity=tuple(
+            PreferredTerm(p.weight, _term_from_proto(p.term)) for p in message.preferred_node_affinity
+        ),
+        tolerations=tuple(Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in message.tolerations),
+        host_ports=tuple(HostPort(p.port, p.protocol or "TCP", p.host_ip or "0.0.0.0") for p in message.host_ports),  # noqa: S104
+        devices=(DeviceRequest(message.devices.count, message.devices.milli) if message.HasField("devices") else None),
+    )
+
+
+def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
+    """What Submit carries for equal pods."""
+    return dispatcher_pb2.PodTemplate(
+        spec=pod_spec_to_proto(template.spec),
+        scheduler_name=template.scheduler_name,
+        priority_class_name=template.priority_class_name,
+        qos_class=template.qos_class.value,
+        owner_kind=template.owner_kind,
+    )
+
+
+def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
+    """Raises InvalidInput for an unknown QoS class."""
+    try:
+        qos = QosClass(message.qos_class or "BestEffort")
+    except ValueError as exc:
+        allowed = ", ".join(c.value for c in QosClass)
+        raise InvalidInput(f"{message.qos_class!r} is none of {allowed}", where="qos_class") from exc
+    return PodTemplate(
+        spec=pod_spec_from_proto(message.spec),
+        scheduler_name=message.scheduler_name,
+        priority_class_name=message.priority_class_name,
+        qos_class=qos,
+        owner_kind=message.owner_kind,
+    )
+
+
+def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
+    """The message of a node."""
+    return pb.NodeSpec(
+        name=node.name,
+        labels=labels_to_proto(node.labels),
+        taints=[pb.Taint(key=t.key, value=t.value, effect=t.effect) for t in node.taints],
+        unschedulable=node.unschedulable,
+        allocatable=_amounts_to_proto(node.allocatable),
+        cards=node.cards,
+    )
+
+
+def node_from_proto(message: pb.NodeSpec) -> NodeSpec:
+    """The node a message describes."""
+    return NodeSpec(
+        name=message.name,
+        labels=labels_from_proto(message.labels),
+        taints=tuple(Taint(t.key, t.value, t.effect) for t in message.taints),
+        unschedulable=message.unschedulable,
+        allocatable=_amounts_from_proto(message.allocatable),
+        cards=message.cards,
+    )
+
+
+def labels_to_proto(labels: Sequence[tuple[str, str]]) -> list[pb.Label]:
+    """Key by key, in the given order."""
+    return [pb.Label(key=k, value=v) for k, v in labels]
+
+
+def labels_from_proto(labels: Iterable[pb.Label]) -> tuple[tuple[str, str], ...]:
+    """Key by key, in the given order."""
+    return tuple((label.key, label.value) for label in labels)
+
+
+def _amounts_to_proto(amounts: Sequence[tuple[str, int]]) -> list[pb.Amount]:
+    return [pb.Amount(resource=r, amount=a) for r, a in amounts]
+
+
+def _amounts_from_proto(amounts: Iterable[pb.Amount]) -> tuple[tuple[str, int], ...]:
+    return tuple((a.resource, a.amount) for a in amounts)
+
+
+def _term_to_proto(term: NodeSelectorTerm) -> pb.NodeSelectorTerm:
+    return pb.NodeSelectorTerm(
+        match_expressions=[_requirement_to_proto(r) for r in term.match_expressions],
+        match_fields=[_requirement_to_proto(r) for r in term.match_fields],
+    )
+
+
+def _term_from_proto(term: pb.NodeSelectorTerm) -> NodeSelectorTerm:
+    return NodeSelectorTerm(
+        tuple(_requirement_from_proto(r) for r in term.match_expressions),
+        tuple(_requirement_from_proto(r) for r in term.match_fields),
+    )
+
+
+def _requirement_to_proto(requirement: Requirement) -> pb.Requirement:
+    return pb.Requirement(key=requirement.key, operator=requirement.operator, values=requirement.values)
+
+
+def _requirement_from_proto(requirement: pb.Requirement) -> Requirement:
+    return Requirement(requirement.key, requirement.operator, tuple(requirement.values))
