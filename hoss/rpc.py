@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+import orjson
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -128,3 +131,12 @@ async def background(*jobs: Awaitable[None]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def announce_ready(path: Path | None, **fields: object) -> None:
+    """Write `fields` as JSON to `path`, whole or not at all: how a parent learns the port of a ready service."""
+    if path is None:
+        return
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(orjson.dumps({"pid": os.getpid(), **fields}))
+    temporary.replace(path)
