@@ -1,0 +1,222 @@
+"""The dispatcher as Python programs see it: typed calls, deadlines, and HOSS's own errors instead of gRPC's.
+
+A call that fails raises TransportError (cannot be reached), LedgerUnavailable (cannot accept now; the same request
+may be sent again) or InvalidInput (what was sent is wrong, taken, or not there), with the server's text.
+"""
+
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+from typing_extensions import Self
+
+from hoss import rpc
+from hoss.client.errors import translate
+from hoss.model.pod import PodTemplate, Workload
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
+from hoss.wire.columns import U32, encode, uid_from_text
+from hoss.wire.convert import template_to_proto
+
+CALL_SECONDS = 10.0  # questions and small changes
+SUBMIT_SECONDS = 60.0  # 50,000 distinct pods in one message, and a journal that may be slow
+
+# Workloads in one message: enough that the call costs nothing beside its content, few enough that the first are
+# being placed while the last are on their way.
+WORKLOADS_PER_MESSAGE = 500
+
+ReplyT = TypeVar("ReplyT")
+
+
+class DispatcherClient:
+    """One channel to the dispatcher. Use it as an async context manager, or call `close`."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._peer = "dispatcher " + ", ".join(addresses)
+        self._channel = rpc.channel(addresses)
+        self.stub = DispatcherStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the channel; calls under way are cancelled."""
+        await self._channel.close()
+
+    async def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
+        """Hand over jobs and pods. With a request_id, a repeated call is harmless."""
+        return await self._answer(self.stub.Submit(request, timeout=SUBMIT_SECONDS))
+
+    async def submit_stream(self, requests: AsyncIterable[pb.SubmitRequest]) -> AsyncIterator[pb.SubmitReply]:
+        """Hand over many messages; yields their replies in order, each once its message is durable.
+
+        Ends early with the server's error at the first message it refuses; those answered before it are accepted.
+        """
+
+        async def outgoing() -> AsyncIterator[pb.SubmitRequest]:
+            async for request in requests:
+                yield request
+
+        async for reply in self._stream(self.stub.SubmitStream(outgoing())):
+            yield reply
+
+    async def get_pod(self, namespace: str = "", name: str = "", *, uid: bytes = b"") -> pb.PodInfo:
+        """One pod with its template, by name or by UID."""
+        request = pb.GetPodRequest(namespace=namespace, name=name, uid=uid)
+        return await self._answer(self.stub.GetPod(request, timeout=CALL_SECONDS))
+
+    async def list_pods(
+        self,
+        namespace: str = "",
+        *,
+        job: str = "",
+        phases: Iterable[pb.PodPhase] = (),
+        node: str = "",
+        label_selector: str = "",
+        page_pods: int = 1000,
+    ) -> AsyncIterator[pb.PodInfo]:
+        """Every pod that matches, page after page. An empty namespace means all."""
+        request = pb.ListPodsRequest(
+            namespace=namespace, job=job, phases=phases, node=node, label_selector=label_selector, limit=page_pods
+        )
+        while True:
+            page = await self._answer(self.stub.ListPods(request, timeout=CALL_SECONDS))
+            for pod in page.pods:
+                yield pod
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def list_jobs(self, namespace: str = "") -> list[pb.JobInfo]:
+        """Jobs with their counts by phase. An empty namespace means all."""
+        reply = await self._answer(self.stub.ListJobs(pb.ListJobsRequest(namespace=namespace), timeout=CALL_SECONDS))
+        return list(reply.jobs)
+
+    async def watch(self, since_revision: int = 0, *, states: bool = False) -> AsyncIterator[pb.WatchBatch]:
+        """Events after a revision (0: from now), for as long as the caller iterates.
+
+        With `states`, present states of all live pods come first. Raises InvalidInput when the revision is too old, or
+        when the caller reads too slowly: list the pods, then watch anew.
+        """
+        request = pb.WatchRequest(since_revision=since_revision, states=states)
+        async for batch in self._stream(self.stub.Watch(request)):
+            yield batch
+
+    async def delete(
+        self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), uids: bytes = b""
+    ) -> pb.DeleteReply:
+        """Delete pods by name or UID (a column of 16 bytes each), and whole jobs."""
+        request = pb.DeleteRequest(namespace=namespace, pods=pods, jobs=jobs, uids=uids)
+        return await self._answer(self.stub.Delete(request, timeout=SUBMIT_SECONDS))
+
+    async def list_workers(self) -> list[pb.WorkerInfo]:
+        """Workers that are registered, or were and are lost."""
+        reply = await self._answer(self.stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_SECONDS))
+        return list(reply.workers)
+
+    async def set_worker_state(self, name: str, state: str) -> pb.WorkerInfo:
+        """Cordon ("Cordoned"), drain ("Draining") or reopen ("Ready") a worker."""
+        request = pb.SetWorkerStateRequest(name=name, state=state)
+        return (await self._answer(self.stub.SetWorkerState(request, timeout=CALL_SECONDS))).worker
+
+    async def get_policy(self) -> pb.Policy:
+        """The SchedulingPolicy in force."""
+        return await self._answer(self.stub.GetPolicy(pb.GetPolicyRequest(), timeout=CALL_SECONDS))
+
+    async def set_policy(self, yaml: str) -> pb.SetPolicyReply:
+        """Replace the policy. InvalidInput names the field, and the old policy stays."""
+        return await self._answer(self.stub.SetPolicy(pb.Policy(yaml=yaml), timeout=CALL_SECONDS))
+
+    async def status(self) -> pb.DispatcherStatus:
+        """Pods by phase, counters since start, and problems as sentences."""
+        return await self._answer(self.stub.GetStatus(pb.StatusRequest(), timeout=CALL_SECONDS))
+
+    async def audit(self, timeout_ms: int = 2000) -> pb.DispatcherAuditReply:
+        """Workers' views and the pods held as bound; workers that stay silent for `timeout_ms` are left out."""
+        request = pb.DispatcherAuditRequest(timeout_ms=timeout_ms)
+        return await self._answer(self.stub.Audit(request, timeout=CALL_SECONDS + timeout_ms / 1000))
+
+    async def _answer(self, call: Awaitable[ReplyT]) -> ReplyT:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as exc:
+            raise translate(exc, self._peer) from exc
+
+    async def _stream(self, call: AsyncIterable[ReplyT]) -> AsyncIterator[ReplyT]:
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as exc:
+            raise translate(exc, self._peer) from exc
+        finally:
+            # A caller that stops iterating must not leave the server writing into a stream nobody reads.
+            call.cancel()  # type: ignore[attr-defined]  # every grpc.aio call has it; AsyncIterable does not say so
+
+
+def submission(workloads: Iterable[Workload], request_id: str | None = None) -> Iterator[pb.SubmitRequest]:
+    """Group workloads into messages for `submit` or `submit_stream`, equal templates once in each.
+
+    Owned workloads and those of several replicas become jobs, the others rows of a pod list. The k-th message (from 0) has
+    the id `request_id/k`, so that the same workloads under the same id are accepted once; without one they are new each time.
+    """
+    stem = request_id or str(uuid.uuid4())
+    number = 0
+    # A pod list carries UIDs for all of its pods or for none.
+    drafts = {False: _Draft(), True: _Draft()}
+    for workload in workloads:
+        if workload.replicas == 0:
+            continue  # a Deployment scaled to nothing asks for nothing
+        draft = drafts[bool(workload.uid)]
+        draft.add(workload)
+        if draft.workloads == WORKLOADS_PER_MESSAGE:
+            yield draft.finish(f"{stem}/{number}")
+            number += 1
+            drafts[bool(workload.uid)] = _Draft()
+    for draft in drafts.values():
+        if draft.workloads:
+            yield draft.finish(f"{stem}/{number}")
+            number += 1
+
+
+class _Draft:
+    """A message being filled."""
+
+    def __init__(self) -> None:
+        self.workloads = 0
+        self._message = pb.SubmitRequest()
+        self._template_numbers: dict[PodTemplate, int] = {}
+        self._pod_templates: list[int] = []
+        self._uids: list[bytes] = []
+
+    def add(self, workload: Workload) -> None:
+        self.workloads += 1
+        template = self._number_of(workload.template)
+        if workload.replicas > 1 or workload.template.owner_kind:
+            self._message.jobs.add(name=workload.name, template=template, replicas=workload.replicas)
+            return
+        self._message.pods.names.append(workload.name)
+        self._pod_templates.append(template)
+        if workload.uid:
+            self._uids.append(uid_from_text(workload.uid))
+
+    def finish(self, request_id: str) -> pb.SubmitRequest:
+        self._message.request_id = request_id
+        if self._pod_templates:
+            self._message.pods.templates = encode(self._pod_templates, U32)
+            self._message.pods.uids = b"".join(self._uids)
+        return self._message
+
+    def _number_of(self, template: PodTemplate) -> int:
+        number = self._template_numbers.get(template)
+        if number is None:
+            number = self._template_numbers[template] = len(self._template_numbers)
+            self._message.templates.append(template_to_proto(template))
+        return number
