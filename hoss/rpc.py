@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import orjson
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from hoss.errors import ConfigError
+from hoss.errors import ConfigError, TransportError
 
 # A snapshot of 20,000 nodes is some 20 MB; a Submit message of 50,000 distinct pods likewise.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -80,9 +81,21 @@ class Server:
 
 
 def channel(addresses: Sequence[str]) -> grpc.aio.Channel:
-    """A channel to one service at several addresses, calls taken in turn; a started stream stays where it is."""
-    target = addresses[0] if len(addresses) == 1 else "ipv4:" + ",".join(addresses)
+    """A channel to one service at several addresses, calls taken in turn; a started stream stays where it is.
+
+    One address may be a DNS name of several servers and is looked up again as they come and go. Several are looked
+    up once, here. Raises TransportError for a name that is not known.
+    """
+    target = addresses[0] if len(addresses) == 1 else "ipv4:" + ",".join(_numeric(a) for a in addresses)
     return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+
+
+def _numeric(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    try:
+        return f"{socket.gethostbyname(host)}:{port}"
+    except OSError as exc:
+        raise TransportError(f"{address}: {host!r} is not known to the name service") from exc
 
 
 async def until_stopped() -> None:
