@@ -3,7 +3,8 @@
 HossError
 ├── InvalidInput          what a user or peer sent is wrong; says where, what, and what would be right
 │   ├── ConfigError       a configuration or policy document
-│   └── ColumnError       a packed column of a message
+│   ├── ColumnError       a packed column of a message
+│   └── NotFound          a name that nothing has
 ├── LedgerUnavailable     Redis is away, or is not the ledger that we knew
 ├── TransportError        a peer cannot be reached or broke off
 └── InvariantViolation    a broken promise of our own; carries the evidence
@@ -33,6 +34,10 @@ class ConfigError(InvalidInput):
 
 class ColumnError(InvalidInput):
     """A packed column has the wrong length or holds a value out of range."""
+
+
+class NotFound(InvalidInput):
+    """Nothing has the name or UID that was given."""
 
 
 class LedgerUnavailable(HossError):  # noqa: N818
