@@ -68,7 +68,7 @@ class ProposalBatch(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ...) -> None: ...
 
 class VerdictBatch(_message.Message):
-    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid")
+    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class VerdictBatch(_message.Message):
     UNAVAILABLE_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     INVALID_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_SEQS_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     shard: int
     seq: int
@@ -89,7 +90,8 @@ class VerdictBatch(_message.Message):
     unavailable: str
     retry_after_ms: int
     invalid: str
-    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ...) -> None: ...
+    duplicate_seqs: bytes
+    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ...) -> None: ...
 
 class Conflict(_message.Message):
     __slots__ = ("position", "node", "resource", "asked", "free")
@@ -120,12 +122,14 @@ class Accounts(_message.Message):
     def __init__(self, resources: _Optional[int] = ..., indexes: _Optional[bytes] = ..., records: _Optional[bytes] = ..., card_indexes: _Optional[bytes] = ..., cards: _Optional[bytes] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
-    __slots__ = ("subscriber", "resume")
+    __slots__ = ("subscriber", "resume", "ledger_epoch")
     SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     subscriber: str
     resume: _containers.RepeatedCompositeFieldContainer[ShardPosition]
-    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
+    ledger_epoch: str
+    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
 
 class ShardPosition(_message.Message):
     __slots__ = ("shard", "seq")

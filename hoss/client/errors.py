@@ -1,0 +1,50 @@
+"""How errors cross gRPC: one table for the side that raises and the side that reads.
+
+    InvalidInput and its kinds   INVALID_ARGUMENT     read back as InvalidInput (so are NOT_FOUND, ALREADY_EXISTS and the like)
+    LedgerUnavailable            UNAVAILABLE, marked  read back as LedgerUnavailable
+    TransportError               none                 what gRPC itself reports: no connection, broken off, too late
+
+gRPC's own UNAVAILABLE (nobody listens) and a server's (it answers, its ledger does not) are told apart by a mark in the
+trailing metadata.
+"""
+
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
+
+_MARK = ("hoss-error", "ledger-unavailable")
+
+_INPUT_CODES = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
+
+
+def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
+    """The HossError a failed call stands for, with the server's text. `peer` names the other side, as "resolver at h:p"."""
+    text = exc.details() or exc.code().name
+    if exc.code() in _INPUT_CODES:
+        return InvalidInput(text)
+    if exc.code() is grpc.StatusCode.UNAVAILABLE and _MARK in _pairs(exc.trailing_metadata()):
+        return LedgerUnavailable(text)
+    return TransportError(f"{peer}: {exc.code().name}: {text}")
+
+
+async def refuse(context: "grpc.aio.ServicerContext[Any, Any]", error: InvalidInput | LedgerUnavailable) -> NoReturn:
+    """End a call on the server's side with the status that `translate` reads back as the same error."""
+    if isinstance(error, LedgerUnavailable):
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (_MARK,))
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    raise error  # abort has raised already; this tells the type checker so
+
+
+def _pairs(metadata: Any) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in metadata or ()]

