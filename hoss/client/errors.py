@@ -1,6 +1,7 @@
 """How errors cross gRPC: one table for the side that raises and the side that reads.
 
-    InvalidInput and its kinds   INVALID_ARGUMENT     read back as InvalidInput (so are NOT_FOUND, ALREADY_EXISTS and the like)
+    InvalidInput and its kinds   INVALID_ARGUMENT     read back as InvalidInput (so are ALREADY_EXISTS and the like)
+    NotFound                     NOT_FOUND            read back as NotFound
     LedgerUnavailable            UNAVAILABLE, marked  read back as LedgerUnavailable
     TransportError               none                 what gRPC itself reports: no connection, broken off, too late
 
@@ -13,14 +14,13 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, TransportError
 
 _MARK = ("hoss-error", "ledger-unavailable")
 
 _INPUT_CODES = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.NOT_FOUND,
         grpc.StatusCode.ALREADY_EXISTS,
         grpc.StatusCode.OUT_OF_RANGE,
         grpc.StatusCode.FAILED_PRECONDITION,
@@ -31,6 +31,8 @@ _INPUT_CODES = frozenset(
 def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
     """The HossError a failed call stands for, with the server's text. `peer` names the other side, as "resolver at h:p"."""
     text = exc.details() or exc.code().name
+    if exc.code() is grpc.StatusCode.NOT_FOUND:
+        return NotFound(text)
     if exc.code() in _INPUT_CODES:
         return InvalidInput(text)
     if exc.code() is grpc.StatusCode.UNAVAILABLE and _MARK in _pairs(exc.trailing_metadata()):
@@ -42,7 +44,8 @@ async def refuse(context: "grpc.aio.ServicerContext[Any, Any]", error: InvalidIn
     """End a call on the server's side with the status that `translate` reads back as the same error."""
     if isinstance(error, LedgerUnavailable):
         await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (_MARK,))
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    code = grpc.StatusCode.NOT_FOUND if isinstance(error, NotFound) else grpc.StatusCode.INVALID_ARGUMENT
+    await context.abort(code, str(error))
     raise error  # abort has raised already; this tells the type checker so
 
 
