@@ -1,0 +1,1 @@
+"""Benchmarks: how fast the platform is, and what several schedulers do without it."""

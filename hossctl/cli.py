@@ -1,0 +1,121 @@
+"""The command table of `hoss`: names, summaries, and what an error looks like.
+
+Exit codes: 0 done; 1 it failed, was not found, or an invariant is broken; 2 wrong usage or bad input; 3 the platform
+cannot be reached.
+"""
+
+import asyncio
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, TransportError
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_UNREACHABLE = 3
+
+ResultT = TypeVar("ResultT")
+
+# Command -> (module in hossctl.commands, summary). A module is imported when one of its commands runs, not before:
+# `hoss --help` and completion must not wait for NumPy and gRPC.
+COMMANDS = {
+    "demo": ("demo", "A whole cluster on this machine: 1,000 nodes, 50,000 pods, an audit, a summary."),
+    "up": ("local", "Start the local platform: Redis, resolver, dispatcher, workers, simulated nodes."),
+    "down": ("local", "Stop the local platform; its data stays."),
+    "status": ("local", "What runs, how it does, and what waits for what."),
+    "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
+    "get": ("get", "List pods, nodes, workers, jobs or reservations."),
+    "describe": ("describe", "One pod, node, worker or job in full."),
+    "delete": ("change", "Delete pods or jobs; what they held is free again."),
+    "cordon": ("change", "Give a node or worker nothing more; it keeps what it has."),
+    "uncordon": ("change", "Give a node or worker work again."),
+    "drain": ("change", "Cordon a worker and take back what it has not started."),
+    "nodes": ("nodes", "Add nodes to the pool or remove them."),
+    "policy": ("policy", "Show or replace the policy that routes pods to workers."),
+    "audit": ("audit", "Check the invariants on a live system; exit 1 with the evidence when one is broken."),
+    "replay": ("replay", "Place a cluster trace and report how it went."),
+    "bench": ("bench", "Measure throughput, or compare schedulers with and without HOSS."),
+    "completion": ("completion", "Print a shell's completion script."),
+}
+
+
+class CommandTable(TyperGroup):
+    """Loads a command when it is called for, and turns HOSS's errors into one line and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the framework's signature
+        """All names, in the order of the table above."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command if it is loaded, else a stand-in that knows its name and summary."""
+        loaded = super().get_command(ctx, cmd_name)
+        if loaded is None and cmd_name in COMMANDS:
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
+        return loaded
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Load the command that is about to run."""
+        if args and args[0] in COMMANDS and args[0] not in self.commands:
+            module = importlib.import_module(f"hossctl.commands.{COMMANDS[args[0]][0]}")
+            self.commands[args[0]] = get_group(module.app).commands[args[0]]
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except HossError as exc:
+            report(exc)
+            raise typer.Exit(exit_code(exc)) from exc
+
+
+app = typer.Typer(
+    cls=CommandTable,
+    help="HOSS: many schedulers, one ledger. Parallel pod scheduling that never overcommits a node.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root() -> None:
+    """Options of all commands would stand here; there are none."""
+
+
+def run_async(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Where the synchronous command line meets the asynchronous clients: the only event loop of a command."""
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.run(main)
+    result: ResultT = uvloop.run(main)
+    return result
+
+
+def exit_code(error: HossError) -> int:
+    """The exit code that tells scripts what kind of error it was."""
+    if isinstance(error, (TransportError, LedgerUnavailable)):
+        return EXIT_UNREACHABLE
+    if isinstance(error, NotFound):
+        return EXIT_FAILED
+    return EXIT_BAD_INPUT if isinstance(error, InvalidInput) else EXIT_FAILED
+
+
+def report(error: BaseException) -> None:
+    """Say on stderr what went wrong; with HOSS_DEBUG=1 also where."""
+    if os.environ.get("HOSS_DEBUG") == "1":
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, HossError):
+        typer.echo(f"error: {error}", err=True)
+    else:
+        text = f"error: {type(error).__name__}: {error}; this is a fault in hoss, run again with HOSS_DEBUG=1 for the place"
+        typer.echo(text, err=True)

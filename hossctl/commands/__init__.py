@@ -1,0 +1,1 @@
+"""The commands of hoss, one module a theme: options in, one call, output."""

@@ -1,0 +1,59 @@
+"""Medians, percentiles and the way numbers are written in reports."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value, or the mean of the two middle ones; 0.0 of nothing."""
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def percentiles(values: NDArray[Any], *levels: float) -> list[float]:
+    """The values below which `levels` per cent lie, linearly interpolated; zeros of nothing."""
+    if not len(values):
+        return [0.0] * len(levels)
+    return [float(v) for v in np.percentile(values, levels)]
+
+
+def per_second(count: float, seconds: float) -> float:
+    """A rate; 0.0 where no time has passed."""
+    return count / seconds if seconds > 0 else 0.0
+
+
+def share(part: float, whole: float) -> float:
+    """`part` of `whole` as a fraction; 0.0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+def written_amount(resource: str, amount: int) -> str:
+    """An amount in schema units as people write it: cores for cpu, binary units for bytes, else the plain number."""
+    if resource == "cpu":
+        return f"{amount / 1000:g}" if amount % 1000 == 0 or amount > 10_000 else f"{amount}m"
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        return _binary(amount)
+    return str(amount)
+
+
+def written_duration(seconds: float) -> str:
+    """A duration to two significant units: 340ms, 12s, 5m3s, 2h10m, 3d4h."""
+    if seconds < 1:
+        return f"{max(0, round(seconds * 1000))}ms"
+    whole = int(seconds)
+    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size}{unit}{rest}{smaller}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def _binary(amount: int) -> str:
+    value = float(amount)
+    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
+        if abs(value) < 1024:
+            return f"{value:.4g}{unit}"
+        value /= 1024
+    return f"{value:.4g}Pi"

@@ -1,0 +1,66 @@
+"""Options that several commands have, said once."""
+
+from typing import Annotated
+
+import typer
+
+from hoss.errors import InvalidInput
+from hossctl.console import Format
+from hossctl.platform import WorkerOptions
+
+Dispatcher = Annotated[
+    str,
+    typer.Option(
+        "--dispatcher", metavar="HOST:PORT", help="The dispatcher; else $HOSS_DISPATCHER, else the local platform."
+    ),
+]
+Resolver = Annotated[
+    str,
+    typer.Option("--resolver", metavar="HOST:PORT", help="The resolver; else $HOSS_RESOLVER, else the local platform."),
+]
+Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
+Namespace = Annotated[str, typer.Option("-n", "--namespace", help="The namespace to look in.")]
+AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help="Look in every namespace.")]
+RedisUrl = Annotated[
+    str, typer.Option("--redis-url", metavar="URL", help="A Redis of yours instead of an embedded one.")
+]
+Seed = Annotated[
+    int, typer.Option("--seed", help="For simulated nodes, loads and ties: the same seed, the same input.")
+]
+
+
+def only(output: Format, *allowed: Format) -> Format:
+    """The format, if the command has it. Raises InvalidInput naming those it has."""
+    if output not in allowed:
+        names = ", ".join(choice.value for choice in allowed)
+        raise InvalidInput(f"{output.value!r} is not printed here; choose one of {names}", where="-o")
+    return output
+
+
+def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:
+    """`k=v,k2=v2` as sorted pairs. Raises InvalidInput for a missing "=" or a key given twice."""
+    labels: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise InvalidInput(f"{part!r} is no label; write key=value", where=where)
+        if key in labels:
+            raise InvalidInput(f"label {key!r} is given twice; a worker has one value for each key", where=where)
+        labels[key] = value
+    return tuple(sorted(labels.items()))
+
+
+def read_workers(count: int, named: list[str]) -> tuple[WorkerOptions, ...]:
+    """`count` workers without labels, named w1 and on, and those given as `name:label=value,...`."""
+    workers = [WorkerOptions(f"w{number}") for number in range(1, count + 1)]
+    for text in named:
+        name, _, labels = text.partition(":")
+        if not name:
+            raise InvalidInput(f"{text!r} has no name; write name:label=value,label=value", where="--worker")
+        workers.append(WorkerOptions(name, read_labels(labels, where=f"--worker {name}")))
+    names = [worker.name for worker in workers]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidInput(f"name {repeated[0]!r} is given twice; workers need names of their own", where="--worker")
+    if not workers:
+        raise InvalidInput("no worker; give --workers 1 or more, or --worker NAME", where="--workers")
+    return tuple(workers)

@@ -1,0 +1,230 @@
+"""The local platform: Redis, resolvers, dispatcher and workers, each a process of its own on loopback.
+
+Every process stands in the state file from the moment it runs, so that `hoss down` finds all of them, whatever
+became of the command that started them.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+
+from hoss.errors import HossError, InvalidInput
+from hossctl.process import READY_SECONDS, ProcessRecord, Service, record_of, stop_all
+from hossctl.redis_server import RedisServer
+
+STATE_FILE = "platform.json"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """A scheduler worker to start."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformOptions:
+    """What a platform is made of."""
+
+    workers: tuple[WorkerOptions, ...]
+    resolvers: int = 1
+    redis_url: str = ""  # empty: a Redis of its own
+    policy: Path | None = None
+    append_only: bool = False  # keep the ledger on disk; without it a stopped platform leaves nothing
+    unchecked: bool = False  # workers commit without validation, for comparisons
+    seed: int = 1  # worker i breaks ties by seed + i
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformState:
+    """A running platform as written to its state file."""
+
+    redis_url: str = ""
+    dispatcher: str = ""
+    resolvers: tuple[str, ...] = ()
+    processes: tuple[ProcessRecord, ...] = ()
+
+    def living(self) -> list[ProcessRecord]:
+        """The processes that still run."""
+        return [record for record in self.processes if record.find() is not None]
+
+    def with_process(self, record: ProcessRecord) -> "PlatformState":
+        """The same with one process more, or with its newer record."""
+        others = tuple(known for known in self.processes if known.name != record.name)
+        return replace(self, processes=(*others, record))
+
+
+def home() -> Path:
+    """Where the platform of this user lives: $HOSS_HOME, $XDG_STATE_HOME/hoss, or ~/.hoss."""
+    if given := os.environ.get("HOSS_HOME"):
+        return Path(given)
+    state_home = os.environ.get("XDG_STATE_HOME")
+    return Path(state_home) / "hoss" if state_home else Path.home() / ".hoss"
+
+
+def load_state(directory: Path) -> PlatformState | None:
+    """The platform that was started in `directory`, or None. Raises InvalidInput for a damaged state file."""
+    path = directory / STATE_FILE
+    try:
+        raw = orjson.loads(path.read_bytes())
+        return PlatformState(
+            redis_url=raw["redis_url"],
+            dispatcher=raw["dispatcher"],
+            resolvers=tuple(raw["resolvers"]),
+            processes=tuple(ProcessRecord(**record) for record in raw["processes"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise InvalidInput(f"is no state file ({exc}); remove it if no platform runs", where=str(path)) from exc
+
+
+@contextlib.contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Let one `up` or `down` at a time work on a directory. Raises HossError while another does."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise HossError(
+                f"another hoss command is starting or stopping the platform in {directory}; wait for it"
+            ) from exc
+        yield
+
+
+class Starter:
+    """Starts a platform process by process. What was started is in `state` and in the state file at every moment."""
+
+    def __init__(self, directory: Path, options: PlatformOptions) -> None:
+        self.state = PlatformState()
+        self._directory = directory
+        self._options = options
+        self._deadline = time.monotonic() + READY_SECONDS
+
+    def start(self) -> PlatformState:
+        """Start everything, in the order of dependence; workers at once. Raises HossError if anything does not serve."""
+        (self._directory / "logs").mkdir(parents=True, exist_ok=True)
+        redis_url = self._options.redis_url or self._start_redis()
+        self._note(replace(self.state, redis_url=redis_url))
+        resolvers = [self._resolver(number, redis_url) for number in range(1, self._options.resolvers + 1)]
+        self._note(replace(self.state, resolvers=tuple(self._ready(service) for service in resolvers)))
+        self._note(replace(self.state, dispatcher=self._ready(self._dispatcher(redis_url))))
+        workers = [self._worker(number, options) for number, options in enumerate(self._options.workers)]
+        for worker in workers:
+            self._ready(worker)
+        return self.state
+
+    def start_worker(self, number: int, options: WorkerOptions) -> ProcessRecord:
+        """Start one more worker and wait until it serves."""
+        self._deadline = time.monotonic() + READY_SECONDS
+        worker = self._worker(number, options)
+        self._ready(worker)
+        return worker.record
+
+    def _start_redis(self) -> str:
+        server = RedisServer.start(self._directory / "redis", append_only=self._options.append_only)
+        record = record_of("redis", server.pid, self._directory / "redis" / "redis.log", f"127.0.0.1:{server.port}")
+        self._note(self.state.with_process(record))
+        return server.url
+
+    def _resolver(self, number: int, redis_url: str) -> Service:
+        arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url]
+        if self._options.unchecked:
+            arguments.append("--allow-unchecked")
+        return self._service(f"resolver-{number}", "resolver", arguments)
+
+    def _dispatcher(self, redis_url: str) -> Service:
+        arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url, "--resolver", ",".join(self.state.resolvers)]
+        if self._options.policy is not None:
+            arguments += ["--policy", str(self._options.policy)]
+        return self._service("dispatcher", "dispatcher", arguments)
+
+    def _worker(self, number: int, options: WorkerOptions) -> Service:
+        arguments = ["--name", options.name, "--dispatcher", self.state.dispatcher]
+        arguments += ["--resolver", ",".join(self.state.resolvers), "--seed", str(self._options.seed + number)]
+        for key, value in options.labels:
+            arguments += ["--label", f"{key}={value}"]
+        if self._options.unchecked:
+            arguments.append("--unchecked")
+        return self._service(f"worker-{options.name}", "scheduler_worker", arguments)
+
+    def _service(self, name: str, module: str, arguments: list[str]) -> Service:
+        service = Service(name, module, arguments, self._directory / "logs")
+        self._note(self.state.with_process(service.record))
+        return service
+
+    def _ready(self, service: Service) -> str:
+        record = service.wait_ready(self._deadline)
+        self._note(self.state.with_process(record))
+        return record.address
+
+    def _note(self, state: PlatformState) -> None:
+        self.state = state
+        document: dict[str, Any] = {
+            "redis_url": state.redis_url,
+            "dispatcher": state.dispatcher,
+            "resolvers": list(state.resolvers),
+            "processes": [record.as_json() for record in state.processes],
+        }
+        path = self._directory / STATE_FILE
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        fresh.replace(path)
+
+
+def start(directory: Path, options: PlatformOptions) -> PlatformState:
+    """Start a platform that stays. If anything fails, everything that was started is stopped again."""
+    starter = Starter(directory, options)
+    try:
+        return starter.start()
+    except BaseException:
+        stop(directory, starter.state)
+        raise
+
+
+def stop(directory: Path, state: PlatformState) -> list[str]:
+    """Stop every process of a platform, those first that use the others; remove the state file, keep the data.
+
+    Returns the names of processes that had to be killed.
+    """
+    killed: list[str] = []
+    for tier in ("worker-", "dispatcher", "resolver-", "redis"):
+        killed += stop_all([record for record in state.processes if record.name.startswith(tier)])
+    (directory / STATE_FILE).unlink(missing_ok=True)
+    return killed
+
+
+@contextlib.contextmanager
+def temporary(options: PlatformOptions) -> Iterator[Starter]:
+    """A platform for the length of a with block, in a directory of its own that goes with it.
+
+    SIGTERM ends the block as Ctrl-C does, so that no process is left behind.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        sys.exit(143)
+
+    directory = Path(tempfile.mkdtemp(prefix="hoss-"))
+    starter = Starter(directory, options)
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        starter.start()
+        yield starter
+    finally:
+        stop(directory, starter.state)
+        signal.signal(signal.SIGTERM, previous)
+        shutil.rmtree(directory, ignore_errors=True)

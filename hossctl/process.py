@@ -1,0 +1,114 @@
+"""One process of the local platform: started, waited for, and ended by its own id, never by a name."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+
+from hoss.errors import HossError
+
+READY_SECONDS = 30.0  # a service takes half a second; a loaded machine is given time
+STOP_SECONDS = 8.0  # services drain for up to some seconds, then they are killed
+_POLL_SECONDS = 0.02
+_LOG_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """Enough to find a process again after the program that started it is gone.
+
+    `started` is the process's start time, seconds since the epoch: an id that was given to another process since has another.
+    """
+
+    name: str
+    pid: int
+    started: float
+    log: str
+    address: str = ""
+
+    def find(self) -> psutil.Process | None:
+        """The process, if it is still this one and alive."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.started) > 1 or process.status() == psutil.STATUS_ZOMBIE:
+                return None
+        except psutil.NoSuchProcess:
+            return None
+        return process
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields, for the state file."""
+        return asdict(self)
+
+
+def record_of(name: str, pid: int, log: Path, address: str = "") -> ProcessRecord:
+    """The record of a process that runs now."""
+    return ProcessRecord(name, pid, psutil.Process(pid).create_time(), str(log), address)
+
+
+class Service:
+    """A HOSS service as a child process that outlives us if it is not stopped."""
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], directory: Path) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._ready = directory / f"{name}.ready"
+        self._ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", module, *arguments, "--ready-file", str(self._ready)]
+        with self.log.open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal is for us, and we stop our services in order.
+            self._process = subprocess.Popen(  # noqa: S603 - our own modules
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.record = record_of(name, self._process.pid, self.log)
+
+    def wait_ready(self, deadline: float) -> ProcessRecord:
+        """The record with the service's address, once it serves.
+
+        `deadline` is on the monotonic clock. Raises HossError with the log's last lines when the process ends or is late.
+        """
+        while not self._ready.exists():
+            code = self._process.poll()
+            if code is not None:
+                raise HossError(f"{self.name} ended with code {code} before it served\n{log_tail(self.log)}")
+            if time.monotonic() > deadline:
+                raise HossError(f"{self.name} did not serve in time\n{log_tail(self.log)}")
+            time.sleep(_POLL_SECONDS)
+        ready = orjson.loads(self._ready.read_bytes())
+        address = f"127.0.0.1:{ready['port']}" if ready.get("port") else ""
+        record = self.record
+        self.record = ProcessRecord(record.name, record.pid, record.started, record.log, address)
+        return self.record
+
+
+def stop_all(records: Sequence[ProcessRecord], *, grace_seconds: float = STOP_SECONDS) -> list[str]:
+    """Ask the processes to end, wait for them, kill what is left. Returns the names of those that had to be killed."""
+    running = {process.pid: (record, process) for record in records if (process := record.find()) is not None}
+    for _, process in running.values():
+        _signal(process.terminate)
+    _, late = psutil.wait_procs([process for _, process in running.values()], timeout=grace_seconds)
+    for process in late:
+        _signal(process.kill)
+    psutil.wait_procs(late, timeout=grace_seconds)
+    return [running[process.pid][0].name for process in late]
+
+
+def log_tail(path: Path, lines: int = _LOG_LINES) -> str:
+    """The last lines of a log, indented; a remark where there are none."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    except OSError:
+        text = []
+    return "\n".join(f"  {line}" for line in text) or f"  (nothing in {path})"
+
+
+def _signal(send: Callable[[], None]) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may end by itself between the look and the signal
+        send()
