@@ -16,6 +16,7 @@ MAX_AMOUNT = 2**53
 # Whole accelerator cards, and thousandths of one card.
 DEVICE_RESOURCE = "nvidia.com/gpu"
 DEVICE_SHARE_RESOURCE = "hoss.dev/gpu-milli"
+MAX_CARDS = 16  # of one node, as many as its record of cards has places
 
 ResourceAmounts = Mapping[str, int]  # by resource name, schema units
 

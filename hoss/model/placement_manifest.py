@@ -1,0 +1,157 @@
+"""Where a pod may go, as manifests say it: node affinity, tolerations, host ports; and the taints of nodes.
+
+Checked as strictly as the API server does what changes the meaning of a rule. Lists that mean a set come out sorted,
+so that pods which mean the same are equal.
+"""
+
+from hoss.errors import InvalidInput
+from hoss.model.fields import Object, boolean, integer, mapping, mappings, text, texts
+from hoss.model.names import check_key, check_label_value
+from hoss.model.pod import HostPort
+from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
+from hoss.model.taints import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint, Toleration
+
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_EFFECTS = (NO_SCHEDULE, PREFER_NO_SCHEDULE, NO_EXECUTE)
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+_NODE_FIELD = "metadata.name"  # the only field that Kubernetes lets matchFields name
+_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' word, nothing is bound here
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def read_node_affinity(spec: Object, path: str) -> tuple[NodeSelector | None, tuple[PreferredTerm, ...]]:
+    """The required and the preferred terms of spec.affinity.nodeAffinity."""
+    affinity = mapping(mapping(spec, "affinity", path), "nodeAffinity", f"{path}.affinity")
+    place = f"{path}.affinity.nodeAffinity"
+    required = None
+    if affinity.get(_REQUIRED) is not None:
+        selector = mapping(affinity, _REQUIRED, place)
+        required = _read_selector(selector, f"{place}.{_REQUIRED}")
+    preferred = []
+    for i, entry in enumerate(mappings(affinity, _PREFERRED, place)):
+        where = f"{place}.{_PREFERRED}[{i}]"
+        weight = integer(entry, "weight", where, least=1, most=100, default=0)
+        if not weight:
+            raise InvalidInput("is missing; a preference has a weight from 1 to 100", where=f"{where}.weight")
+        term = _read_term(mapping(entry, "preference", where), f"{where}.preference")
+        preferred.append(PreferredTerm(weight, term))
+    return required, tuple(preferred)
+
+
+def read_tolerations(spec: Object, path: str) -> tuple[Toleration, ...]:
+    """spec.tolerations, sorted. The operators Lt and Gt (KEP-5471) are off in Kubernetes 1.36 and refused here."""
+    tolerations = set()
+    for i, entry in enumerate(mappings(spec, "tolerations", path)):
+        place = f"{path}.tolerations[{i}]"
+        key = text(entry, "key", place)
+        operator = _one_of(text(entry, "operator", place) or "Equal", ("Equal", "Exists"), f"{place}.operator")
+        value = text(entry, "value", place)
+        effect = text(entry, "effect", place)
+        if effect:
+            _one_of(effect, _EFFECTS, f"{place}.effect")
+        if key:
+            check_key(key, f"{place}.key")
+        elif operator != "Exists":
+            raise InvalidInput("is Equal without a key; to tolerate every taint use Exists", where=f"{place}.operator")
+        if operator == "Exists" and value:
+            raise InvalidInput(f"is {value!r}; with operator Exists there is no value", where=f"{place}.value")
+        tolerations.add(Toleration(key, operator, value, effect))
+    return tuple(sorted(tolerations, key=lambda t: (t.key, t.operator, t.value, t.effect)))
+
+
+def read_taints(spec: Object, path: str) -> tuple[Taint, ...]:
+    """spec.taints of a node, in their order."""
+    taints = []
+    for i, entry in enumerate(mappings(spec, "taints", path)):
+        place = f"{path}.taints[{i}]"
+        key = check_key(text(entry, "key", place), f"{place}.key")
+        value = check_label_value(text(entry, "value", place), f"{place}.value")
+        effect = _one_of(text(entry, "effect", place), _EFFECTS, f"{place}.effect")
+        taints.append(Taint(key, value, effect))
+    return tuple(taints)
+
+
+def read_host_ports(spec: Object, path: str) -> tuple[HostPort, ...]:
+    """Ports of the node that containers and sidecars take, sorted. With hostNetwork every container port is one.
+
+    Other init containers do not count: they are gone when the pod runs (kube-scheduler's NodePorts).
+    """
+    host_network = boolean(spec, "hostNetwork", path)
+    ports = set()
+    for kind in ("containers", "initContainers"):
+        for i, container in enumerate(mappings(spec, kind, path)):
+            if "ports" not in container or (kind == "initContainers" and container.get("restartPolicy") != "Always"):
+                continue
+            place = f"{path}.{kind}[{i}]"
+            for j, entry in enumerate(mappings(container, "ports", place)):
+                port = _read_host_port(entry, f"{place}.ports[{j}]", host_network=host_network)
+                if port is not None:
+                    ports.add(port)
+    return tuple(sorted(ports, key=lambda p: (p.port, p.protocol, p.host_ip)))
+
+
+def _read_host_port(entry: Object, path: str, *, host_network: bool) -> HostPort | None:
+    host = integer(entry, "hostPort", path, least=0, most=65535, default=0)
+    if host_network:
+        container = integer(entry, "containerPort", path, least=1, most=65535, default=0)
+        if host and host != container:
+            raise InvalidInput(
+                f"is {host}; with hostNetwork it is the containerPort, {container}", where=f"{path}.hostPort"
+            )
+        host = container
+    if not host:
+        return None
+    protocol = _one_of(text(entry, "protocol", path) or "TCP", _PROTOCOLS, f"{path}.protocol")
+    return HostPort(host, protocol, text(entry, "hostIP", path) or _EVERY_ADDRESS)
+
+
+def _read_selector(selector: Object, path: str) -> NodeSelector:
+    terms = mappings(selector, "nodeSelectorTerms", path)
+    if not terms:
+        raise InvalidInput("is empty; a requirement has at least one term", where=f"{path}.nodeSelectorTerms")
+    return NodeSelector(tuple(_read_term(t, f"{path}.nodeSelectorTerms[{i}]") for i, t in enumerate(terms)))
+
+
+def _read_term(term: Object, path: str) -> NodeSelectorTerm:
+    expressions = []
+    for i, entry in enumerate(mappings(term, "matchExpressions", path)):
+        place = f"{path}.matchExpressions[{i}]"
+        requirement = _read_requirement(entry, place)
+        check_key(requirement.key, f"{place}.key")
+        expressions.append(requirement)
+    fields = []
+    for i, entry in enumerate(mappings(term, "matchFields", path)):
+        place = f"{path}.matchFields[{i}]"
+        requirement = _read_requirement(entry, place)
+        _one_of(requirement.key, (_NODE_FIELD,), f"{place}.key")
+        _one_of(requirement.operator, ("In", "NotIn"), f"{place}.operator")
+        if len(requirement.values) != 1:
+            raise InvalidInput(
+                f"has {len(requirement.values)} names; a field takes exactly one", where=f"{place}.values"
+            )
+        fields.append(requirement)
+    return NodeSelectorTerm(tuple(expressions), tuple(fields))
+
+
+def _read_requirement(entry: Object, path: str) -> Requirement:
+    operator = _one_of(text(entry, "operator", path), _OPERATORS, f"{path}.operator")
+    values = texts(entry, "values", path)
+    if operator in ("In", "NotIn"):
+        if not values:
+            raise InvalidInput(f"is empty; {operator} takes at least one value", where=f"{path}.values")
+        values = tuple(sorted(set(values)))
+    elif operator in ("Exists", "DoesNotExist"):
+        if values:
+            raise InvalidInput(f"has {len(values)} values; {operator} takes none", where=f"{path}.values")
+    elif len(values) != 1:
+        raise InvalidInput(f"has {len(values)} values; {operator} takes exactly one", where=f"{path}.values")
+    return Requirement(text(entry, "key", path), operator, values)
+
+
+def _one_of(value: str, allowed: tuple[str, ...], path: str) -> str:
+    if value not in allowed:
+        given = f"is {value!r}" if value else "is missing"
+        raise InvalidInput(f"{given}; allowed: {', '.join(allowed)}", where=path)
+    return value
