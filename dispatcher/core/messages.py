@@ -1,0 +1,283 @@
+"""What the dispatcher's state machine is told (events) and what it wants done (instructions). All are values.
+
+Row arrays in instructions name pods by their row; UIDs stand beside them where the other end needs them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.membership import Vitals, WorkerState
+from dispatcher.core.podsets import Submission
+from dispatcher.core.podtable import Rows
+from hoss.wire.columns import Uids
+
+Commits = Mapping[int, NDArray[np.uint64]]  # shard -> sequence numbers of commits
+
+
+class OutcomeCode(IntEnum):
+    """A worker's answer for one pod; the numbers are hoss.v1.OutcomeCode's."""
+
+    BOUND = 1
+    UNSCHEDULABLE = 2
+    CONFLICT = 3
+    RETURNED = 4
+    INVALID = 5
+    FENCED = 6
+
+
+# --- events ---
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A submission is in the journal: its pods exist from now on."""
+
+    submission: Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The journal has the deletion of these pods."""
+
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A worker asks to join on a new link."""
+
+    link: int
+    name: str
+    labels: Mapping[str, str]
+    incarnation: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochGranted:
+    """The ledger's answer to GrantEpoch."""
+
+    link: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A heartbeat."""
+
+    link: int
+    vitals: Vitals
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClosed:
+    """A worker's stream ended."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutcomesArrived:
+    """Answers for n pods of a batch. `positions` u32, `codes` u8, `nodes` u32, `reasons` u16 or None, each (n,)."""
+
+    link: int
+    batch: int
+    positions: NDArray[np.uint32]
+    codes: NDArray[np.uint8]
+    nodes: NDArray[np.uint32]
+    reasons: NDArray[np.uint16] | None
+    texts: tuple[str, ...]
+    commits: Commits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fenced:
+    """The ledger's answer to Fence: `nodes` u32 and `seqs` u64 beside the rows asked for, NONE_U32 where nothing is
+    reserved, and the `commits` that hold the reserved ones."""
+
+    worker: str
+    nodes: NDArray[np.uint32]
+    commits: Commits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verified:
+    """The ledger's answer to Verify: where these pods are, NONE_U32 for nowhere."""
+
+    rows: Rows
+    nodes: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Released:
+    """The reservations of these pods are gone."""
+
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChanged:
+    """Room was given back, or nodes were added or changed: something may fit now."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodesGone:
+    """These nodes were removed, and with them what was reserved on them."""
+
+    nodes: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class StateWanted:
+    """An operator cordons, drains or reopens a worker that exists."""
+
+    worker: str
+    state: WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by."""
+
+
+Event = (
+    Admitted
+    | Deleted
+    | Registered
+    | EpochGranted
+    | Heard
+    | LinkClosed
+    | OutcomesArrived
+    | Fenced
+    | Verified
+    | Released
+    | ClusterChanged
+    | NodesGone
+    | StateWanted
+    | Tick
+)
+
+# --- instructions ---
+
+
+@dataclass(frozen=True, slots=True)
+class GrantEpoch:
+    """Get a new epoch for a worker and answer EpochGranted, however often it must be tried while the link lives."""
+
+    worker: str
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Tell a worker that it is in."""
+
+    link: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """End a link: a living worker has its name."""
+
+    link: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """End a link whose worker was declared lost."""
+
+    link: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendWork:
+    """One work batch: `runs` are (class id, count, attempts), in the order of `uids`; `classes` are those the worker does not
+    know, with their bytes."""
+
+    link: int
+    batch: int
+    classes: tuple[tuple[int, bytes], ...]
+    forgotten: tuple[int, ...]
+    run_classes: NDArray[np.uint32]
+    run_counts: NDArray[np.uint32]
+    run_attempts: NDArray[np.uint16]
+    uids: Uids
+
+
+@dataclass(frozen=True, slots=True)
+class SendDrain:
+    """Ask a worker for what it has not started."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fence:
+    """Fence a lost worker on every shard, then look its pods up, and answer Fenced, however often it must be tried."""
+
+    worker: str
+    uids: Uids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Confirm:
+    """End the lease of commits. Where some of them were not there any more, verify the rows."""
+
+    commits: Commits
+    rows: Rows
+    uids: Uids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verify:
+    """Look pods up and answer Verified."""
+
+    rows: Rows
+    uids: Uids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """Give back reservations of deleted pods and answer Released."""
+
+    rows: Rows
+    uids: Uids
+    nodes: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Every pod of this submission is deleted and gone from the ledger: drop it from the journal."""
+
+    submission: Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Log something that should not happen, with fields."""
+
+    event: str
+    fields: Mapping[str, object]
+
+
+Instruction = (
+    GrantEpoch
+    | Welcome
+    | Refuse
+    | CloseLink
+    | SendWork
+    | SendDrain
+    | Fence
+    | Confirm
+    | Verify
+    | Release
+    | Forget
+    | Warn
+)
