@@ -6,11 +6,13 @@ templates with the same chain share a lane of the queue.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from hoss.model.pod import PodTemplate
+from hoss.model.fit import WHOLE_CARD_MILLI
+from hoss.model.pod import PodSpec, PodTemplate
+from hoss.model.resources import DEVICE_SHARE_RESOURCE
 from hoss.model.selectors import Requirement
 
 # Lanes of a consistently hashed chain: more spreads classes finer over workers, fewer keeps batches fuller.
@@ -81,7 +83,7 @@ class Match:
             and _among(template.scheduler_name, self.scheduler_names)
             and _among(template.qos_class.value, self.qos_classes)
             and _among(template.owner_kind or "Pod", self.owner_kinds)
-            and (not self.resources or any(name in self.resources for name, amount in spec.requests if amount > 0))
+            and (not self.resources or not self.resources.isdisjoint(_asked_resources(spec)))
             and self.labels.matches(dict(spec.labels))
         )
 
@@ -164,6 +166,13 @@ def target(policy: Policy, lane: Lane, workers: Sequence[Mapping[str, str]]) -> 
     if not workers:
         return Target(lane.chain[-1], (), "no worker is registered")
     return Target(lane.chain[-1], (), f"no registered worker matches rule {rule.name}: {rule.workers}")
+
+
+def _asked_resources(spec: PodSpec) -> Iterator[str]:
+    yield from (name for name, amount in spec.requests if amount > 0)
+    # A share of a card is no amount of the node and stands in no list of requests; policies still name it.
+    if spec.devices is not None and spec.devices.milli < WHOLE_CARD_MILLI:
+        yield DEVICE_SHARE_RESOURCE
 
 
 def _among(value: str, allowed: frozenset[str]) -> bool:
