@@ -16,7 +16,9 @@ NODES_PER_CALL = 500  # some 200 KB a message
 ZONES = ("zone-a", "zone-b", "zone-c")
 CARD_MODELS = ("A10", "T4", "V100")
 MODEL_LABEL = "nvidia.com/gpu.product"
+ZONE_LABEL = "topology.kubernetes.io/zone"
 DEDICATED = Taint("dedicated", "batch")
+CARD_TAINT = Taint(DEVICE_RESOURCE, "present")  # as cloud providers do: pods that need no card stay away
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ PODS_PER_NODE = 110  # the kubelet's default
 def simulated(count: int, *, seed: int = 1, shapes: Sequence[Shape] = SHAPES, prefix: str = "node") -> list[NodeSpec]:
     """`count` nodes named `<prefix>-00000` and on, the same for the same seed.
 
-    Zones take turns. One node in ten is tainted dedicated=batch:NoSchedule; four in ten have disk=ssd, the others disk=hdd.
+    Zones take turns. Nodes with cards are tainted for those who need cards, one in ten of the others dedicated=batch; four
+    in ten have disk=ssd, the others disk=hdd.
     """
     chance = random.Random(seed)
     weights = [shape.weight for shape in shapes]
@@ -95,7 +98,7 @@ def _chunks(nodes: Sequence[NodeSpec]) -> Iterator[Sequence[NodeSpec]]:
 def _node(name: str, number: int, shape: Shape, chance: random.Random) -> NodeSpec:
     labels = {
         "kubernetes.io/hostname": name,
-        "topology.kubernetes.io/zone": ZONES[number % len(ZONES)],
+        ZONE_LABEL: ZONES[number % len(ZONES)],
         "node.kubernetes.io/instance-type": shape.name,
         "disk": "ssd" if chance.random() < 0.4 else "hdd",
     }
@@ -108,11 +111,11 @@ def _node(name: str, number: int, shape: Shape, chance: random.Random) -> NodeSp
     if shape.cards:
         labels[MODEL_LABEL] = CARD_MODELS[number % len(CARD_MODELS)]
         allocatable[DEVICE_RESOURCE] = shape.cards
-    tainted = shape.name == "standard" and chance.random() < 1 / 6
+    taints = (CARD_TAINT,) if shape.cards else (DEDICATED,) if chance.random() < 0.1 else ()
     return NodeSpec(
         name,
         labels=tuple(sorted(labels.items())),
-        taints=(DEDICATED,) if tainted else (),
+        taints=taints,
         allocatable=tuple(sorted(allocatable.items())),
         cards=shape.cards,
     )

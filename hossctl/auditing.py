@@ -1,0 +1,198 @@
+"""`hoss audit`: the invariants of docs/architecture.md held against a live system.
+
+The resolver checks the ledger by itself (1, 2, and its half of 6). Here the workers' caches and the dispatcher's bound
+pods are held against the ledger. These come from several processes at slightly different moments, so a difference
+counts once it has stood through every look of the whole waiting time, or at once when both sides speak of the same moment.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.client.dispatcher import DispatcherClient
+from hoss.client.resolver import ResolverClient
+from hoss.v1 import dispatcher_pb2, resolver_pb2
+from hoss.wire.columns import U8, U32, UID_BYTES, decode, decode_uids, uid_text
+
+WAIT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.1
+_VIEW_TIMEOUT_MS = 2000
+_MOST_NAMED = 20  # pods named one by one in the evidence
+
+AGREEMENT = 6
+NOTHING_LOST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken invariant: its number, and a sentence with the numbers."""
+
+    invariant: int
+    text: str
+
+
+@dataclass(slots=True)
+class AuditResult:
+    """What the audit saw. `unchecked` says what could not be held against each other in time."""
+
+    nodes: int = 0
+    reservations: int = 0
+    bound: int = 0
+    workers: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """0: clean; 1: something is broken; 2: it could not be checked."""
+        return 1 if self.findings else 2 if self.unchecked else 0
+
+    @property
+    def verdict(self) -> str:
+        """The result in a few words."""
+        if self.findings:
+            return f"{len(self.findings)} violations"
+        return "could not be checked whole" if self.unchecked else "clean"
+
+
+async def audit(
+    dispatcher: DispatcherClient, resolver: ResolverClient, *, wait_seconds: float = WAIT_SECONDS
+) -> AuditResult:
+    """Check everything; look again for up to `wait_seconds` while the platform is still moving."""
+    deadline = time.monotonic() + wait_seconds
+    standing: set[str] | None = None
+    while True:
+        ledger = await resolver.audit()
+        seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
+        workers = await dispatcher.list_workers()
+        views = _compare_views(ledger.digests, seen.views, workers)
+        differences = _compare_bound(seen, await _reservations(resolver))
+        standing = set(differences) if standing is None else standing & set(differences)
+        settled = not views.moving and not differences
+        if ledger.violations or views.broken or settled or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(_PAUSE_SECONDS)
+    result = AuditResult(
+        nodes=ledger.nodes,
+        reservations=ledger.reservations,
+        bound=len(seen.bound_uids) // UID_BYTES,
+        workers=len({view.worker for view in seen.views}),
+        reports=list(ledger.reports),
+        unchecked=views.moving,
+    )
+    result.findings += [Finding(v.invariant, v.text or f"{v.node} {v.pod_uid}".strip()) for v in ledger.violations]
+    result.findings += [Finding(AGREEMENT, text) for text in views.broken]
+    result.findings += [Finding(NOTHING_LOST, text) for text in sorted(standing)[:_MOST_NAMED]]
+    if differences and not standing:
+        result.unchecked.append("the bound pods: they and the reservations changed all the time")
+    return result
+
+
+async def until_caches_agree(
+    dispatcher: DispatcherClient, resolver: ResolverClient, workers: int, *, wait_seconds: float = 30.0
+) -> bool:
+    """Wait until `workers` workers serve and each has the ledger's state; False when the time is up first."""
+    deadline = time.monotonic() + wait_seconds
+    while time.monotonic() < deadline:
+        ready = [worker for worker in await dispatcher.list_workers() if worker.state != "Lost"]
+        if len(ready) >= workers:
+            seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
+            views = _compare_views((await resolver.audit()).digests, seen.views, ready)
+            if not views.moving and not views.broken:
+                return True
+        await asyncio.sleep(_PAUSE_SECONDS)
+    return False
+
+
+@dataclass(slots=True)
+class _Views:
+    broken: list[str] = field(default_factory=list)
+    moving: list[str] = field(default_factory=list)
+
+
+def _compare_views(
+    ledger: Sequence[resolver_pb2.ShardDigest],
+    views: Sequence[dispatcher_pb2.WorkerView],
+    workers: Sequence[dispatcher_pb2.WorkerInfo],
+) -> _Views:
+    result = _Views()
+    by_worker = {(view.worker, view.shard): view for view in views}
+    for worker in workers:
+        if worker.state == "Lost":
+            continue
+        for digest in ledger:
+            view = by_worker.get((worker.name, digest.shard))
+            who = f"worker {worker.name}, shard {digest.shard}"
+            if view is None:
+                result.moving.append(f"{who}: no answer")
+            elif view.seq != digest.seq:
+                result.moving.append(f"{who}: its cache is at {view.seq}, the ledger at {digest.seq}")
+            elif view.digest != digest.digest:
+                result.broken.append(
+                    f"{who}: cache and ledger differ at the same sequence number {view.seq} "
+                    f"(digests {view.digest:016x} and {digest.digest:016x})"
+                )
+            elif not view.idle:
+                result.moving.append(f"{who}: it waits for verdicts")
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservations:
+    uids: NDArray[Any]  # keys, n
+    nodes: NDArray[Any]  # u32, n
+    assumed: NDArray[np.bool_]  # n
+
+
+async def _reservations(resolver: ResolverClient) -> _Reservations:
+    uids, nodes, assumed = [_keys(b"")], [np.empty(0, U32)], [np.empty(0, np.bool_)]
+    async for chunk in resolver.reservations():
+        uids.append(_keys(chunk.uids))
+        nodes.append(decode(chunk.nodes, U32, name="nodes"))
+        assumed.append(decode(chunk.assumed, U8, name="assumed") != 0)
+    return _Reservations(np.concatenate(uids), np.concatenate(nodes), np.concatenate(assumed))
+
+
+def _compare_bound(seen: dispatcher_pb2.DispatcherAuditReply, held: _Reservations) -> list[str]:
+    """A sentence for each pod that is bound without its reservation, or holds one without being bound."""
+    bound = _keys(seen.bound_uids)
+    bound_nodes = decode(seen.bound_nodes, U32, name="bound_nodes", rows=len(bound))
+    found = _positions(held.uids, bound)
+    missing = found < 0
+    elsewhere = ~missing
+    elsewhere[elsewhere] = held.nodes[found[elsewhere]] != bound_nodes[elsewhere]
+    # An assumed reservation is on its way to be confirmed, or its lease ends: nobody needs to know its pod yet.
+    claimed = held.assumed.copy()
+    claimed[found[~missing]] = True
+    return [
+        *(f"pod {_text(uid)} is bound and has no reservation" for uid in bound[missing]),
+        *(
+            f"pod {_text(uid)} is bound to node {node} and its reservation is on another"
+            for uid, node in zip(bound[elsewhere], bound_nodes[elsewhere], strict=True)
+        ),
+        *(f"pod {_text(uid)} has a confirmed reservation and is not bound" for uid in held.uids[~claimed]),
+    ]
+
+
+def _positions(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+    """Index among `keys` of each wanted one; -1 where it is not there."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(keys, kind="stable")
+    at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+    return np.where(keys[at] == wanted, at, -1)
+
+
+def _keys(column: bytes) -> NDArray[Any]:
+    # NumPy's byte strings leave out trailing zeros when read, and compare as if they were there: right for equal widths.
+    return np.ascontiguousarray(decode_uids(column)).view(f"S{UID_BYTES}").ravel()
+
+
+def _text(key: bytes) -> str:
+    return uid_text(key.ljust(UID_BYTES, b"\0"))
