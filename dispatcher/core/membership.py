@@ -49,6 +49,9 @@ class Vitals(NamedTuple):
     conflicts: int = 0
 
 
+UNHEARD = Vitals()
+
+
 class KnownClasses:
     """Which class definitions the other end of a link has. The least recently used give way."""
 
@@ -83,7 +86,7 @@ class Worker:
     state: WorkerState = WorkerState.JOINING
     wanted: WorkerState = WorkerState.READY  # what the operator asked for; outlives its links
     last_seen: float = 0.0
-    vitals: Vitals = Vitals()
+    vitals: Vitals = UNHEARD
     outstanding: int = 0
     batches: dict[int, Batch] = field(default_factory=dict)
     classes: KnownClasses = field(default_factory=KnownClasses)
@@ -106,6 +109,12 @@ class Worker:
     def credit(self) -> int:
         """Pods that it may get now."""
         return max(0, self.window - self.outstanding)
+
+    def weight(self, label: str) -> float:
+        """Its share in a weighted round robin: a label's number, 1 where it is missing or no positive number."""
+        text = self.labels.get(label, "")
+        number = float(text) if text.replace(".", "", 1).isdecimal() else 1.0
+        return number if number > 0 else 1.0
 
     def batch_limit(self, batch_pods: int) -> int:
         """Its largest batch: two must fit its window, or it would idle between them."""
@@ -141,7 +150,7 @@ class Membership:
         return [worker for worker in self._workers.values() if worker.living]
 
     def join(
-        self, name: str, labels: Mapping[str, str], incarnation: int, window: int, link: int, now: float
+        self, name: str, labels: Mapping[str, str], *, incarnation: int, window: int, link: int, now: float
     ) -> Worker | None:
         """Begin a life on a new link, JOINING until `welcome`. None if a living or joining worker has that name."""
         worker = self._workers.get(name)
@@ -152,7 +161,7 @@ class Membership:
         elif worker.state is not WorkerState.LOST:
             return None
         worker.labels, worker.incarnation, worker.window, worker.link = dict(labels), incarnation, window, link
-        worker.state, worker.last_seen, worker.vitals = WorkerState.JOINING, now, Vitals()
+        worker.state, worker.last_seen, worker.vitals = WorkerState.JOINING, now, UNHEARD
         worker.outstanding, worker.batches, worker.classes = 0, {}, KnownClasses()
         self._by_link[link] = worker
         return worker

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import grpc
 import grpc.aio
-from typing_extensions import Self
 
 from hoss import rpc
 from hoss.client.errors import translate
@@ -39,7 +38,7 @@ class DispatcherClient:
         self._channel = rpc.channel(addresses)
         self.stub = DispatcherStub(self._channel)
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> "DispatcherClient":
         return self
 
     async def __aexit__(

@@ -1,0 +1,120 @@
+"""From queue to worker: which pods leave in which batch to whom.
+
+Again and again the most urgent lane gives a batch to one of its workers, until no lane has both pods and a worker with
+credit. A batch leaves when it is full, when its first pod has waited the linger time, or at once to an idle worker.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dispatcher.core.balance import Chance, WorkerLoad
+from dispatcher.core.membership import Batch, Worker
+from dispatcher.core.messages import SendWork
+from dispatcher.core.podtable import Phase, Rows
+from dispatcher.core.queues import Queues
+from dispatcher.core.registry import PodRegistry
+from dispatcher.core.routing import Destination, Routing
+
+# A small job is spread over its workers, but not into crumbs: a message costs as much as placing this many pods.
+SMALLEST_SHARE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """`batch_pods` a message at most; a batch that is not full waits `linger_seconds` for more."""
+
+    batch_pods: int = 500
+    linger_seconds: float = 0.002
+
+
+DEFAULT_BATCH_RULES = BatchRules()
+
+
+class Dispatch:
+    """Forms batches. `wake_at` is when a lingering batch is due, None if none lingers."""
+
+    def __init__(
+        self, registry: PodRegistry, queues: Queues, routing: Routing, rules: BatchRules, chance: Chance
+    ) -> None:
+        self._registry = registry
+        self._queues = queues
+        self._routing = routing
+        self._rules = rules
+        self._chance = chance
+        self._serial = 0
+        self.wake_at: float | None = None
+
+    def pump(self, now: float, now_ms: int) -> list[SendWork]:
+        """Every batch that may leave now."""
+        sent: list[SendWork] = []
+        stuck: set[int] = set()
+        self.wake_at = None
+        while (lane := self._queues.active.most_urgent(stuck)) is not None:
+            worker, count = self._choose(lane, now)
+            if worker is None:
+                stuck.add(lane)
+                continue
+            rows = self._queues.active.take(lane, count, self._registry.pods.phase)
+            if len(rows):
+                sent.append(self._send(worker, rows, now_ms))
+        return sent
+
+    def _choose(self, lane: int, now: float) -> tuple[Worker | None, int]:
+        """A worker for the lane's next batch and the batch's size, or None if it must wait."""
+        destination = self._routing.destination(lane)
+        working = [worker for worker in destination.workers if worker.takes_work]
+        if not working:
+            return None, 0
+        queued = self._queues.active.count(lane)
+        share = max(SMALLEST_SHARE, -(-queued // len(working)))
+        # Credit for a few pods of many is no reason for a message: the worker still has half its window to do.
+        open_to_it = [w for w in working if w.credit >= min(w.batch_limit(self._rules.batch_pods), share, queued)]
+        if not open_to_it:
+            return None, 0
+        worker = self._balance(destination, open_to_it, lane)
+        limit = worker.batch_limit(self._rules.batch_pods)
+        due = self._queues.active.waiting_since(lane) + self._rules.linger_seconds
+        if queued < limit and worker.outstanding and now < due:
+            self.wake_at = due if self.wake_at is None else min(due, self.wake_at)
+            return None, 0
+        return worker, min(limit, share, worker.credit)
+
+    def _balance(self, destination: Destination, workers: list[Worker], lane: int) -> Worker:
+        if len(workers) == 1 or destination.rule is None or destination.balancer is None:
+            return workers[0]
+        weight_label = destination.rule.balance.weight_label
+        loads = [
+            WorkerLoad(w.name, w.outstanding, w.window, w.weight(weight_label), w.vitals.micros_per_pod)
+            for w in workers
+        ]
+        return workers[destination.balancer.choose(loads, self._routing.bucket(lane), self._chance)]
+
+    def _send(self, worker: Worker, rows: Rows, now_ms: int) -> SendWork:
+        pods, templates = self._registry.pods, self._registry.templates
+        template_ids = pods.template[rows]
+        classes, attempts = templates.class_id[template_ids], pods.attempts[rows]
+        if (classes != classes[0]).any() or (attempts != attempts[0]).any():
+            order = np.lexsort((attempts, classes, -templates.priority[template_ids]))
+            rows, classes, attempts = rows[order], classes[order], attempts[order]
+        starts = np.concatenate(
+            ([0], np.flatnonzero((classes[1:] != classes[:-1]) | (attempts[1:] != attempts[:-1])) + 1)
+        )
+        run_classes = classes[starts]
+        new, forgotten = worker.classes.introduce(run_classes.tolist())
+        self._serial += 1
+        worker.batches[self._serial] = Batch(self._serial, rows, len(rows), self._queues.changes)
+        worker.outstanding += len(rows)
+        pods.move(rows, Phase.SCHEDULING, now_ms)
+        pods.batch[rows] = self._serial
+        pods.worker[rows] = worker.number
+        return SendWork(
+            link=worker.link,
+            batch=self._serial,
+            classes=tuple((class_id, templates.specs[class_id]) for class_id in new),
+            forgotten=tuple(forgotten),
+            run_classes=run_classes,
+            run_counts=np.diff(starts, append=len(rows)).astype(np.uint32),
+            run_attempts=attempts[starts],
+            uids=pods.uid[rows],
+        )

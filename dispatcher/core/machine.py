@@ -1,0 +1,265 @@
+"""The dispatcher as a state machine: events in, instructions out, and not one await.
+
+It owns every pod from admission until it is bound or deleted. Invariants, checked by `check`: a pod that is SCHEDULING is
+unanswered in exactly one batch of one worker; a pod that is QUEUED, in BACKOFF or UNSCHEDULABLE is with no worker;
+no worker has more in hand than its window.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dispatcher.core import messages as m
+from dispatcher.core.balance import Chance
+from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
+from dispatcher.core.eventlog import EventLog
+from dispatcher.core.membership import Membership, Worker, WorkerState
+from dispatcher.core.podsets import Submission
+from dispatcher.core.podtable import Phase
+from dispatcher.core.policy import Policy
+from dispatcher.core.queues import Queues
+from dispatcher.core.registry import PodRegistry
+from dispatcher.core.routing import Routing
+from dispatcher.core.settlement import Settlement
+from hoss.errors import InvariantViolation
+from hoss.model.pod import PodSpec
+from hoss.wire.columns import NONE_U32
+
+# A tick this late means that the dispatcher itself did not run; heartbeats may lie unread.
+LATE_TICK_SECONDS = 0.5
+SWEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`unix_offset_seconds` + the monotonic `now` of events is Unix time; `first_revision` begins the event log."""
+
+    batches: BatchRules = DEFAULT_BATCH_RULES
+    worker_timeout_seconds: float = 2.0
+    event_log_pods: int = 1_000_000
+    unix_offset_seconds: float = 0.0
+    first_revision: int = 1
+
+
+class Machine:
+    """`handle` is its one entrance for events; everything else reads."""
+
+    def __init__(self, settings: Settings, policy: Policy, decode: Callable[[bytes], PodSpec], chance: Chance) -> None:
+        self._settings = settings
+        self.counters: Counter[str] = Counter()
+        self.members = Membership()
+        self.routing = Routing(policy, self.members)
+        self.registry = PodRegistry(decode, lambda i: self.routing.assign(self.registry.templates, i))
+        self.queues = Queues(self.registry)
+        self.log = EventLog(settings.event_log_pods, settings.first_revision)
+        self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
+        self.dispatch = Dispatch(self.registry, self.queues, self.routing, settings.batches, chance)
+        self._emptied: list[Submission] = []
+        self._ticked_at: float | None = None
+        self._swept_at = float("-inf")
+        self._handlers: dict[type, Callable[..., list[m.Instruction]]] = {
+            m.Admitted: self._admitted,
+            m.Deleted: self._deleted,
+            m.Registered: self._registered,
+            m.EpochGranted: self._epoch_granted,
+            m.Heard: self._heard,
+            m.LinkClosed: self._link_closed,
+            m.OutcomesArrived: self._outcomes_arrived,
+            m.Fenced: self._fenced,
+            m.Verified: self._verified,
+            m.Released: self._released,
+            m.ClusterChanged: self._cluster_changed,
+            m.NodesGone: self._nodes_gone,
+            m.StateWanted: self._state_wanted,
+            m.Tick: self._tick,
+        }
+
+    def handle(self, event: m.Event, now: float) -> list[m.Instruction]:
+        """Take in an event at monotonic time `now`; returns what is to be done, in this order."""
+        out = self._handlers[type(event)](event, now)
+        sent = self.dispatch.pump(now, self.unix_ms(now))
+        self.counters["dispatched"] += sum(len(batch.uids) for batch in sent)
+        return [*out, *sent] if sent else out
+
+    def unix_ms(self, now: float) -> int:
+        """The Unix time of a monotonic moment, milliseconds."""
+        return int((now + self._settings.unix_offset_seconds) * 1000)
+
+    def set_policy(self, policy: Policy, now: float) -> list[m.Instruction]:
+        """Put a policy in force: pods not yet with a worker follow it from now on."""
+        self.routing.replace(policy, self.registry.templates)
+        self.queues.relane()
+        return list(self.dispatch.pump(now, self.unix_ms(now)))
+
+    def check(self) -> None:
+        """Raise InvariantViolation if the module's promises do not hold."""
+        pods = self.registry.pods
+        in_batches = [b.rows[pods.batch[b.rows] == b.serial] for w in self.members for b in w.batches.values()]
+        unfenced = [w.unfenced for w in self.members if w.unfenced is not None]
+        held = np.concatenate([*in_batches, *unfenced, np.empty(0, np.uint32)])
+        if len(np.unique(held)) != len(held):
+            raise InvariantViolation("a pod is with two workers")
+        scheduling = np.flatnonzero(pods.phase[: pods.size] == Phase.SCHEDULING)
+        if len(np.setdiff1d(scheduling, held)):
+            raise InvariantViolation(f"pods are SCHEDULING with no worker: rows {np.setdiff1d(scheduling, held)[:5]}")
+        if not np.isin(pods.phase[held], (Phase.SCHEDULING, Phase.DELETED)).all():
+            raise InvariantViolation("a pod is with a worker and in a queue")
+        for worker in self.members:
+            unanswered = sum(batch.unanswered for batch in worker.batches.values())
+            if worker.living and not worker.outstanding == unanswered <= worker.window:
+                raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")
+
+    # --- pods ---
+
+    def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
+        for rows in self.registry.admit(event.submission, self.unix_ms(now)):
+            self.queues.enqueue(rows, now)
+            self.counters["accepted"] += len(rows)
+        if event.submission.live == 0:
+            self._emptied.append(event.submission)
+        return []
+
+    def _deleted(self, event: m.Deleted, now: float) -> list[m.Instruction]:
+        pods = self.registry.pods
+        rows = event.rows[~np.isin(pods.phase[event.rows], (Phase.DELETED, Phase.ABSENT))]
+        if not len(rows):
+            return []
+        bound = rows[pods.phase[rows] == Phase.BOUND]
+        self._emptied += self.registry.mark_deleted(rows, self.unix_ms(now))
+        self.counters["deleted"] += len(rows)
+        self.settlement.publish(rows)
+        return [m.Release(bound, pods.uid[bound], pods.node[bound])] if len(bound) else []
+
+    def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
+        self.registry.pods.node[event.rows] = NONE_U32
+        return self._cluster_changed(m.ClusterChanged(), now)
+
+    def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
+        pods = self.registry.pods
+        still = pods.phase[event.rows] == Phase.BOUND
+        rows, nodes = event.rows[still], event.nodes[still]
+        there = nodes != NONE_U32
+        pods.node[rows[there]] = nodes[there]
+        self.settlement.unbound_by_ledger(rows[~there], now, self.unix_ms(now))
+        return []
+
+    # --- workers ---
+
+    def _registered(self, event: m.Registered, now: float) -> list[m.Instruction]:
+        worker = self.members.join(
+            event.name,
+            event.labels,
+            incarnation=event.incarnation,
+            window=event.window,
+            link=event.link,
+            now=now,
+        )
+        if worker is None:
+            return [m.Refuse(event.link, f"worker {event.name!r} is registered and alive; give this one another name")]
+        # Fencing grants an epoch too. It must be the older one, so the new life waits for it.
+        return [] if worker.unfenced is not None else [m.GrantEpoch(worker.name, worker.link)]
+
+    def _epoch_granted(self, event: m.EpochGranted, now: float) -> list[m.Instruction]:
+        worker = self.members.on_link(event.link)
+        if worker is None or worker.state is not WorkerState.JOINING:
+            return []
+        self.members.welcome(worker, event.epoch, now)
+        return [m.Welcome(worker.link, worker.epoch)]
+
+    def _heard(self, event: m.Heard, now: float) -> list[m.Instruction]:
+        worker = self.members.on_link(event.link)
+        if worker is not None:
+            worker.last_seen, worker.vitals = now, event.vitals
+        return []
+
+    def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        worker = self.members.on_link(event.link)
+        return [] if worker is None else self._lose(worker)
+
+    def _lose(self, worker: Worker) -> list[m.Instruction]:
+        was_living = worker.living
+        self.members.lose(worker)
+        if not was_living:  # it never had an epoch in this life; its last life's fence, if any, goes on
+            return []
+        self.counters["workers_lost"] += 1
+        pods = self.registry.pods
+        worker.unfenced = np.concatenate(
+            [b.rows[pods.batch[b.rows] == b.serial] for b in worker.batches.values()] or [np.empty(0, np.uint32)]
+        )
+        worker.batches, worker.outstanding = {}, 0
+        return [m.Fence(worker.name, pods.uid[worker.unfenced])]
+
+    def _fenced(self, event: m.Fenced, now: float) -> list[m.Instruction]:
+        worker = self.members.get(event.worker)
+        if worker is None or worker.unfenced is None:
+            return []
+        rows, worker.unfenced = worker.unfenced, None
+        pods = self.registry.pods
+        pods.batch[rows] = 0
+        reserved = event.nodes != NONE_U32
+        out: list[m.Instruction] = []
+        if reserved.any():
+            kept = rows[reserved]
+            out += self.settlement.bound(kept, event.nodes[reserved], self.unix_ms(now))
+            out.append(m.Confirm(event.commits, kept, pods.uid[kept]))
+        self.settlement.lost(rows[~reserved], now, self.unix_ms(now))
+        if worker.state is WorkerState.JOINING:
+            out.append(m.GrantEpoch(worker.name, worker.link))
+        return out
+
+    def _outcomes_arrived(self, event: m.OutcomesArrived, now: float) -> list[m.Instruction]:
+        worker = self.members.on_link(event.link)
+        if worker is None:  # of a link already over: its pods were or will be looked up
+            self.counters["ignored_outcomes"] += len(event.positions)
+            return []
+        worker.last_seen = now
+        out = self.settlement.answer(worker, event, now, self.unix_ms(now))
+        if (event.codes == m.OutcomeCode.FENCED).any() and worker.living:
+            # Its epoch is not the ledger's any more, so nothing it does will count until it registers anew.
+            out += [m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"), *self._lose(worker)]
+        return out
+
+    def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        worker = self.members.get(event.worker)
+        if worker is None:
+            return []
+        self.members.set_wanted(worker, event.state)
+        return [m.SendDrain(worker.link)] if worker.state is WorkerState.DRAINING else []
+
+    # --- cluster and time ---
+
+    def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        self.queues.cluster_changed(now, self.unix_ms(now))
+        return []
+
+    def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        pods = self.registry.pods
+        phase, node = pods.phase[: pods.size], pods.node[: pods.size]
+        rows = np.flatnonzero((phase == Phase.BOUND) & np.isin(node, event.nodes)).astype(np.uint32)
+        return [m.Verify(rows, pods.uid[rows])] if len(rows) else []
+
+    def _tick(self, event: m.Tick, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        if self._ticked_at is not None and now - self._ticked_at > LATE_TICK_SECONDS:
+            self.members.excuse(now - self._ticked_at)
+        self._ticked_at = now
+        self.queues.tick(now, self.unix_ms(now))
+        out: list[m.Instruction] = []
+        timeout = self._settings.worker_timeout_seconds
+        for worker in self.members.silent_since(now - timeout):
+            out.append(m.CloseLink(worker.link, f"no heartbeat for {timeout:g} s"))
+            out += self._lose(worker)
+        if self._emptied and now - self._swept_at >= SWEEP_SECONDS:
+            self._swept_at = now
+            out += self._forget_emptied()
+        self.registry.reasons.compact(self.registry.pods)
+        return out
+
+    def _forget_emptied(self) -> list[m.Instruction]:
+        self.queues.sweep()
+        done = [s for s in self._emptied if self.registry.forgettable(s)]
+        self._emptied = [s for s in self._emptied if not self.registry.forgettable(s)]
+        for submission in done:
+            self.registry.forget(submission)
+        return [m.Forget(submission) for submission in done]

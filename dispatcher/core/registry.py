@@ -1,0 +1,136 @@
+"""Every pod the dispatcher answers for: the table, its sets, their templates, and reasons.
+
+A submission is *accepted* first (rows and names taken, pods still ABSENT), then, once the journal has it, *admitted*; or
+*abandoned* without a trace. When all its pods are deleted and nothing refers to them any more, it is *forgotten*.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
+from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
+from dispatcher.core.templates import TemplateTable
+from hoss.model.pod import PodSpec
+from hoss.wire.columns import NONE_U32, Uids, numbered_uids
+
+
+class PodRegistry:
+    """The columns and everything that gives them meaning. `route` is called with every new template's id."""
+
+    def __init__(self, decode: Callable[[bytes], PodSpec], route: Callable[[int], None]) -> None:
+        self.pods = PodTable()
+        self.directory = Directory()
+        self.templates = TemplateTable(decode)
+        self.reasons = Reasons()
+        self._route = route
+
+    def accept(self, order: Order, now_ms: int) -> Submission:
+        """Take rows and names for an order. Raises AlreadyExists, with nothing changed, if a name or UID is taken."""
+        self.directory.check_free(order)
+        submission = Submission(order.request_id, request_key(order.request_id), now_ms)
+        template_ids = self._intern(order)
+        for number, job in enumerate(order.jobs):
+            pod_set = self._new_set(submission, number, job.replicas)
+            kind = order.templates[job.template].kind
+            pod_set.namespace, pod_set.name, pod_set.kind = kind.namespace, job.name, kind.owner_kind
+            self._add(pod_set, np.full(job.replicas, template_ids[job.template], np.uint32), None)
+        if order.pods is not None:
+            self._accept_list(submission, order, order.pods, template_ids)
+        self.templates.forget_unused(template_ids.tolist())  # an order may carry templates that no pod has
+        self.directory.submissions[submission.key] = submission
+        return submission
+
+    def admit(self, submission: Submission, now_ms: int) -> list[Rows]:
+        """The submission is durable: its pods are QUEUED from now on. Returns their rows, set by set."""
+        submission.durable = True
+        admitted = []
+        for pod_set in submission.sets:
+            rows = np.arange(pod_set.first, pod_set.first + pod_set.count, dtype=np.uint32)
+            rows = rows[self.pods.phase[pod_set.rows] == Phase.ABSENT]  # recovery may have found some bound or deleted
+            self.pods.move(rows, Phase.QUEUED, now_ms)
+            admitted.append(rows)
+        return admitted
+
+    def forget(self, submission: Submission) -> None:
+        """Free rows and names. No queue, work batch or reservation may refer to its pods."""
+        for pod_set in submission.sets:
+            templates = self.pods.template[pod_set.rows]
+            self.directory.remove(pod_set, self._namespaces(pod_set, templates), self.pods.uid[pod_set.rows])
+            self.templates.drop(templates)
+            self.pods.free(pod_set.first, pod_set.count)
+        del self.directory.submissions[submission.key]
+
+    abandon = forget  # before it was durable nothing can refer to its pods
+
+    def forgettable(self, submission: Submission) -> bool:
+        """Whether all its pods are deleted, hold nothing in the ledger and are with no worker."""
+        return submission.live == 0 and all(
+            bool((self.pods.node[s.rows] == NONE_U32).all() and (self.pods.batch[s.rows] == 0).all())
+            for s in submission.sets
+        )
+
+    def mark_deleted(self, rows: Rows, now_ms: int) -> list[Submission]:
+        """Pods become DELETED; returns the submissions that have no other pods left."""
+        self.pods.move(rows, Phase.DELETED, now_ms)
+        emptied = []
+        indexes, counts = np.unique(self.pods.pod_set[rows], return_counts=True)
+        for index, count in zip(indexes.tolist(), counts.tolist(), strict=True):
+            submission = self.directory.sets[index].submission
+            submission.live -= count
+            if submission.live == 0:
+                emptied.append(submission)
+        return emptied
+
+    def set_of(self, row: int) -> PodSet:
+        """The set a row belongs to."""
+        return self.directory.sets[int(self.pods.pod_set[row])]
+
+    def namespace_of(self, row: int) -> str:
+        """The namespace of the pod in a row."""
+        return self.templates.kind(int(self.pods.template[row])).namespace
+
+    def _accept_list(
+        self, submission: Submission, order: Order, pods: NewPods, template_ids: NDArray[np.uint32]
+    ) -> None:
+        pod_set = self._new_set(submission, len(order.jobs), len(pods.names))
+        pod_set.names, pod_set.given_uids = pods.names, pods.uids is not None
+        used = {order.templates[i].kind.namespace for i in np.unique(pods.templates).tolist()}
+        pod_set.namespace = used.pop() if len(used) == 1 else ""
+        self._add(pod_set, template_ids[pods.templates], pods.uids)
+
+    def _intern(self, order: Order) -> NDArray[np.uint32]:
+        ids = np.empty(len(order.templates), np.uint32)
+        for i, template in enumerate(order.templates):
+            template_id, new = self.templates.intern(template.spec, template.kind, template.priority)
+            if new:
+                self._route(template_id)
+            ids[i] = template_id
+        return ids
+
+    def _new_set(self, submission: Submission, number: int, count: int) -> PodSet:
+        return PodSet(
+            index=-1,  # the directory numbers it
+            submission=submission,
+            namespace="",
+            name="",
+            kind="",
+            uid_prefix=uid_prefix(submission.request_id, number),
+            first=self.pods.allocate(count),
+            count=count,
+        )
+
+    def _add(self, pod_set: PodSet, templates: NDArray[np.uint32], given: Uids | None) -> None:
+        uids = given if given is not None else numbered_uids(pod_set.uid_prefix, 0, pod_set.count)
+        self.directory.add(pod_set.submission, pod_set, self._namespaces(pod_set, templates), uids)
+        self.pods.uid[pod_set.rows] = uids
+        self.pods.pod_set[pod_set.rows] = pod_set.index
+        self.pods.template[pod_set.rows] = templates
+        self.pods.since_ms[pod_set.rows] = pod_set.submission.submitted_ms
+        self.templates.hold(templates)
+
+    def _namespaces(self, pod_set: PodSet, templates: NDArray[np.uint32]) -> list[str]:
+        if pod_set.names is None:
+            return [pod_set.namespace]
+        return [self.templates.kind(i).namespace for i in templates.tolist()]

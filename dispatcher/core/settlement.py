@@ -1,0 +1,165 @@
+"""What becomes of pods when a worker or the ledger has spoken: bound, to be tried again, waiting, or failed.
+
+Answers are applied to rows that are unanswered in that very batch and to no others; everything else is counted as
+ignored. A pod that was deleted while it was with a worker stays deleted, and gives back what it got.
+"""
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.eventlog import NO_TEXT, EventLog
+from dispatcher.core.membership import Batch, Worker
+from dispatcher.core.messages import Confirm, Instruction, OutcomeCode, OutcomesArrived, Release, Warn
+from dispatcher.core.podtable import NO_REASON, Phase, Rows
+from dispatcher.core.queues import Queues
+from dispatcher.core.registry import PodRegistry
+from hoss.wire.columns import NONE_U32
+
+MAX_ATTEMPTS_COUNTED = 0xFFFF
+
+
+class Settlement:
+    """Applies answers to the registry, the queues and the log; returns what the ledger must be told."""
+
+    def __init__(self, registry: PodRegistry, queues: Queues, log: EventLog, counters: Counter[str]) -> None:
+        self._registry = registry
+        self._queues = queues
+        self._log = log
+        self._counters = counters
+
+    def answer(self, worker: Worker, told: OutcomesArrived, now: float, now_ms: int) -> list[Instruction]:
+        """A worker's outcomes for one of its batches."""
+        batch = worker.batches.get(told.batch)
+        fresh = self._fresh(batch, told.positions)
+        ignored = len(told.positions) - int(fresh.sum())
+        out: list[Instruction] = []
+        if ignored:
+            self._counters["ignored_outcomes"] += ignored
+            fields = {"worker": worker.name, "batch": told.batch, "pods": ignored, "known_batch": batch is not None}
+            out.append(Warn("outcomes_ignored", fields))
+        if batch is None or ignored == len(told.positions):
+            return out
+        rows = batch.rows[told.positions[fresh]]
+        self._registry.pods.batch[rows] = 0
+        batch.unanswered -= len(rows)
+        worker.outstanding -= len(rows)
+        if batch.unanswered == 0:
+            del worker.batches[batch.serial]
+        reasons = self._reasons(told, fresh)
+        codes, nodes = told.codes[fresh], told.nodes[fresh]
+        for code in np.unique(codes).tolist():
+            mine = codes == code
+            if code == OutcomeCode.BOUND:
+                worker.bound += int(mine.sum())
+                out += self.bound(rows[mine], nodes[mine], now_ms)
+                out.append(Confirm(told.commits, rows[mine], self._registry.pods.uid[rows[mine]]))
+            else:
+                self._unbound(worker, batch, code, rows[mine], reasons[mine], now=now, now_ms=now_ms)
+        return out
+
+    def bound(self, rows: Rows, nodes: NDArray[np.uint32], now_ms: int) -> list[Instruction]:
+        """These pods have reservations. Those deleted meanwhile give them back."""
+        pods = self._registry.pods
+        pods.node[rows] = nodes
+        gone = pods.phase[rows] == Phase.DELETED
+        if gone.any():
+            late = rows[gone]
+            rows, nodes = rows[~gone], nodes[~gone]
+            out: list[Instruction] = [Release(late, pods.uid[late], pods.node[late])]
+        else:
+            out = []
+        if len(rows):
+            pods.move(rows, Phase.BOUND, now_ms)
+            pods.reason[rows] = NO_REASON
+            self._counters["bound"] += len(rows)
+            self._log.append(pods.uid[rows], pods.phase[rows], nodes)
+        return out
+
+    def lost(self, rows: Rows, now: float, now_ms: int) -> None:
+        """A fenced worker had these pods and bound none of them: others get them first."""
+        pods = self._registry.pods
+        rows = rows[pods.phase[rows] == Phase.SCHEDULING]
+        self._count_attempt(rows)
+        self._counters["requeued"] += len(rows)
+        self._queues.requeue(rows, now, now_ms)
+        self.publish(rows)
+
+    def unbound_by_ledger(self, rows: Rows, now: float, now_ms: int) -> None:
+        """Pods held as bound have no reservation (any more): they are queued again."""
+        pods = self._registry.pods
+        pods.node[rows] = NONE_U32
+        rows = rows[pods.phase[rows] == Phase.BOUND]
+        self._counters["reservations_lost"] += len(rows)
+        self._queues.requeue(rows, now, now_ms)
+        self.publish(rows)
+
+    def publish(self, rows: Rows) -> None:
+        """Log the present phase and reason of pods that are not bound."""
+        if not len(rows):
+            return
+        pods, texts = self._registry.pods, self._registry.reasons.texts
+        numbers = pods.reason[rows]
+        reasons, used = None, ()
+        if (numbers != NO_REASON).any():
+            distinct, which = np.unique(numbers, return_inverse=True)
+            used = tuple(texts[i] for i in distinct.tolist())
+            reasons = np.where(numbers == NO_REASON, NO_TEXT, which).astype(np.uint16)
+        self._log.append(pods.uid[rows], pods.phase[rows], np.full(len(rows), NONE_U32, np.uint32), reasons, used)
+
+    def _fresh(self, batch: Batch | None, positions: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Which positions name a pod of the batch that is unanswered, each once."""
+        fresh = np.zeros(len(positions), np.bool_)
+        if batch is None:
+            return fresh
+        inside = np.flatnonzero(positions < len(batch.rows))
+        open_rows = inside[self._registry.pods.batch[batch.rows[positions[inside]]] == batch.serial]
+        _, first = np.unique(positions[open_rows], return_index=True)
+        fresh[open_rows[first]] = True
+        return fresh
+
+    def _reasons(self, told: OutcomesArrived, fresh: NDArray[np.bool_]) -> NDArray[np.uint32]:
+        """The reason numbers of the fresh rows. Positions beyond the texts count as none."""
+        if told.reasons is None:
+            return np.zeros(int(fresh.sum()), np.uint32)
+        numbers = np.array([*map(self._registry.reasons.number, told.texts), NO_REASON], np.uint32)
+        return numbers[np.minimum(told.reasons[fresh], len(told.texts))]
+
+    def _unbound(
+        self,
+        worker: Worker,
+        batch: Batch,
+        code: int,
+        rows: Rows,
+        reasons: NDArray[np.uint32],
+        *,
+        now: float,
+        now_ms: int,
+    ) -> None:
+        pods = self._registry.pods
+        alive = pods.phase[rows] == Phase.SCHEDULING
+        rows = rows[alive]
+        pods.reason[rows] = reasons[alive]
+        if code == OutcomeCode.UNSCHEDULABLE:
+            self._count_attempt(rows)
+            worker.unschedulable += len(rows)
+            self._counters["unschedulable"] += len(rows)
+            self._queues.park(rows, batch.change, now, now_ms)
+            self.publish(rows)
+        elif code == OutcomeCode.CONFLICT:
+            self._count_attempt(rows)
+            worker.conflicts += len(rows)
+            self._counters["conflicts"] += len(rows)
+            self._queues.refuse(rows, now, now_ms)
+        elif code == OutcomeCode.INVALID:
+            self._counters["failed"] += len(rows)
+            pods.move(rows, Phase.FAILED, now_ms)
+            self.publish(rows)
+        else:  # returned or fenced: not tried, so no attempt; an unknown code of a newer worker likewise
+            self._counters["returned"] += len(rows)
+            self._queues.requeue(rows, now, now_ms)
+
+    def _count_attempt(self, rows: Rows) -> None:
+        attempts = self._registry.pods.attempts
+        attempts[rows] = np.minimum(attempts[rows].astype(np.uint32) + 1, MAX_ATTEMPTS_COUNTED)
