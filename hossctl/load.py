@@ -125,7 +125,7 @@ def mixed(pods: int, nodes: Sequence[NodeSpec], *, seed: int) -> list[Workload]:
     """
     cards = sum(node.cards for node in nodes)
     sharing = min(pods // 25, 2 * cards)  # half a card each at the most: a third of the cards
-    whole = min(pods // 25, int(0.75 * cards))
+    whole = min(pods // 25, int(0.55 * cards))
     bare = pods * 6 // 100
     rest = pods - sharing - whole - bare
     counts = {name: int(rest * part) for name, part in _CLASSES}

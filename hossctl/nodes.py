@@ -10,6 +10,8 @@ from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
 from hoss.model.resources import DEVICE_RESOURCE
 from hoss.model.taints import Taint
+from hoss.wire.manifests import read_manifest
+from hossctl.openb import read_nodes
 
 GIB = 2**30
 NODES_PER_CALL = 500  # some 200 KB a message
@@ -60,11 +62,7 @@ def read_nodes_file(path: Path) -> list[NodeSpec]:
     Raises InvalidInput naming the file and the place in it.
     """
     if path.suffix == ".csv":
-        from hossctl import openb  # noqa: PLC0415 - only traces need it
-
-        return list(openb.read_nodes(path))
-    from hoss.wire.manifests import read_manifest  # noqa: PLC0415 - brings a YAML parser along
-
+        return read_nodes(path)
     try:
         content = path.read_bytes()
     except OSError as exc:

@@ -1,0 +1,39 @@
+"""audit: the invariants, on a live system."""
+
+from typing import Annotated
+
+import typer
+
+from hossctl import auditing
+from hossctl.cli import run_async
+from hossctl.console import Format, print_document, print_summary
+from hossctl.endpoints import Endpoints, clients_of
+from hossctl.options import Dispatcher, Output, Resolver, only
+from hossctl.report import audit_json, audit_lines
+
+app = typer.Typer()
+
+
+@app.command()
+def audit(
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for a moving platform to settle.")
+    ] = auditing.WAIT_SECONDS,
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Check the invariants. Exit 0: all held; 1: one is broken, with the evidence; 2: it could not be checked in time."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+
+    async def run() -> auditing.AuditResult:
+        async with clients_of(Endpoints(dispatcher, resolver)) as clients:
+            return await auditing.audit(clients.dispatcher, clients.resolver, wait_seconds=wait)
+
+    result = run_async(run())
+    if output.for_people:
+        print_summary("audit", audit_lines(result))
+    else:
+        print_document(audit_json(result), output)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)

@@ -1,0 +1,135 @@
+"""submit: manifests in."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hoss.client.dispatcher import submission
+from hoss.errors import InvalidInput
+from hoss.model.pod import Workload
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.manifests import MAX_MANIFEST_BYTES, Manifest, read_manifest
+from hossctl import runner
+from hossctl.cli import EXIT_FAILED, run_async
+from hossctl.console import Document, Format, print_document, say, warn
+from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
+from hossctl.nodes import register
+from hossctl.options import Dispatcher, Output, Resolver, only
+from hossctl.progress import placing
+from hossctl.tracking import Tracker
+
+app = typer.Typer()
+
+
+@app.command()
+def submit(
+    *,
+    file: Annotated[
+        list[str], typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON manifests; - is stdin.")
+    ],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until every pod is bound or cannot be; exit 1 if any cannot.")
+    ] = False,
+    request_id: Annotated[str, typer.Option(help="Submitting again under the same id is harmless.")] = "",
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Submit manifests of Pod, Job, Deployment, ReplicaSet, StatefulSet, List, and Node. Nothing is sent unless all is right."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    manifests = [_read(name) for name in file]
+    for text in (text for manifest in manifests for text in manifest.warnings):
+        warn(text)
+    workloads = [workload for manifest in manifests for workload in manifest.workloads]
+    nodes = [node for manifest in manifests for node in manifest.nodes]
+    if not workloads and not nodes:
+        raise InvalidInput("there is nothing to submit in it", where=", ".join(file))
+    _check_names(workloads)
+    requests = list(submission(workloads, request_id or None))
+    endpoints = Endpoints(dispatcher, resolver)
+
+    async def run() -> Document:
+        if nodes:
+            async with resolver_of(endpoints) as ledger:
+                await register(ledger, nodes)
+        result: Document = {"nodes": len(nodes), "pods": runner.pods_of(requests), "workloads": _summary(workloads)}
+        async with dispatcher_of(endpoints) as client:
+            if wait:
+                with placing("placing", result["pods"], quiet=not output.for_people) as progress:
+                    result |= _outcome(await runner.place(client, requests, progress=progress))
+            else:
+                for request in requests:
+                    await client.submit(request)
+        return result
+
+    result = run_async(run())
+    if output.for_people:
+        _say_result(result)
+    else:
+        print_document(result, output)
+    if wait and result["bound"] < result["pods"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _read(name: str) -> Manifest:
+    where = "stdin" if name == "-" else name
+    try:
+        # One byte more than is read at the most: enough to be refused for its size.
+        data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if name == "-" else Path(name).read_bytes()
+    except OSError as exc:
+        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
+    return read_manifest(data, where=where)
+
+
+def _check_names(workloads: Sequence[Workload]) -> None:
+    """Within one file the reader has checked; this is about several files."""
+    seen: set[tuple[str, str, bool]] = set()
+    uids: set[str] = set()
+    for workload in workloads:
+        namespace = workload.template.spec.namespace
+        key = (namespace, workload.name, bool(workload.template.owner_kind))
+        if key in seen:
+            raise InvalidInput(
+                "stands in the files twice; names are unique in a namespace", where=f"{namespace}/{workload.name}"
+            )
+        if workload.uid and workload.uid in uids:
+            raise InvalidInput(f"UID {workload.uid} stands in the files twice", where=f"{namespace}/{workload.name}")
+        seen.add(key)
+        uids.add(workload.uid)
+
+
+def _summary(workloads: Sequence[Workload]) -> list[Document]:
+    return [
+        {
+            "kind": workload.template.owner_kind or "Pod",
+            "namespace": workload.template.spec.namespace,
+            "name": workload.name,
+            "replicas": workload.replicas,
+        }
+        for workload in workloads
+    ]
+
+
+def _outcome(tracker: Tracker) -> Document:
+    return {
+        "bound": tracker.count(pb.BOUND),
+        "unschedulable": tracker.count(pb.UNSCHEDULABLE),
+        "failed": tracker.count(pb.FAILED),
+        "reasons": dict(tracker.reasons() + tracker.reasons(pb.FAILED)),
+    }
+
+
+def _say_result(result: Document) -> None:
+    for workload in result["workloads"][:20]:
+        say(f"{workload['kind'].lower()}/{workload['name']} submitted ({workload['replicas']} pods)")
+    if len(result["workloads"]) > 20:
+        say(f"... and {len(result['workloads']) - 20} more; {result['pods']:,} pods in all")
+    if result["nodes"]:
+        say(f"{result['nodes']} nodes added or changed")
+    if "bound" in result:
+        say(f"{result['bound']:,} of {result['pods']:,} pods bound")
+        for reason, count in result["reasons"].items():
+            say(f"  {count:,} not bound: {reason}")

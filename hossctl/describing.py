@@ -1,0 +1,43 @@
+"""One object in full: what is known of it, and what belongs to it."""
+
+from collections import Counter
+
+from hossctl.console import Document
+from hossctl.endpoints import Endpoints, dispatcher_of
+from hossctl.figures import share
+from hossctl.listing import Kind, Query, fetch
+from hossctl.objects import phase_name
+from hossctl.tracking import reason_kinds
+
+_MOST_PODS = 200  # listed one by one; of the others, how many
+
+
+async def describe(endpoints: Endpoints, query: Query) -> Document:
+    """The one object that the query names, with more. Raises NotFound."""
+    document = (await fetch(endpoints, query))[0]
+    if query.kind is Kind.NODES:
+        allocatable = document["allocatable"]
+        document["utilisation"] = {
+            name: f"{share(used, allocatable.get(name, 0)):.1%}" for name, used in document["requested"].items() if used
+        }
+        pods = await _pods_on(endpoints, document["name"])
+        document["pods"] = pods[:_MOST_PODS]
+        document["podsNotListed"] = max(0, len(pods) - _MOST_PODS)
+    elif query.kind is Kind.JOBS:
+        document["reasons"] = await _reasons(endpoints, query)
+    return document
+
+
+async def _pods_on(endpoints: Endpoints, node: str) -> list[str]:
+    async with dispatcher_of(endpoints) as dispatcher:
+        return [f"{pod.namespace}/{pod.name}" async for pod in dispatcher.list_pods(node=node)]
+
+
+async def _reasons(endpoints: Endpoints, query: Query) -> Document:
+    """Reasons of the job's pods that are not bound, by phase and kind."""
+    counts: Counter[str] = Counter()
+    async with dispatcher_of(endpoints) as dispatcher:
+        async for pod in dispatcher.list_pods(query.namespace, job=query.names[0]):
+            if pod.reason:
+                counts[f"{phase_name(pod.phase)}: {reason_kinds(pod.reason)}"] += 1
+    return dict(counts)

@@ -1,0 +1,165 @@
+"""Fetches what `hoss get` and `hoss describe` show, kind by kind, as documents."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from hoss.client.dispatcher import DispatcherClient
+from hoss.errors import InvalidInput, NotFound
+from hoss.model.label_selector import parse_label_selector
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import NONE_U16, NONE_U32, U8, U16, U32, decode, decode_uids
+from hossctl.console import Document
+from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
+from hossctl.objects import (
+    job_document,
+    node_document,
+    phase_name,
+    pod_document,
+    reservation_documents,
+    worker_document,
+)
+
+ALL = ""  # as a namespace
+
+
+class Kind(str, Enum):
+    """What can be listed."""
+
+    PODS = "pods"
+    NODES = "nodes"
+    WORKERS = "workers"
+    JOBS = "jobs"
+    RESERVATIONS = "reservations"
+
+
+# kubectl's habits: the singular and the short forms are taken too.
+_SPELLINGS = {
+    "pod": Kind.PODS, "po": Kind.PODS, "node": Kind.NODES, "no": Kind.NODES, "worker": Kind.WORKERS, "job": Kind.JOBS,
+    "reservation": Kind.RESERVATIONS,
+}  # fmt: skip
+
+
+def read_kind(text: str, *allowed: Kind) -> Kind:
+    """A kind as people write it. Raises InvalidInput naming those that are allowed here."""
+    kind = _SPELLINGS.get(text) or next((kind for kind in Kind if kind.value == text), None)
+    if kind is None or (allowed and kind not in allowed):
+        names = ", ".join(choice.value for choice in allowed or tuple(Kind))
+        raise InvalidInput(f"{text!r} is not listed here; it is one of {names}", where="kind")
+    return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to list. `phases` is about pods alone."""
+
+    kind: Kind
+    names: Sequence[str] = ()
+    namespace: str = "default"
+    selector: str = ""
+    phases: Sequence[pb.PodPhase] = ()
+
+    def check(self) -> None:
+        """Raise InvalidInput for what a kind does not have."""
+        if self.selector and self.kind not in (Kind.PODS, Kind.NODES, Kind.WORKERS):
+            raise InvalidInput(f"{self.kind.value} are not selected by label; pods, nodes and workers are", where="-l")
+        parse_label_selector(self.selector, where="-l")
+        if self.phases and self.kind is not Kind.PODS:
+            raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed")
+        if self.names and self.selector:
+            raise InvalidInput("and names were both given; choose one", where="-l")
+        if self.names and self.namespace == ALL and self.kind in (Kind.PODS, Kind.JOBS):
+            raise InvalidInput("a name belongs to one namespace; give -n instead", where="-A")
+
+
+async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
+    """The documents. Raises NotFound for the first name that nothing has."""
+    query.check()
+    if query.kind in (Kind.NODES, Kind.RESERVATIONS):
+        async with resolver_of(endpoints) as resolver:
+            if query.kind is Kind.NODES:
+                found = [node_document(node) for node in await resolver.list_nodes(query.names, query.selector)]
+                return _by_name(found, query)
+            held = [document async for document in reservation_documents(resolver)]
+            return _by_name(held, query, key="uid")
+    async with dispatcher_of(endpoints) as dispatcher:
+        if query.kind is Kind.WORKERS:
+            wanted = parse_label_selector(query.selector, where="-l")
+            workers = [worker_document(worker) for worker in await dispatcher.list_workers()]
+            selected = [w for w in workers if all(condition.matches(w["labels"]) for condition in wanted)]
+            return _by_name(selected, query)
+        if query.kind is Kind.JOBS:
+            return _by_name([job_document(job) for job in await dispatcher.list_jobs(query.namespace)], query)
+        return await _pods(dispatcher, query)
+
+
+async def _pods(dispatcher: DispatcherClient, query: Query) -> list[Document]:
+    if query.names:
+        return [pod_document(await dispatcher.get_pod(query.namespace, name)) for name in query.names]
+    pods = dispatcher.list_pods(query.namespace, phases=query.phases, label_selector=query.selector)
+    return [pod_document(pod) async for pod in pods]
+
+
+def _by_name(documents: list[Document], query: Query, key: str = "name") -> list[Document]:
+    if not query.names:
+        return documents
+    known = {document[key]: document for document in documents}
+    missing = [name for name in query.names if name not in known]
+    if missing:
+        kind = query.kind.value
+        raise NotFound(
+            f"is not there; `hoss get {kind}` lists those that are", where=f"{kind.removesuffix('s')} {missing[0]!r}"
+        )
+    return [known[name] for name in query.names]
+
+
+async def follow_pods(endpoints: Endpoints, query: Query) -> AsyncIterator[Document]:
+    """Present pods, then every change, as documents with phase, node and reason; ends with the stream."""
+    query.check()
+    async with dispatcher_of(endpoints) as dispatcher:
+        revision = (await dispatcher.status()).revision
+        shown: dict[bytes, Document] = {}
+        async for pod in dispatcher.list_pods(query.namespace, phases=query.phases, label_selector=query.selector):
+            if not query.names or pod.name in query.names:
+                shown[pod.uid] = pod_document(pod)
+                yield shown[pod.uid]
+        node_names: dict[int, str] = {}
+        async for batch in dispatcher.watch(revision):
+            node_names.update((entry.index, entry.name) for entry in batch.node_names)
+            for uid, change in _changes(batch, node_names):
+                if uid not in shown:
+                    document = await _wanted(dispatcher, uid, query)
+                    if document is None:
+                        continue
+                    shown[uid] = document
+                shown[uid] = {**shown[uid], **change}
+                yield shown[uid]
+
+
+async def _wanted(dispatcher: DispatcherClient, uid: bytes, query: Query) -> Document | None:
+    try:
+        pod = await dispatcher.get_pod(uid=uid)
+    except NotFound:
+        return None  # deleted and forgotten before we asked
+    in_place = query.namespace in (ALL, pod.namespace) and (not query.names or pod.name in query.names)
+    if not in_place or query.selector or (query.phases and pod.phase not in query.phases):
+        return None  # a selector is the server's to judge: such a watch shows changes of the pods it began with
+    return pod_document(pod)
+
+
+def _changes(batch: pb.WatchBatch, node_names: dict[int, str]) -> list[tuple[bytes, Document]]:
+    uids = decode_uids(batch.uids)
+    phases = decode(batch.phases, U8, name="phases", rows=len(uids)).tolist()
+    nodes = decode(batch.nodes, U32, name="nodes", rows=len(uids)).tolist()
+    reasons = decode(batch.reasons, U16, name="reasons").tolist() if batch.reasons else [NONE_U16] * len(uids)
+    return [
+        (
+            uid.tobytes(),
+            {
+                "phase": phase_name(phase),
+                "node": "" if node == NONE_U32 else node_names.get(node, str(node)),
+                "reason": "" if reason == NONE_U16 else batch.reason_texts[reason],
+            },
+        )
+        for uid, phase, node, reason in zip(uids, phases, nodes, reasons, strict=True)
+    ]

@@ -1,0 +1,255 @@
+"""Pods, nodes, workers, jobs and reservations as documents: what `-o json` prints, and what tables are cut from."""
+
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from hoss.client.resolver import ResolverClient
+from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
+from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, uid_text
+from hossctl.console import Column, Document
+from hossctl.figures import written_amount, written_duration
+
+
+def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
+    """One pod; times are milliseconds since the epoch."""
+    document = {
+        "kind": "Pod",
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": uid_text(pod.uid),
+        "job": pod.job,
+        "phase": phase_name(pod.phase),
+        "node": pod.node,
+        "worker": pod.worker,
+        "rule": pod.rule,
+        "attempts": pod.attempts,
+        "reason": pod.reason,
+        "submittedUnixMs": pod.submitted_unix_ms,
+        "phaseSinceUnixMs": pod.phase_since_unix_ms,
+    }
+    if pod.HasField("template"):
+        document["template"] = _template(pod.template)
+    return document
+
+
+def job_document(job: dispatcher_pb2.JobInfo) -> Document:
+    """One job with its pods by phase."""
+    return {
+        "kind": job.kind or "Job",
+        "namespace": job.namespace,
+        "name": job.name,
+        "replicas": job.replicas,
+        "bound": job.bound,
+        "queued": job.queued,
+        "unschedulable": job.unschedulable,
+        "failed": job.failed,
+        "deleted": job.deleted,
+        "submittedUnixMs": job.submitted_unix_ms,
+    }
+
+
+def worker_document(worker: dispatcher_pb2.WorkerInfo) -> Document:
+    """One scheduler worker."""
+    return {
+        "kind": "Worker",
+        "name": worker.name,
+        "labels": _labels(worker.labels),
+        "state": worker.state,
+        "epoch": worker.epoch,
+        "outstanding": worker.outstanding,
+        "window": worker.window,
+        "bound": worker.bound,
+        "conflicts": worker.conflicts,
+        "unschedulable": worker.unschedulable,
+        "busySeconds": round(worker.busy_seconds, 3),
+        "microsPerPod": round(worker.micros_per_pod, 2),
+        "lastSeenMsAgo": worker.last_seen_ms_ago,
+    }
+
+
+def node_document(node: resolver_pb2.NodeInfo) -> Document:
+    """One node: its totals for pods, and what is requested on it, in schema units."""
+    spec = node.spec
+    return {
+        "kind": "Node",
+        "name": spec.name,
+        "index": node.index,
+        "labels": _labels(spec.labels),
+        "taints": [{"key": t.key, "value": t.value, "effect": t.effect} for t in spec.taints],
+        "unschedulable": spec.unschedulable,
+        "allocatable": {amount.resource: amount.amount for amount in spec.allocatable},
+        "requested": {amount.resource: amount.amount for amount in node.requested},
+        "cardsUsedMilli": list(node.cards_used_milli[: spec.cards]),
+    }
+
+
+async def reservation_documents(resolver: ResolverClient) -> AsyncIterator[Document]:
+    """Every reservation in the ledger."""
+    async for chunk in resolver.reservations():
+        for document in _reservations(chunk):
+            yield document
+
+
+def _reservations(chunk: resolver_pb2.ReservationChunk) -> Iterable[Document]:
+    uids = decode_uids(chunk.uids)
+    rows = len(uids)
+    names = {entry.index: entry.name for entry in chunk.node_names}
+    schema = list(chunk.schema)
+
+    def column(name: str, dtype: Any) -> list[int]:
+        values: list[int] = decode(getattr(chunk, name), dtype, name=name, rows=rows).tolist()
+        return values
+
+    requests = decode(chunk.requests, I64, name="requests").reshape(rows, -1).tolist()
+    nodes, seqs, epochs = column("nodes", U32), column("seqs", U64), column("epochs", U64)
+    priorities, attempts = column("priorities", I32), column("attempts", U16)
+    masks, millis, assumed = column("card_masks", U16), column("card_millis", U16), column("assumed", U8)
+    for i in range(rows):
+        yield {
+            "kind": "Reservation",
+            "uid": uid_text(uids[i].tobytes()),
+            "node": names.get(nodes[i], str(nodes[i])),
+            "state": "Assumed" if assumed[i] else "Confirmed",
+            "requests": {name: amount for name, amount in zip(schema, requests[i], strict=False) if amount},
+            "cards": [card for card in range(16) if masks[i] >> card & 1],
+            "cardMilli": millis[i],
+            "priority": priorities[i],
+            "attempt": attempts[i],
+            "shard": chunk.shard,
+            "seq": seqs[i],
+            "workerEpoch": epochs[i],
+        }
+
+
+def phase_name(phase: int) -> str:
+    """QUEUED as Queued."""
+    return dispatcher_pb2.PodPhase.Name(phase).replace("POD_PHASE_", "").capitalize()
+
+
+def _template(template: dispatcher_pb2.PodTemplate) -> Document:
+    spec = template.spec
+    document: Document = {
+        "labels": _labels(spec.labels),
+        "priority": spec.priority,
+        "priorityClassName": template.priority_class_name,
+        "schedulerName": template.scheduler_name,
+        "qosClass": template.qos_class,
+        "ownerKind": template.owner_kind,
+        "requests": {amount.resource: amount.amount for amount in spec.requests},
+        "nodeSelector": _labels(spec.node_selector),
+        "tolerations": [
+            {"key": t.key, "operator": t.operator or "Equal", "value": t.value, "effect": t.effect}
+            for t in spec.tolerations
+        ],
+    }
+    if spec.HasField("devices"):
+        document["devices"] = {"count": spec.devices.count, "milli": spec.devices.milli}
+    if spec.node_name:
+        document["nodeName"] = spec.node_name
+    return document
+
+
+def _labels(labels: Iterable[common_pb2.Label]) -> dict[str, str]:
+    return {label.key: label.value for label in labels}
+
+
+def written_labels(labels: dict[str, str]) -> str:
+    """As kubectl writes them."""
+    return ",".join(f"{key}={value}" if value else key for key, value in labels.items())
+
+
+def _age(document: Document) -> str:
+    submitted = document["submittedUnixMs"]
+    return written_duration(max(0.0, time.time() - submitted / 1000)) if submitted else ""
+
+
+def _in_use(resource: str) -> Any:
+    def cell(node: Document) -> str:
+        used, total = node["requested"].get(resource, 0), node["allocatable"].get(resource, 0)
+        return f"{written_amount(resource, used)}/{written_amount(resource, total)}"
+
+    return cell
+
+
+def _cards(node: Document) -> str:
+    used = node["cardsUsedMilli"]
+    return f"{sum(used) / 1000:g}/{len(used)}" if used else "-"
+
+
+def _node_status(node: Document) -> str:
+    return "Cordoned" if node["unschedulable"] else "Ready"
+
+
+def _field(name: str) -> Any:
+    return lambda document: document[name]
+
+
+COLUMNS: dict[str, Sequence[Column]] = {
+    "pods": (
+        Column("NAME", _field("name")),
+        Column("PHASE", _field("phase")),
+        Column("NODE", _field("node")),
+        Column("ATTEMPTS", _field("attempts")),
+        Column("AGE", _age),
+        Column("REASON", _field("reason")),
+        Column("WORKER", _field("worker"), wide=True),
+        Column("RULE", _field("rule"), wide=True),
+        Column("JOB", _field("job"), wide=True),
+        Column("UID", _field("uid"), wide=True),
+    ),
+    "nodes": (
+        Column("NAME", _field("name")),
+        Column("STATUS", _node_status),
+        Column("CPU", _in_use("cpu")),
+        Column("MEMORY", _in_use("memory")),
+        Column("PODS", _in_use("pods")),
+        Column("CARDS", _cards),
+        Column("INDEX", _field("index"), wide=True),
+        Column(
+            "TAINTS", lambda node: ",".join(f"{t['key']}={t['value']}:{t['effect']}" for t in node["taints"]), wide=True
+        ),
+        Column("LABELS", lambda node: written_labels(node["labels"]), wide=True),
+    ),
+    "workers": (
+        Column("NAME", _field("name")),
+        Column("STATE", _field("state")),
+        Column("OUTSTANDING", lambda worker: f"{worker['outstanding']}/{worker['window']}"),
+        Column("BOUND", _field("bound")),
+        Column("CONFLICTS", _field("conflicts")),
+        Column("LABELS", lambda worker: written_labels(worker["labels"])),
+        Column("EPOCH", _field("epoch"), wide=True),
+        Column("UNSCHEDULABLE", _field("unschedulable"), wide=True),
+        Column("US/POD", _field("microsPerPod"), wide=True),
+        Column("BUSY", lambda worker: written_duration(worker["busySeconds"]), wide=True),
+        Column("SEEN", lambda worker: written_duration(worker["lastSeenMsAgo"] / 1000), wide=True),
+    ),
+    "jobs": (
+        Column("NAME", _field("name")),
+        Column("KIND", _field("kind")),
+        Column("BOUND", lambda job: f"{job['bound']}/{job['replicas']}"),
+        Column("QUEUED", _field("queued")),
+        Column("UNSCHEDULABLE", _field("unschedulable")),
+        Column("AGE", _age),
+        Column("FAILED", _field("failed"), wide=True),
+        Column("DELETED", _field("deleted"), wide=True),
+    ),
+    "reservations": (
+        Column("UID", _field("uid")),
+        Column("NODE", _field("node")),
+        Column("STATE", _field("state")),
+        Column("REQUESTS", lambda held: written_requests(held["requests"])),
+        Column("CARDS", lambda held: ",".join(map(str, held["cards"])) or "-"),
+        Column("PRIORITY", _field("priority"), wide=True),
+        Column("ATTEMPT", _field("attempt"), wide=True),
+        Column("SHARD", _field("shard"), wide=True),
+        Column("SEQ", _field("seq"), wide=True),
+        Column("EPOCH", _field("workerEpoch"), wide=True),
+    ),
+}
+NAMESPACED = frozenset({"pods", "jobs"})
+
+
+def written_requests(requests: dict[str, int]) -> str:
+    """cpu=500m,memory=1Gi."""
+    return ",".join(f"{name}={written_amount(name, amount)}" for name, amount in requests.items() if name != "pods")

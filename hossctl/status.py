@@ -1,0 +1,112 @@
+"""`hoss status`: services, pods by phase, and every problem as a sentence."""
+
+from dataclasses import dataclass
+
+from hoss.v1 import dispatcher_pb2, resolver_pb2
+from hossctl import platform
+from hossctl.console import Document
+from hossctl.endpoints import Endpoints, clients_of
+from hossctl.figures import written_duration
+from hossctl.objects import worker_document, written_labels
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the services say of themselves, and the local processes where the platform is one of ours."""
+
+    dispatcher: dispatcher_pb2.DispatcherStatus
+    resolver: resolver_pb2.ResolverStatus
+    workers: list[dispatcher_pb2.WorkerInfo]
+    local: platform.PlatformState | None
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences; empty when all is well."""
+        problems = list(self.dispatcher.problems)
+        if not self.resolver.serving:
+            problems.append(f"the resolver does not serve: {self.resolver.problem or 'no reason given'}")
+        if not self.workers:
+            problems.append("no worker is registered: pods wait")
+        problems += [f"worker {worker.name} is lost" for worker in self.workers if worker.state == "Lost"]
+        if self.local is not None:
+            dead = [record for record in self.local.processes if record.find() is None]
+            problems += [f"process {record.name} (pid {record.pid}) has ended; see {record.log}" for record in dead]
+        return problems
+
+    def lines(self) -> list[tuple[str, object]]:
+        """For people."""
+        phases = self.dispatcher.pods_by_phase
+        pods = ", ".join(f"{count:,} {phase.lower()}" for phase, count in sorted(phases.items()) if count)
+        lines: list[tuple[str, object]] = [
+            (
+                "dispatcher",
+                f"version {self.dispatcher.version}, up {written_duration(self.dispatcher.uptime_ms / 1000)}",
+            ),
+            ("pods", pods or "none"),
+            ("jobs", f"{self.dispatcher.jobs:,}"),
+            ("resolver", f"version {self.resolver.version}, {'serving' if self.resolver.serving else 'NOT SERVING'}"),
+            (
+                "ledger",
+                f"{self.resolver.nodes:,} nodes, {self.resolver.reservations:,} reservations, {self.resolver.shards} shard(s)",
+            ),
+            ("redis", ", ".join(f"{key} {value}" for key, value in sorted(self.resolver.redis.items()))),
+        ]
+        for worker in self.workers:
+            labels = written_labels(worker_document(worker)["labels"])
+            lines.append(
+                (f"worker {worker.name}", f"{worker.state}, {worker.bound:,} bound{f', {labels}' if labels else ''}")
+            )
+        if self.local is not None:
+            lines.append(("processes", ", ".join(f"{record.name} {record.pid}" for record in self.local.living())))
+        return lines + [("PROBLEM", text) for text in self.problems]
+
+    def as_json(self) -> Document:
+        """For programs."""
+        return {
+            "dispatcher": {
+                "version": self.dispatcher.version,
+                "uptimeMs": self.dispatcher.uptime_ms,
+                "revision": self.dispatcher.revision,
+                "jobs": self.dispatcher.jobs,
+                "podsByPhase": dict(self.dispatcher.pods_by_phase),
+                "counters": dict(self.dispatcher.counters),
+            },
+            "resolver": {
+                "version": self.resolver.version,
+                "serving": self.resolver.serving,
+                "ledgerEpoch": self.resolver.ledger_epoch,
+                "shards": self.resolver.shards,
+                "nodes": self.resolver.nodes,
+                "reservations": self.resolver.reservations,
+                "counters": dict(self.resolver.counters),
+                "redis": dict(self.resolver.redis),
+            },
+            "workers": [worker_document(worker) for worker in self.workers],
+            "local": state_json(self.local) if self.local else None,
+            "problems": self.problems,
+        }
+
+
+async def look(endpoints: Endpoints) -> Status:
+    """Ask both services."""
+    async with clients_of(endpoints) as clients:
+        dispatcher = await clients.dispatcher.status()
+        resolver = await clients.resolver.status()
+        workers = await clients.dispatcher.list_workers()
+    local = platform.load_state(platform.home())
+    if local is not None and endpoints.dispatcher_addresses() != [local.dispatcher]:
+        local = None
+    return Status(dispatcher, resolver, workers, local)
+
+
+def state_json(state: platform.PlatformState) -> Document:
+    """A local platform's addresses and processes."""
+    return {
+        "dispatcher": state.dispatcher,
+        "resolvers": list(state.resolvers),
+        "redisUrl": state.redis_url,
+        "processes": [
+            {"name": r.name, "pid": r.pid, "running": r.find() is not None, "address": r.address, "log": r.log}
+            for r in state.processes
+        ],
+    }
