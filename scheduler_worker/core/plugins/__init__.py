@@ -1,1 +1,43 @@
-"""The plugins that come with HOSS, one a module."""
+"""The plugins that come with HOSS, one a module, and the profile that uses them.
+
+Rules, texts and weights are kube-scheduler's of release 1.36.
+"""
+
+from scheduler_worker.core.framework import Profile, Registry, Weighted
+from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
+from scheduler_worker.core.plugins.device_cards import DeviceCards
+from scheduler_worker.core.plugins.node_affinity import NodeAffinity
+from scheduler_worker.core.plugins.node_name import NodeName
+from scheduler_worker.core.plugins.node_unschedulable import NodeUnschedulable
+from scheduler_worker.core.plugins.resources_fit import ResourcesFit
+from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+
+REGISTRY = Registry(
+    {
+        plugin.name: plugin
+        for plugin in (
+            NodeUnschedulable,
+            NodeName,
+            TaintToleration,
+            NodeAffinity,
+            ResourcesFit,
+            BalancedAllocation,
+            DeviceCards,
+        )
+    }
+)
+
+
+def default_profile(strategy: str = "LeastAllocated") -> Profile:
+    """kube-scheduler's default order and weights; cards, which it does not know, come last."""
+    return REGISTRY.profile(
+        (
+            Weighted(NodeUnschedulable.name),
+            Weighted(NodeName.name),
+            Weighted(TaintToleration.name, 3),
+            Weighted(NodeAffinity.name, 2),
+            Weighted(ResourcesFit.name, 1, {"strategy": strategy}),
+            Weighted(BalancedAllocation.name, 1),
+            Weighted(DeviceCards.name),
+        )
+    )

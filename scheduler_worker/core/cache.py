@@ -1,0 +1,255 @@
+"""A worker's own view of all nodes: a structure of arrays, indexed like the ledger.
+
+Two layers. *committed* is what the feed said. *assumed* is what this worker placed itself and the feed has not shown
+yet. `requested` is their sum, always: a pod counts from assume until the feed shows its commit, or until it is
+forgotten or expires.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.resources import ResourceSchema
+from hoss.wire.account import FLAG_GONE, FLAG_UNSCHEDULABLE
+from scheduler_worker.core.accounts import AccountLayer, heightened, widened
+from scheduler_worker.core.assumptions import Assumption, AssumptionBook
+from scheduler_worker.core.cards import CardLayers, CardMasks
+from scheduler_worker.core.catalogue import Mask, NodeCatalogue
+from scheduler_worker.core.changes import ChangeLog, NodeIndexes
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.messages import AccountBatch, FeedUpdate
+from scheduler_worker.core.view import NodeView
+
+_FIRST_CAPACITY = 64
+
+
+class _State(NamedTuple):
+    """What rankings depend on, of some nodes."""
+
+    allocatable: NDArray[np.int64]
+    requested: NDArray[np.int64]
+    flags: NDArray[np.uint32]
+    cards: NDArray[np.uint16]
+
+
+class NodeInfoCache:
+    """Arrays have room for more nodes than there are; indexes below `size` may be in use, `present` says which are."""
+
+    def __init__(self) -> None:
+        self.schema = ResourceSchema()
+        self.shards = 0  # 0 until the first snapshot
+        self.seqs: dict[int, int] = {}  # shard -> the sequence number its nodes stand at
+        self.size = 0
+        self.catalogue = NodeCatalogue()
+        self.cards = CardLayers()
+        self.accounts = AccountLayer(len(self.schema), self.cards)
+        self.assumed: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
+        self.requested: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
+        self.changes = ChangeLog()  # nodes whose room, existence or spec changed
+        self.spec_changes = ChangeLog()  # nodes whose existence or spec changed
+        self._book = AssumptionBook()
+
+    # What the ledger says
+
+    def apply_feed(self, update: FeedUpdate) -> None:
+        """Take in one message of the feed. A shard's messages come without gaps; who follows the feed sees to it."""
+        self.shards = update.shards or self.shards
+        self._extend_schema(update.schema)
+        spec_nodes = np.array([index for index, _ in update.specs], np.intp)
+        indexes = np.concatenate((update.accounts.indexes, update.accounts.card_indexes, spec_nodes)).astype(np.intp)
+        self._grow(int(indexes.max(initial=-1)) + 1)
+        ended = self._book.reached(update.shard, update.seq)
+        of_shard = np.arange(update.shard, self.size, max(self.shards, 1)) if update.snapshot else indexes[:0]
+        nodes = np.unique(np.concatenate((indexes, of_shard, *(a.nodes for a in ended))))
+        before = self._state(nodes)
+        if update.snapshot:
+            self.accounts.blank(of_shard)
+            self.catalogue.remove_all(of_shard)
+        self.catalogue.apply(update.specs)
+        self.accounts.put(update.accounts)
+        for assumption in ended:
+            self._give_up(assumption, np.flatnonzero(assumption.live))
+        self._settle(nodes, before)
+        self._log_specs(of_shard if update.snapshot else spec_nodes)
+        self.seqs[update.shard] = update.seq
+
+    def apply_fresh(self, accounts: AccountBatch) -> None:
+        """Take in accounts that came with a refusal. They may be ahead of the feed, which then brings nothing older."""
+        nodes = np.unique(accounts.indexes.astype(np.intp))
+        if len(nodes) == 0 or int(nodes[-1]) >= self.size:
+            return  # the feed has not introduced the node; an account without a spec is of no use
+        before = self._state(nodes)
+        self.accounts.put(accounts)
+        self._settle(nodes, before)
+
+    # What this worker does
+
+    def assume(self, nodes: NodeIndexes, demand: Demand) -> CardMasks:
+        """Count one pod with this demand on each of `nodes` (repetitions allowed), from now on: the Reserve step.
+
+        Returns the cards each pod is reckoned to get. `track` or `forget_unanswered` follows.
+        """
+        request = demand.request
+        if len(nodes) == 1:
+            node = int(nodes[0])
+            self.assumed[:, node] += request
+            self.requested[:, node] += request
+            self.changes.add(node)
+        else:
+            for row in demand.rows:
+                np.add.at(self.assumed[row], nodes, request[row])
+                np.add.at(self.requested[row], nodes, request[row])
+            self.changes.extend(nodes)
+        if demand.devices is None:
+            return np.zeros(len(nodes), np.uint16)
+        return self.cards.assume(nodes, demand.devices)
+
+    def track(self, assumption: Assumption) -> None:
+        """Pods that `assume` counted are in the hands of the ledger now; a verdict will confirm or forget them."""
+        self._book.add(assumption)
+
+    def confirm(self, assumption: Assumption, shard: int, seq: int) -> None:
+        """The ledger committed what is live of it as `seq`. Nothing changes until the shard's feed gets there."""
+        if self._book.confirm(assumption, shard, seq) and self.seqs.get(shard, 0) >= seq:
+            self._end(self._book.reached(shard, seq))
+
+    def forget(self, assumption: Assumption, rows: NDArray[np.intp]) -> None:
+        """Give back what these rows counted; rows given back before stay so. The others remain."""
+        rows = rows[assumption.live[rows]]
+        self._give_up(assumption, rows)
+        assumption.live[rows] = False
+        if not assumption.live.any():
+            self._book.close(assumption)
+        self._recombine(assumption.nodes[rows])
+
+    def expire(self, now: float) -> int:
+        """Give back assumptions past their deadline; how many pods that were. A verdict for them changes nothing more."""
+        expired = self._book.take_expired(now)
+        pods = sum(int(a.live.sum()) for a in expired)
+        self._end(expired)
+        return pods
+
+    def forget_unanswered(self) -> None:
+        """Give back everything the ledger has not said yes to, tracked or not."""
+        self._book.take_open()
+        self.assumed[:] = 0
+        self.cards.assumed[:] = 0
+        for assumption in self._book:
+            self._add(assumption, np.flatnonzero(assumption.live), sign=1)
+        self.requested = self.accounts.committed + self.assumed
+        self.cards.combine(np.arange(self.size))
+        self.changes.everything()
+
+    # What placing reads
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the ledger owes an answer for something assumed."""
+        return self._book.undecided
+
+    @property
+    def present(self) -> Mask:
+        """Which indexes below `size` are nodes: introduced and not gone."""
+        present: Mask = self.catalogue.known[: self.size] & ((self.accounts.flags[: self.size] & FLAG_GONE) == 0)
+        return present
+
+    def view(self, nodes: NodeIndexes | None, *, cards: bool) -> NodeView:
+        """The columns of `nodes`; for None of all below `size`, not copied. Cards only where they are asked for."""
+        accounts = self.accounts
+        if nodes is None:
+            requested = self.requested[:, : self.size]
+            return NodeView(
+                allocatable=accounts.allocatable[:, : self.size],
+                requested=requested,
+                nonzero_requested=requested[:2],
+                divisors=accounts.divisors[:, : self.size],
+                mean_factors=accounts.mean_factors[: self.size],
+                exact_in_doubles=accounts.exact_in_doubles,
+                cards_used=self.cards.used[: self.size] if cards else None,
+            )
+        requested = self.requested.take(nodes, axis=1)
+        return NodeView(
+            allocatable=accounts.allocatable.take(nodes, axis=1),
+            requested=requested,
+            nonzero_requested=requested[:2],
+            divisors=accounts.divisors.take(nodes, axis=1),
+            mean_factors=accounts.mean_factors.take(nodes),
+            exact_in_doubles=accounts.exact_in_doubles,
+            cards_used=self.cards.used.take(nodes, axis=0) if cards else None,
+        )
+
+    def digest(self, shard: int) -> int:
+        """Digest of the shard's committed layer: the ledger's own at the same sequence number."""
+        return self.accounts.digest(np.arange(shard, self.size, max(self.shards, 1)))
+
+    # Within
+
+    def _extend_schema(self, names: tuple[str, ...]) -> None:
+        if self.schema.extend(names):
+            rows = len(self.schema)
+            self.accounts.extend_rows(rows)
+            self.assumed, self.requested = heightened(self.assumed, rows), heightened(self.requested, rows)
+
+    def _grow(self, size: int) -> None:
+        self.size = max(self.size, size)
+        capacity = self.accounts.capacity
+        if size > capacity:
+            larger = max(_FIRST_CAPACITY, 2 * capacity, size)
+            self.accounts.grow(larger)
+            self.assumed = widened(self.assumed, larger - capacity)
+            self.requested = widened(self.requested, larger - capacity)
+            self.cards.grow(larger)
+            self.catalogue.grow(larger)
+
+    def _state(self, nodes: NodeIndexes) -> _State:
+        return _State(
+            self.accounts.allocatable.take(nodes, axis=1),
+            self.requested.take(nodes, axis=1),
+            self.accounts.flags.take(nodes),
+            self.cards.used.take(nodes, axis=0),
+        )
+
+    def _settle(self, nodes: NodeIndexes, before: _State) -> None:
+        # An own commit that the feed now shows moves from one layer to the other and changes nothing for rankings.
+        self._combine(nodes)
+        after = self._state(nodes)
+        reflagged = before.flags != after.flags
+        changed = (
+            reflagged
+            | (before.requested != after.requested).any(axis=0)
+            | (before.allocatable != after.allocatable).any(axis=0)
+            | (before.cards != after.cards).any(axis=1)
+        )
+        self.changes.extend(nodes[changed])
+        if reflagged.any():
+            self.catalogue.cordoned[nodes] = (after.flags & FLAG_UNSCHEDULABLE) != 0
+            self._log_specs(nodes[reflagged])
+
+    def _log_specs(self, nodes: NodeIndexes) -> None:
+        self.changes.extend(nodes)
+        self.spec_changes.extend(nodes)
+
+    def _combine(self, nodes: NodeIndexes) -> None:
+        self.requested[:, nodes] = self.accounts.committed[:, nodes] + self.assumed[:, nodes]
+        self.cards.combine(nodes)
+
+    def _recombine(self, nodes: NodeIndexes) -> None:
+        self._combine(nodes)
+        self.changes.extend(nodes)
+
+    def _end(self, assumptions: list[Assumption]) -> None:
+        for assumption in assumptions:
+            rows = np.flatnonzero(assumption.live)
+            self._give_up(assumption, rows)
+            self._recombine(assumption.nodes[rows])
+
+    def _give_up(self, assumption: Assumption, rows: NDArray[np.intp]) -> None:
+        self._add(assumption, rows, sign=-1)
+
+    def _add(self, assumption: Assumption, rows: NDArray[np.intp], *, sign: int) -> None:
+        nodes, slots = assumption.nodes[rows], assumption.slots[rows]
+        for resource in np.flatnonzero(assumption.requests.any(axis=0)):
+            np.add.at(self.assumed[resource], nodes, sign * assumption.requests[slots, resource])
+        millis = assumption.card_millis[slots]
+        self.cards.add(nodes, assumption.card_masks[rows], millis if sign > 0 else np.negative(millis))

@@ -1,0 +1,179 @@
+"""The scheduling framework: kube-scheduler's extension points over columns of nodes instead of one node at a time.
+
+Filters and scores come in two sorts. *Static* ones depend on the pod's class and the nodes' specs alone: they are computed
+once per class and repaired for nodes whose spec changed. *Dynamic* ones depend on what is requested: they are computed
+again for nodes that changed. A profile lists plugins by name; a plugin serves every extension point whose methods
+it has. Reserve is the cache's `assume`, for all plugins at once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.errors import ConfigError
+from hoss.model.pod import PodSpec
+from scheduler_worker.core.catalogue import Mask, NodeCatalogue
+from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.view import NodeView
+
+MAX_SCORE = 100
+
+
+class Code(Enum):
+    """Why a node is out: `UNSCHEDULABLE` means that evicting pods from it might help."""
+
+    UNSCHEDULABLE = "Unschedulable"
+    UNSCHEDULABLE_AND_UNRESOLVABLE = "UnschedulableAndUnresolvable"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A pod that no node can take, known before looking at nodes."""
+
+    plugin: str
+    code: Code
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """What one filter says against n nodes. A node is refused if any reason applies to it."""
+
+    reasons: tuple[tuple[str, Mask], ...]  # in the order they are reported
+    unresolvable: Mask  # (n,): refused, and evicting pods would not help
+
+
+@runtime_checkable
+class PreFilter(Protocol):
+    """Looks at the pod alone."""
+
+    name: str
+
+    def pre_filter(self, spec: PodSpec) -> frozenset[str] | Rejection | None:
+        """The only nodes worth looking at, by name; or a rejection; None: nothing to say (Skip)."""
+        ...
+
+
+@runtime_checkable
+class StaticFilter(Protocol):
+    """Refuses by specs. All its refusals are UnschedulableAndUnresolvable and for one reason."""
+
+    name: str
+    reason: str
+
+    def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
+        """Which of the nodes `at` are acceptable; None: all (Skip)."""
+        ...
+
+
+@runtime_checkable
+class DynamicFilter(Protocol):
+    """Refuses by what is requested. A node that refuses a class must refuse it with more pods on it, too."""
+
+    name: str
+
+    def passes(self, demand: Demand, view: NodeView) -> Mask | None:
+        """Which of the view's nodes have room; None: all (Skip)."""
+        ...
+
+    def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
+        """The same with reasons, for telling people; None: all have room."""
+        ...
+
+
+@runtime_checkable
+class StaticScore(Protocol):
+    """Scores by specs; normalised over the feasible nodes."""
+
+    name: str
+
+    def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64] | None:
+        """A number >= 0 for each of the nodes `at`; None: nothing to say (Skip)."""
+        ...
+
+    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:
+        """0 to MAX_SCORE, `highest` being the largest raw score among the feasible nodes."""
+        ...
+
+
+@runtime_checkable
+class DynamicScore(Protocol):
+    """Scores by what is requested."""
+
+    name: str
+
+    def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
+        """Whole numbers from 0 to MAX_SCORE, (n,); None: nothing to say (Skip)."""
+        ...
+
+
+Plugin = PreFilter | StaticFilter | DynamicFilter | StaticScore | DynamicScore
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """A plugin of a profile by its registered name; `args` go to its factory. Weight 0 leaves its score out."""
+
+    name: str
+    weight: int = 0
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Plugins by extension point, each in the order in which a node's first refusal is looked for."""
+
+    pre_filters: tuple[PreFilter, ...]
+    static_filters: tuple[StaticFilter, ...]
+    dynamic_filters: tuple[DynamicFilter, ...]
+    static_scores: tuple[tuple[StaticScore, int], ...]
+    dynamic_scores: tuple[tuple[DynamicScore, int], ...]
+
+    def evaluate(self, demand: Demand, view: NodeView) -> tuple[Mask | None, NDArray[np.float64]]:
+        """Dynamic filters and scores of n nodes: which pass (None: all), and their weighted sum."""
+        mask: Mask | None = None
+        for plugin in self.dynamic_filters:
+            passed = plugin.passes(demand, view)
+            if passed is not None:
+                mask = passed if mask is None else mask & passed
+        total: NDArray[np.float64] | None = None
+        for scorer, weight in self.dynamic_scores:
+            score = scorer.score(demand, view)
+            if score is None:
+                continue
+            if weight != 1:
+                score *= weight
+            total = score if total is None else np.add(total, score, out=total)
+        return mask, np.zeros(view.requested.shape[1]) if total is None else total
+
+
+class Registry:
+    """Plugin factories by name, as kube-scheduler's: explicit, no discovery."""
+
+    def __init__(self, factories: Mapping[str, Callable[..., Plugin]]) -> None:
+        self._factories = dict(factories)
+
+    def profile(self, plugins: Sequence[Weighted]) -> Profile:
+        """Make the plugins and sort them by extension point. ConfigError for a name or argument that is none."""
+        made: list[tuple[Plugin, int]] = []
+        for entry in plugins:
+            factory = self._factories.get(entry.name)
+            if factory is None:
+                known = ", ".join(sorted(self._factories))
+                raise ConfigError(f"{entry.name!r} is none of {known}", where="plugins")
+            try:
+                made.append((factory(**entry.args), entry.weight))
+            except TypeError as exc:
+                raise ConfigError(str(exc), where=f"plugins.{entry.name}") from exc
+        return Profile(
+            pre_filters=tuple(p for p, _ in made if isinstance(p, PreFilter)),
+            static_filters=tuple(p for p, _ in made if isinstance(p, StaticFilter)),
+            dynamic_filters=tuple(p for p, _ in made if isinstance(p, DynamicFilter)),
+            static_scores=tuple((p, w) for p, w in made if w and isinstance(p, StaticScore)),
+            dynamic_scores=tuple((p, w) for p, w in made if w and isinstance(p, DynamicScore)),
+        )

@@ -1,0 +1,66 @@
+"""What crosses the core's border, as arrays and the model's values: the feed on its way in, proposals on their way out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.node import NodeSpec
+from hoss.wire.account import CARDS, account_dtype
+from hoss.wire.columns import Uids
+
+
+@dataclass(frozen=True, slots=True)
+class AccountBatch:
+    """Accounts of m nodes and the cards of k of them, as hoss/wire/account.py lays them out."""
+
+    indexes: NDArray[np.uint32]  # (m,)
+    records: NDArray[Any]  # (m,) of account_dtype(R)
+    card_indexes: NDArray[np.uint32]  # (k,)
+    cards: NDArray[np.uint16]  # (k, 16)
+
+    @classmethod
+    def empty(cls) -> "AccountBatch":
+        """Nothing about no node."""
+        none = np.empty(0, np.uint32)
+        return cls(none, np.empty(0, account_dtype(0)), none, np.empty(0, CARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedUpdate:
+    """One message of a shard's feed. A snapshot replaces all that was known of the shard."""
+
+    shard: int
+    seq: int
+    accounts: AccountBatch
+    specs: tuple[tuple[int, NodeSpec | None], ...] = ()  # None: removed
+    snapshot: bool = False
+    shards: int = 0  # 0: as before
+    schema: tuple[str, ...] = ()  # empty: as before
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalColumns:
+    """n placements on one shard, c candidates each; what pods have in common stands in s slots (see ProposalBatch)."""
+
+    batch_id: int
+    shard: int
+    snapshot_seq: int
+    uids: Uids  # (n, 16)
+    slots: NDArray[np.uint16]  # (n,)
+    candidates: NDArray[np.uint32]  # (n, c): the choice, then alternates, then NONE_U32
+    requests: NDArray[np.int64]  # (s, R)
+    priorities: NDArray[np.int32]  # (s,)
+    attempts: NDArray[np.uint16]  # (s,)
+    devices: NDArray[np.uint16] | None  # (s, 2): count and milli; None: no slot wants cards
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The ledger's answer to one ProposalColumns."""
+
+    seq: int  # of the commit; 0 if nothing was committed
+    verdicts: NDArray[np.uint8]  # (n,): Verdict
+    nodes: NDArray[np.uint32]  # (n,): where COMMITTED or DUPLICATE
+    fresh: AccountBatch  # the refusing nodes as of now

@@ -1,0 +1,36 @@
+"""DeviceCards: a share of an accelerator must fit on one card, whole cards must be free."""
+
+from hoss.model.fit import WHOLE_CARD_MILLI, cards_fit
+from hoss.model.pod import DeviceRequest
+from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE
+from scheduler_worker.core.cards import pods_that_fit
+from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework import Refusals
+from scheduler_worker.core.view import NodeView
+
+
+class DeviceCards:
+    """The ledger's rule for cards (hoss.model.fit.cards_fit)."""
+
+    name = "DeviceCards"
+
+    def passes(self, demand: Demand, view: NodeView) -> Mask | None:
+        """See DynamicFilter. Cards of a view with pods ahead are as they were before those."""
+        if demand.devices is None or view.cards_used is None:
+            return None
+        if view.ahead is not None:
+            return pods_that_fit(view.cards_used, demand.devices) > view.ahead
+        return cards_fit(view.cards_used, demand.devices.count, demand.devices.milli)
+
+    def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
+        """See DynamicFilter."""
+        passed = self.passes(demand, view)
+        if passed is None or demand.devices is None:
+            return None
+        return Refusals(reasons=((_reason(demand.devices), ~passed),), unresolvable=passed & False)
+
+
+def _reason(devices: DeviceRequest) -> str:
+    whole = devices.milli == WHOLE_CARD_MILLI
+    return f"Insufficient {DEVICE_RESOURCE if whole else DEVICE_SHARE_RESOURCE}"

@@ -1,0 +1,59 @@
+"""NodeAffinity: spec.nodeSelector, required and preferred node affinity."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.pod import PodSpec
+from hoss.model.selectors import NodeSelectorTerm, Requirement
+from scheduler_worker.core.catalogue import Mask, NodeCatalogue
+from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.framework import MAX_SCORE, Code, Rejection
+
+
+class NodeAffinity:
+    """The selector and the required affinity must both match; preferred terms score."""
+
+    name = "NodeAffinity"
+    reason = "node(s) didn't match Pod's node affinity/selector"
+
+    def pre_filter(self, spec: PodSpec) -> frozenset[str] | Rejection | None:
+        """If every term names nodes, only those: the intersection within a term, the union over terms."""
+        if spec.required_node_affinity is None:
+            return None
+        names: set[str] = set()
+        for term in spec.required_node_affinity.terms:
+            listed = [frozenset(r.values) for r in term.match_fields if r.operator == "In"]
+            if not listed:
+                return None
+            names |= frozenset.intersection(*listed)
+        if not names:
+            if not spec.required_node_affinity.terms:
+                return None
+            return Rejection(self.name, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "pod affinity terms conflict")
+        return frozenset(names)
+
+    def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
+        """See StaticFilter."""
+        mask: Mask | None = None
+        if spec.node_selector:
+            wanted = tuple(Requirement(key, "In", (value,)) for key, value in spec.node_selector)
+            mask = catalogue.matches(NodeSelectorTerm(wanted), at)
+        if spec.required_node_affinity is not None:
+            matched = np.zeros(len(at), np.bool_)
+            for term in spec.required_node_affinity.terms:
+                matched |= catalogue.matches(term, at)
+            mask = matched if mask is None else mask & matched
+        return mask
+
+    def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64] | None:
+        """Weights of the preferred terms that match. See StaticScore."""
+        if not spec.preferred_node_affinity:
+            return None
+        weights = np.zeros(len(at), np.int64)
+        for preferred in spec.preferred_node_affinity:
+            weights[catalogue.matches(preferred.term, at)] += preferred.weight
+        return weights
+
+    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:
+        """The more the better."""
+        return MAX_SCORE * raw // max(highest, 1)

@@ -1,0 +1,43 @@
+"""The columns that filters and scores are computed on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Quotients of hundredfold amounts up to here are exact in doubles: the quotient is 100 at most, so it lies at least
+# 1/2^46 below the next whole number or is whole, and rounding (2^-47 there) cannot reach it.
+EXACT_IN_DOUBLES = 2**46
+
+
+@dataclass(slots=True)
+class NodeView:
+    """n nodes as one pod sees them: all there are, the few that changed, or nodes as they would be.
+
+    A view of nodes "as they would be" holds them with further pods of the asking class; `ahead` says how many.
+    The ledger knows plain requests only, so in a worker's own views `nonzero_requested` repeats `requested`: pods that
+    name no cpu or memory weigh nothing once they are placed. Whoever knows better puts it in.
+    """
+
+    allocatable: NDArray[np.int64]  # (resources, n), schema units
+    requested: NDArray[np.int64]  # (resources, n)
+    nonzero_requested: NDArray[np.int64]  # (2, n): cpu and memory
+    divisors: NDArray[np.float64]  # (2, n): allocatable cpu and memory, 1 where there is none
+    mean_factors: NDArray[np.float64]  # (n,): 1 / how many of the two the node offers (1 where none)
+    exact_in_doubles: bool  # no allocatable cpu or memory exceeds EXACT_IN_DOUBLES
+    cards_used: NDArray[np.uint16] | None = None  # (n, 16) thousandths, 0xFFFF: no such card. Only for pods with devices
+    ahead: NDArray[np.int64] | None = None  # (n,)
+
+    def hundredths(self, parts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """100 x parts / allocatable of cpu and memory, truncated: (2, n). Parts lie in 0 to allocatable."""
+        if self.exact_in_doubles:
+            scaled = parts * 100.0
+            scaled /= self.divisors
+            return np.floor(scaled, out=scaled)
+        return (parts * 100 // self.divisors.astype(np.int64)).astype(np.float64)
+
+
+def divisors(allocatable: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`NodeView.divisors` and `NodeView.mean_factors` for (resources, n) allocatable."""
+    offered = allocatable[:2] > 0
+    return np.where(offered, allocatable[:2], 1).astype(np.float64), 1.0 / np.maximum(offered.sum(axis=0), 1)
