@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from hoss.errors import InvalidInput
+from hoss.model.node_manifest import read_node
 from hoss.model.pod_requests import amounts, nonzero_requests, qos_class, total_limits, total_requests
 from hoss.model.pod_resources import as_bound, read_pod_resources
 from hoss.model.quantity import parse_quantity
+from hoss.model.workloads import read_workload
 
 
 def cases(name: str) -> list[Any]:
@@ -53,3 +55,15 @@ def test_a_pods_totals_are_the_references_before_and_after_the_api_servers_defau
         "assignedNonZero": {"cpu": cpu_milli, "memory": memory_bytes},
         "qosClass": qos_class(resources).value,
     }
+
+
+@pytest.mark.parametrize(
+    "file", sorted(p.name for p in Path(__file__).parent.glob("*.jsonl") if p.name != "quantities.jsonl")
+)
+def test_every_pod_and_node_that_the_api_server_accepted_is_accepted(file):
+    for line in (Path(__file__).parent / file).read_text(encoding="utf-8").splitlines():
+        case = json.loads(line)
+        for pod in [case["pod"], *case.get("pods", [])]:
+            assert read_workload(pod, lambda: "abcde").workload is not None
+        for node in case.get("nodes", []):
+            assert read_node(node).name == node["metadata"]["name"]

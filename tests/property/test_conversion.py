@@ -1,0 +1,73 @@
+"""Messages lose nothing of what the model holds."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hoss.model.node import NodeSpec
+from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
+from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
+from hoss.model.taints import Taint, Toleration
+from hoss.v1 import common_pb2, dispatcher_pb2
+from hoss.wire import convert
+
+texts = st.text(max_size=8)
+amounts = st.integers(0, 2**53)
+pairs = st.dictionaries(texts, texts, max_size=3).map(lambda d: tuple(sorted(d.items())))
+amount_lists = st.dictionaries(texts, amounts, max_size=4).map(lambda d: tuple(sorted(d.items())))
+
+
+def tuples(of, most=2):
+    return st.lists(of, max_size=most).map(tuple)
+
+
+operators = st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"])
+requirements = tuples(st.builds(Requirement, texts, operators, tuples(texts)))
+terms = st.builds(NodeSelectorTerm, requirements, requirements)
+host_addresses = st.sampled_from(["0.0.0.0", "::", "10.0.0.1"])
+pod_specs = st.builds(
+    PodSpec,
+    namespace=texts,
+    labels=pairs,
+    priority=st.integers(-(2**31), 2**31 - 1),
+    requests=amount_lists,
+    nonzero_cpu_milli=amounts,
+    nonzero_memory_bytes=amounts,
+    node_name=texts,
+    node_selector=pairs,
+    required_node_affinity=st.none() | st.builds(NodeSelector, tuples(terms)),
+    preferred_node_affinity=tuples(st.builds(PreferredTerm, st.integers(1, 100), terms)),
+    tolerations=tuples(st.builds(Toleration, texts, st.sampled_from(["Equal", "Exists"]), texts, texts)),
+    host_ports=tuples(st.builds(HostPort, st.integers(1, 65535), st.sampled_from(["TCP", "UDP"]), host_addresses)),
+    devices=st.none() | st.builds(DeviceRequest, st.integers(1, 16), st.integers(1, 1000)),
+)
+templates = st.builds(PodTemplate, pod_specs, texts, texts, st.sampled_from(QosClass), texts)
+nodes = st.builds(
+    NodeSpec,
+    name=texts,
+    labels=pairs,
+    taints=tuples(st.builds(Taint, texts, texts, texts)),
+    unschedulable=st.booleans(),
+    allocatable=amount_lists,
+    cards=st.integers(0, 16),
+)
+
+
+@given(templates)
+def test_a_template_survives_the_wire(template):
+    message = convert.template_to_proto(template).SerializeToString()
+    assert convert.template_from_proto(dispatcher_pb2.PodTemplate.FromString(message)) == template
+
+
+@given(nodes)
+def test_a_node_survives_the_wire(node):
+    message = convert.node_to_proto(node).SerializeToString()
+    assert convert.node_from_proto(common_pb2.NodeSpec.FromString(message)) == node
+
+
+@given(pod_specs, pod_specs)
+def test_two_specs_are_one_class_just_if_their_bytes_are_equal(one, other):
+    def serialized(spec):
+        return convert.pod_spec_to_proto(spec).SerializeToString(deterministic=True)
+
+    assert (serialized(one) == serialized(other)) == (one == other)
+    assert serialized(one) == serialized(convert.pod_spec_from_proto(convert.pod_spec_to_proto(one)))
