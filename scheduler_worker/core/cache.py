@@ -118,7 +118,6 @@ class NodeInfoCache:
         """Give back what these rows counted; rows given back before stay so. The others remain."""
         rows = rows[assumption.live[rows]]
         self._give_up(assumption, rows)
-        assumption.live[rows] = False
         if not assumption.live.any():
             self._book.close(assumption)
         self._recombine(assumption.nodes[rows])
@@ -132,7 +131,8 @@ class NodeInfoCache:
 
     def forget_unanswered(self) -> None:
         """Give back everything the ledger has not said yes to, tracked or not."""
-        self._book.take_open()
+        for assumption in self._book.take_open():
+            assumption.live[:] = False
         self.assumed[:] = 0
         self.cards.assumed[:] = 0
         for assumption in self._book:
@@ -246,6 +246,7 @@ class NodeInfoCache:
 
     def _give_up(self, assumption: Assumption, rows: NDArray[np.intp]) -> None:
         self._add(assumption, rows, sign=-1)
+        assumption.live[rows] = False  # an answer that comes later must not give it back again
 
     def _add(self, assumption: Assumption, rows: NDArray[np.intp], *, sign: int) -> None:
         nodes, slots = assumption.nodes[rows], assumption.slots[rows]

@@ -66,5 +66,7 @@ def pods_that_fit(used: NDArray[np.uint16], devices: DeviceRequest) -> NDArray[n
     free = np.maximum(WHOLE_CARD_MILLI - used.astype(np.int64), 0)
     per_card = free // max(devices.milli, 1)
     if devices.milli == WHOLE_CARD_MILLI or devices.count == 1:
-        return per_card.sum(axis=1) // max(devices.count, 1)
-    return ((per_card > 0).sum(axis=1) >= devices.count).astype(np.int64)
+        pods: NDArray[np.int64] = per_card.sum(axis=1) // max(devices.count, 1)
+    else:
+        pods = ((per_card > 0).sum(axis=1) >= devices.count).astype(np.int64)
+    return pods

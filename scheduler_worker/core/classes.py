@@ -54,6 +54,10 @@ class DemandTable:
             self._demands[deciding] = demand
         return PodClass(demand, spec.priority)
 
+    def current(self, demand: Demand) -> Demand:
+        """The demand itself, or the same compiled anew where the schema has grown since."""
+        return demand if len(demand.request) == len(self.schema) else self.compile(demand.spec).demand
+
 
 def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
     """A demand for nodes whose resources are numbered by `schema`."""

@@ -63,4 +63,5 @@ class Verdicts:
     seq: int  # of the commit; 0 if nothing was committed
     verdicts: NDArray[np.uint8]  # (n,): Verdict
     nodes: NDArray[np.uint32]  # (n,): where COMMITTED or DUPLICATE
+    duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE: the commit that stands
     fresh: AccountBatch  # the refusing nodes as of now

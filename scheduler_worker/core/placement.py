@@ -123,7 +123,7 @@ class RunPlacer:
         cut = int(unknown[0]) + 1 if len(unknown) else len(order)
         if cut < wanted and len(unknown):
             ranking.levels_hint = min(2 * levels, _LARGEST_STEP)
-        elif levels > 2 and len(order) and int(depth.max()) < levels // 2:  # noqa: PLR2004
+        elif levels > 2 and len(order) and int(depth.max()) < levels // 2:
             ranking.levels_hint = levels // 2
         if ranking.static.varying:
             cut = min(cut, self._until_normalization_changes(ranking, order, nodes, feasible))

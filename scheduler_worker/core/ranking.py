@@ -1,5 +1,7 @@
 """The order in which one class wants the nodes, kept between its pods and repaired where nodes changed."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +21,9 @@ _FULL_PASS_FRACTION = 2
 class Ranking:
     """`keys` of all nodes for one demand, exact as of the last `refresh`."""
 
-    def __init__(self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder) -> None:
+    def __init__(
+        self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder
+    ) -> None:
         self.demand = demand
         self.static = static
         self.keys: Keys = np.zeros(0, np.int64)  # (nodes,)
@@ -30,6 +34,7 @@ class Ranking:
         self._ties = ties
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
         self._position = -1
+        self._fit_error = (-1, "")
         self._versions = (-1, -1)
 
     def refresh(self) -> None:
@@ -47,6 +52,12 @@ class Ranking:
             self._rank(changed)
             if self.static.varying and self._highest() != self.highest:
                 self._rank_all()
+
+    def fit_error(self, explain: Callable[[], str]) -> str:
+        """Why nothing fits, as of the last `refresh`: `explain`'s text, asked for again only after a change."""
+        if self._fit_error[0] != self._position:
+            self._fit_error = (self._position, explain())
+        return self._fit_error[1]
 
     def keys_with_levels(self, nodes: NodeIndexes, levels: int) -> Keys:
         """Keys of nodes as they would be with 0 to levels - 1 more pods of this class: (levels, nodes)."""

@@ -25,15 +25,19 @@ class NodeView:
     divisors: NDArray[np.float64]  # (2, n): allocatable cpu and memory, 1 where there is none
     mean_factors: NDArray[np.float64]  # (n,): 1 / how many of the two the node offers (1 where none)
     exact_in_doubles: bool  # no allocatable cpu or memory exceeds EXACT_IN_DOUBLES
-    cards_used: NDArray[np.uint16] | None = None  # (n, 16) thousandths, 0xFFFF: no such card. Only for pods with devices
+    cards_used: NDArray[np.uint16] | None = (
+        None  # (n, 16) thousandths, 0xFFFF: no such card. Only for pods with devices
+    )
     ahead: NDArray[np.int64] | None = None  # (n,)
 
     def hundredths(self, parts: NDArray[np.int64]) -> NDArray[np.float64]:
         """100 x parts / allocatable of cpu and memory, truncated: (2, n). Parts lie in 0 to allocatable."""
         if self.exact_in_doubles:
-            scaled = parts * 100.0
+            scaled = parts.astype(np.float64)
+            scaled *= 100.0
             scaled /= self.divisors
-            return np.floor(scaled, out=scaled)
+            np.floor(scaled, out=scaled)
+            return scaled
         return (parts * 100 // self.divisors.astype(np.int64)).astype(np.float64)
 
 

@@ -29,8 +29,9 @@ class BalancedAllocation:
 def _balance(used: NDArray[np.int64], view: NodeView) -> NDArray[np.float64]:
     fractions = used / view.divisors
     np.minimum(fractions, 1.0, out=fractions)
-    spread = np.abs(fractions[CPU] - fractions[MEMORY])
+    spread: NDArray[np.float64] = np.abs(fractions[CPU] - fractions[MEMORY])
     spread *= 1.0 - view.mean_factors  # half of it, or nothing where the node offers only one of the two
     np.subtract(1.0, spread, out=spread)
     spread *= 100.0
-    return np.floor(spread, out=spread)
+    np.floor(spread, out=spread)
+    return spread

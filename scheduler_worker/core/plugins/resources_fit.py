@@ -42,11 +42,10 @@ class ResourcesFit:
         texts = ("Too many pods", "Insufficient cpu", "Insufficient memory", "Insufficient ephemeral-storage")
         first = tuple(zip(texts, (short[row] for row in _REPORTED_FIRST), strict=True))
         beyond = (demand.request[:, None] > view.allocatable) & short
-        # Pods of a node can always be evicted; a node that never takes one says so as if they could.
-        beyond[PODS] = False
+        beyond[PODS] = False  # kube-scheduler calls too many pods resolvable, whatever the node's limit
         return Refusals(
             reasons=first + tuple(sorted(named.items())),
-            unresolvable=everywhere if demand.unknown else beyond.any(axis=0),
+            unresolvable=everywhere if demand.unknown else np.logical_or.reduce(beyond, axis=0),
         )
 
     def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64]:
@@ -59,6 +58,7 @@ class ResourcesFit:
             parts = np.subtract(allocatable, used, out=used)
             np.maximum(parts, 0, out=parts)
         cpu_and_memory = view.hundredths(parts)
-        total = cpu_and_memory[0] + cpu_and_memory[1]
+        total: NDArray[np.float64] = cpu_and_memory[0] + cpu_and_memory[1]
         total *= view.mean_factors
-        return np.floor(total, out=total)
+        np.floor(total, out=total)
+        return total

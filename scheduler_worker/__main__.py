@@ -1,0 +1,118 @@
+"""The composition root of a scheduler worker: reads its configuration, builds the adapters, runs until told to stop."""
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from hoss import rpc, telemetry
+from hoss.client.feed import follow
+from hoss.client.resolver import ResolverClient
+from hoss.config import describe_validation, load_document
+from hoss.errors import ConfigError, HossError
+from hoss.v1.workerlink_pb2 import Register
+from hoss.wire.convert import labels_to_proto
+from scheduler_worker.config import KIND, WorkerConfig, parse_labels
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.scheduler import Limits, Scheduler
+from scheduler_worker.link import DispatcherLink
+from scheduler_worker.proposals import ProposalStream
+from scheduler_worker.service import WorkerService
+
+# A stopping worker waits this long for the ledger's answers.
+_PATIENCE_SECONDS = 2.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the service; the exit code."""
+    arguments = _parser().parse_args(argv)
+    telemetry.configure("scheduler_worker", level=arguments.log_level)
+    try:
+        config = _config(arguments)
+        rpc.run(lambda: serve(config, arguments.ready_file))
+    except HossError as exc:
+        print(f"scheduler_worker: {exc}", file=sys.stderr)  # noqa: T201 - for whoever started it
+        return 1
+    return 0
+
+
+async def serve(config: WorkerConfig, ready_file: Path | None) -> None:
+    """Run one worker until the process is asked to stop."""
+    scheduler = Scheduler(
+        NodeInfoCache(),
+        default_profile(config.scoring),
+        np.random.default_rng(config.seed),
+        Limits(tries=config.tries, alternates=config.alternates),
+    )
+    service = WorkerService(config.name, scheduler, unchecked=config.unchecked)
+    resolver = ResolverClient(config.resolvers)
+    proposals = ProposalStream(resolver, service.take_verdict)
+    registration = Register(
+        name=config.name,
+        labels=labels_to_proto(sorted(config.labels.items())),
+        incarnation=secrets.randbits(63),
+        window=config.window,
+    )
+    link = DispatcherLink(config.dispatcher, registration, service)
+    service.connect(link, proposals)
+    server = rpc.Server()
+    port = await server.start(config.listen, ())
+    try:
+        async with rpc.background(
+            follow(resolver, config.name, service.apply_feed),
+            proposals.run(),
+            link.run(),
+            service.schedule(),
+            service.expire(),
+        ):
+            rpc.announce_ready(ready_file, port=port, service="scheduler_worker")
+            await rpc.until_stopped()
+            await service.finish(_PATIENCE_SECONDS)
+    finally:
+        await server.stop()
+        await resolver.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scheduler_worker", description="Places pods in its own view of the nodes.")
+    parser.add_argument("--config", type=Path, help=f"a {KIND} document; flags override it")
+    parser.add_argument("--name", help="unique among living workers")
+    parser.add_argument("--label", action="append", metavar="KEY=VALUE", help="what policies match on; repeatable")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="for health checks; port 0 takes a free one")
+    parser.add_argument("--dispatcher", metavar="HOST:PORT")
+    parser.add_argument("--resolver", metavar="HOST:PORT[,HOST:PORT...]")
+    parser.add_argument("--seed", type=int, help="of the order of equally good nodes")
+    parser.add_argument("--window", type=int, help="pods taken at once")
+    parser.add_argument("--scoring", choices=["LeastAllocated", "MostAllocated"])
+    parser.add_argument("--unchecked", action="store_true", default=None, help="commit without validation (benchmarks)")
+    parser.add_argument("--ready-file", type=Path, help="written once the worker serves, with its port")
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    return parser
+
+
+def _config(arguments: argparse.Namespace) -> WorkerConfig:
+    document = load_document(arguments.config, KIND, WorkerConfig) if arguments.config else WorkerConfig()
+    given = {
+        "name": arguments.name,
+        "labels": parse_labels(arguments.label) if arguments.label else None,
+        "listen": arguments.listen,
+        "dispatcher": arguments.dispatcher,
+        "resolvers": arguments.resolver.split(",") if arguments.resolver else None,
+        "seed": arguments.seed,
+        "window": arguments.window,
+        "scoring": arguments.scoring,
+        "unchecked": arguments.unchecked,
+    }
+    flags = {field: value for field, value in given.items() if value is not None}
+    try:
+        return WorkerConfig.model_validate({**document.model_dump(), **flags})
+    except ValidationError as exc:
+        raise ConfigError(describe_validation(exc), where="flags") from exc
+
+
+if __name__ == "__main__":
+    sys.exit(main())

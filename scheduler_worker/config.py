@@ -1,0 +1,68 @@
+"""The worker's configuration document, kind WorkerConfig."""
+
+import random
+import socket
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from hoss.config import Document
+from hoss.errors import ConfigError
+from hoss.model.names import check_key, check_label_value
+
+KIND = "WorkerConfig"
+
+
+class WorkerConfig(Document):
+    """Flags override the document's fields."""
+
+    # The name this worker registers with; one living worker may bear it. A restart under the same name fences its past.
+    name: str = Field(
+        default_factory=lambda: f"worker-{socket.gethostname()}", pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+    )
+
+    # What policies match on.
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    # host:port of the worker's own server, for health checks; port 0 takes a free one.
+    listen: str = "127.0.0.1:0"
+
+    # Where the dispatcher and the resolvers listen, host:port each.
+    dispatcher: str = "127.0.0.1:7100"
+    resolvers: list[str] = Field(default_factory=lambda: ["127.0.0.1:7101"], min_length=1)
+
+    # Seeds the order of equally good nodes; by default differs at every start, so that workers do not all want the same node.
+    seed: int = Field(default_factory=lambda: random.SystemRandom().getrandbits(63), ge=0)
+
+    # Pods it takes at once, sent and not answered. Two full proposals: one placed while the other is at the ledger.
+    window: int = Field(default=2000, ge=1, le=100_000)
+
+    # How nodes are scored by what they have left: LeastAllocated spreads, MostAllocated packs.
+    scoring: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+
+    # Further nodes named with each choice; the ledger takes the first that fits.
+    alternates: int = Field(default=2, ge=0, le=16)
+
+    # Proposals per pod before the dispatcher decides anew who should try.
+    tries: int = Field(default=3, ge=1, le=100)
+
+    # Ask for commits without validation, as uncoordinated schedulers do. For benchmarks; resolvers refuse it unless told.
+    unchecked: bool = False
+
+
+def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
+    """`key=value` each. InvalidInput for anything else, and for a key given twice."""
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"{pair!r} is not of the form key=value", where="--label")
+        check_key(key, "--label")
+        check_label_value(value, f"--label {key}")
+        if key in labels:
+            raise ConfigError(
+                f"{key!r} is given twice, as {labels[key]!r} and as {value!r}; a label has one value", where="--label"
+            )
+        labels[key] = value
+    return labels

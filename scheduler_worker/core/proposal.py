@@ -1,0 +1,108 @@
+"""Placements gathered until they are proposed, one proposal a shard."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.wire.columns import NONE_U32
+from scheduler_worker.core.assumptions import Assumption
+from scheduler_worker.core.messages import ProposalColumns
+from scheduler_worker.core.placement import Placed
+from scheduler_worker.core.work import Run, Work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """A proposal without a verdict, and what it stands for."""
+
+    columns: ProposalColumns
+    work: Work
+    runs: tuple[Run, ...]  # by slot
+    rows: NDArray[np.intp]  # (n,): rows of the work batch
+    assumption: Assumption
+
+
+class Draft:
+    """Placed runs of one work batch. A run is a slot of the proposals to be."""
+
+    def __init__(self) -> None:
+        self._placed: list[tuple[Run, Placed]] = []
+        self.pods = 0
+
+    @property
+    def work(self) -> Work | None:
+        """The work batch it belongs to; None when it is empty."""
+        return self._placed[0][0].work if self._placed else None
+
+    def add(self, run: Run, placed: Placed) -> None:
+        """The first pods of `run` go where `placed` says."""
+        self._placed.append((run, placed))
+        self.pods += len(placed.nodes)
+
+    def clear(self) -> None:
+        """Nothing of it is proposed."""
+        self._placed.clear()
+        self.pods = 0
+
+    def close(
+        self, first_id: int, seqs: dict[int, int], shards: int, resources: int, expires_at: float
+    ) -> list[Proposal]:
+        """The proposals, numbered from `first_id` on, one for each shard that was chosen. Empties the draft.
+
+        `seqs` is where the cache stands per shard, `resources` the length of the schema.
+        """
+        work = self.work
+        if work is None:
+            return []
+        runs = tuple(run for run, _ in self._placed)
+        sizes = [len(placed.nodes) for _, placed in self._placed]
+        nodes = np.concatenate([placed.nodes for _, placed in self._placed])
+        candidates = np.column_stack((nodes, np.concatenate([placed.alternates for _, placed in self._placed])))
+        masks = np.concatenate([placed.card_masks for _, placed in self._placed])
+        rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
+        slots = np.repeat(np.arange(len(runs)), sizes)
+        self.clear()
+        shared = _shared_columns(runs, resources)
+        proposals: list[Proposal] = []
+        of_shard = nodes % shards
+        for shard in np.unique(of_shard).tolist():
+            at = slice(None) if shards == 1 else np.flatnonzero(of_shard == shard)
+            wanted = candidates[at]
+            columns = ProposalColumns(
+                batch_id=first_id + len(proposals),
+                shard=shard,
+                snapshot_seq=seqs.get(shard, 0),
+                uids=work.uids[rows[at]],
+                slots=slots[at].astype(np.uint16),
+                candidates=np.where(wanted < 0, NONE_U32, wanted).astype(np.uint32),
+                requests=shared.requests,
+                priorities=shared.priorities,
+                attempts=shared.attempts,
+                devices=shared.devices if shared.devices.any() else None,
+            )
+            assumption = Assumption(
+                nodes[at], slots[at], shared.requests, masks[at], shared.devices[:, 1], expires_at=expires_at
+            )
+            proposals.append(Proposal(columns, work, runs, rows[at], assumption))
+        return proposals
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedColumns:
+    requests: NDArray[np.int64]  # (s, R)
+    priorities: NDArray[np.int32]  # (s,)
+    attempts: NDArray[np.uint16]  # (s,)
+    devices: NDArray[np.uint16]  # (s, 2), zeros for none
+
+
+def _shared_columns(runs: tuple[Run, ...], resources: int) -> _SharedColumns:
+    requests = np.zeros((len(runs), resources), np.int64)
+    devices = np.zeros((len(runs), 2), np.uint16)
+    for slot, run in enumerate(runs):
+        demand = run.pod_class.demand
+        requests[slot, : len(demand.request)] = demand.request
+        if demand.devices is not None:
+            devices[slot] = demand.devices.count, demand.devices.milli
+    priorities = np.array([run.pod_class.priority for run in runs], np.int32)
+    return _SharedColumns(requests, priorities, np.array([run.attempt for run in runs], np.uint16), devices)

@@ -1,0 +1,258 @@
+"""The scheduling cycle: work batches in, proposals out, verdicts in, outcomes out. No step waits for anything.
+
+A pod is in exactly one place: a run still to be placed, the draft, a proposal without a verdict, or an answer.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.errors import InvalidInput
+from hoss.model.pod import PodSpec
+from hoss.wire.columns import Uids
+from scheduler_worker.core.assumptions import Assumption
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.classes import Demand, DemandTable, PodClass
+from scheduler_worker.core.codes import Outcome, Verdict
+from scheduler_worker.core.diagnosis import fit_error
+from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.messages import ProposalColumns, Verdicts
+from scheduler_worker.core.placement import RunPlacer
+from scheduler_worker.core.proposal import Draft, Proposal
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.static import StaticFits
+from scheduler_worker.core.ties import TieOrder
+from scheduler_worker.core.work import OutcomeColumns, Run, Work, runs_of
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one worker's scheduling."""
+
+    proposal_pods: int = 1000  # the ledger's script must not run long
+    tries: int = 3  # proposals per pod and dispatch; then the dispatcher decides anew
+    alternates: int = 2  # further nodes named with each choice
+    assumption_seconds: float = 120.0  # until an assumption nobody answered is given back
+    ranking_bytes: int = 24 * 2**20  # for the keys of rankings
+
+
+class Scheduler:
+    """Places pods in one worker's cache and keeps track of them until they are answered for."""
+
+    def __init__(
+        self, cache: NodeInfoCache, profile: Profile, rng: np.random.Generator, limits: Limits | None = None
+    ) -> None:
+        self.cache = cache
+        self.limits = limits or Limits()
+        self.conflicts = 0  # refusals by the ledger, ever
+        self._profile = profile
+        self._ties = TieOrder(rng)
+        self._statics = StaticFits(profile, cache)
+        self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
+        self._demands = DemandTable(cache.schema)
+        self._classes: dict[int, PodClass] = {}
+        self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
+        self._runs: deque[Run] = deque()
+        self._draft = Draft()
+        self._proposals: dict[int, Proposal] = {}
+        self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
+        self._next_id = 1
+
+    # Work
+
+    def define_class(self, number: int, spec: PodSpec) -> None:
+        """Class `number` is `spec` from now on."""
+        self._classes[number] = self._demands.compile(spec)
+
+    def forget_classes(self, numbers: Iterable[int]) -> None:
+        """These numbers come no more."""
+        for number in numbers:
+            self._classes.pop(number, None)
+
+    def accept(
+        self,
+        batch_id: int,
+        uids: Uids,
+        run_classes: NDArray[np.uint32],
+        run_counts: NDArray[np.uint32],
+        run_attempts: NDArray[np.uint16],
+    ) -> None:
+        """Queue a work batch. InvalidInput for classes never defined and counts that do not add up."""
+        if int(run_counts.sum()) != len(uids):
+            raise InvalidInput(f"runs of {run_counts.sum()} pods with {len(uids)} UIDs", where=f"work batch {batch_id}")
+        unknown = [n for n in run_classes.tolist() if n not in self._classes]
+        if unknown:
+            raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
+        classes = [self._classes[n] for n in run_classes.tolist()]
+        self._runs.extend(runs_of(Work(batch_id, uids), classes, run_counts, run_attempts))
+
+    @property
+    def backlog(self) -> int:
+        """Pods not yet placed."""
+        return sum(len(run.rows) for run in self._runs)
+
+    @property
+    def idle(self) -> bool:
+        """Whether every pod is answered for and the ledger owes no answer."""
+        return not (self._runs or self._draft.pods or self._proposals or self.cache.undecided)
+
+    def step(self) -> int:
+        """Place the next run, as far as the draft has room. How many pods that settled; 0: nothing can be done now.
+
+        0 with runs left means that the draft must be taken first.
+        """
+        room = self.limits.proposal_pods - self._draft.pods
+        if not self._runs or room <= 0 or self._draft.work not in (None, self._runs[0].work):
+            return 0
+        run = self._current(self._runs.popleft())
+        if len(run.rows) > room:
+            self._runs.appendleft(replace(run, rows=run.rows[room:]))
+            run = replace(run, rows=run.rows[:room])
+        ranking = self._ranking(run.pod_class.demand)
+        placed = self._placer.place(ranking, len(run.rows))
+        count = len(placed.nodes)
+        if count:
+            self._draft.add(run, placed)
+        if count < len(run.rows):
+            reason = ranking.fit_error(lambda: fit_error(ranking.demand, ranking.static, self._profile, self.cache))
+            self._answer(run.work, run.rows[count:], Outcome.UNSCHEDULABLE, reason=reason)
+        return len(run.rows)
+
+    def take_proposals(self, now: float) -> list[ProposalColumns]:
+        """What was placed since the last time, to be sent to the ledger."""
+        cache = self.cache
+        proposals = self._draft.close(
+            self._next_id,
+            cache.seqs,
+            max(cache.shards, 1),
+            len(cache.schema),
+            now + self.limits.assumption_seconds,
+        )
+        self._next_id += len(proposals)
+        for proposal in proposals:
+            self._proposals[proposal.columns.batch_id] = proposal
+            cache.track(proposal.assumption)
+        return [proposal.columns for proposal in proposals]
+
+    def take_outcomes(self) -> list[OutcomeColumns]:
+        """Answers since the last time, one message a work batch."""
+        works, self._answered = self._answered, {}
+        return [outcomes for work in works if (outcomes := work.take_outcomes()) is not None]
+
+    # Verdicts
+
+    def settle(self, batch_id: int, answer: Verdicts) -> bool:
+        """Take in a verdict: bound pods are answered for, refused ones placed again. False: this epoch is fenced."""
+        proposal = self._proposals.pop(batch_id, None)
+        if proposal is None:
+            return True  # of a former epoch, or answered twice
+        verdicts, shard = answer.verdicts, proposal.columns.shard
+        committed, duplicate = verdicts == Verdict.COMMITTED, verdicts == Verdict.DUPLICATE
+        # A duplicate is bound where it stands, by an earlier commit: mostly of this same proposal, sent again.
+        seqs = np.full(len(verdicts), answer.seq, np.uint64)
+        seqs[duplicate] = answer.duplicate_seqs
+        bound = np.flatnonzero(committed | duplicate)
+        moved = np.flatnonzero(duplicate | (committed & (answer.nodes != proposal.columns.candidates[:, 0])))
+        self._move(proposal, moved, answer.nodes, seqs)
+        self.cache.forget(proposal.assumption, np.flatnonzero(~committed))
+        self.cache.confirm(proposal.assumption, shard, answer.seq)
+        self.cache.apply_fresh(answer.fresh)
+        for seq in np.unique(seqs[bound]).tolist():
+            proposal.work.committed_in(shard, seq)
+        self._answer(proposal.work, proposal.rows[bound], Outcome.BOUND, nodes=answer.nodes[bound])
+        fenced = np.flatnonzero(verdicts == Verdict.STALE_EPOCH)
+        self._answer(proposal.work, proposal.rows[fenced], Outcome.FENCED)
+        self._retry(proposal, np.flatnonzero(~committed & ~duplicate & (verdicts != Verdict.STALE_EPOCH)))
+        return len(fenced) == 0
+
+    def reject(self, batch_id: int, reason: str) -> None:
+        """The resolver called the whole proposal malformed: nothing of it is in the ledger."""
+        proposal = self._proposals.pop(batch_id, None)
+        if proposal is not None:
+            self.cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
+            self._answer(proposal.work, proposal.rows, Outcome.INVALID, reason=reason)
+
+    # Endings
+
+    def drain(self) -> None:
+        """Give back what was not started."""
+        for run in self._runs:
+            self._answer(run.work, run.rows, Outcome.RETURNED)
+        self._runs.clear()
+
+    def drop_everything(self) -> None:
+        """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
+        self._runs.clear()
+        self._draft.clear()
+        self._proposals.clear()
+        self._answered.clear()
+        self._classes.clear()
+        self.cache.forget_unanswered()
+
+    # Within
+
+    def _answer(
+        self,
+        work: Work,
+        rows: NDArray[np.intp],
+        code: Outcome,
+        *,
+        nodes: NDArray[np.uint32] | None = None,
+        reason: str = "",
+    ) -> None:
+        if len(rows):
+            work.answer(rows, code, nodes=nodes, reason=reason)
+            self._answered[work] = None
+
+    def _current(self, run: Run) -> Run:
+        demand = self._demands.current(run.pod_class.demand)
+        return run if demand is run.pod_class.demand else replace(run, pod_class=replace(run.pod_class, demand=demand))
+
+    def _ranking(self, demand: Demand) -> Ranking:
+        ranking = self._rankings.get(demand)
+        if ranking is not None:
+            self._rankings.move_to_end(demand)
+            return ranking
+        ranking = Ranking(demand, self._statics.of(demand), self._profile, self.cache, self._ties)
+        self._rankings[demand] = ranking
+        while len(self._rankings) * self.cache.size * 8 > self.limits.ranking_bytes and len(self._rankings) > 1:
+            self._rankings.popitem(last=False)
+        return ranking
+
+    def _move(
+        self, proposal: Proposal, rows: NDArray[np.intp], nodes: NDArray[np.uint32], seqs: NDArray[np.uint64]
+    ) -> None:
+        """These pods of a proposal count where the ledger put them, until the feed shows the commits that did it."""
+        assumption = proposal.assumption
+        self.cache.forget(assumption, rows)
+        slots = assumption.slots[rows]
+        for slot, seq in sorted(set(zip(slots.tolist(), seqs[rows].tolist(), strict=True))):
+            of_commit = nodes[rows[(slots == slot) & (seqs[rows] == seq)]].astype(np.intp)
+            masks = self.cache.assume(of_commit, proposal.runs[slot].pod_class.demand)
+            part = Assumption(
+                nodes=of_commit,
+                slots=np.full(len(of_commit), slot),
+                requests=assumption.requests,
+                card_masks=masks,
+                card_millis=assumption.card_millis,
+                expires_at=assumption.expires_at,
+            )
+            self.cache.track(part)
+            self.cache.confirm(part, proposal.columns.shard, seq)
+
+    def _retry(self, proposal: Proposal, refused: NDArray[np.intp]) -> None:
+        self.conflicts += len(refused)
+        slots = proposal.assumption.slots[refused]
+        again = []
+        for slot in np.unique(slots).tolist():
+            run = proposal.runs[slot]
+            rows = proposal.rows[refused[slots == slot]]
+            if run.tries + 1 >= self.limits.tries:
+                self._answer(run.work, rows, Outcome.CONFLICT)
+            else:
+                again.append(replace(run, rows=rows, tries=run.tries + 1))
+        # They have waited longest, and the numbers that came with the refusal are fresh now.
+        self._runs.extendleft(reversed(again))

@@ -1,0 +1,118 @@
+"""The worker's end of WorkerLink: registers, and registers anew after every break, for ever."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from hoss import rpc
+from hoss.errors import ConfigError
+from hoss.telemetry import logger
+from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage
+from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
+
+_FIRST_DELAY_SECONDS = 0.1
+_MAX_DELAY_SECONDS = 2.0
+
+# How long a stream may take to end after this side said that it ends it.
+_FAREWELL_SECONDS = 1.0
+
+
+class Duties(Protocol):
+    """What the link asks of the service behind it."""
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """A new epoch begins; nothing of the former one counts any more."""
+
+    def received(self, message: DispatcherMessage) -> None:
+        """Anything but Welcome."""
+
+    def heartbeat(self) -> Heartbeat:
+        """How the worker does."""
+
+
+class DispatcherLink:
+    """One stream at a time. Messages sent while there is none are dropped: the next epoch begins from nothing."""
+
+    def __init__(self, address: str, registration: Register, duties: Duties) -> None:
+        self._address = address
+        self._registration = registration
+        self._duties = duties
+        self._outbox: asyncio.Queue[WorkerMessage | None] | None = None
+
+    def send(self, message: WorkerMessage) -> None:
+        """Send it on the present stream."""
+        if self._outbox is not None:
+            self._outbox.put_nowait(message)
+
+    def end_stream(self) -> None:
+        """Say goodbye after what was sent so far. `run` then registers anew."""
+        if self._outbox is not None:
+            self._outbox.put_nowait(None)
+            self._outbox = None
+
+    async def run(self) -> None:
+        """Keep registered until cancelled. Raises ConfigError if the dispatcher finds the registration itself wrong."""
+        delay = _FIRST_DELAY_SECONDS
+        channel = rpc.channel([self._address])
+        try:
+            stub = WorkerLinkStub(channel)
+            while True:
+                try:
+                    if await self._one_stream(stub.Connect):
+                        delay = _FIRST_DELAY_SECONDS
+                except grpc.aio.AioRpcError as exc:
+                    if exc.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                        raise ConfigError(
+                            exc.details() or "was refused", where=f"registration of {self._registration.name}"
+                        ) from exc
+                    logger().warning(
+                        "link_interrupted", error=f"{exc.code().name}: {exc.details()}", retry_seconds=delay
+                    )
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _MAX_DELAY_SECONDS)
+        finally:
+            await channel.close()
+
+    async def _one_stream(
+        self, connect: Callable[..., "grpc.aio.StreamStreamCall[WorkerMessage, DispatcherMessage]"]
+    ) -> bool:
+        """From registration to the stream's end; whether the dispatcher said welcome."""
+        outbox: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
+        outbox.put_nowait(WorkerMessage(register=self._registration))
+        heartbeats: asyncio.Task[None] | None = None
+        call = connect(_messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel)))
+        try:
+            async for message in call:
+                if message.HasField("welcome"):
+                    self._outbox = outbox
+                    self._duties.welcomed(message.welcome)
+                    heartbeats = asyncio.create_task(self._beat(message.welcome.heartbeat_ms / 1000, outbox))
+                elif heartbeats is not None:
+                    self._duties.received(message)
+        except asyncio.CancelledError:
+            # Raised here both when this task is cancelled and when the farewell's patience ended the call.
+            if not call.cancelled() or self._outbox is outbox:
+                raise
+        finally:
+            if self._outbox is outbox:
+                self._outbox = None
+            call.cancel()
+            if heartbeats is not None:
+                heartbeats.cancel()
+        return heartbeats is not None
+
+    async def _beat(self, period_seconds: float, outbox: "asyncio.Queue[WorkerMessage | None]") -> None:
+        while True:
+            outbox.put_nowait(WorkerMessage(heartbeat=self._duties.heartbeat()))
+            await asyncio.sleep(period_seconds)
+
+
+async def _messages(
+    outbox: "asyncio.Queue[WorkerMessage | None]", on_end: Callable[[], object]
+) -> AsyncIterator[WorkerMessage]:
+    while (message := await outbox.get()) is not None:
+        yield message
+    on_end()

@@ -1,0 +1,98 @@
+"""Between hoss.v1 messages and the core's columns. Raises ColumnError for columns that do not fit together."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.errors import ColumnError
+from hoss.v1 import resolver_pb2, workerlink_pb2
+from hoss.wire.account import CARDS, account_dtype
+from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, encode
+from hoss.wire.convert import node_from_proto
+from scheduler_worker.core.codes import Verdict
+from scheduler_worker.core.messages import AccountBatch, FeedUpdate, ProposalColumns, Verdicts
+from scheduler_worker.core.work import OutcomeColumns
+
+
+def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
+    """One message of the feed."""
+    return FeedUpdate(
+        shard=message.shard,
+        seq=message.seq,
+        accounts=account_batch(message.accounts),
+        specs=tuple((n.index, None if n.removed else node_from_proto(n.spec)) for n in message.nodes),
+        snapshot=message.snapshot,
+        shards=message.shards,
+        schema=tuple(message.schema),
+    )
+
+
+def account_batch(accounts: resolver_pb2.Accounts) -> AccountBatch:
+    """Columns of node accounts."""
+    indexes = decode(accounts.indexes, U32, name="accounts.indexes")
+    card_indexes = decode(accounts.card_indexes, U32, name="accounts.card_indexes")
+    records = account_dtype(accounts.resources)
+    return AccountBatch(
+        indexes=indexes,
+        records=decode(accounts.records, records, name="accounts.records", rows=len(indexes)),
+        card_indexes=card_indexes,
+        cards=decode(accounts.cards, CARDS, name="accounts.cards", rows=len(card_indexes)),
+    )
+
+
+def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, unchecked: bool) -> resolver_pb2.ProposalBatch:
+    """A proposal as resolvers read it."""
+    return resolver_pb2.ProposalBatch(
+        worker=worker,
+        epoch=epoch,
+        batch_id=columns.batch_id,
+        shard=columns.shard,
+        snapshot_seq=columns.snapshot_seq,
+        resources=columns.requests.shape[1],
+        uids=columns.uids.tobytes(),
+        slots=encode(columns.slots, U16),
+        candidates=columns.candidates.shape[1],
+        nodes=encode(columns.candidates, U32),
+        requests=encode(columns.requests, I64),
+        priorities=encode(columns.priorities, I32),
+        attempts=encode(columns.attempts, U16),
+        devices=b"" if columns.devices is None else encode(columns.devices, U16),
+        unchecked=unchecked,
+    )
+
+
+def verdicts(message: resolver_pb2.VerdictBatch, pods: int) -> Verdicts:
+    """The answer to a proposal of `pods` pods."""
+    codes = decode(message.verdicts, U8, name="verdicts", rows=pods)
+    duplicates = int(np.count_nonzero(codes == Verdict.DUPLICATE))
+    return Verdicts(
+        seq=message.seq,
+        verdicts=codes,
+        nodes=decode(message.nodes, U32, name="nodes", rows=pods),
+        duplicate_seqs=decode(message.duplicate_seqs, U64, name="duplicate_seqs", rows=duplicates),
+        fresh=account_batch(message.fresh),
+    )
+
+
+def outcomes(columns: OutcomeColumns) -> workerlink_pb2.WorkerMessage:
+    """Outcomes as the dispatcher reads them."""
+    return workerlink_pb2.WorkerMessage(
+        outcomes=workerlink_pb2.Outcomes(
+            batch_id=columns.batch_id,
+            positions=encode(columns.positions, U32),
+            codes=encode(columns.codes, U8),
+            nodes=encode(columns.nodes, U32),
+            reasons=b"" if columns.reasons is None else encode(columns.reasons, U16),
+            reason_texts=columns.reason_texts,
+            commits=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.commits],
+        )
+    )
+
+
+def work_columns(batch: workerlink_pb2.WorkBatch) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16]]:
+    """Class, count and attempts of each run."""
+    classes = decode(batch.run_classes, U32, name="run_classes")
+    counts = decode(batch.run_counts, U32, name="run_counts", rows=len(classes))
+    attempts = decode(batch.run_attempts, U16, name="run_attempts")
+    if len(attempts) not in (0, len(classes)):
+        raise ColumnError(f"{len(attempts)} rows where {len(classes)} are expected", where="run_attempts")
+    return classes, counts, attempts if len(attempts) else np.zeros(len(classes), np.uint16)

@@ -1,0 +1,182 @@
+"""The worker's pipeline: work in, placed in slices, proposed, answered. While verdicts are awaited it places on."""
+
+import asyncio
+import time
+
+from hoss.errors import InvalidInput
+from hoss.telemetry import logger
+from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
+from hoss.v1.workerlink_pb2 import CacheView, DispatcherMessage, Heartbeat, ShardView, Welcome, WorkBatch, WorkerMessage
+from hoss.wire.columns import UID_BYTES, decode_uids
+from hoss.wire.convert import pod_spec_from_proto
+from scheduler_worker import messages
+from scheduler_worker.core.scheduler import Scheduler
+from scheduler_worker.link import DispatcherLink
+from scheduler_worker.proposals import ProposalStream
+
+# Placing goes on for this long before what is placed is proposed and everything else gets its turn. Long enough that a
+# proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
+_SLICE_SECONDS = 0.005
+
+# Weight of the latest slice in the smoothed cost of a pod.
+_SMOOTHING = 0.1
+
+_EXPIRY_CHECK_SECONDS = 1.0
+
+
+class WorkerService:
+    """Everything one worker does, between its adapters. `connect` must be called before anything else."""
+
+    def __init__(self, name: str, scheduler: Scheduler, *, unchecked: bool = False) -> None:
+        self._name = name
+        self._scheduler = scheduler
+        self._unchecked = unchecked
+        self._epoch = 0
+        self._wake = asyncio.Event()
+        self._busy_seconds = 0.0
+        self._micros_per_pod = 0.0
+
+    def connect(self, link: DispatcherLink, proposals: ProposalStream) -> None:
+        """Give it the streams it sends on."""
+        self._link = link
+        self._proposals = proposals
+
+    @property
+    def ready(self) -> bool:
+        """Whether the cache holds every shard."""
+        cache = self._scheduler.cache
+        return cache.shards > 0 and len(cache.seqs) == cache.shards
+
+    # From the dispatcher
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """A new epoch: what was in hand belongs to whomever the dispatcher gives it to."""
+        self._epoch = welcome.epoch
+        self._proposals.abandon()
+        self._scheduler.drop_everything()
+        logger().info("registered", worker=self._name, epoch=welcome.epoch)
+
+    def received(self, message: DispatcherMessage) -> None:
+        """Work, a question, or the request to give work back."""
+        if message.HasField("work"):
+            self._accept(message.work)
+        elif message.HasField("view"):
+            self._link.send(WorkerMessage(view=self._cache_view(message.view.id)))
+        elif message.HasField("drain"):
+            self._scheduler.drain()
+            self._send_outcomes()
+
+    def heartbeat(self) -> Heartbeat:
+        """How the worker does."""
+        return Heartbeat(
+            busy_seconds=self._busy_seconds,
+            micros_per_pod=self._micros_per_pod,
+            backlog=self._scheduler.backlog,
+            ready=self.ready,
+            conflicts=self._scheduler.conflicts,
+        )
+
+    # From the resolver
+
+    def apply_feed(self, message: FeedMessage) -> None:
+        """One message of the node feed."""
+        was_ready = self.ready
+        self._scheduler.cache.apply_feed(messages.feed_update(message))
+        if self.ready and not was_ready:
+            logger().info("cache_filled", worker=self._name, nodes=int(self._scheduler.cache.present.sum()))
+            self._wake.set()
+
+    def take_verdict(self, proposal: ProposalBatch, verdict: VerdictBatch) -> None:
+        """The answer to a proposal."""
+        if proposal.epoch != self._epoch:
+            return
+        started = time.thread_time()
+        if verdict.invalid:
+            logger().error("proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid)
+            self._scheduler.reject(verdict.batch_id, verdict.invalid)
+            in_force = True
+        else:
+            pods = len(proposal.uids) // UID_BYTES
+            in_force = self._scheduler.settle(verdict.batch_id, messages.verdicts(verdict, pods))
+        self._busy_seconds += time.thread_time() - started
+        self._send_outcomes()
+        if in_force:
+            self._wake.set()
+        else:
+            logger().warning("fenced", worker=self._name, epoch=self._epoch)
+            self._link.end_stream()
+
+    # Jobs of its own
+
+    async def schedule(self) -> None:
+        """Place what there is, slice by slice, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self.ready and self._slice():
+                await asyncio.sleep(0)
+
+    async def expire(self) -> None:
+        """Give back assumptions nobody answered, until cancelled."""
+        while True:
+            await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
+            pods = self._scheduler.cache.expire(time.monotonic())
+            if pods:
+                logger().warning("assumptions_expired", worker=self._name, pods=pods)
+
+    async def finish(self, patience_seconds: float) -> None:
+        """Give back what is not started and wait for the ledger's answers to the rest."""
+        self._scheduler.drain()
+        self._send_outcomes()
+        deadline = time.monotonic() + patience_seconds
+        while not self._scheduler.idle and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        self._link.end_stream()
+
+    # Within
+
+    def _slice(self) -> bool:
+        """Place for a while and propose it. False when nothing is left to place."""
+        started, cpu, pods = time.monotonic(), time.thread_time(), 0
+        while settled := self._scheduler.step():
+            pods += settled
+            if time.monotonic() - started > _SLICE_SECONDS:
+                break
+        columns = self._scheduler.take_proposals(time.monotonic())
+        used = time.thread_time() - cpu
+        self._busy_seconds += used
+        if pods:
+            self._micros_per_pod += _SMOOTHING * (used * 1e6 / pods - self._micros_per_pod)
+        for proposal in columns:
+            self._proposals.send(
+                messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
+            )
+        self._send_outcomes()
+        return pods > 0 or bool(columns)
+
+    def _accept(self, work: WorkBatch) -> None:
+        for definition in work.classes:
+            self._scheduler.define_class(definition.id, pod_spec_from_proto(definition.spec))
+        try:
+            classes, counts, attempts = messages.work_columns(work)
+            self._scheduler.accept(work.batch_id, decode_uids(work.uids), classes, counts, attempts)
+        except InvalidInput as exc:
+            # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
+            logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))
+            self._link.end_stream()
+        self._scheduler.forget_classes(work.forgotten_classes)
+        self._wake.set()
+
+    def _send_outcomes(self) -> None:
+        for columns in self._scheduler.take_outcomes():
+            self._link.send(messages.outcomes(columns))
+
+    def _cache_view(self, request_id: int) -> CacheView:
+        cache = self._scheduler.cache
+        return CacheView(
+            id=request_id,
+            shards=[
+                ShardView(shard=shard, seq=seq, digest=cache.digest(shard)) for shard, seq in sorted(cache.seqs.items())
+            ],
+            idle=self._scheduler.idle,
+        )
