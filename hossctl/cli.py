@@ -4,13 +4,11 @@ Exit codes: 0 done; 1 it failed, was not found, or an invariant is broken; 2 wro
 cannot be reached.
 """
 
-import asyncio
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -21,8 +19,6 @@ from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Tr
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_UNREACHABLE = 3
-
-ResultT = TypeVar("ResultT")
 
 # Command -> (module in hossctl.commands, summary). A module is imported when one of its commands runs, not before:
 # `hoss --help` and completion must not wait for NumPy and gRPC.
@@ -50,22 +46,19 @@ COMMANDS = {
 class CommandTable(TyperGroup):
     """Loads a command when it is called for, and turns HOSS's errors into one line and an exit code."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the framework's signature
-        """All names, in the order of the table above."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command if it is loaded, else a stand-in that knows its name and summary."""
-        loaded = super().get_command(ctx, cmd_name)
-        if loaded is None and cmd_name in COMMANDS:
-            return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
-        return loaded
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # Stand-ins that know their name and summary: enough for help, completion and the correction of typing errors.
+        self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
+        self._loaded: set[str] = set()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that is about to run."""
-        if args and args[0] in COMMANDS and args[0] not in self.commands:
-            module = importlib.import_module(f"hossctl.commands.{COMMANDS[args[0]][0]}")
-            self.commands[args[0]] = get_group(module.app).commands[args[0]]
+        name = args[0] if args else ""
+        if name in COMMANDS and name not in self._loaded:
+            module = importlib.import_module(f"hossctl.commands.{COMMANDS[name][0]}")
+            self.commands[name] = get_group(module.app).commands[name]
+            self._loaded.add(name)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -89,16 +82,6 @@ app = typer.Typer(
 @app.callback()
 def root() -> None:
     """Options of all commands would stand here; there are none."""
-
-
-def run_async(main: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Where the synchronous command line meets the asynchronous clients: the only event loop of a command."""
-    try:
-        import uvloop  # noqa: PLC0415 - not on every platform
-    except ImportError:
-        return asyncio.run(main)
-    result: ResultT = uvloop.run(main)
-    return result
 
 
 def exit_code(error: HossError) -> int:

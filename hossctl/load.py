@@ -103,6 +103,12 @@ def bench_load(
     return list(submission(_openb(pods, cards, trace, seed)))
 
 
+def lone_pods(count: int) -> list[pb.SubmitRequest]:
+    """Messages of one small bare pod each."""
+    template = _template(_requests(100, 128 * MIB), app="lone")
+    return [next(submission([Workload(f"lone-{i}", template)])) for i in range(count)]
+
+
 def filling(nodes: Sequence[NodeSpec], fill: float, *, seed: int) -> list[pb.SubmitRequest]:
     """Pods of several sizes, in many small jobs, that together ask for the fraction `fill` of the nodes' cpu."""
     chance = random.Random(seed)

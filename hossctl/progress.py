@@ -32,6 +32,20 @@ def bar(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int, str],
 
 
 @contextmanager
+def counting(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar that is told of every further chunk done."""
+    done = 0
+    with bar(title, total, quiet=quiet) as update:
+
+        def add(chunk: int) -> None:
+            nonlocal done
+            done += chunk
+            update(done, "")
+
+        yield add
+
+
+@contextmanager
 def placing(title: str, pods: int, *, quiet: bool) -> Iterator[Callable[[Tracker], None]]:
     """A bar for a load that is being placed."""
     with bar(title, pods, quiet=quiet) as update:

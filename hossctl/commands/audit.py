@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from hossctl import auditing
-from hossctl.cli import run_async
 from hossctl.console import Format, print_document, print_summary
 from hossctl.endpoints import Endpoints, clients_of
+from hossctl.eventloop import run_async
 from hossctl.options import Dispatcher, Output, Resolver, only
 from hossctl.report import audit_json, audit_lines
 

@@ -7,9 +7,10 @@ import typer
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound
-from hossctl.cli import EXIT_FAILED, run_async
+from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
+from hossctl.eventloop import run_async
 from hossctl.listing import Kind, read_kind
 from hossctl.objects import worker_document
 from hossctl.options import Dispatcher, Namespace, Output, Resolver, only

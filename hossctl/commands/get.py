@@ -7,10 +7,10 @@ import typer
 
 from hoss.errors import InvalidInput
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.cli import run_async
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, say
 from hossctl.describing import describe
 from hossctl.endpoints import Endpoints
+from hossctl.eventloop import run_async
 from hossctl.listing import ALL, Kind, Query, fetch, follow_pods, read_kind
 from hossctl.objects import COLUMNS, NAMESPACED
 from hossctl.options import AllNamespaces, Dispatcher, Namespace, Output, Resolver, only

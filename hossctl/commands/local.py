@@ -9,11 +9,12 @@ from hoss.errors import HossError, InvalidInput
 from hoss.model.node import NodeSpec
 from hossctl import nodes as pool
 from hossctl import platform, report, status
-from hossctl.cli import EXIT_FAILED, run_async
+from hossctl.cli import EXIT_FAILED
 from hossctl.console import Format, print_document, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
+from hossctl.eventloop import run_async
 from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, only, read_workers
-from hossctl.progress import bar
+from hossctl.progress import counting
 
 app = typer.Typer()
 
@@ -83,14 +84,7 @@ async def _fill(endpoints: Endpoints, given: list[NodeSpec] | None, seed: int, w
         if given is None:
             held = (await clients.resolver.status()).nodes
             given = [] if held else pool.simulated(DEFAULT_NODES, seed=seed)
-        done = 0
-        with bar("nodes", len(given), quiet=quiet) as update:
-
-            def registered(count: int) -> None:
-                nonlocal done
-                done += count
-                update(done, "")
-
+        with counting("nodes", len(given), quiet=quiet) as registered:
             await report.prepare(clients, given, workers, registered)
 
 

@@ -8,11 +8,12 @@ import typer
 from hoss.errors import InvalidInput
 from hoss.wire.columns import UID_BYTES
 from hossctl import nodes as pool
-from hossctl.cli import EXIT_FAILED, run_async
+from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, resolver_of
+from hossctl.eventloop import run_async
 from hossctl.options import Output, Resolver, Seed, only
-from hossctl.progress import bar
+from hossctl.progress import counting
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Add nodes to the pool or remove them.")
@@ -40,15 +41,8 @@ def add(
     nodes = pool.read_nodes_file(file) if file is not None else pool.simulated(count or 0, seed=seed, prefix=prefix)
 
     async def run() -> list[str]:
-        done = 0
         async with resolver_of(Endpoints(resolver=resolver)) as client:
-            with bar("nodes", len(nodes), quiet=not output.for_people) as update:
-
-                def registered(chunk: int) -> None:
-                    nonlocal done
-                    done += chunk
-                    update(done, "")
-
+            with counting("nodes", len(nodes), quiet=not output.for_people) as registered:
                 return await pool.register(client, nodes, registered)
 
     shrunken = run_async(run())

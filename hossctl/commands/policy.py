@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from hoss.errors import ConfigError
-from hossctl.cli import run_async
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of
+from hossctl.eventloop import run_async
 from hossctl.options import Dispatcher, Output, only
 
 app = typer.Typer()

@@ -13,9 +13,10 @@ from hoss.model.pod import Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.manifests import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hossctl import runner
-from hossctl.cli import EXIT_FAILED, run_async
+from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
+from hossctl.eventloop import run_async
 from hossctl.nodes import register
 from hossctl.options import Dispatcher, Output, Resolver, only
 from hossctl.progress import placing

@@ -1,0 +1,121 @@
+"""bench throughput, bench compare."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from hoss.errors import InvalidInput
+from hossctl.bench import compare as comparison
+from hossctl.bench import throughput as speed
+from hossctl.bench.trace import trace_classes
+from hossctl.cli import EXIT_FAILED
+from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary
+from hossctl.load import OPENB_SHAPE, Mix
+from hossctl.options import Output, RedisUrl, Seed, only
+
+app = typer.Typer()
+group = typer.Typer(no_args_is_help=True, help="Measure throughput, or compare schedulers with and without HOSS.")
+app.add_typer(group, name="bench")
+
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there as well.")]
+Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
+
+_COLUMNS = (
+    Column("MODE", lambda row: row["mode"]),
+    Column("PODS/S", lambda row: f"{row['podsPerSecond']:,.0f}"),
+    Column("BOUND", lambda row: f"{row['bound']:,.0f}"),
+    Column("UNSCHEDULABLE", lambda row: f"{row['unschedulable']:,.0f}"),
+    Column("CONFLICTS", lambda row: f"{row['conflicts']:,.0f}"),
+    Column("RETRIES", lambda row: f"{row['retries']:,.0f}"),
+    Column("OVERCOMMITTED NODES", lambda row: f"{row['overcommittedNodes']:,.0f}"),
+)
+
+
+@group.command()
+def throughput(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[int, typer.Option(min=1)] = 100_000,
+    workers: Annotated[int, typer.Option(min=1)] = 2,
+    mix: Annotated[
+        Mix, typer.Option(help="uniform: all pods alike; openb: as in the trace; unique: no two alike.")
+    ] = Mix.UNIFORM,
+    trace: Annotated[
+        Path | None, typer.Option(help="The trace's pod list for --mix openb; else a built-in list like it.")
+    ] = None,
+    repeat: Repeat = 1,
+    worker_start: Annotated[
+        bool, typer.Option("--worker-start", help="Also time the start of one more worker afterwards.")
+    ] = False,
+    redis_url: RedisUrl = "",
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Pods per second from Submit to reported as bound, and what it costs. Exit 1 if the audit finds anything."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_writable(json)
+    shape = trace_classes(trace) if trace else OPENB_SHAPE
+    setting = speed.Setting(nodes, pods, workers, mix, seed, repeat, redis_url, shape, worker_start)
+    with tempfile.TemporaryDirectory(prefix="hoss-ceiling-") as directory:
+        result = speed.measure(setting, Path(directory), quiet=not output.for_people)
+    _write(json, result.as_json())
+    if output.for_people:
+        print_summary(f"{pods:,} {mix.value} pods, {nodes:,} nodes, {workers} workers", result.lines())
+    else:
+        print_document(result.as_json(), output)
+    if result.audit.exit_code:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@group.command()
+def compare(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 500,
+    workers: Annotated[int, typer.Option(min=2, help="Workers in the two modes with several.")] = 4,
+    fill: Annotated[float, typer.Option(min=0.01, max=2.0, help="How much of all cpu the load asks for.")] = 0.95,
+    repeat: Repeat = 1,
+    redis_url: RedisUrl = "",
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """The same load under one scheduler, several uncoordinated ones, and several with HOSS. Exit 1 if HOSS overcommits."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_writable(json)
+    setting = comparison.Setting(nodes, workers, fill, seed, repeat, redis_url)
+    modes = comparison.compare(setting, quiet=not output.for_people)
+    document: Document = {
+        "nodes": nodes,
+        "workers": workers,
+        "fill": fill,
+        "seed": seed,
+        "repeat": repeat,
+        "modes": [mode.as_json() for mode in modes],
+    }
+    _write(json, document)
+    if output.for_people:
+        print_rows(document["modes"], _COLUMNS, wide=False)
+    else:
+        print_document(document, output)
+    checked = [mode for mode in modes if mode.mode is not comparison.Mode.UNCOORDINATED]
+    if any(run.used.overcommitted for mode in checked for run in mode.runs):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _check_writable(path: Path | None) -> None:
+    # Found out before minutes of measuring, not after.
+    if path is not None and not path.parent.is_dir():
+        raise InvalidInput(f"its directory {path.parent} is not there", where=f"--json {path}")
+
+
+def _write(path: Path | None, document: Document) -> None:
+    if path is None:
+        return
+    try:
+        path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    except OSError as exc:
+        raise InvalidInput(f"cannot be written: {exc.strerror}", where=f"--json {path}") from exc
