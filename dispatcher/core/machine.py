@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
 from dispatcher.core.balance import Chance
@@ -17,7 +18,7 @@ from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.eventlog import EventLog
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
-from dispatcher.core.podtable import Phase
+from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.policy import Policy
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
@@ -78,10 +79,13 @@ class Machine:
 
     def handle(self, event: m.Event, now: float) -> list[m.Instruction]:
         """Take in an event at monotonic time `now`; returns what is to be done, in this order."""
-        out = self._handlers[type(event)](event, now)
+        return self._handlers[type(event)](event, now) + self.pump(now)
+
+    def pump(self, now: float) -> list[m.Instruction]:
+        """Send what may be sent at this moment; to be called when a lingering batch is due."""
         sent = self.dispatch.pump(now, self.unix_ms(now))
         self.counters["dispatched"] += sum(len(batch.uids) for batch in sent)
-        return [*out, *sent] if sent else out
+        return list(sent)
 
     def unix_ms(self, now: float) -> int:
         """The Unix time of a monotonic moment, milliseconds."""
@@ -91,7 +95,16 @@ class Machine:
         """Put a policy in force: pods not yet with a worker follow it from now on."""
         self.routing.replace(policy, self.registry.templates)
         self.queues.relane()
-        return list(self.dispatch.pump(now, self.unix_ms(now)))
+        return self.pump(now)
+
+    def restore_bound(self, rows: Rows, nodes: NDArray[np.uint32], now: float) -> list[m.Instruction]:
+        """While starting: the ledger holds reservations of these pods. Deleted ones are to give theirs back."""
+        pods = self.registry.pods
+        pods.node[rows] = nodes
+        deleted = pods.phase[rows] == Phase.DELETED
+        pods.move(rows[~deleted], Phase.BOUND, self.unix_ms(now))
+        late = rows[deleted]
+        return [m.Release(late, pods.uid[late], pods.node[late])] if len(late) else []
 
     def check(self) -> None:
         """Raise InvariantViolation if the module's promises do not hold."""
@@ -138,7 +151,7 @@ class Machine:
 
     def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
         pods = self.registry.pods
-        still = pods.phase[event.rows] == Phase.BOUND
+        still = (pods.phase[event.rows] == Phase.BOUND) & (pods.uid[event.rows] == event.uids).all(axis=1)
         rows, nodes = event.rows[still], event.nodes[still]
         there = nodes != NONE_U32
         pods.node[rows[there]] = nodes[there]

@@ -96,8 +96,8 @@ class OutcomesArrived:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fenced:
-    """The ledger's answer to Fence: `nodes` u32 and `seqs` u64 beside the rows asked for, NONE_U32 where nothing is
-    reserved, and the `commits` that hold the reserved ones."""
+    """The ledger's answer to Fence: `nodes` u32 beside the pods asked for, NONE_U32 where nothing is reserved, and the
+    `commits` that hold the reserved ones."""
 
     worker: str
     nodes: NDArray[np.uint32]
@@ -106,9 +106,10 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verified:
-    """The ledger's answer to Verify: where these pods are, NONE_U32 for nowhere."""
+    """The ledger's answer to Verify: where these pods are, NONE_U32 for nowhere. The UIDs tell rows that others have by now."""
 
     rows: Rows
+    uids: Uids
     nodes: NDArray[np.uint32]
 
 
@@ -198,8 +199,8 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SendWork:
-    """One work batch: `runs` are (class id, count, attempts), in the order of `uids`; `classes` are those the worker does not
-    know, with their bytes."""
+    """One work batch: runs of equal class and attempts, in the order of `uids`; `classes` are those the worker does not know,
+    with their bytes."""
 
     link: int
     batch: int

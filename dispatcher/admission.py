@@ -1,0 +1,110 @@
+"""Submissions and deletions: nothing is acknowledged before the journal has it.
+
+A submission takes its rows and names first, so that two that come at once cannot have the same; then it is written;
+then its pods exist. If the write fails, it never was.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core import messages as m
+from dispatcher.core.podsets import Submission, request_key
+from dispatcher.core.podtable import Phase, Rows
+from dispatcher.intake import read_order
+from dispatcher.journal import Record
+from dispatcher.runtime import Runtime
+from hoss.v1 import dispatcher_pb2 as pb
+
+
+class Admission:
+    """Accepts and deletes pods."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._registry = runtime.machine.registry
+        self._under_way: dict[bytes, asyncio.Future[Submission]] = {}
+        self._deleting = asyncio.Lock()
+
+    async def submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:
+        """Raises InvalidInput, AlreadyExists or LedgerUnavailable; then nothing of the message was accepted."""
+        return self.reply(await self.begin(message))
+
+    def begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
+        """Check a message and take its names, at once; the future is done when it is durable.
+
+        Raises InvalidInput or AlreadyExists. A message whose request id is known yields the submission it made then.
+        """
+        loop = asyncio.get_running_loop()
+        if message.request_id:
+            key = request_key(message.request_id)
+            known = self._registry.directory.submissions.get(key)
+            if known is not None and known.durable:
+                done: asyncio.Future[Submission] = loop.create_future()
+                done.set_result(known)
+                return done
+            if key in self._under_way:
+                return asyncio.shield(self._under_way[key])
+        order = read_order(message)
+        submission = self._registry.accept(order, self._runtime.now_ms())
+        message.request_id = order.request_id
+        written = loop.create_task(self._write(submission, message))
+        written.add_done_callback(_mark_seen)
+        self._under_way[submission.key] = written
+        # A client that goes away while its message is being written does not stop the write.
+        return asyncio.shield(written)
+
+    def reply(self, submission: Submission) -> pb.SubmitReply:
+        """What a submission is answered with, however often."""
+        return pb.SubmitReply(
+            request_id=submission.request_id,
+            accepted_pods=sum(pod_set.count for pod_set in submission.sets),
+            sets=[
+                pb.PodSet(namespace=s.namespace, name=s.name, uid_prefix=s.uid_prefix, count=s.count)
+                for s in submission.sets
+            ],
+            revision=self._runtime.machine.log.revision,
+        )
+
+    async def delete(self, find: Callable[[], Rows]) -> int:
+        """Delete the pods that `find` names; returns how many were there. Raises LedgerUnavailable with nothing deleted."""
+        # One at a time: bitmaps are written whole, and rows named before another deletion may be someone else's after it.
+        async with self._deleting:
+            pods = self._registry.pods
+            rows = np.unique(find())
+            rows = rows[~np.isin(pods.phase[rows], (Phase.DELETED, Phase.ABSENT))]
+            if not len(rows):
+                return 0
+            await self._runtime.journal.delete(self._bitmaps(rows))
+            self._runtime.tell(m.Deleted(rows))
+            return len(rows)
+
+    def _bitmaps(self, rows: Rows) -> dict[bytes, NDArray[np.bool_]]:
+        pods = self._registry.pods
+        bitmaps = {}
+        for index in np.unique(pods.pod_set[rows]).tolist():
+            pod_set = self._registry.directory.sets[index]
+            deleted = pods.phase[pod_set.rows] == Phase.DELETED
+            deleted[rows[pods.pod_set[rows] == index] - pod_set.first] = True
+            bitmaps[pod_set.uid_prefix] = deleted
+        return bitmaps
+
+    async def _write(self, submission: Submission, message: pb.SubmitRequest) -> Submission:
+        record = Record(submission.key, submission.submitted_ms, message.SerializeToString())
+        try:
+            await self._runtime.journal.record(record)
+        except BaseException:
+            self._registry.abandon(submission)
+            raise
+        finally:
+            del self._under_way[submission.key]
+        self._runtime.tell(m.Admitted(submission))
+        return submission
+
+
+def _mark_seen(written: "asyncio.Task[Submission]") -> None:
+    """Every client may be gone when the write fails; then nobody reads the error, and that is no fault."""
+    if not written.cancelled():
+        written.exception()

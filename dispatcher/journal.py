@@ -1,0 +1,100 @@
+"""What the dispatcher must not forget: accepted submissions, deletions, and the names of its workers.
+
+The dispatcher owns this port. One record per submission, whatever its size; deletions are one bitmap a pod set. Bound pods
+are not recorded here: their reservations are in the ledger.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SMALL_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An accepted SubmitRequest, serialised, its request_id included."""
+
+    key: bytes  # 12 bytes, from the request id
+    submitted_ms: int
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Everything in the journal: records in the order they were accepted, deletion bitmaps by the set's UID prefix."""
+
+    records: list[Record] = field(default_factory=list)
+    deletions: dict[bytes, NDArray[np.bool_]] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
+
+
+class Journal(Protocol):
+    """Every method raises LedgerUnavailable when it cannot tell that the change is durable; repeating it is harmless."""
+
+    async def record(self, record: Record) -> None:
+        """Returns once the record is durable. When it raises, the record is not there, or will be withdrawn."""
+        ...
+
+    async def delete(self, deleted: Mapping[bytes, NDArray[np.bool_]]) -> None:
+        """Replace the bitmaps of these sets: by UID prefix, which ordinals are deleted."""
+        ...
+
+    async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
+        """Forget a submission and the bitmaps of its sets."""
+        ...
+
+    async def remember_worker(self, name: str) -> None:
+        """Note that a worker of this name may hold pods: after a restart it is fenced before anything else."""
+        ...
+
+    async def recover(self) -> Recovered:
+        """Read everything."""
+        ...
+
+    async def close(self) -> None:
+        """End connections; what was acknowledged stays."""
+        ...
+
+
+class MemoryJournal:
+    """A journal for tests and simulations: survives the dispatcher object, not the process."""
+
+    def __init__(self) -> None:
+        self._records: dict[bytes, Record] = {}
+        self._deletions: dict[bytes, NDArray[np.bool_]] = {}
+        self._workers: set[str] = set()
+
+    async def record(self, record: Record) -> None:
+        self._records.setdefault(record.key, record)
+
+    async def delete(self, deleted: Mapping[bytes, NDArray[np.bool_]]) -> None:
+        self._deletions.update({prefix: bitmap.copy() for prefix, bitmap in deleted.items()})
+
+    async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
+        self._records.pop(key, None)
+        for prefix in prefixes:
+            self._deletions.pop(prefix, None)
+
+    async def remember_worker(self, name: str) -> None:
+        self._workers.add(name)
+
+    async def recover(self) -> Recovered:
+        return Recovered(list(self._records.values()), dict(self._deletions), set(self._workers))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def squeeze(data: bytes) -> bytes:
+    """Compress, unless it is too small to be worth it; a first byte tells which."""
+    return b"\0" + data if len(data) < _SMALL_BYTES else b"\1" + zlib.compress(data, 1)
+
+
+def unsqueeze(data: bytes) -> bytes:
+    """Undo `squeeze`."""
+    return zlib.decompress(data[1:]) if data[:1] == b"\1" else data[1:]

@@ -1,0 +1,175 @@
+"""The WorkerLink service: one stream per worker, translated to the machine's events and from its instructions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+
+from dispatcher.audit import Views
+from dispatcher.core import messages as m
+from dispatcher.core.membership import Vitals
+from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput
+from hoss.model.names import check_key, check_label_value
+from hoss.telemetry import logger
+from hoss.v1 import workerlink_pb2 as pb
+from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
+from hoss.wire.columns import U8, U16, U32, decode, encode
+
+MAX_WINDOW_PODS = 100_000
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class WorkerStream:
+    """What leaves on one worker's stream. Its queue is bounded by the worker's window: pods are sent against credit."""
+
+    def __init__(self, number: int, heartbeat_ms: int) -> None:
+        self.number = number
+        self.name = ""
+        self.ended_with: tuple[grpc.StatusCode, str] | None = None
+        self._queue: asyncio.Queue[pb.DispatcherMessage | None] = asyncio.Queue()
+        self._heartbeat_ms = heartbeat_ms
+
+    def send(self, instruction: m.SendWork | m.Welcome | m.SendDrain) -> None:
+        match instruction:
+            case m.SendWork():
+                self.put(work_message(instruction))
+            case m.Welcome():
+                logger().info("worker_joined", worker=self.name, epoch=instruction.epoch)
+                welcome = pb.Welcome(epoch=instruction.epoch, heartbeat_ms=self._heartbeat_ms)
+                self.put(pb.DispatcherMessage(welcome=welcome))
+            case m.SendDrain():
+                self.put(pb.DispatcherMessage(drain=pb.Drain()))
+
+    def put(self, message: pb.DispatcherMessage) -> None:
+        """Queue a message as it is."""
+        self._queue.put_nowait(message)
+
+    def close(self, text: str, *, taken: bool = False) -> None:
+        self.end(grpc.StatusCode.ALREADY_EXISTS if taken else grpc.StatusCode.ABORTED, text)
+
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, text: str = "") -> None:
+        """End the stream after what is queued; the first reason given stands."""
+        self.ended_with = self.ended_with or (code, text)
+        self._queue.put_nowait(None)
+
+    async def messages(self) -> AsyncIterator[pb.DispatcherMessage]:
+        """What was queued, until the stream is closed."""
+        while (message := await self._queue.get()) is not None:
+            yield message
+
+
+class WorkerLinks(WorkerLinkServicer):
+    """Accepts workers."""
+
+    def __init__(self, runtime: Runtime, views: Views, *, heartbeat_ms: int) -> None:
+        self._runtime = runtime
+        self._views = views
+        self._heartbeat_ms = heartbeat_ms
+        self._numbers = count(1)
+
+    async def Connect(  # noqa: N802 - the contract's name
+        self, request_iterator: AsyncIterator[pb.WorkerMessage], context: Context
+    ) -> AsyncIterator[pb.DispatcherMessage]:
+        stream = WorkerStream(next(self._numbers), self._heartbeat_ms)
+        reader = asyncio.ensure_future(self._read(stream, request_iterator))
+        try:
+            async for message in stream.messages():
+                yield message
+            if stream.ended_with is not None and stream.ended_with[0] is not grpc.StatusCode.OK:
+                await context.abort(*stream.ended_with)
+        finally:
+            reader.cancel()
+            (fault,) = await asyncio.gather(reader, return_exceptions=True)
+            if isinstance(fault, Exception):
+                logger().error("worker_stream_failed", worker=stream.name, error=str(fault), exc_info=fault)
+            self._runtime.links.pop(stream.number, None)
+            self._views.gone(stream.name)
+            self._runtime.tell(m.LinkClosed(stream.number))
+            logger().info("worker_stream_ended", worker=stream.name)
+
+    async def _read(self, stream: WorkerStream, requests: AsyncIterator[pb.WorkerMessage]) -> None:
+        try:
+            async for message in requests:
+                self._take(stream, message)
+        except InvalidInput as exc:
+            stream.end(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
+        finally:
+            stream.end()
+
+    def _take(self, stream: WorkerStream, message: pb.WorkerMessage) -> None:
+        kind = message.WhichOneof("kind")
+        if (kind == "register") == bool(stream.name):
+            raise InvalidInput("the first message, and no other, is Register", where="WorkerMessage.kind")
+        match kind:
+            case "register":
+                event = registration(message.register, stream.number)
+                stream.name = event.name
+                self._runtime.links[stream.number] = stream
+                self._runtime.tell(event)
+            case "heartbeat":
+                beat = message.heartbeat
+                vitals = Vitals(beat.busy_seconds, beat.micros_per_pod, beat.backlog, beat.ready, beat.conflicts)
+                self._runtime.tell(m.Heard(stream.number, vitals))
+            case "outcomes":
+                self._runtime.tell(outcomes(message.outcomes, stream.number))
+            case "view":
+                self._views.arrived(stream.name, message.view)
+
+
+def registration(message: pb.Register, link: int) -> m.Registered:
+    """Check a Register. Raises InvalidInput for a bad name, window or label, and for a label given twice."""
+    if not message.name:
+        raise InvalidInput("is empty; a worker needs a name that no other living worker has", where="register.name")
+    if not 1 <= message.window <= MAX_WINDOW_PODS:
+        raise InvalidInput(f"{message.window} is not from 1 to {MAX_WINDOW_PODS}", where="register.window")
+    labels: dict[str, str] = {}
+    for label in message.labels:
+        check_key(label.key, "register.labels")
+        if label.key in labels:
+            raise InvalidInput(
+                f"{label.key!r} is given twice ({labels[label.key]!r} and {label.value!r}); a label has one value",
+                where="register.labels",
+            )
+        labels[label.key] = check_label_value(label.value, f"register.labels[{label.key}]")
+    return m.Registered(link, message.name, labels, message.incarnation, message.window)
+
+
+def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
+    """Decode Outcomes; columns are views of the message. Raises ColumnError where lengths disagree."""
+    positions = decode(message.positions, U32, name="outcomes.positions")
+    rows = len(positions)
+    commits: dict[int, list[int]] = {}
+    for commit in message.commits:
+        commits.setdefault(commit.shard, []).append(commit.seq)
+    return m.OutcomesArrived(
+        link=link,
+        batch=message.batch_id,
+        positions=positions,
+        codes=decode(message.codes, U8, name="outcomes.codes", rows=rows),
+        nodes=decode(message.nodes, U32, name="outcomes.nodes", rows=rows),
+        reasons=decode(message.reasons, U16, name="outcomes.reasons", rows=rows) if message.reasons else None,
+        texts=tuple(message.reason_texts),
+        commits={shard: np.array(seqs, np.uint64) for shard, seqs in commits.items()},
+    )
+
+
+def work_message(work: m.SendWork) -> pb.DispatcherMessage:
+    """Encode a work batch."""
+    message = pb.DispatcherMessage()
+    batch = message.work
+    batch.batch_id = work.batch
+    for class_id, spec in work.classes:
+        definition = batch.classes.add(id=class_id)
+        definition.spec.ParseFromString(spec)
+    batch.forgotten_classes.extend(work.forgotten)
+    batch.run_classes = encode(work.run_classes, U32)
+    batch.run_counts = encode(work.run_counts, U32)
+    batch.run_attempts = encode(work.run_attempts, U16)
+    batch.uids = work.uids.tobytes()
+    return message

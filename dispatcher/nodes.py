@@ -1,0 +1,43 @@
+"""Node names by index, from the node feed; and word to the machine when something may fit that did not, or a node is gone."""
+
+import numpy as np
+
+from dispatcher.core import messages as m
+from dispatcher.runtime import Runtime
+from hoss.v1 import resolver_pb2 as pb
+
+
+class NodeNames:
+    """Follows the feed (`apply`); answers with names."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._names: dict[int, str] = {}
+
+    def get(self, index: int) -> str:
+        """The node's name; "" for an index that names nothing here yet."""
+        return self._names.get(index, "")
+
+    def index_of(self, name: str) -> int | None:
+        """The index of a node by name."""
+        return next((index for index, known in self._names.items() if known == name), None)
+
+    def apply(self, message: pb.FeedMessage) -> None:
+        """Take in one feed message."""
+        gone: set[int] = set()
+        if message.snapshot:
+            listed = {entry.index for entry in message.nodes}
+            of_shard = {i for i in self._names if i % max(1, message.shards) == message.shard}
+            gone |= of_shard - listed
+        for entry in message.nodes:
+            known = self._names.get(entry.index)
+            if known is not None and (entry.removed or known != entry.spec.name):
+                gone.add(entry.index)
+            if not entry.removed:
+                self._names[entry.index] = entry.spec.name
+        if gone:
+            self._runtime.tell(m.NodesGone(np.array(sorted(gone), np.uint32)))
+            for index in gone - {entry.index for entry in message.nodes if not entry.removed}:
+                del self._names[index]
+        if message.nodes or message.released:
+            self._runtime.tell(m.ClusterChanged())

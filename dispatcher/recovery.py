@@ -1,0 +1,73 @@
+"""What a starting dispatcher does before it serves: learn what it promised, and what became of it.
+
+The order matters. Workers of the last life may still be proposing its pods: each is fenced first, so that the list of
+reservations is final; then what holds a reservation is bound, what was deleted gives it back, and the rest is queued.
+"""
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from dispatcher.core import messages as m
+from dispatcher.core.podsets import Submission
+from dispatcher.core.podtable import Phase
+from dispatcher.intake import read_order
+from dispatcher.journal import Record, Recovered
+from dispatcher.ledger import Held, commits_of
+from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput, InvariantViolation
+from hoss.telemetry import logger
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import NONE_U32
+
+
+async def recover(runtime: Runtime) -> None:
+    """Fill an empty runtime. Waits for journal and resolver as long as it takes; raises InvariantViolation when the journal
+    holds what cannot have been accepted."""
+    journal = await runtime.until_answered(runtime.journal.recover, "journal")
+    submissions = [_accept_again(runtime, record) for record in journal.records]
+    for submission in submissions:
+        _delete_again(runtime, submission, journal)
+    for worker in sorted(journal.workers):
+        await runtime.until_answered(lambda name=worker: runtime.ledger.grant_epoch(name))  # type: ignore[misc]
+    bound = await _restore_reservations(runtime)
+    for submission in submissions:
+        runtime.tell(m.Admitted(submission))
+    pods = runtime.machine.registry.pods.count_by_phase()
+    logger().info("recovered", submissions=len(submissions), bound=bound, queued=int(pods[Phase.QUEUED]))
+
+
+def _accept_again(runtime: Runtime, record: Record) -> Submission:
+    try:
+        order = read_order(pb.SubmitRequest.FromString(record.message))
+        return runtime.machine.registry.accept(order, record.submitted_ms)
+    except (DecodeError, InvalidInput) as exc:
+        raise InvariantViolation(f"the journal's record {record.key.hex()} cannot be accepted again: {exc}") from exc
+
+
+def _delete_again(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+    for pod_set in submission.sets:
+        bitmap = journal.deletions.get(pod_set.uid_prefix)
+        if bitmap is not None:
+            rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
+            runtime.machine.registry.mark_deleted(rows, runtime.now_ms())
+
+
+async def _restore_reservations(runtime: Runtime) -> int:
+    async def read_all() -> list[Held]:
+        return [held async for held in runtime.ledger.reservations()]
+
+    bound = strangers = 0
+    for held in await runtime.until_answered(read_all):
+        rows = runtime.machine.registry.directory.rows_of_uids(held.uids)
+        ours = rows != NONE_U32
+        strangers += int((~ours).sum())
+        bound += int(ours.sum())
+        runtime.perform(runtime.machine.restore_bound(rows[ours], held.nodes[ours], runtime.now()))
+        # Others' reservations that nobody confirms are the reaper's business.
+        pending = ours & held.assumed
+        if pending.any():
+            commits = commits_of(held.shards[pending], held.seqs[pending])
+            runtime.perform([m.Confirm(commits, rows[pending], held.uids[pending])])
+    if strangers:
+        logger().warning("reservations_of_strangers", pods=strangers)
+    return bound

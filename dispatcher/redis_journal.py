@@ -1,0 +1,134 @@
+"""The journal in Redis: three hashes and a set under `{hoss}:journal:`.
+
+Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
+one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
+write, so a submission that was refused does not come back from the dead.
+"""
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from itertools import count
+
+import numpy as np
+import redis.asyncio
+from numpy.typing import NDArray
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from dispatcher.journal import Record, Recovered, squeeze, unsqueeze
+from hoss.errors import LedgerUnavailable
+
+SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
+DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
+WORKERS = "{hoss}:journal:workers"  # names
+
+_HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
+_BITMAP_HEADER = struct.Struct("<I")  # pods in the set
+_TIMEOUT_SECONDS = 2.0
+_SCAN_COUNT = 500
+
+
+class RedisJournal:
+    """See dispatcher.journal.Journal."""
+
+    def __init__(self, url: str) -> None:
+        # No retries inside: a write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
+        self._redis = redis.asyncio.Redis.from_url(
+            url,
+            socket_timeout=_TIMEOUT_SECONDS,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._order = count(1)
+        self._pending: dict[bytes, bytes] = {}
+        self._doubtful: set[bytes] = set()  # keys of writes that failed
+        self._written: asyncio.Future[None] | None = None  # of those pending
+        self._writer: asyncio.Task[None] | None = None
+
+    async def record(self, record: Record) -> None:
+        self._pending[record.key] = _HEADER.pack(next(self._order), record.submitted_ms) + squeeze(record.message)
+        if self._written is None:
+            self._written = asyncio.get_running_loop().create_future()
+        written = self._written
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_pending())
+        # Shielded: one caller that gives up must not cancel the write the others wait for.
+        await asyncio.shield(written)
+
+    async def delete(self, deleted: Mapping[bytes, NDArray[np.bool_]]) -> None:
+        fields = {
+            prefix: _BITMAP_HEADER.pack(len(bitmap)) + squeeze(np.packbits(bitmap).tobytes())
+            for prefix, bitmap in deleted.items()
+        }
+        try:
+            await self._redis.hset(DELETIONS, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
+    async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
+        try:
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hdel(SUBMISSIONS, key)
+                if prefixes:
+                    pipe.hdel(DELETIONS, *prefixes)
+                await pipe.execute()
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
+    async def remember_worker(self, name: str) -> None:
+        try:
+            await self._redis.sadd(WORKERS, name)
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
+    async def recover(self) -> Recovered:
+        try:
+            ordered: dict[bytes, tuple[int, Record]] = {}
+            async for key, value in self._redis.hscan_iter(SUBMISSIONS, count=_SCAN_COUNT):
+                order, submitted_ms = _HEADER.unpack_from(value)
+                ordered[key] = (order, Record(key, submitted_ms, unsqueeze(value[_HEADER.size :])))
+            deletions = {}
+            async for prefix, value in self._redis.hscan_iter(DELETIONS, count=_SCAN_COUNT):
+                (pods,) = _BITMAP_HEADER.unpack_from(value)
+                bits = np.frombuffer(unsqueeze(value[_BITMAP_HEADER.size :]), np.uint8)
+                deletions[prefix] = np.unpackbits(bits, count=pods).astype(np.bool_)
+            members = await self._redis.smembers(WORKERS)
+            workers = {name.decode() if isinstance(name, bytes) else name for name in members}
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+        entries = sorted(ordered.values(), key=lambda entry: entry[0])
+        self._order = count(entries[-1][0] + 1 if entries else 1)
+        return Recovered([record for _, record in entries], deletions, workers)
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer
+        await self._redis.aclose()
+
+    async def _write_pending(self) -> None:
+        while self._pending and self._written is not None:
+            batch, written = self._pending, self._written
+            self._pending, self._written = {}, None
+            try:
+                await self._write(batch)
+            except (RedisError, OSError) as exc:
+                self._doubtful.update(batch)
+                written.set_exception(_unavailable(exc))
+                # Every waiter may have given up; then nobody reads the exception, and that is no fault.
+                written.exception()
+            else:
+                written.set_result(None)
+
+    async def _write(self, batch: dict[bytes, bytes]) -> None:
+        async with self._redis.pipeline(transaction=True) as pipe:
+            if self._doubtful:
+                pipe.hdel(SUBMISSIONS, *self._doubtful)
+            pipe.hset(SUBMISSIONS, mapping=batch)  # type: ignore[arg-type]
+            await pipe.execute()
+        self._doubtful.clear()
+
+
+def _unavailable(exc: Exception) -> LedgerUnavailable:
+    return LedgerUnavailable(f"the journal cannot be written or read now ({exc}); nothing was accepted, try again")
