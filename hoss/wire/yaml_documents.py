@@ -41,8 +41,9 @@ def yaml_documents(text: str, where: str) -> Iterator[tuple[str, Any]]:
     InvalidInput names the document, the line and the column.
     """
     number = 1
-    parser = _Parser(text)
+    parser = None
     try:
+        parser = _Parser(text)  # reads ahead, and may refuse the very characters
         parser.get_event()  # StreamStart
         while not parser.check_event(yaml.StreamEndEvent):
             place = f"{where} document {number}"
@@ -59,7 +60,8 @@ def yaml_documents(text: str, where: str) -> Iterator[tuple[str, Any]]:
         broken = f"is no valid YAML: {' '.join(str(exc).split())}"
         raise InvalidInput(broken, where=f"{where} document {number}") from exc
     finally:
-        parser.dispose()
+        if parser is not None:
+            parser.dispose()
 
 
 class _Frame:

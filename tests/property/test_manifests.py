@@ -2,12 +2,14 @@ import json
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hoss.errors import InvalidInput
 from hoss.wire.manifests import Manifest, read_manifest
 from hoss.wire.yaml_documents import yaml_documents
+
+SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 WHOLE = """\
 apiVersion: v1
@@ -70,8 +72,8 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200)
 @given(st.lists(values.filter(lambda v: v is not None), max_size=3), st.booleans())
 def test_documents_written_by_pyyaml_are_read_as_pyyaml_reads_them(documents, flow):
     text = yaml.safe_dump_all(documents, default_flow_style=flow, explicit_start=True, allow_unicode=True)
-    assert [value for _, value in yaml_documents(text, "x")] == documents
+    # Not `documents` themselves: PyYAML writes some spaces of Unicode as it then does not read them.
+    assert [value for _, value in yaml_documents(text, "x")] == list(yaml.load_all(text, Loader=SafeLoader))
