@@ -3,7 +3,8 @@
 An *account* of R resources is, little-endian: u64 seq (the shard's sequence number when it last changed), u64 born
 (when this node took its index), u32 flags, u32 reserved (0), and R pairs of i64 (allocatable, requested).
 Allocatable and requested stand in pairs so that a new resource only appends. Cards, where a node has any, are a
-record of their own: 16 u16, thousandths used, 0xFFFF where there is no such card.
+record of their own: 16 u16, thousandths used, 0xFFFF where there is no such card. A card that its node has no more while
+pods still hold it counts CARD_CLOSED and what they hold: it never fits again, and becomes 0xFFFF when the last has left.
 """
 
 import hashlib
@@ -15,9 +16,11 @@ from numpy.typing import NDArray
 
 CARD_SLOTS = 16
 NO_CARD = 0xFFFF
+CARD_CLOSED = 0x8000
 
 FLAG_GONE = 1  # removed; the index waits for its name or another
 FLAG_UNSCHEDULABLE = 2  # cordoned: holds what it has, gets nothing more
+FLAG_SHRUNK = 4  # has less than is requested on it because it changed, and not because it was overcommitted
 
 CARDS = np.dtype(("<u2", (CARD_SLOTS,)))
 

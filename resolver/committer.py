@@ -1,0 +1,77 @@
+"""Proposals on their way to a shard.
+
+Redis runs one script at a time, so proposals that arrive meanwhile wait here and go together, in one round trip. Two round
+trips are under way at once, so that Redis has the next scripts at hand when it is done with the last.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hoss.errors import LedgerUnavailable
+from resolver.core.verdict import Decision, Proposal, Verdict
+from resolver.ledger.port import Ledger
+
+_LANES = 2
+
+# Pods in one round trip: a quarter of a millisecond of Redis' time for each 100, and others want to be served as well.
+_TRIP_PODS = 4000
+
+
+@dataclass(slots=True)
+class _Waiting:
+    proposal: Proposal
+    answer: "asyncio.Future[Decision]"
+
+
+@dataclass(slots=True)
+class Committer:
+    """Decides proposals of one shard. `run` must be running beside."""
+
+    ledger: Ledger
+    shard: int
+    counters: Counter[str] = field(default_factory=Counter)  # since start: proposals, pods, and verdicts by name
+    _waiting: "asyncio.Queue[_Waiting]" = field(default_factory=asyncio.Queue)
+
+    async def decide(self, proposal: Proposal) -> Decision:
+        """Raises LedgerUnavailable when it is not known to be decided; then the same proposal may be sent again."""
+        entry = _Waiting(proposal, asyncio.get_running_loop().create_future())
+        self._waiting.put_nowait(entry)
+        return await entry.answer
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await asyncio.gather(*(self._serve_lane() for _ in range(_LANES)))
+
+    async def _serve_lane(self) -> None:
+        while True:
+            trip = [await self._waiting.get()]
+            pods = len(trip[0].proposal)
+            while pods < _TRIP_PODS and not self._waiting.empty():
+                trip.append(self._waiting.get_nowait())
+                pods += len(trip[-1].proposal)
+            await self._commit(trip)
+
+    async def _commit(self, trip: Sequence[_Waiting]) -> None:
+        try:
+            decisions = await self.ledger.commit(self.shard, [entry.proposal for entry in trip])
+        except LedgerUnavailable as exc:
+            for entry in trip:
+                if not entry.answer.done():
+                    entry.answer.set_exception(exc)
+            return
+        for entry, decision in zip(trip, decisions, strict=True):
+            self._count(entry.proposal, decision)
+            if not entry.answer.done():  # its stream may have ended meanwhile
+                entry.answer.set_result(decision)
+
+    def _count(self, proposal: Proposal, decision: Decision) -> None:
+        self.counters["proposals"] += 1
+        self.counters["pods"] += len(proposal)
+        refused = len(decision.conflicts)
+        self.counters["committed"] += int((decision.verdicts == Verdict.COMMITTED).sum())
+        if refused or len(decision.duplicate_seqs) or not decision.seq:
+            for verdict in Verdict:
+                if verdict is not Verdict.COMMITTED:
+                    self.counters[verdict.name.lower()] += int((decision.verdicts == verdict).sum())

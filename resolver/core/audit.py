@@ -1,0 +1,140 @@
+"""What an audit of the ledger finds: invariants 1, 2 and 6 of docs/architecture.md, on shards read whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.fit import WHOLE_CARD_MILLI
+from hoss.wire.account import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD
+from hoss.wire.columns import UID_BYTES, Uids, uid_text
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAccounts:
+    """One shard at one moment. Arrays have one row a node, or a reservation."""
+
+    shard: int
+    indexes: NDArray[np.uint32]  # (m,)
+    accounts: NDArray[Any]  # account_dtype(R), (m,)
+    card_indexes: NDArray[np.uint32]  # (k,)
+    cards: NDArray[np.uint16]  # (k, 16)
+    uids: Uids  # (n, 16)
+    records: NDArray[Any]  # fields node, card_mask, card_milli, requests (R2)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken invariant, or (invariant 0) a node that shrank below what it holds, which is none."""
+
+    invariant: int
+    node: int | None
+    uid: str
+    text: str
+
+
+def audit(shards: Sequence[ShardAccounts], schema: Sequence[str], names: Mapping[int, str]) -> list[Finding]:
+    """Everything that is wrong, worst first within a shard."""
+    findings = []
+    for shard in shards:
+        findings += _overcommitted(shard, schema, names)
+        findings += _overfull_cards(shard, names)
+        findings += _unequal_sums(shard, schema, names)
+        findings += _unequal_cards(shard, names)
+    return findings + _held_twice(shards)
+
+
+def _name(names: Mapping[int, str], index: int) -> str:
+    return names.get(index, f"index {index}")
+
+
+def _overcommitted(shard: ShardAccounts, schema: Sequence[str], names: Mapping[int, str]) -> list[Finding]:
+    live = (shard.accounts["flags"] & FLAG_GONE) == 0
+    amounts = shard.accounts["amounts"]
+    findings = []
+    for row, resource in zip(*np.nonzero((amounts[:, :, 1] > amounts[:, :, 0]) & live[:, None]), strict=True):
+        allocatable, requested = amounts[row, resource].tolist()
+        shrunk = bool(shard.accounts["flags"][row] & FLAG_SHRUNK)
+        index = int(shard.indexes[row])
+        text = f"node {_name(names, index)}: {schema[resource]} requested {requested} > allocatable {allocatable}"
+        findings.append(Finding(0 if shrunk else 1, index, "", text + (" since it shrank" if shrunk else "")))
+    return findings
+
+
+def _overfull_cards(shard: ShardAccounts, names: Mapping[int, str]) -> list[Finding]:
+    used = shard.cards & (CARD_CLOSED - 1)
+    findings = []
+    for row, slot in zip(*np.nonzero((shard.cards != NO_CARD) & (used > WHOLE_CARD_MILLI)), strict=True):
+        index = int(shard.card_indexes[row])
+        text = f"node {_name(names, index)}: card {slot} has {used[row, slot]} of {WHOLE_CARD_MILLI} thousandths in use"
+        findings.append(Finding(1, index, "", text))
+    return findings
+
+
+def _unequal_sums(shard: ShardAccounts, schema: Sequence[str], names: Mapping[int, str]) -> list[Finding]:
+    held = shard.records["requests"]
+    requested = shard.accounts["amounts"][:, :, 1]
+    resources = max(held.shape[1], requested.shape[1])
+    sums = np.zeros((len(shard.indexes), resources), np.int64)
+    order = np.argsort(shard.indexes)
+    if len(shard.indexes):
+        at = np.searchsorted(shard.indexes[order], shard.records["node"]).clip(max=len(order) - 1)
+        rows = order[at]
+        np.add.at(sums[:, : held.shape[1]], rows, held)
+        lost = shard.indexes[rows] != shard.records["node"]
+    else:
+        lost = np.ones(len(held), np.bool_)
+    findings = [
+        Finding(
+            6, int(shard.records["node"][i]), uid_text(shard.uids[i].tobytes()), "reserved on a node that is not there"
+        )
+        for i in np.flatnonzero(lost)
+    ]
+    wide = np.zeros_like(sums)
+    wide[:, : requested.shape[1]] = requested
+    for row, resource in zip(*np.nonzero(sums != wide), strict=True):
+        index = int(shard.indexes[row])
+        findings.append(
+            Finding(
+                6,
+                index,
+                "",
+                f"node {_name(names, index)}: {schema[resource]} requested {wide[row, resource]}, "
+                f"its reservations add up to {sums[row, resource]}",
+            )
+        )
+    return findings
+
+
+def _unequal_cards(shard: ShardAccounts, names: Mapping[int, str]) -> list[Finding]:
+    holding = shard.records[shard.records["card_mask"] > 0]
+    sums = np.zeros(shard.cards.shape, np.int64)
+    row_of = {int(index): row for row, index in enumerate(shard.card_indexes)}
+    findings = []
+    for node, mask, milli in zip(
+        holding["node"].tolist(), holding["card_mask"].tolist(), holding["card_milli"].tolist(), strict=True
+    ):
+        if node not in row_of:
+            findings.append(Finding(6, node, "", f"node {_name(names, node)}: cards reserved where there are none"))
+            continue
+        sums[row_of[node]] += np.where((mask >> np.arange(shard.cards.shape[1])) & 1, milli, 0)
+    used = np.where(shard.cards == NO_CARD, 0, shard.cards & (CARD_CLOSED - 1))
+    for row, slot in zip(*np.nonzero(sums != used), strict=True):
+        index = int(shard.card_indexes[row])
+        text = (
+            f"node {_name(names, index)}: card {slot} has {used[row, slot]} thousandths in use, "
+            f"its reservations add up to {sums[row, slot]}"
+        )
+        findings.append(Finding(6, index, "", text))
+    return findings
+
+
+def _held_twice(shards: Sequence[ShardAccounts]) -> list[Finding]:
+    uids = np.concatenate([np.empty((0, UID_BYTES), np.uint8), *(shard.uids for shard in shards)])
+    distinct, counts = np.unique(uids, axis=0, return_counts=True)
+    return [
+        Finding(2, None, uid_text(uid.tobytes()), f"pod {uid_text(uid.tobytes())} holds {count} reservations")
+        for uid, count in zip(distinct[counts > 1], counts[counts > 1].tolist(), strict=True)
+    ]

@@ -1,0 +1,81 @@
+"""What is proposed to a shard, and what it decides: the values that pass between the service, the ledger and its model."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.wire.columns import Uids
+
+# A script that serves this many pods holds Redis for 3 to 5 ms; more is refused as invalid.
+MAX_BATCH_PODS = 1000
+MAX_CANDIDATES = 16
+
+
+class Verdict(IntEnum):
+    """Numbered as hoss.v1.Verdict."""
+
+    COMMITTED = 1
+    DUPLICATE = 2
+    CONFLICT_RESOURCE = 3
+    CONFLICT_DEVICE = 5
+    NODE_GONE = 7
+    NODE_UNSCHEDULABLE = 8
+    STALE_EPOCH = 9
+
+
+# Evidence for one refused pod: `node` is its first candidate. CONFLICT_RESOURCE: resource (schema index), asked, free in schema
+# units. CONFLICT_DEVICE: asked and free are numbers of cards. Otherwise zeros.
+CONFLICT = np.dtype(
+    [("position", "<u4"), ("node", "<u4"), ("resource", "<u4"), ("asked", "<i8"), ("free", "<i8")],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """n pods of one worker, all candidates on one shard. Amounts are in schema units, checked to be in range."""
+
+    worker: str
+    epoch: int
+    snapshot_seq: int  # nodes born later are not known to the worker: their index meant another node, or none
+    uids: Uids  # (n, 16)
+    slots: NDArray[np.uint16]  # (n,): row of the arrays below
+    nodes: NDArray[np.uint32]  # (n, c): the choice and its ranked alternates; NONE_U32 ends a row
+    requests: NDArray[np.int64]  # (s, R)
+    priorities: NDArray[np.int32]  # (s,)
+    attempts: NDArray[np.uint16]  # (s,)
+    devices: NDArray[np.uint16] | None = None  # (s, 2): count, milli; None: no slot wants cards
+    unchecked: bool = False
+
+    def __len__(self) -> int:
+        return len(self.uids)
+
+    def serving_order(self) -> NDArray[np.intp] | None:
+        """Positions in the order the pods are served: higher priority first, else as they stand. None: as they stand."""
+        if len(self.priorities) == 1 or (self.priorities == self.priorities[0]).all():
+            return None
+        return np.argsort(-self.priorities[self.slots].astype(np.int64), kind="stable")
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRows:
+    """Accounts of m nodes and cards of k of them, packed as hoss.v1.Accounts has them."""
+
+    resources: int = 0
+    indexes: bytes = b""  # u32, m
+    records: bytes = b""  # account_dtype(resources), m
+    card_indexes: bytes = b""  # u32, k
+    cards: bytes = b""  # 16 u16, k
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of a proposal, row by row in its own order."""
+
+    seq: int  # of this commit; 0 if nothing was committed
+    verdicts: NDArray[np.uint8]  # (n,)
+    nodes: NDArray[np.uint32]  # (n,): where it is when COMMITTED or DUPLICATE, else the first candidate
+    conflicts: NDArray[np.void]  # CONFLICT, one for each refused pod, by position
+    duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE, by position
+    fresh: AccountRows  # nodes that refused, after this commit

@@ -1,0 +1,264 @@
+-- Validates one proposal batch and reserves what fits.
+--
+-- ARGV  2 feed window (entries)    3 worker               4 worker epoch (decimal)   5 snapshot_seq
+--       6 lease (ms)               7 '1': unchecked       8 R, resources per slot
+--       9 UIDs                    10 slots from 0        11 first candidates        12 alternates per pod
+--      13 alternates, row by row  (9, 10, 11, 13: MessagePack arrays)
+--      14 per slot `<i32 priority, u16 attempt, u16 flags, i64 x R requests>`
+--      15 per slot `<u16 count, u16 milli>` of cards, or '' when no slot wants any
+-- Pods stand in the order in which they are to be served.
+--
+-- Returns seq (0: nothing committed), verdicts (u8 each), nodes (u32 each), conflicts (`<u32 position, u32 node, u32
+-- resource, i64 asked, i64 free>`, one for each refused pod), the seqs that stand (u64, one for each DUPLICATE), and the refusing nodes:
+-- R, indexes, accounts, indexes of those with cards, cards.
+
+local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_DEVICE = 1, 2, 3, 5
+local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH = 7, 8, 9
+local NO_NODE = '\255\255\255\255'
+
+local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
+local count = #uids
+
+if call('HGET', WORKERS, ARGV[3]) ~= ARGV[4] then
+  return {0, rep(string.char(STALE_EPOCH), count), concat(first), '', '', 0, '', '', '', ''}
+end
+
+local slots, resources = cmsgpack.unpack(ARGV[10]), tonumber(ARGV[8])
+local snapshot_seq, unchecked = tonumber(ARGV[5]), ARGV[7] == '1'
+local seq = last_seq + 1
+local seq_bytes = pack_values('<I8', seq)
+
+-- What the pods of a slot share: places in the account and amounts asked there, in turn; the reservation's tail; cards.
+local slot_format, slot_bytes = '<' .. rep('i8', resources), 8 + 8 * resources
+local slot_stamp = seq_bytes .. pack_values('<I8', tonumber(ARGV[4]))
+local wanted, tails, card_counts, card_millis = {}, {}, {}, {}
+local function open_slot(slot)
+  local shared = ARGV[14]:sub(slot * slot_bytes + 1, (slot + 1) * slot_bytes)
+  local asked, flat = {unpack_values(slot_format, shared, 9)}, {}
+  for r = 1, resources do
+    if asked[r] > 0 then
+      flat[#flat + 1] = 3 + 2 * r
+      flat[#flat + 1] = asked[r]
+    end
+  end
+  tails[slot] = slot_stamp .. shared
+  card_counts[slot], card_millis[slot] = 0, 0
+  if ARGV[15] ~= '' then
+    card_counts[slot], card_millis[slot] = unpack_values('<I2I2', ARGV[15], slot * 4 + 1)
+  end
+  wanted[slot] = flat
+  return flat
+end
+
+-- Accounts by node, false where there is none. Read at once for all first candidates, and once more for all alternates
+-- if any pod needs one.
+local accounts = {}
+local function read_accounts(nodes)
+  local records = read_fields(ACCOUNTS, nodes)
+  for i = 1, #nodes do
+    local node = nodes[i]
+    if accounts[node] == nil then
+      accounts[node] = records[i] and read_account(records[i], resources)
+    end
+  end
+end
+read_accounts(first)
+
+local alternates, alternates_each = nil, tonumber(ARGV[12])
+local function alternate(position, rank)
+  if not alternates then
+    alternates = cmsgpack.unpack(ARGV[13])
+    read_accounts(alternates)
+  end
+  return alternates[(position - 1) * alternates_each + rank]
+end
+
+local cards = {}
+local function cards_of(node)
+  local used = cards[node]
+  if used == nil then
+    used = read_cards(node)
+    cards[node] = used
+  end
+  return used
+end
+if ARGV[15] ~= '' then
+  local records = read_fields(CARDS, first)
+  for i = 1, count do
+    if cards[first[i]] == nil then
+      cards[first[i]] = records[i] and {unpack_values(CARDS_FORMAT, records[i])}
+    end
+  end
+end
+
+-- The cards a pod gets: the fullest that fit, of equal ones the first (hoss.model.fit.pick_cards). Where nothing is
+-- checked the emptiest are taken, full or not. Returns the mask of chosen slots and how many there are.
+local function pick_cards(used, want, milli)
+  local mask, found, taken = 0, 0, {}
+  local limit = unchecked and CLOSED_CARD - 1 - milli or WHOLE_CARD - milli
+  while used and found < want do
+    local best
+    for slot = 1, 16 do
+      local now = used[slot]
+      if now <= limit and not taken[slot] then
+        if not best or (unchecked and now < used[best]) or (not unchecked and now > used[best]) then
+          best = slot
+        end
+      end
+    end
+    if not best then
+      break
+    end
+    taken[best] = true
+    mask, found = mask + 2 ^ (best - 1), found + 1
+  end
+  return mask, found
+end
+
+local function take_cards(used, mask, milli)
+  for slot = 1, 16 do
+    if floor(mask / 2 ^ (slot - 1)) % 2 == 1 then
+      used[slot] = used[slot] + milli
+    end
+  end
+end
+
+-- Nil and the mask of cards where the node takes a pod of the slot; else the verdict, and resource, asked and free.
+local function refusal(account, node, flat, slot)
+  if not account or account[2] > snapshot_seq or has_flag(account, FLAG_GONE) then
+    return NODE_GONE, 0, 0, 0
+  end
+  if not unchecked then
+    if account[3] ~= 0 and has_flag(account, FLAG_UNSCHEDULABLE) then
+      return NODE_UNSCHEDULABLE, 0, 0, 0
+    end
+    for i = 1, #flat, 2 do
+      local at, asked = flat[i], flat[i + 1]
+      -- Subtracted from allocatable: a shrunken node has requested > allocatable.
+      local free = account[at] - account[at + 1]
+      if asked > free then
+        return CONFLICT_RESOURCE, (at - 5) / 2, asked, free
+      end
+    end
+  end
+  local want = card_counts[slot]
+  if want == 0 then
+    return nil, 0
+  end
+  local mask, found = pick_cards(cards_of(node), want, card_millis[slot])
+  if found < want then
+    return CONFLICT_DEVICE, 0, want, found
+  end
+  return nil, mask
+end
+
+local verdicts, chosen, conflicts, duplicates = {}, {}, {}, {}
+local reservations, reserved_uids, taken = {}, {}, {}
+local touched, touched_nodes, touched_cards = {}, {}, {}
+local refusing, refusing_nodes = {}, {}
+
+local function refuse_from(node)
+  if accounts[node] and not refusing[node] then
+    refusing[node] = true
+    refusing_nodes[#refusing_nodes + 1] = node
+  end
+end
+
+local function reserve(position, node, slot, mask)
+  local account, flat, uid = accounts[node], wanted[slot], uids[position]
+  for i = 1, #flat, 2 do
+    local at = flat[i] + 1
+    account[at] = account[at] + flat[i + 1]
+  end
+  if unchecked then
+    set_flag(account, FLAG_SHRUNK, false)  -- what exceeds from now on was not the node's doing
+  end
+  local held = '\0\0\0\0'
+  if mask > 0 then
+    take_cards(cards[node], mask, card_millis[slot])
+    held = pack_values('<I2I2', mask, card_millis[slot])
+    touched_cards[node] = true
+  end
+  if not touched[node] then
+    touched[node] = true
+    touched_nodes[#touched_nodes + 1] = node
+  end
+  taken[uid] = node
+  local done = #reserved_uids + 1
+  reserved_uids[done] = uid
+  reservations[2 * done - 1] = uid
+  reservations[2 * done] = node .. held .. tails[slot] .. account[#account - 1]
+  verdicts[position], chosen[position] = COMMITTED, node
+end
+
+local standing = read_fields(RESERVATIONS, uids)
+for position = 1, count do
+  local record, slot = standing[position], slots[position]
+  if record or taken[uids[position]] then
+    verdicts[position] = DUPLICATE
+    duplicates[#duplicates + 1] = record and record:sub(9, 16) or seq_bytes
+    chosen[position] = record and record:sub(1, 4) or taken[uids[position]]
+  else
+    local flat, node = wanted[slot] or open_slot(slot), first[position]
+    local verdict, evidence, asked, free = refusal(accounts[node], node, flat, slot)
+    if not verdict then
+      reserve(position, node, slot, evidence)
+    else
+      refuse_from(node)
+      local found = false
+      for rank = 1, alternates_each do
+        local other = alternate(position, rank)
+        if other == NO_NODE then
+          break
+        end
+        local again, mask = refusal(accounts[other], other, flat, slot)
+        if not again then
+          reserve(position, other, slot, mask)
+          found = true
+          break
+        end
+        refuse_from(other)
+      end
+      if not found then
+        verdicts[position], chosen[position] = verdict, node
+        conflicts[#conflicts + 1] = pack_values('<I4', position - 1) .. node .. pack_values('<I4i8i8', evidence, asked, free)
+      end
+    end
+  end
+end
+
+if #reserved_uids > 0 then
+  local records, changes = {}, {}
+  for i = 1, #touched_nodes do
+    local node = touched_nodes[i]
+    local account = accounts[node]
+    account[1] = seq
+    local record = write_account(account)
+    records[i], changes[2 * i - 1], changes[2 * i] = record, node, record
+  end
+  write_fields(ACCOUNTS, changes)
+  write_fields(RESERVATIONS, reservations)
+  local entry = {'n', concat(touched_nodes)}
+  entry[3], entry[5] = 'R', 'a'
+  entry[4], entry[6] = join_accounts(records)
+  append_cards(entry, touched_nodes, touched_cards, cards)
+  local now = call('TIME')
+  local deadline = now[1] * 1000 + floor(now[2] / 1000) + tonumber(ARGV[6])
+  call('HSET', PENDING, string.format('%d', seq), pack_values('<I8', deadline) .. concat(reserved_uids))
+  publish(seq, ARGV[2], entry)
+end
+
+local fresh, fresh_card_nodes, fresh_cards = {}, {}, {}
+for i = 1, #refusing_nodes do
+  fresh[i] = write_account(accounts[refusing_nodes[i]])
+  local used = ARGV[15] ~= '' and cards_of(refusing_nodes[i])
+  if used then
+    fresh_card_nodes[#fresh_card_nodes + 1] = refusing_nodes[i]
+    fresh_cards[#fresh_cards + 1] = pack_values(CARDS_FORMAT, unpack(used, 1, 16))
+  end
+end
+local fresh_resources, fresh_records = join_accounts(fresh)
+return {
+  #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts), concat(duplicates),
+  fresh_resources, concat(refusing_nodes), fresh_records, concat(fresh_card_nodes), concat(fresh_cards),
+}

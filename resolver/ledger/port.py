@@ -1,0 +1,134 @@
+"""What the resolver needs of a ledger. Redis keeps the real one; the model in resolver.core is another, for tests.
+
+Every operation is atomic on its shard and may be repeated: a second time it finds done what the first one did. All
+raise LedgerUnavailable when the ledger is away or is another than the one that was opened; then nothing, or all, was done.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.wire.columns import Uids
+from resolver.core.verdict import AccountRows, Decision, Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node to add or to change. `spec` is its NodeSpec message, `allocatable` in schema order."""
+
+    name: str
+    spec: bytes
+    allocatable: tuple[int, ...]
+    unschedulable: bool
+    cards: int
+
+
+class Upserted(NamedTuple):
+    """`overcommitted`: positions of nodes that have less than what is requested on them."""
+
+    seq: int
+    indexes: NDArray[np.uint32]
+    overcommitted: list[int]
+
+
+class Removed(NamedTuple):
+    """`missing`: positions of names that are not there. `uids`: pods whose reservations went with the nodes."""
+
+    uids: Uids
+    missing: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEntry:
+    """What one operation changed; applies to the state at `seq - 1`."""
+
+    seq: int
+    accounts: AccountRows
+    specs: tuple[tuple[int, bytes], ...] = ()  # index and NodeSpec message, of nodes new or changed
+    removed: tuple[int, ...] = ()
+    released: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A shard at one sequence number, without the nodes that are gone."""
+
+    seq: int
+    accounts: AccountRows
+    specs: dict[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservations:
+    """Rows of n reservations."""
+
+    uids: Uids
+    records: NDArray[Any]  # packing.reservation_dtype(resources)
+    assumed: NDArray[np.bool_]  # still under lease
+    resources: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """A shard whole, at one moment: what an audit looks at. Accounts of gone nodes are included."""
+
+    snapshot: Snapshot
+    reservations: Reservations
+
+
+class Ledger(Protocol):
+    """Operations name their shard; nodes and pods lie on shards as docs/architecture.md says."""
+
+    epoch: str
+    shards: int
+
+    async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
+        """Decide each proposal by itself, one after the other."""
+
+    async def release(self, shard: int, uids: Uids) -> int:
+        """Give back what the pods hold; those that hold nothing are passed over. Returns how many held something."""
+
+    async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
+        """End the lease of commits. Returns how many were still pending."""
+
+    async def reap(self, shard: int) -> int:
+        """Release what commits still hold whose lease is over. Returns the number of pods."""
+
+    async def lookup(self, shard: int, uids: Uids) -> NDArray[Any]:
+        """Fields node (NONE_U32: no reservation), seq, epoch for each UID."""
+
+    async def grant(self, worker: str) -> int:
+        """A new epoch, on every shard."""
+
+    async def upsert_nodes(self, shard: int, nodes: Sequence[NodeChange], expected: bytes = b"") -> Upserted | None:
+        """Names at most once each. `expected`: the spec the only node must have now; None where it has another."""
+
+    async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
+        """Nodes get nothing from here on; then what they hold is released."""
+
+    async def schema(self, names: Sequence[str] = ()) -> list[str]:
+        """Resource names by index, after appending those of `names` that are new."""
+
+    async def seq(self, shard: int) -> int:
+        """The number of the shard's last change."""
+
+    async def snapshot(self, shard: int) -> Snapshot:
+        """The shard's nodes at one moment."""
+
+    async def state(self, shard: int) -> ShardState:
+        """The shard whole, at one moment. Holds the ledger up for as long as it takes to read."""
+
+    def reservations(self, shard: int) -> AsyncIterator[Reservations]:
+        """All reservations in parts; made or released meanwhile: maybe. One may come twice."""
+
+    async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
+        """Entries after `after`, waiting up to `wait_ms` for the first. None where the window begins later: a gap."""
+
+    async def counts(self) -> tuple[int, int]:
+        """How many nodes and how many reservations there are."""
+
+    async def check(self) -> dict[str, str]:
+        """That the ledger is there and the same; facts about it (version, mode, persistence)."""

@@ -1,0 +1,139 @@
+"""Between hoss.v1's proposal and verdict messages and the values of resolver.core.
+
+A proposal is checked whole before anything is written: lengths, ranges, and that it belongs on its shard.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.errors import ColumnError, InvalidInput
+from hoss.model.fit import WHOLE_CARD_MILLI
+from hoss.model.resources import MAX_AMOUNT, PODS
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.account import CARD_SLOTS
+from hoss.wire.columns import I32, I64, NONE_U32, U16, U32, decode, decode_uids
+from resolver.core.verdict import MAX_BATCH_PODS, MAX_CANDIDATES, AccountRows, Decision, Proposal
+
+_MAX_NAME_BYTES = 253  # as Kubernetes' names
+
+
+def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_unchecked: bool) -> Proposal:
+    """Check a batch. `schema` is the number of resources there are. Raises InvalidInput that names the field."""
+    if batch.shard >= shards:
+        raise InvalidInput(f"{batch.shard} where the ledger has shards 0 to {shards - 1}", where="shard")
+    if not 0 < len(batch.worker.encode()) <= _MAX_NAME_BYTES:
+        raise InvalidInput(f"needs 1 to {_MAX_NAME_BYTES} bytes, has {len(batch.worker.encode())}", where="worker")
+    if batch.unchecked and not allow_unchecked:
+        raise InvalidInput("this resolver validates every proposal (allow_unchecked is off)", where="unchecked")
+    if max(batch.epoch, batch.snapshot_seq) > MAX_AMOUNT:
+        raise InvalidInput("the ledger counts to 2^53", where="epoch, snapshot_seq")
+    uids = decode_uids(batch.uids)
+    if not 0 < len(uids) <= MAX_BATCH_PODS:
+        raise InvalidInput(f"{len(uids)} pods where a batch has 1 to {MAX_BATCH_PODS}", where="uids")
+    priorities = decode(batch.priorities, I32, name="priorities")
+    slots = decode(batch.slots, U16, name="slots", rows=len(uids))
+    if not len(priorities) or int(slots.max()) >= len(priorities):
+        raise ColumnError(f"slot {int(slots.max())} where there are {len(priorities)}", where="slots")
+    return Proposal(
+        worker=batch.worker,
+        epoch=batch.epoch,
+        snapshot_seq=batch.snapshot_seq,
+        uids=uids,
+        slots=slots,
+        nodes=_candidates(batch, len(uids), shards),
+        requests=_requests(batch, len(priorities), schema),
+        priorities=priorities,
+        attempts=decode(batch.attempts, U16, name="attempts", rows=len(priorities)),
+        devices=_devices(batch, len(priorities)),
+        unchecked=batch.unchecked,
+    )
+
+
+def _candidates(batch: pb.ProposalBatch, pods: int, shards: int) -> NDArray[np.uint32]:
+    if not 0 < batch.candidates <= MAX_CANDIDATES:
+        raise InvalidInput(f"{batch.candidates} where a pod has 1 to {MAX_CANDIDATES}", where="candidates")
+    nodes = decode(batch.nodes, U32, name="nodes", rows=pods * batch.candidates).reshape(pods, batch.candidates)
+    if (nodes[:, 0] == NONE_U32).any():
+        raise ColumnError("a pod has no first candidate", where="nodes")
+    if shards > 1:
+        astray = nodes[(nodes % shards != batch.shard) & (nodes != NONE_U32)]
+        if len(astray):
+            raise ColumnError(f"node {astray[0]} is not on shard {batch.shard} of {shards}", where="nodes")
+    return nodes
+
+
+def _requests(batch: pb.ProposalBatch, slots: int, schema: int) -> NDArray[np.int64]:
+    if not PODS < batch.resources <= schema:
+        raise InvalidInput(f"{batch.resources} where the schema has {schema} and pods are counted", where="resources")
+    requests = decode(batch.requests, I64, name="requests", rows=slots * batch.resources).reshape(slots, -1)
+    if int(requests.min()) < 0 or int(requests.max()) > MAX_AMOUNT:
+        wrong = requests[(requests < 0) | (requests > MAX_AMOUNT)][0]
+        raise ColumnError(f"{wrong} is not between 0 and 2^53", where="requests")
+    if (requests[:, PODS] != 1).any():
+        raise ColumnError("every pod counts as one of the resource pods", where="requests")
+    return requests
+
+
+def _devices(batch: pb.ProposalBatch, slots: int) -> NDArray[np.uint16] | None:
+    if not batch.devices:
+        return None
+    devices = decode(batch.devices, U16, name="devices", rows=slots * 2).reshape(slots, 2)
+    count, milli = devices[:, 0], devices[:, 1]
+    good = (count == 0) | ((count <= CARD_SLOTS) & (milli > 0) & (milli <= WHOLE_CARD_MILLI))
+    if not good.all():
+        wrong = devices[~good][0].tolist()
+        raise ColumnError(
+            f"{wrong} where count is up to {CARD_SLOTS} and milli 1 to {WHOLE_CARD_MILLI}", where="devices"
+        )
+    return devices if count.any() else None
+
+
+def verdict_message(batch_id: int, shard: int, decision: Decision) -> pb.VerdictBatch:
+    """The answer to a proposal that was decided."""
+    message = pb.VerdictBatch(
+        batch_id=batch_id,
+        shard=shard,
+        seq=decision.seq,
+        verdicts=decision.verdicts.tobytes(),
+        nodes=decision.nodes.tobytes(),
+        duplicate_seqs=decision.duplicate_seqs.tobytes(),
+        conflicts=[
+            pb.Conflict(position=position, node=node, resource=resource, asked=asked, free=free)
+            for position, node, resource, asked, free in decision.conflicts.tolist()
+        ],
+    )
+    if decision.fresh.indexes:
+        message.fresh.CopyFrom(accounts_message(decision.fresh))
+    return message
+
+
+def accounts_message(rows: AccountRows) -> pb.Accounts:
+    """Account rows as messages carry them."""
+    return pb.Accounts(
+        resources=rows.resources,
+        indexes=rows.indexes,
+        records=rows.records,
+        card_indexes=rows.card_indexes,
+        cards=rows.cards,
+    )
+
+
+def reservation_chunk(shard: int, uids: Any, records: NDArray[Any], assumed: NDArray[np.bool_]) -> pb.ReservationChunk:
+    """Reservations as columns, without schema and names."""
+    requests = np.ascontiguousarray(records["requests"])
+    return pb.ReservationChunk(
+        shard=shard,
+        uids=np.ascontiguousarray(uids).tobytes(),
+        nodes=records["node"].tobytes(),
+        seqs=records["seq"].tobytes(),
+        epochs=records["epoch"].tobytes(),
+        priorities=records["priority"].tobytes(),
+        attempts=records["attempt"].tobytes(),
+        card_masks=records["card_mask"].tobytes(),
+        card_millis=records["card_milli"].tobytes(),
+        resources=requests.shape[1],
+        requests=requests.tobytes(),
+        assumed=assumed.astype(np.uint8).tobytes(),
+    )

@@ -1,0 +1,86 @@
+"""The Propose stream: proposals in, verdicts out as they come, whatever becomes of the ledger meanwhile."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.model.resources import BASE_RESOURCES
+from hoss.v1 import resolver_pb2 as pb
+from resolver.availability import Availability
+from resolver.committer import Committer
+from resolver.ledger.port import Ledger
+from resolver.proposals import read_proposal, verdict_message
+
+_RETRY_AFTER_MS = 250
+
+# Proposals of one stream under way at once; the rest wait unread, and gRPC holds the sender up.
+_STREAM_WINDOW = 64
+
+
+class Proposing:
+    """Answers every batch: decided, invalid, or unavailable. Never ends a stream because of one batch."""
+
+    def __init__(
+        self, ledger: Ledger, committers: Sequence[Committer], availability: Availability, *, allow_unchecked: bool
+    ) -> None:
+        self._ledger = ledger
+        self._committers = committers
+        self._availability = availability
+        self._allow_unchecked = allow_unchecked
+        self._schema = len(BASE_RESOURCES)
+        self.counters: Counter[str] = Counter()
+
+    async def serve(self, batches: AsyncIterator[pb.ProposalBatch]) -> AsyncIterator[pb.VerdictBatch]:
+        """Verdicts in the order they are reached."""
+        answers: asyncio.Queue[pb.VerdictBatch | None] = asyncio.Queue()
+        window = asyncio.Semaphore(_STREAM_WINDOW)
+        under_way: set[asyncio.Task[None]] = set()
+
+        async def answer(batch: pb.ProposalBatch) -> None:
+            try:
+                answers.put_nowait(await self.answer(batch))
+            finally:
+                window.release()
+
+        async def read() -> None:
+            async for batch in batches:
+                await window.acquire()
+                task = asyncio.ensure_future(answer(batch))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            await asyncio.gather(*under_way)
+            answers.put_nowait(None)
+
+        reader = asyncio.ensure_future(read())
+        reader.add_done_callback(lambda _: answers.put_nowait(None))  # the sender broke off: end as well
+        try:
+            while (message := await answers.get()) is not None:
+                yield message
+        finally:
+            for task in (reader, *under_way):
+                task.cancel()
+
+    async def answer(self, batch: pb.ProposalBatch) -> pb.VerdictBatch:
+        """The answer to one batch."""
+        if self._availability.problem:
+            return self._unavailable(batch, self._availability.problem)
+        try:
+            if batch.resources > self._schema:
+                self._schema = len(await self._ledger.schema())
+            proposal = read_proposal(
+                batch, shards=self._ledger.shards, schema=self._schema, allow_unchecked=self._allow_unchecked
+            )
+            decision = await self._committers[batch.shard].decide(proposal)
+        except InvalidInput as exc:
+            self.counters["invalid"] += 1
+            return pb.VerdictBatch(batch_id=batch.batch_id, shard=batch.shard, invalid=str(exc))
+        except LedgerUnavailable as exc:
+            return self._unavailable(batch, str(exc))
+        return verdict_message(batch.batch_id, batch.shard, decision)
+
+    def _unavailable(self, batch: pb.ProposalBatch, problem: str) -> pb.VerdictBatch:
+        self.counters["unavailable"] += 1
+        return pb.VerdictBatch(
+            batch_id=batch.batch_id, shard=batch.shard, unavailable=problem, retry_after_ms=_RETRY_AFTER_MS
+        )

@@ -1,0 +1,237 @@
+"""The resolver's gRPC service: checks requests, finds the shard, asks the ledger."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import grpc.aio
+import numpy as np
+
+from hoss import __version__
+from hoss.client.errors import refuse
+from hoss.errors import InvalidInput, LedgerUnavailable, NotFound
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.v1.resolver_pb2_grpc import ResolverServicer
+from hoss.wire.columns import NONE_U32, U32, U64, decode, decode_uids
+from resolver.availability import Availability
+from resolver.feed import ShardFeed
+from resolver.ledger.port import Ledger, NodeChange
+from resolver.nodes import check_nodes, node_change, shard_of
+from resolver.proposals import reservation_chunk
+from resolver.proposing import Proposing
+from resolver.reading import audit_ledger, list_nodes
+
+_CORDON_ATTEMPTS = 10
+_FEED_BUFFER = 8
+
+Context = grpc.aio.ServicerContext
+ReplyT = TypeVar("ReplyT")
+Handler = Callable[[Any, Any, Context[Any, Any]], Awaitable[ReplyT]]
+
+
+def _answering(handler: Handler[ReplyT]) -> Handler[ReplyT]:
+    """Turns the errors that a client may see into statuses."""
+
+    @wraps(handler)
+    async def answer(self: Any, request: Any, context: Context[Any, Any]) -> ReplyT:
+        try:
+            return await handler(self, request, context)
+        except (InvalidInput, LedgerUnavailable) as exc:
+            await refuse(context, exc)
+
+    return answer
+
+
+class ResolverService(ResolverServicer):
+    """Stateless but for the feed's ring and counters."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        feeds: list[ShardFeed],
+        proposing: Proposing,
+        availability: Availability,
+        counters: Callable[[], Counter[str]],
+    ) -> None:
+        self._ledger = ledger
+        self._feeds = feeds
+        self._proposing = proposing
+        self._availability = availability
+        self._counters = counters
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    async def Propose(  # noqa: N802 - gRPC's names, here and below
+        self,
+        request_iterator: Any,
+        context: Any,  # noqa: ARG002
+    ) -> AsyncIterator[pb.VerdictBatch]:
+        async for message in self._proposing.serve(request_iterator):
+            yield message
+
+    async def Feed(self, request: pb.FeedRequest, context: Any) -> AsyncIterator[pb.FeedMessage]:  # noqa: N802, ARG002
+        resume = {position.shard: position.seq for position in request.resume}
+        if request.ledger_epoch != self._ledger.epoch:
+            resume = {}
+        messages: asyncio.Queue[pb.FeedMessage] = asyncio.Queue(_FEED_BUFFER)
+
+        async def copy(shard: int) -> None:
+            async for message in self._feeds[shard].follow(resume.get(shard)):
+                await messages.put(message)
+
+        copying = [asyncio.ensure_future(copy(shard)) for shard in range(self._ledger.shards)]
+        try:
+            while True:
+                yield await messages.get()
+        finally:
+            for task in copying:
+                task.cancel()
+
+    @_answering
+    async def GrantEpoch(self, request: pb.GrantEpochRequest, context: Any) -> pb.GrantEpochReply:  # noqa: N802, ARG002
+        if not request.worker:
+            raise InvalidInput("is empty", where="worker")
+        return pb.GrantEpochReply(epoch=await self._ledger.grant(request.worker))
+
+    # -- reservations -------------------------------------------------------------------------------------------------
+
+    @_answering
+    async def Lookup(self, request: pb.LookupRequest, context: Any) -> pb.LookupReply:  # noqa: N802, ARG002
+        uids = decode_uids(request.uids)
+        nodes = np.full(len(uids), NONE_U32, U32)
+        seqs, epochs = np.zeros(len(uids), U64), np.zeros(len(uids), U64)
+        for shard in range(self._ledger.shards):
+            found = await self._ledger.lookup(shard, uids)
+            held = found["node"] != NONE_U32
+            nodes[held], seqs[held], epochs[held] = found["node"][held], found["seq"][held], found["epoch"][held]
+        return pb.LookupReply(nodes=nodes.tobytes(), seqs=seqs.tobytes(), epochs=epochs.tobytes())
+
+    @_answering
+    async def Confirm(self, request: pb.ConfirmRequest, context: Any) -> pb.ConfirmReply:  # noqa: N802, ARG002
+        confirmed = 0
+        for commits in request.commits:
+            self._check_shard(commits.shard)
+            confirmed += await self._ledger.confirm(commits.shard, decode(commits.seqs, U64, name="seqs"))
+        return pb.ConfirmReply(confirmed=confirmed)
+
+    @_answering
+    async def Release(self, request: pb.ReleaseRequest, context: Any) -> pb.ReleaseReply:  # noqa: N802, ARG002
+        uids, released = decode_uids(request.uids), 0
+        nodes = decode(request.nodes, U32, name="nodes", rows=len(uids)) if request.nodes else None
+        for shard in range(self._ledger.shards):
+            here = uids if nodes is None else uids[nodes % self._ledger.shards == shard]
+            if len(here):
+                released += await self._ledger.release(shard, here)
+        return pb.ReleaseReply(released=released)
+
+    async def ListReservations(  # noqa: N802
+        self, request: pb.ListReservationsRequest, context: Any
+    ) -> AsyncIterator[pb.ReservationChunk]:
+        try:
+            if not request.all_shards:
+                self._check_shard(request.shard)
+            for shard in range(self._ledger.shards) if request.all_shards else (request.shard,):
+                async for chunk in self._reservations(shard):
+                    yield chunk
+        except (InvalidInput, LedgerUnavailable) as exc:
+            await refuse(context, exc)
+
+    async def _reservations(self, shard: int) -> AsyncIterator[pb.ReservationChunk]:
+        named: set[int] = set()
+        schema = await self._ledger.schema()
+        names = {
+            i: common_pb2.NodeSpec.FromString(s).name for i, s in (await self._ledger.snapshot(shard)).specs.items()
+        }
+        async for part in self._ledger.reservations(shard):
+            chunk = reservation_chunk(shard, part.uids, part.records, part.assumed)
+            if not named:
+                chunk.schema.extend(schema)
+            for index in set(np.unique(part.records["node"]).tolist()) - named:
+                named.add(index)
+                chunk.node_names.add(index=index, name=names.get(index, ""))
+            yield chunk
+
+    def _check_shard(self, shard: int) -> None:
+        if shard >= self._ledger.shards:
+            raise InvalidInput(f"{shard} where the ledger has shards 0 to {self._ledger.shards - 1}", where="shard")
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    @_answering
+    async def UpsertNodes(self, request: pb.UpsertNodesRequest, context: Any) -> pb.UpsertNodesReply:  # noqa: N802, ARG002
+        check_nodes(request.nodes)
+        offered = dict.fromkeys(amount.resource for node in request.nodes for amount in node.allocatable)
+        schema = await self._ledger.schema(list(offered))
+        indexes = np.zeros(len(request.nodes), U32)
+        overcommitted: list[str] = []
+        shards = np.array([shard_of(node.name, self._ledger.shards) for node in request.nodes], np.int64)
+        for shard in np.unique(shards).tolist():
+            positions = np.flatnonzero(shards == shard)
+            changes = [node_change(request.nodes[position], schema) for position in positions.tolist()]
+            upserted = await self._ledger.upsert_nodes(shard, changes)
+            if upserted is not None:
+                indexes[positions] = upserted.indexes
+                overcommitted.extend(changes[position].name for position in upserted.overcommitted)
+        return pb.UpsertNodesReply(indexes=indexes.tolist(), overcommitted=sorted(overcommitted))
+
+    @_answering
+    async def RemoveNodes(self, request: pb.RemoveNodesRequest, context: Any) -> pb.RemoveNodesReply:  # noqa: N802, ARG002
+        by_shard: dict[int, list[str]] = {}
+        for name in dict.fromkeys(request.names):
+            by_shard.setdefault(shard_of(name, self._ledger.shards), []).append(name)
+        reply = pb.RemoveNodesReply()
+        for shard, names in by_shard.items():
+            removed = await self._ledger.remove_nodes(shard, names)
+            reply.released_uids += removed.uids.tobytes()
+            reply.not_found.extend(names[position] for position in removed.missing)
+        return reply
+
+    @_answering
+    async def CordonNode(self, request: pb.CordonNodeRequest, context: Any) -> pb.CordonNodeReply:  # noqa: N802, ARG002
+        shard = shard_of(request.name, self._ledger.shards)
+        schema = await self._ledger.schema()
+        for _ in range(_CORDON_ATTEMPTS):
+            node = await self._find(request.name, shard)
+            was = node.SerializeToString(deterministic=True)
+            node.unschedulable = request.unschedulable
+            change: NodeChange = node_change(node, schema)
+            if await self._ledger.upsert_nodes(shard, [change], expected=was) is not None:
+                return pb.CordonNodeReply(node=node)
+        raise LedgerUnavailable(f"node {request.name} changes faster than it can be cordoned; try again")
+
+    async def _find(self, name: str, shard: int) -> common_pb2.NodeSpec:
+        for spec in (await self._ledger.snapshot(shard)).specs.values():
+            node = common_pb2.NodeSpec.FromString(spec)
+            if node.name == name:
+                return node
+        raise NotFound(f"there is no node {name!r}", where="name")
+
+    @_answering
+    async def ListNodes(self, request: pb.ListNodesRequest, context: Any) -> pb.ListNodesReply:  # noqa: N802, ARG002
+        return await list_nodes(self._ledger, request.names, request.label_selector)
+
+    # -- about itself -------------------------------------------------------------------------------------------------
+
+    @_answering
+    async def Audit(self, request: pb.AuditRequest, context: Any) -> pb.AuditReply:  # noqa: N802, ARG002
+        return await audit_ledger(self._ledger)
+
+    async def GetStatus(self, request: pb.ResolverStatusRequest, context: Any) -> pb.ResolverStatus:  # noqa: N802, ARG002
+        status = pb.ResolverStatus(
+            version=__version__,
+            ledger_epoch=self._ledger.epoch,
+            shards=self._ledger.shards,
+            problem=self._availability.problem,
+            counters=dict(self._counters()),
+            redis=self._availability.facts,
+        )
+        try:
+            if not status.problem:
+                status.nodes, status.reservations = await self._ledger.counts()
+        except LedgerUnavailable as exc:
+            status.problem = str(exc)
+        status.serving = not status.problem
+        return status
