@@ -1,7 +1,8 @@
 """The Alibaba GPU cluster trace ("openb", clusterdata cluster-trace-gpu-v2023) as nodes and pods.
 
-Nodes: sn, cpu_milli, memory_mib, gpu (cards), model (of the cards). Pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli (below 1000: a
-share of one card), gpu_spec (card models allowed, separated by |, empty for any), qos, and times in seconds.
+Nodes: sn, cpu_milli, memory_mib, gpu (cards), model (of the cards). Pods: name, cpu_milli, memory_mib, num_gpu,
+gpu_milli (below 1000: a share of one card), gpu_spec (card models allowed, separated by |, empty for any), qos, and
+times in seconds.
 """
 
 import csv

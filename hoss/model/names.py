@@ -30,7 +30,7 @@ def _is_label_value(value: str) -> bool:
 
 
 def check_key(key: object, path: str) -> str:
-    """A label, taint or resource name: an optional DNS prefix and a slash, then at most 63 letters, digits, - _ and dots."""
+    """The key of a label or taint, or a resource's name: an optional DNS prefix and a slash, then 63 characters at most."""
     if not isinstance(key, str):
         raise wrong_type(key, "a string", path)
     if not _is_qualified(key):

@@ -29,7 +29,7 @@ _SIGNALS_WITHOUT_RESOURCE = (
 
 @dataclass(frozen=True, slots=True)
 class NodeReservations:
-    """What nodes keep from pods, spelled as in the kubelet's configuration. Quantities by resource or eviction signal."""
+    """What nodes keep from pods, as the kubelet's configuration spells it: quantities by resource or eviction signal."""
 
     kube_reserved: Mapping[str, str] = field(default_factory=dict)
     system_reserved: Mapping[str, str] = field(default_factory=dict)

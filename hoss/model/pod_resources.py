@@ -1,7 +1,7 @@
 """What a pod's manifest says about resources: read, checked, and defaulted as the API server does.
 
-Refused are what the ledger cannot hold or a node never grant: negative requests, amounts beyond 2^53, fractions of an extended resource,
-requests above their limit, and hugepages whose request is not their limit.
+Refused is what the ledger cannot hold or a node never grant: negative requests, amounts beyond 2^53, fractions of an
+extended resource, requests above their limit, and hugepages whose request is not their limit.
 """
 
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ def read_pod_resources(spec: Object, path: str) -> PodResources:
 
 
 def as_bound(resources: PodResources, status: Object) -> PodResources:
-    """The same once a node runs it: a container that reports resources takes the largest of what was asked, allocated and is in use.
+    """The same once a node runs it: a container that reports resources takes the largest of asked, allocated and used.
 
     What was asked does not count while the node calls a resize infeasible (KEP-1287).
     """

@@ -1,8 +1,8 @@
 """Kubernetes quantities ("500m", "2Gi", "1e3"): exact numbers with the notation they were written in.
 
-The grammar is that of apimachinery's `resource.Quantity`: sign, digits, a fraction, and a suffix. Digits may be missing, which means
-zero. The finest step is one billionth; what is finer is rounded away from zero, so that asking for something never
-becomes asking for nothing. Numbers with a binary suffix stop at 2^63 - 1.
+The grammar is that of apimachinery's `resource.Quantity`: sign, digits, a fraction, and a suffix. Digits may be
+missing, which means zero. The finest step is one billionth; what is finer is rounded away from zero, so that asking
+for something never becomes asking for nothing. Numbers with a binary suffix stop at 2^63 - 1.
 """
 
 import re

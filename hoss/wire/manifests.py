@@ -53,8 +53,8 @@ def read_manifest(
 ) -> Manifest:
     """Read a manifest; `where` (a file's name) begins every error and warning.
 
-    Equal pod templates come out as one object. Raises InvalidInput naming the document, the field's path or line and column, the
-    value and what would be right: for anything that cannot be accepted, and for a name or UID that stands twice.
+    Equal pod templates come out as one object. Raises InvalidInput for anything that cannot be accepted, and for a name
+    or UID that stands twice, naming the document, the field's path or line and column, the value and what would be right.
     """
     reader = _Reader(reservations, generate_suffix)
     for place, value in _documents(_decode(data, where), where):

@@ -1,7 +1,7 @@
 """YAML documents as Kubernetes reads them, built from the parser's events without recursion.
 
-PyYAML's own loaders are not used: they recurse in C (50,000 brackets end the process), let a key stand twice in a mapping, turn
-dates into objects, and know no bound for what aliases make of a few lines.
+PyYAML's own loaders are not used: they recurse in C (50,000 brackets end the process), let a key stand twice in a
+mapping, turn dates into objects, and know no bound for what aliases make of a few lines.
 """
 
 from collections.abc import Iterator
