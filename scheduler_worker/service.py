@@ -1,6 +1,7 @@
 """The worker's pipeline: work in, placed in slices, proposed, answered. While verdicts are awaited it places on."""
 
 import asyncio
+import contextlib
 import time
 
 from hoss.errors import InvalidInput
@@ -33,6 +34,7 @@ class WorkerService:
         self._unchecked = unchecked
         self._epoch = 0
         self._wake = asyncio.Event()
+        self._answered = asyncio.Event()
         self._busy_seconds = 0.0
         self._micros_per_pod = 0.0
 
@@ -99,6 +101,7 @@ class WorkerService:
             pods = len(proposal.uids) // UID_BYTES
             in_force = self._scheduler.settle(verdict.batch_id, messages.verdicts(verdict, pods))
         self._busy_seconds += time.thread_time() - started
+        self._answered.set()
         self._send_outcomes()
         if in_force:
             self._wake.set()
@@ -113,7 +116,8 @@ class WorkerService:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self.ready and self._slice():
+            if self.ready and self._slice():
+                self._wake.set()  # there may be more
                 await asyncio.sleep(0)
 
     async def expire(self) -> None:
@@ -129,8 +133,10 @@ class WorkerService:
         self._scheduler.drain()
         self._send_outcomes()
         deadline = time.monotonic() + patience_seconds
-        while not self._scheduler.idle and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        while not self._scheduler.idle and (left := deadline - time.monotonic()) > 0:
+            self._answered.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), left)
         self._link.end_stream()
 
     # Within

@@ -60,13 +60,9 @@ class CardLayers:
 def pods_that_fit(used: NDArray[np.uint16], devices: DeviceRequest) -> NDArray[np.int64]:
     """How many pods with these devices the cards of each node still take, one after the other: (n,).
 
-    `used` is (n, 16). Where a pod wants shares of several cards at once the count stops at 1: how many more
-    fit depends on how the first ones spread, so they are to be placed one at a time.
+    `used` is (n, 16). For whole cards or a share of one; for shares of several cards at once it would depend on how the
+    first pods spread.
     """
     free = np.maximum(WHOLE_CARD_MILLI - used.astype(np.int64), 0)
-    per_card = free // max(devices.milli, 1)
-    if devices.milli == WHOLE_CARD_MILLI or devices.count == 1:
-        pods: NDArray[np.int64] = per_card.sum(axis=1) // max(devices.count, 1)
-    else:
-        pods = ((per_card > 0).sum(axis=1) >= devices.count).astype(np.int64)
+    pods: NDArray[np.int64] = (free // max(devices.milli, 1)).sum(axis=1) // max(devices.count, 1)
     return pods

@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.resources import PODS, ResourceSchema
 
@@ -27,6 +28,11 @@ class Demand:
     def devices(self) -> DeviceRequest | None:
         """Cards asked for."""
         return self.spec.devices
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether room for one pod tells how many more of them fit: not so for shares of several cards at once."""
+        return self.devices is None or self.devices.count == 1 or self.devices.milli == WHOLE_CARD_MILLI
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ class RunPlacer:
         left = count
         while left:
             ranking.refresh()
-            nodes, spare = self._best(ranking) if left <= _POD_BY_POD else self._select(ranking, left)
+            singly = left <= _POD_BY_POD or not ranking.demand.foreseeable
+            nodes, spare = self._best(ranking) if singly else self._select(ranking, left)
             if not len(nodes):
                 break
             masks = self._cache.assume(nodes, ranking.demand)
