@@ -30,10 +30,11 @@ class Admission:
 
     async def submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:
         """Raises InvalidInput, AlreadyExists or LedgerUnavailable; then nothing of the message was accepted."""
-        return self.reply(await self.begin(message))
+        # A client that goes away while its message is being written does not stop the write.
+        return self.reply(await asyncio.shield(self.begin(message)))
 
     def begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
-        """Check a message and take its names, at once; the future is done when it is durable.
+        """Check a message and take its names, at once; the future is done when it is durable. Shield it from cancellation.
 
         Raises InvalidInput or AlreadyExists. A message whose request id is known yields the submission it made then.
         """
@@ -46,15 +47,14 @@ class Admission:
                 done.set_result(known)
                 return done
             if key in self._under_way:
-                return asyncio.shield(self._under_way[key])
+                return self._under_way[key]
         order = read_order(message)
         submission = self._registry.accept(order, self._runtime.now_ms())
         message.request_id = order.request_id
         written = loop.create_task(self._write(submission, message))
         written.add_done_callback(_mark_seen)
         self._under_way[submission.key] = written
-        # A client that goes away while its message is being written does not stop the write.
-        return asyncio.shield(written)
+        return written
 
     def reply(self, submission: Submission) -> pb.SubmitReply:
         """What a submission is answered with, however often."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from dispatcher.audit import Asked
 from dispatcher.confirmations import Confirmations
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine
@@ -25,7 +26,7 @@ _MAX_DELAY_SECONDS = 2.0
 AnswerT = TypeVar("AnswerT")
 
 
-class Link(Protocol):
+class Link(Asked, Protocol):
     """One worker's stream, as the runtime writes to it. Nothing here blocks or fails; a dead stream swallows it."""
 
     def send(self, instruction: m.SendWork | m.Welcome | m.SendDrain) -> None:

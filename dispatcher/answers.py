@@ -1,0 +1,175 @@
+"""What clients ask about pods, jobs and workers, answered from the columns. Reads only."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.membership import Worker
+from dispatcher.core.podsets import PodSet
+from dispatcher.core.podtable import Phase, Rows
+from dispatcher.nodes import NodeNames
+from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput
+from hoss.model.label_selector import parse_label_selector
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import NONE_U16, NONE_U32
+from hoss.wire.convert import labels_to_proto, template_to_proto
+
+DEFAULT_PAGE_PODS = 500
+MAX_PAGE_PODS = 10_000
+
+
+class Answers:
+    """Builds replies."""
+
+    def __init__(self, runtime: Runtime, names: NodeNames) -> None:
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self._registry = runtime.machine.registry
+        self._names = names
+
+    def pod(self, row: int, *, detail: bool = False) -> pb.PodInfo:
+        """The pod in a row; with `detail` its template too."""
+        pods, pod_set = self._registry.pods, self._registry.set_of(row)
+        template_id = int(pods.template[row])
+        phase = Phase(int(pods.phase[row]))
+        worker = int(pods.worker[row])
+        destination = self._machine.routing.destination(int(self._registry.templates.lane[template_id]))
+        info = pb.PodInfo(
+            uid=pods.uid[row].tobytes(),
+            namespace=self._registry.namespace_of(row),
+            name=pod_set.pod_name(row),
+            job=pod_set.name,
+            phase=pb.PodPhase.Name(phase),
+            node=self._names.get(int(pods.node[row])) if phase is Phase.BOUND else "",
+            worker="" if worker == NONE_U16 else self._machine.members.numbered(worker).name,
+            attempts=int(pods.attempts[row]),
+            reason=self._reason(row, phase, destination.problem),
+            submitted_unix_ms=pod_set.submission.submitted_ms,
+            phase_since_unix_ms=int(pods.since_ms[row]),
+            rule=destination.rule.name if destination.rule else "",
+        )
+        if detail:
+            info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))
+        return info
+
+    def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsReply:
+        """One page, by row. Deleted pods are listed only when their phase is asked for. Raises InvalidInput."""
+        rows = self._matching(request)
+        if request.page_token:
+            if not request.page_token.isdecimal():
+                raise InvalidInput(f"{request.page_token!r} is not from an earlier reply", where="page_token")
+            rows = rows[np.searchsorted(rows, int(request.page_token)) :]
+        limit = min(request.limit or DEFAULT_PAGE_PODS, MAX_PAGE_PODS)
+        return pb.ListPodsReply(
+            pods=[self.pod(row) for row in rows[:limit].tolist()],
+            next_page_token=str(rows[limit]) if len(rows) > limit else "",
+        )
+
+    def jobs(self, namespace: str) -> pb.ListJobsReply:
+        """Jobs with their pods counted by phase."""
+        jobs = (j for j in self._registry.directory.jobs() if j.submission.durable and namespace in {"", j.namespace})
+        return pb.ListJobsReply(jobs=[self._job(job) for job in jobs])
+
+    def worker(self, worker: Worker) -> pb.WorkerInfo:
+        """One worker."""
+        return pb.WorkerInfo(
+            name=worker.name,
+            labels=labels_to_proto(sorted(worker.labels.items())),
+            state=worker.state.value,
+            epoch=worker.epoch,
+            outstanding=worker.outstanding,
+            window=worker.window,
+            bound=worker.bound,
+            conflicts=worker.vitals.conflicts,
+            unschedulable=worker.unschedulable,
+            busy_seconds=worker.vitals.busy_seconds,
+            last_seen_ms_ago=int((self._runtime.now() - worker.last_seen) * 1000),
+            micros_per_pod=worker.vitals.micros_per_pod,
+        )
+
+    def workers(self) -> pb.ListWorkersReply:
+        """All of them, by name."""
+        by_name = sorted(self._machine.members, key=lambda worker: worker.name)
+        return pb.ListWorkersReply(workers=[self.worker(worker) for worker in by_name])
+
+    def status(self, version: str) -> pb.DispatcherStatus:
+        """Counts, and what is wrong."""
+        counts = self._registry.pods.count_by_phase()
+        return pb.DispatcherStatus(
+            version=version,
+            pods_by_phase={phase.name: int(counts[phase]) for phase in Phase if phase is not Phase.ABSENT},
+            jobs=sum(1 for job in self._registry.directory.jobs() if job.submission.durable),
+            revision=self._machine.log.revision,
+            uptime_ms=int((self._runtime.now() - self._runtime.started_at) * 1000),
+            problems=self._problems(),
+            counters={name: int(value) for name, value in self._machine.counters.items()},
+        )
+
+    def bound(self) -> tuple[bytes, bytes]:
+        """UIDs and node indexes of all bound pods, as columns."""
+        pods = self._registry.pods
+        rows = np.flatnonzero(pods.phase[: pods.size] == Phase.BOUND)
+        return pods.uid[rows].tobytes(), pods.node[rows].astype("<u4").tobytes()
+
+    def _reason(self, row: int, phase: Phase, problem: str) -> str:
+        if phase is Phase.QUEUED and problem:
+            return problem
+        if phase is Phase.BOUND:
+            return ""
+        return self._registry.reasons.texts[int(self._registry.pods.reason[row])]
+
+    def _matching(self, request: pb.ListPodsRequest) -> Rows:
+        pods, size = self._registry.pods, self._registry.pods.size
+        unasked = {Phase.ABSENT, Phase.DELETED}
+        phases = [int(phase) for phase in request.phases] or [int(p) for p in Phase if p not in unasked]
+        wanted: NDArray[np.bool_] = np.isin(pods.phase[:size], phases) & (pods.phase[:size] != Phase.ABSENT)
+        if request.node:
+            index = self._names.index_of(request.node)
+            wanted &= pods.node[:size] == (NONE_U32 if index is None else index)
+            wanted &= pods.phase[:size] == Phase.BOUND
+        if request.job:
+            of_job = np.zeros(size, np.bool_)
+            for job in self._jobs_named(request.namespace, request.job):
+                of_job[job.rows] = True
+            wanted &= of_job
+        selector = parse_label_selector(request.label_selector, where="label_selector")
+        if request.namespace or selector:
+            templates = np.unique(pods.template[:size][wanted]).tolist()
+            chosen = [i for i in templates if request.namespace in {"", self._registry.templates.kind(i).namespace}]
+            if selector:
+                labels = {i: dict(self._registry.templates.template(i).spec.labels) for i in chosen}
+                chosen = [i for i in chosen if all(requirement.matches(labels[i]) for requirement in selector)]
+            wanted &= np.isin(pods.template[:size], chosen)
+        return np.flatnonzero(wanted).astype(np.uint32)
+
+    def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
+        return (j for j in self._registry.directory.jobs() if j.name == name and namespace in {"", j.namespace})
+
+    def _job(self, job: PodSet) -> pb.JobInfo:
+        counts = np.bincount(self._registry.pods.phase[job.rows], minlength=len(Phase)).tolist()
+        return pb.JobInfo(
+            namespace=job.namespace,
+            name=job.name,
+            kind=job.kind,
+            replicas=job.count,
+            bound=counts[Phase.BOUND],
+            queued=counts[Phase.QUEUED] + counts[Phase.BACKOFF] + counts[Phase.SCHEDULING],
+            unschedulable=counts[Phase.UNSCHEDULABLE],
+            failed=counts[Phase.FAILED],
+            deleted=counts[Phase.DELETED],
+            submitted_unix_ms=job.submission.submitted_ms,
+        )
+
+    def _problems(self) -> list[str]:
+        problems = list(self._runtime.problems.values())
+        waiting: dict[str, int] = {}
+        for lane in self._machine.queues.active.lanes():
+            problem = self._machine.routing.destination(lane).problem
+            if problem:
+                waiting[problem] = waiting.get(problem, 0) + self._machine.queues.active.count(lane)
+        problems += [f"{problem}; {pods} pods wait" for problem, pods in sorted(waiting.items())]
+        fencing = [worker.name for worker in self._machine.members if worker.unfenced is not None]
+        problems += [f"worker {name} is lost and not fenced yet; its pods wait for that" for name in sorted(fencing)]
+        return problems
