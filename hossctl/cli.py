@@ -29,7 +29,7 @@ COMMANDS = {
     "status": ("local", "What runs, how it does, and what waits for what."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
     "get": ("get", "List pods, nodes, workers, jobs or reservations."),
-    "describe": ("describe", "One pod, node, worker or job in full."),
+    "describe": ("get", "One pod, node, worker or job in full."),
     "delete": ("change", "Delete pods or jobs; what they held is free again."),
     "cordon": ("change", "Give a node or worker nothing more; it keeps what it has."),
     "uncordon": ("change", "Give a node or worker work again."),

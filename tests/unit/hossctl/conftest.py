@@ -1,0 +1,155 @@
+"""The command line in one process, with a dispatcher and a resolver that remember what they were told."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hoss.errors import NotFound
+from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
+from hossctl import endpoints
+from hossctl.cli import app
+
+
+@dataclass
+class FakeDispatcher:
+    """Answers from lists; `submitted` holds every accepted message."""
+
+    pods: list[dispatcher_pb2.PodInfo] = field(default_factory=list)
+    jobs: list[dispatcher_pb2.JobInfo] = field(default_factory=list)
+    workers: list[dispatcher_pb2.WorkerInfo] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    submitted: list[dispatcher_pb2.SubmitRequest] = field(default_factory=list)
+    fails_with: Exception | None = None
+
+    async def close(self) -> None: ...
+
+    async def submit(self, request):
+        self._maybe_fail()
+        self.submitted.append(request)
+        return dispatcher_pb2.SubmitReply(request_id=request.request_id)
+
+    async def get_pod(self, namespace="", name="", *, uid=b""):
+        for pod in self.pods:
+            if (pod.namespace, pod.name) == (namespace, name) or (uid and pod.uid == uid):
+                return pod
+        raise NotFound(f"pod {namespace}/{name} is not there")
+
+    async def list_pods(self, namespace="", *, job="", phases=(), node="", label_selector="") -> AsyncIterator[Any]:
+        self._maybe_fail()
+        for pod in self.pods:
+            wanted = namespace in ("", pod.namespace) and (not phases or pod.phase in phases)
+            if wanted and job in ("", pod.job) and node in ("", pod.node):
+                yield pod
+
+    async def list_jobs(self, namespace=""):
+        return [job for job in self.jobs if namespace in ("", job.namespace)]
+
+    async def list_workers(self):
+        return self.workers
+
+    async def delete(self, namespace="", *, pods=(), jobs=(), uids=b""):
+        there = [pod.name for pod in self.pods]
+        missing = [name for name in pods if name not in there]
+        return dispatcher_pb2.DeleteReply(deleted_pods=len(pods) - len(missing), not_found=missing)
+
+    async def set_worker_state(self, name, state):
+        for worker in self.workers:
+            if worker.name == name:
+                worker.state = state
+                return worker
+        raise NotFound(f"no worker {name!r}")
+
+    async def status(self):
+        self._maybe_fail()
+        return dispatcher_pb2.DispatcherStatus(version="1", pods_by_phase={"BOUND": 3}, problems=self.problems)
+
+    def _maybe_fail(self):
+        if self.fails_with is not None:
+            raise self.fails_with
+
+
+@dataclass
+class FakeResolver:
+    """Answers from lists; `upserted` holds every node that was sent."""
+
+    nodes: list[resolver_pb2.NodeInfo] = field(default_factory=list)
+    upserted: list[Any] = field(default_factory=list)
+
+    async def close(self) -> None: ...
+
+    async def list_nodes(self, names=(), label_selector=""):
+        return [node for node in self.nodes if not names or node.spec.name in names]
+
+    async def upsert_nodes(self, nodes):
+        self.upserted += nodes
+        return resolver_pb2.UpsertNodesReply(indexes=range(len(nodes)))
+
+    async def cordon_node(self, name, unschedulable):
+        for node in self.nodes:
+            if node.spec.name == name:
+                node.spec.unschedulable = unschedulable
+                return resolver_pb2.CordonNodeReply(node=node.spec)
+        raise NotFound(f"no node {name!r}")
+
+    async def status(self):
+        return resolver_pb2.ResolverStatus(version="1", serving=True, shards=1)
+
+
+@dataclass
+class Hoss:
+    """`hoss(...)` runs a command and returns its result: exit_code, stdout, stderr."""
+
+    dispatcher: FakeDispatcher
+    resolver: FakeResolver
+    run: Callable[..., Any]
+
+    def __call__(self, *arguments: str, stdin: str | bytes | None = None) -> Any:
+        return self.run(*arguments, stdin=stdin)
+
+
+@pytest.fixture
+def hoss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hoss:
+    """Commands against the fakes, in a home that is empty."""
+    dispatcher, resolver = FakeDispatcher(), FakeResolver()
+    monkeypatch.setenv("HOSS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOSS_DISPATCHER", "127.0.0.1:1")
+    monkeypatch.setenv("HOSS_RESOLVER", "127.0.0.1:1")
+    monkeypatch.setattr(endpoints, "DispatcherClient", lambda _addresses: dispatcher)
+    monkeypatch.setattr(endpoints, "ResolverClient", lambda _addresses: resolver)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
+        return CliRunner().invoke(app, list(arguments), input=stdin, prog_name="hoss")
+
+    return Hoss(dispatcher, resolver, run)
+
+
+@pytest.fixture
+def a_pod() -> Callable[..., dispatcher_pb2.PodInfo]:
+    """A builder of pods as the dispatcher lists them."""
+
+    def build(name: str, phase: int = dispatcher_pb2.BOUND, **fields: Any) -> dispatcher_pb2.PodInfo:
+        fields = {"namespace": "default", "uid": name.encode().ljust(16, b"\1"), **fields}
+        return dispatcher_pb2.PodInfo(name=name, phase=phase, **fields)
+
+    return build
+
+
+@pytest.fixture
+def a_node() -> Callable[..., resolver_pb2.NodeInfo]:
+    """A builder of nodes as the resolver lists them; amounts by resource."""
+
+    def build(name: str, allocatable: dict[str, int], requested: dict[str, int], cards: list[int] | None = None) -> Any:
+        spec = common_pb2.NodeSpec(name=name, cards=len(cards or []))
+        for resource, amount in allocatable.items():
+            spec.allocatable.add(resource=resource, amount=amount)
+        node = resolver_pb2.NodeInfo(spec=spec, cards_used_milli=cards or [])
+        for resource, amount in requested.items():
+            node.requested.add(resource=resource, amount=amount)
+        return node
+
+    return build

@@ -1,0 +1,256 @@
+"""What commands print, and with which code they end."""
+
+import json
+
+import pytest
+import yaml
+
+from hoss.errors import LedgerUnavailable, TransportError
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.cli import COMMANDS
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j}
+spec: {parallelism: 3, template: {spec: {containers: [{name: c, image: i}]}}}
+"""
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nstatus: {allocatable: {cpu: '4', memory: 8Gi, pods: '110'}}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(hoss, command):
+    result = hoss(command, "--help")
+    assert result.exit_code == 0
+    assert "Usage: hoss" in result.stdout
+
+
+def test_a_mistyped_command_is_corrected(hoss):
+    result = hoss("sumbit")
+    assert result.exit_code == 2
+    assert "Did you mean 'submit'" in result.stderr
+
+
+def test_without_a_platform_the_error_says_how_to_get_one(hoss, monkeypatch):
+    monkeypatch.delenv("HOSS_DISPATCHER")
+    result = hoss("get", "pods")
+    assert result.exit_code == 3
+    assert result.stderr == (
+        "error: no platform is running here: start one with `hoss up`, or name one with --dispatcher\n"
+    )
+
+
+@pytest.mark.parametrize("error", [TransportError("nobody answers"), LedgerUnavailable("redis is away")])
+def test_what_cannot_be_reached_is_code_3_and_one_line(hoss, error):
+    hoss.dispatcher.fails_with = error
+    result = hoss("get", "pods")
+    assert result.exit_code == 3
+    assert result.stderr == f"error: {error}\n"
+
+
+def test_an_address_without_a_port_is_bad_input(hoss):
+    result = hoss("get", "pods", "--dispatcher", "localhost")
+    assert result.exit_code == 2
+    assert "'localhost' is no address; give host:port" in result.stderr
+
+
+def test_an_unknown_kind_names_the_known_ones(hoss):
+    result = hoss("get", "podz")
+    assert result.exit_code == 2
+    assert "'podz' is not listed here; it is one of pods, nodes, workers, jobs, reservations" in result.stderr
+
+
+def test_pods_as_a_table(hoss, a_pod):
+    hoss.dispatcher.pods = [a_pod("web-0", node="n1", attempts=1), a_pod("web-1", pb.UNSCHEDULABLE, reason="no room")]
+    lines = hoss("get", "pods").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "PHASE", "NODE", "ATTEMPTS", "AGE", "REASON"]
+    assert lines[1].split() == ["web-0", "Bound", "n1", "1", "<none>", "<none>"]
+    assert lines[2].startswith("web-1   Unschedulable")
+    assert lines[2].endswith("no room")
+
+
+def test_failed_shows_only_pods_that_could_not_be_placed(hoss, a_pod):
+    hoss.dispatcher.pods = [a_pod("good"), a_pod("bad", pb.UNSCHEDULABLE), a_pod("waiting", pb.QUEUED)]
+    assert hoss("get", "pods", "--failed", "-o", "name").stdout == "pod/bad\n"
+
+
+def test_json_is_one_document_on_stdout(hoss, a_pod):
+    hoss.dispatcher.pods = [a_pod("web-0"), a_pod("web-1")]
+    result = hoss("get", "po", "-o", "json")
+    assert [item["name"] for item in json.loads(result.stdout)["items"]] == ["web-0", "web-1"]
+    assert result.stderr == ""
+
+
+def test_one_name_gives_the_object_and_not_a_list(hoss, a_pod):
+    hoss.dispatcher.pods = [a_pod("web-0")]
+    assert yaml.safe_load(hoss("get", "pod", "web-0", "-o", "yaml").stdout)["name"] == "web-0"
+
+
+def test_a_name_that_nothing_has_is_code_1(hoss):
+    result = hoss("get", "node", "n9")
+    assert result.exit_code == 1
+    assert result.stderr == "error: node 'n9': is not there; `hoss get nodes` lists those that are\n"
+
+
+def test_all_namespaces_have_a_column_for_it(hoss, a_pod):
+    hoss.dispatcher.pods = [a_pod("a"), a_pod("b", namespace="other")]
+    assert hoss("get", "pods").stdout.count("\n") == 2
+    assert [line.split()[0] for line in hoss("get", "pods", "-A").stdout.splitlines()] == [
+        "NAMESPACE",
+        "default",
+        "other",
+    ]
+
+
+def test_workers_are_selected_by_label(hoss):
+    for name, tier in (("a", "batch"), ("b", "service")):
+        worker = pb.WorkerInfo(name=name, state="Ready")
+        worker.labels.add(key="tier", value=tier)
+        hoss.dispatcher.workers.append(worker)
+    assert hoss("get", "workers", "-l", "tier=service", "-o", "name").stdout == "worker/b\n"
+
+
+def test_jobs_are_not_selected_by_label(hoss):
+    result = hoss("get", "jobs", "-l", "a=b")
+    assert result.exit_code == 2
+    assert "-l: jobs are not selected by label" in result.stderr
+
+
+def test_nodes_show_what_is_used_of_what_they_have(hoss, a_node):
+    hoss.resolver.nodes = [
+        a_node("n1", {"cpu": 4000, "memory": 2**33, "pods": 110}, {"cpu": 1500, "pods": 2}, [500, 0])
+    ]
+    assert hoss("get", "nodes").stdout.splitlines()[1].split() == ["n1", "Ready", "1500m/4", "0/8Gi", "2/110", "0.5/2"]
+
+
+def test_describe_shows_a_nodes_pods(hoss, a_node, a_pod):
+    hoss.resolver.nodes = [a_node("n1", {"cpu": 4000}, {"cpu": 1000})]
+    hoss.dispatcher.pods = [a_pod("here", node="n1"), a_pod("there", node="n2")]
+    document = json.loads(hoss("describe", "node", "n1", "-o", "json").stdout)
+    assert document["pods"] == ["default/here"]
+    assert document["utilisation"] == {"cpu": "25.0%"}
+
+
+def test_submit_sends_a_file_and_says_what(hoss, tmp_path):
+    (tmp_path / "job.yaml").write_text(JOB)
+    result = hoss("submit", "-f", "job.yaml")
+    assert result.exit_code == 0
+    assert result.stderr == "job/j submitted (3 pods)\n"
+    assert [job.replicas for job in hoss.dispatcher.submitted[0].jobs] == [3]
+
+
+def test_submit_reads_stdin(hoss):
+    assert hoss("submit", "-f", "-", stdin=POD).exit_code == 0
+    assert list(hoss.dispatcher.submitted[0].pods.names) == ["a"]
+
+
+def test_submit_registers_nodes(hoss, tmp_path):
+    (tmp_path / "node.yaml").write_text(NODE)
+    assert hoss("submit", "-f", "node.yaml").exit_code == 0
+    assert [node.name for node in hoss.resolver.upserted] == ["n"]
+
+
+def test_nothing_is_sent_when_one_of_several_files_is_wrong(hoss, tmp_path):
+    (tmp_path / "good.yaml").write_text(POD)
+    (tmp_path / "bad.yaml").write_text(POD.replace("image: i", "image: i, resources: {requests: {cpu: 1kk}}"))
+    result = hoss("submit", "-f", "good.yaml", "-f", "bad.yaml")
+    assert result.exit_code == 2
+    assert "bad.yaml document 1" in result.stderr
+    assert "1kk" in result.stderr
+    assert hoss.dispatcher.submitted == []
+
+
+def test_a_name_in_two_files_is_refused(hoss, tmp_path):
+    (tmp_path / "a.yaml").write_text(POD)
+    (tmp_path / "b.yaml").write_text(POD)
+    result = hoss("submit", "-f", "a.yaml", "-f", "b.yaml")
+    assert result.exit_code == 2
+    assert "default/a: stands in the files twice" in result.stderr
+    assert hoss.dispatcher.submitted == []
+
+
+def test_other_kinds_are_skipped_with_a_warning(hoss):
+    service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n---\n" + POD
+    result = hoss("submit", "-f", "-", "-o", "json", stdin=service)
+    assert "warning: stdin document 1" in result.stderr
+    assert "Service" in result.stderr
+    assert json.loads(result.stdout)["pods"] == 1
+
+
+def test_truncated_yaml_names_the_place(hoss):
+    result = hoss("submit", "-f", "-", stdin=POD[:-2])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: stdin")
+    assert result.stderr.count("\n") <= 2
+
+
+def test_delete_names_what_was_not_there(hoss, a_pod):
+    hoss.dispatcher.pods = [a_pod("a")]
+    result = hoss("delete", "pod", "a", "b")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "deleted 1 pods\nerror: pod b: not there in namespace default; `hoss get pods -A` lists all\n"
+    )
+
+
+def test_cordon_goes_on_after_a_name_that_is_not_there(hoss, a_node):
+    hoss.resolver.nodes = [a_node("n1", {}, {})]
+    result = hoss("cordon", "node", "nope", "n1")
+    assert result.exit_code == 1
+    assert hoss.resolver.nodes[0].spec.unschedulable
+    assert "error: node nope" in result.stderr
+    assert "node n1: Cordoned" in result.stderr
+
+
+def test_drain_is_for_workers(hoss):
+    hoss.dispatcher.workers = [pb.WorkerInfo(name="w1", state="Ready")]
+    assert hoss("drain", "worker", "w1").exit_code == 0
+    assert hoss.dispatcher.workers[0].state == "Draining"
+    assert hoss("drain", "node", "n1").exit_code == 2
+
+
+def test_status_ends_with_1_while_something_is_wrong(hoss):
+    hoss.dispatcher.workers = [pb.WorkerInfo(name="w1", state="Ready")]
+    assert hoss("status").exit_code == 0
+    hoss.dispatcher.problems = ["no registered worker matches rule gpu: accelerator=gpu; 5 pods wait"]
+    result = hoss("status", "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["problems"] == hoss.dispatcher.problems
+
+
+def test_a_format_that_a_command_does_not_have_is_refused(hoss):
+    result = hoss("status", "-o", "name")
+    assert result.exit_code == 2
+    assert "choose one of table, json, yaml" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--worker", "w:tier=a,tier=b"), "label 'tier' is given twice"),
+        (("--worker", "w:tier"), "'tier' is no label; write key=value"),
+        (("--worker", "w", "--worker", "w"), "name 'w' is given twice"),
+        (("--workers", "0"), "no worker"),
+        (("--nodes", "3", "--nodes-file", "x"), "choose one"),
+        (("--nodes-file", "nope.yaml"), "nope.yaml: cannot be read"),
+    ],
+)
+def test_up_refuses_bad_options_before_anything_starts(hoss, tmp_path, arguments, text):
+    result = hoss("up", *arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert not (tmp_path / "home" / "platform.json").exists()
+
+
+def test_replay_names_the_missing_column(hoss, tmp_path):
+    (tmp_path / "nodes.csv").write_text("sn,cpu_milli,gpu,model\nn,1000,0,\n")
+    (tmp_path / "pods.csv").write_text("name\n")
+    result = hoss("replay", "--nodes", "nodes.csv", "--pods", "pods.csv")
+    assert result.exit_code == 2
+    assert "nodes.csv line 1: has no column memory_mib" in result.stderr
+
+
+def test_completion_is_a_script_that_asks_hoss(hoss):
+    for shell in ("bash", "zsh", "fish"):
+        assert "_HOSS_COMPLETE" in hoss("completion", shell).stdout
