@@ -121,8 +121,10 @@ class Starter:
         redis_url = self._options.redis_url or self._start_redis()
         self._note(replace(self.state, redis_url=redis_url))
         resolvers = [self._resolver(number, redis_url) for number in range(1, self._options.resolvers + 1)]
-        self._note(replace(self.state, resolvers=tuple(self._ready(service) for service in resolvers)))
-        self._note(replace(self.state, dispatcher=self._ready(self._dispatcher(redis_url))))
+        addresses = tuple(self._ready(service) for service in resolvers)
+        self._note(replace(self.state, resolvers=addresses))
+        address = self._ready(self._dispatcher(redis_url))
+        self._note(replace(self.state, dispatcher=address))
         workers = [self._worker(number, options) for number, options in enumerate(self._options.workers)]
         for worker in workers:
             self._ready(worker)
