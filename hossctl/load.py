@@ -115,8 +115,8 @@ def filling(nodes: Sequence[NodeSpec], fill: float, *, seed: int) -> list[pb.Sub
     left = fill * sum(dict(node.allocatable)["cpu"] for node in nodes)
     workloads: list[Workload] = []
     while left > 0:
-        cpu, memory = chance.choice(((500, GIB), (1000, 2 * GIB), (2000, 4 * GIB), (4000, 8 * GIB), (8000, 16 * GIB)))
-        replicas = min(chance.randint(5, 40), max(1, int(left / cpu)))
+        cpu, memory = chance.choice(((125, GIB // 4), (250, GIB // 2), (500, GIB), (1000, 2 * GIB), (2000, 4 * GIB)))
+        replicas = min(chance.randint(10, 100), max(1, int(left / cpu)))
         template = _template(_requests(cpu, memory), owner="Job")
         workloads.append(Workload(f"fill-{len(workloads)}", template, replicas))
         left -= cpu * replicas
