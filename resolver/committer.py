@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hoss.errors import LedgerUnavailable
-from resolver.core.verdict import Decision, Proposal, Verdict
+from resolver.core.values import Decision, Proposal, Verdict
 from resolver.ledger.port import Ledger
 
 _LANES = 2

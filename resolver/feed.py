@@ -14,7 +14,8 @@ from hoss.errors import LedgerUnavailable
 from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
-from resolver.ledger.port import FeedEntry, Ledger
+from resolver.core.values import FeedEntry
+from resolver.ledger.port import Ledger
 from resolver.proposals import accounts_message
 
 _RING_MESSAGES = 128

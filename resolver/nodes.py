@@ -7,7 +7,7 @@ from hoss.errors import InvalidInput
 from hoss.model.resources import DEVICE_RESOURCE, MAX_AMOUNT
 from hoss.v1 import common_pb2
 from hoss.wire.account import CARD_SLOTS
-from resolver.ledger.port import NodeChange
+from resolver.core.values import NodeChange
 
 
 def shard_of(name: str, shards: int) -> int:

@@ -14,7 +14,7 @@ from hoss.model.resources import MAX_AMOUNT, PODS
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.account import CARD_SLOTS
 from hoss.wire.columns import I32, I64, NONE_U32, U16, U32, decode, decode_uids
-from resolver.core.verdict import MAX_BATCH_PODS, MAX_CANDIDATES, AccountRows, Decision, Proposal
+from resolver.core.values import MAX_BATCH_PODS, MAX_CANDIDATES, AccountRows, Decision, Proposal
 
 _MAX_NAME_BYTES = 253  # as Kubernetes' names
 

@@ -10,8 +10,8 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.account import CARD_CLOSED, CARDS, NO_CARD, account_dtype, digest
 from hoss.wire.columns import U32
 from resolver.core.audit import ShardAccounts, audit
-from resolver.core.verdict import AccountRows
-from resolver.ledger.port import Ledger, ShardState
+from resolver.core.values import AccountRows, ShardState
+from resolver.ledger.port import Ledger
 
 
 async def list_nodes(ledger: Ledger, names: Collection[str], label_selector: str) -> pb.ListNodesReply:

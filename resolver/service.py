@@ -17,8 +17,9 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer
 from hoss.wire.columns import NONE_U32, U32, U64, decode, decode_uids
 from resolver.availability import Availability
+from resolver.core.values import NodeChange
 from resolver.feed import ShardFeed
-from resolver.ledger.port import Ledger, NodeChange
+from resolver.ledger.port import Ledger
 from resolver.nodes import check_nodes, node_change, shard_of
 from resolver.proposals import reservation_chunk
 from resolver.proposing import Proposing

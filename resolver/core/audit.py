@@ -133,8 +133,9 @@ def _unequal_cards(shard: ShardAccounts, names: Mapping[int, str]) -> list[Findi
 
 def _held_twice(shards: Sequence[ShardAccounts]) -> list[Finding]:
     uids = np.concatenate([np.empty((0, UID_BYTES), np.uint8), *(shard.uids for shard in shards)])
-    distinct, counts = np.unique(uids, axis=0, return_counts=True)
-    return [
-        Finding(2, None, uid_text(uid.tobytes()), f"pod {uid_text(uid.tobytes())} holds {count} reservations")
-        for uid, count in zip(distinct[counts > 1], counts[counts > 1].tolist(), strict=True)
-    ]
+    # As pairs of big-endian halves: sorting rows of bytes costs twenty times as much.
+    halves = np.ascontiguousarray(uids).view(">u8").astype(np.uint64).reshape(-1, 2)
+    order = np.lexsort((halves[:, 1], halves[:, 0]))
+    repeated = order[1:][(halves[order[1:]] == halves[order[:-1]]).all(axis=1)]
+    texts = sorted({uid_text(uids[row].tobytes()) for row in repeated})
+    return [Finding(2, None, text, f"pod {text} holds more than one reservation") for text in texts]

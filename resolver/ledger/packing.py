@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U16, U32, U64, UID_BYTES, Uids
-from resolver.core.verdict import CONFLICT, AccountRows, Decision, Proposal
+from resolver.core.values import CONFLICT, AccountRows, Decision, Proposal, Verdict, reservation_dtype
 
 # Records in Redis end with bytes for Lua's string hash; see lua/prelude.lua.
 SPREAD_BYTES = 7
@@ -87,7 +87,7 @@ def read_decision(reply: Sequence[Any], order: NDArray[np.intp] | None) -> Decis
             conflicts["position"] = order[conflicts["position"]]
             conflicts = conflicts[np.argsort(conflicts["position"], kind="stable")]
         if len(duplicate_seqs):
-            duplicate_seqs = duplicate_seqs[np.argsort(order[served_verdicts == 2], kind="stable")]
+            duplicate_seqs = duplicate_seqs[np.argsort(order[served_verdicts == Verdict.DUPLICATE], kind="stable")]
     return Decision(int(seq), verdicts, nodes, conflicts, duplicate_seqs, account_rows(*reply[5:10]))
 
 
@@ -130,29 +130,12 @@ def read_lookup(reply: bytes) -> NDArray[Any]:
     return np.frombuffer(reply, _LOOKUP)
 
 
-def reservation_dtype(resources: int) -> np.dtype[Any]:
-    """A reservation record in Redis, with its spread."""
-    return np.dtype(
-        [
-            ("node", "<u4"),
-            ("card_mask", "<u2"),
-            ("card_milli", "<u2"),
-            ("seq", "<u8"),
-            ("epoch", "<u8"),
-            ("priority", "<i4"),
-            ("attempt", "<u2"),
-            ("flags", "<u2"),
-            ("requests", "<i8", (resources,)),
-            ("spread", f"V{SPREAD_BYTES}"),
-        ]
-    )
-
-
 def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, NDArray[Any]]:
-    """UIDs and records (reservation_dtype(resources)) of a part of the reservations hash."""
-    width = reservation_dtype(resources).itemsize
+    """UIDs and records (reservation_dtype) of a part of the reservations hash."""
+    dtype = reservation_dtype(resources, spread_bytes=SPREAD_BYTES)
+    width = dtype.itemsize
     records = b"".join(
         record if len(record) == width else record[:-SPREAD_BYTES].ljust(width, b"\0") for record in pairs.values()
     )
     uids: Uids = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, UID_BYTES)
-    return uids, np.frombuffer(records, reservation_dtype(resources))
+    return uids, np.frombuffer(records, dtype)

@@ -5,78 +5,23 @@ raise LedgerUnavailable when the ledger is away or is another than the one that 
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.wire.columns import Uids
-from resolver.core.verdict import AccountRows, Decision, Proposal
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """A node to add or to change. `spec` is its NodeSpec message, `allocatable` in schema order."""
-
-    name: str
-    spec: bytes
-    allocatable: tuple[int, ...]
-    unschedulable: bool
-    cards: int
-
-
-class Upserted(NamedTuple):
-    """`overcommitted`: positions of nodes that have less than what is requested on them."""
-
-    seq: int
-    indexes: NDArray[np.uint32]
-    overcommitted: list[int]
-
-
-class Removed(NamedTuple):
-    """`missing`: positions of names that are not there. `uids`: pods whose reservations went with the nodes."""
-
-    uids: Uids
-    missing: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class FeedEntry:
-    """What one operation changed; applies to the state at `seq - 1`."""
-
-    seq: int
-    accounts: AccountRows
-    specs: tuple[tuple[int, bytes], ...] = ()  # index and NodeSpec message, of nodes new or changed
-    removed: tuple[int, ...] = ()
-    released: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A shard at one sequence number, without the nodes that are gone."""
-
-    seq: int
-    accounts: AccountRows
-    specs: dict[int, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Reservations:
-    """Rows of n reservations."""
-
-    uids: Uids
-    records: NDArray[Any]  # packing.reservation_dtype(resources)
-    assumed: NDArray[np.bool_]  # still under lease
-    resources: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardState:
-    """A shard whole, at one moment: what an audit looks at. Accounts of gone nodes are included."""
-
-    snapshot: Snapshot
-    reservations: Reservations
+from resolver.core.values import (
+    Decision,
+    FeedEntry,
+    NodeChange,
+    Proposal,
+    Removed,
+    Reservations,
+    ShardState,
+    Snapshot,
+    Upserted,
+)
 
 
 class Ledger(Protocol):

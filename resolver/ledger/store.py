@@ -12,17 +12,18 @@ from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.model.resources import BASE_RESOURCES
 from hoss.wire.account import FLAG_GONE
 from hoss.wire.columns import U32, UID_BYTES, Uids
-from resolver.core.verdict import Decision, Proposal
-from resolver.ledger import packing
-from resolver.ledger.port import (
+from resolver.core.values import (
+    Decision,
     FeedEntry,
     NodeChange,
+    Proposal,
     Removed,
     Reservations,
     ShardState,
     Snapshot,
     Upserted,
 )
+from resolver.ledger import packing
 from resolver.ledger.scripts import Call, ScriptRunner, unavailable_when_failing
 
 _SHARD_KEYS = ("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed")

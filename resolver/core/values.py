@@ -1,7 +1,8 @@
-"""What is proposed to a shard, and what it decides: the values that pass between the service, the ledger and its model."""
+"""The values that pass between the service, the ledger and the ledger's model."""
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,3 +80,85 @@ class Decision:
     conflicts: NDArray[np.void]  # CONFLICT, one for each refused pod, by position
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE, by position
     fresh: AccountRows  # nodes that refused, after this commit
+
+
+def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]:
+    """A reservation record; in Redis it has a spread at its end (see ledger/lua/prelude.lua)."""
+    return np.dtype(
+        [
+            ("node", "<u4"),
+            ("card_mask", "<u2"),  # bit i: holds (a share of) card i
+            ("card_milli", "<u2"),  # thousandths held on each of them
+            ("seq", "<u8"),
+            ("epoch", "<u8"),
+            ("priority", "<i4"),
+            ("attempt", "<u2"),
+            ("flags", "<u2"),
+            ("requests", "<i8", (resources,)),
+            ("spread", f"V{spread_bytes}"),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node to add or to change. `spec` is its NodeSpec message, `allocatable` in schema order."""
+
+    name: str
+    spec: bytes
+    allocatable: tuple[int, ...]
+    unschedulable: bool
+    cards: int
+
+
+class Upserted(NamedTuple):
+    """`overcommitted`: positions of nodes that have less than what is requested on them."""
+
+    seq: int
+    indexes: NDArray[np.uint32]
+    overcommitted: list[int]
+
+
+class Removed(NamedTuple):
+    """`missing`: positions of names that are not there. `uids`: pods whose reservations went with the nodes."""
+
+    uids: Uids
+    missing: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEntry:
+    """What one operation changed; applies to the state at `seq - 1`."""
+
+    seq: int
+    accounts: AccountRows
+    specs: tuple[tuple[int, bytes], ...] = ()  # index and NodeSpec message, of nodes new or changed
+    removed: tuple[int, ...] = ()
+    released: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A shard at one sequence number, without the nodes that are gone."""
+
+    seq: int
+    accounts: AccountRows
+    specs: dict[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservations:
+    """Rows of n reservations."""
+
+    uids: Uids
+    records: NDArray[Any]  # reservation_dtype(resources)
+    assumed: NDArray[np.bool_]  # still under lease
+    resources: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """A shard whole, at one moment: what an audit looks at. Accounts of gone nodes are included."""
+
+    snapshot: Snapshot
+    reservations: Reservations

@@ -1,0 +1,334 @@
+"""One shard of the ledger as plain Python: the rules that the scripts follow, written for reading and not for speed.
+
+The contract tests hold it and the scripts to the same verdicts and the same state; where they differ, this one is right.
+Sequence numbers: every operation that changes anything takes the next one, and what it changed is one feed entry.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.fit import insufficient, pick_cards
+from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD
+from hoss.wire.columns import NONE_U32, Uids
+from resolver.core.values import NodeChange, Proposal, Verdict
+
+Uid = bytes
+
+
+@dataclass(slots=True)
+class Account:
+    """One node. `cards` is empty for a node that never had any, else CARD_SLOTS thousandths used."""
+
+    born: int
+    seq: int = 0
+    flags: int = 0
+    allocatable: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    requested: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    cards: list[int] = field(default_factory=list)
+
+    def widen(self, resources: int) -> None:
+        """Make room for that many resources."""
+        missing = resources - len(self.allocatable)
+        if missing > 0:
+            self.allocatable = np.pad(self.allocatable, (0, missing))
+            self.requested = np.pad(self.requested, (0, missing))
+
+    def has(self, flag: int) -> bool:
+        """Whether the flag is set."""
+        return bool(self.flags & flag)
+
+    def mark(self, flag: int, wanted: bool) -> None:
+        """Set or clear the flag."""
+        self.flags = self.flags | flag if wanted else self.flags & ~flag
+
+    def overcommitted(self) -> bool:
+        """More is requested of some resource than there is."""
+        return bool((self.requested > self.allocatable).any())
+
+    def exceeded(self) -> bool:
+        """Overcommitted, or pods hold a card that the node has no more."""
+        return self.overcommitted() or any(CARD_CLOSED <= used < NO_CARD for used in self.cards)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What one pod holds."""
+
+    node: int
+    card_mask: int
+    card_milli: int
+    seq: int
+    epoch: int
+    priority: int
+    attempt: int
+    requests: NDArray[np.int64]  # (R,)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node does not take a pod. See CONFLICT for the evidence."""
+
+    verdict: Verdict
+    resource: int = 0
+    asked: int = 0
+    free: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What became of one pod; of a duplicate, `seq` is that of the commit that stands."""
+
+    verdict: Verdict
+    node: int
+    seq: int = 0
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One feed entry: which nodes changed, which have a new spec, which are gone."""
+
+    seq: int
+    nodes: tuple[int, ...]
+    specs: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    released: int = 0
+
+
+class Arbiter:
+    """The state of one shard and the operations on it."""
+
+    def __init__(self, shard: int, shards: int) -> None:
+        self.shard = shard
+        self.shards = shards
+        self.seq = 0
+        self.workers: dict[str, int] = {}
+        self.names: dict[str, int] = {}
+        self.specs: dict[int, bytes] = {}
+        self.accounts: dict[int, Account] = {}
+        self.reservations: dict[Uid, Reservation] = {}
+        self.pending: dict[int, tuple[int, list[Uid]]] = {}  # seq of a commit: deadline (ms), UIDs
+        self.feed: list[Change] = []
+
+    # -- pods ---------------------------------------------------------------------------------------------------------
+
+    def commit(self, proposal: Proposal, *, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
+        """Rulings in the proposal's order, and the nodes that refused any pod."""
+        if self.workers.get(proposal.worker) != proposal.epoch:
+            return [Ruling(Verdict.STALE_EPOCH, int(node)) for node in proposal.nodes[:, 0]], []
+        seq, changed, refusing = self.seq + 1, _Ordered(), _Ordered()
+        rulings: dict[int, Ruling] = {}
+        reserved: list[Uid] = []
+        order = proposal.serving_order()
+        for position in range(len(proposal)) if order is None else order.tolist():
+            uid = proposal.uids[position].tobytes()
+            standing = self.reservations.get(uid)
+            if standing is not None:
+                rulings[position] = Ruling(Verdict.DUPLICATE, standing.node, standing.seq)
+                continue
+            ruling = self._place(proposal, position, seq, refusing)
+            rulings[position] = ruling
+            if ruling.verdict is Verdict.COMMITTED:
+                reserved.append(uid)
+                changed.add(ruling.node)
+        if reserved:
+            self.pending[seq] = (deadline_ms, reserved)
+            self._publish(Change(seq, tuple(changed)))
+        return [rulings[position] for position in range(len(proposal))], list(refusing)
+
+    def _place(self, proposal: Proposal, position: int, seq: int, refusing: "_Ordered") -> Ruling:
+        """Reserve on the first candidate that takes the pod. Of several refusals the first candidate's counts."""
+        slot = int(proposal.slots[position])
+        first: Refusal | None = None
+        for node in proposal.nodes[position].tolist():
+            if node == NONE_U32:
+                break
+            refusal, cards = self._try(proposal, slot, node)
+            if refusal is None:
+                self._reserve(proposal, position, node, cards, seq)
+                return Ruling(Verdict.COMMITTED, node, seq)
+            first = first or refusal
+            if node in self.accounts:
+                refusing.add(node)
+        if first is None:
+            raise ValueError(f"pod {position} has no candidate")
+        return Ruling(first.verdict, int(proposal.nodes[position, 0]), refusal=first)
+
+    def _try(self, proposal: Proposal, slot: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
+        """Why the node refuses, or the cards the pod gets."""
+        account = self.accounts.get(node)
+        if account is None or account.born > proposal.snapshot_seq or account.has(FLAG_GONE):
+            return Refusal(Verdict.NODE_GONE), ()
+        request = proposal.requests[slot]
+        account.widen(len(request))
+        if not proposal.unchecked:
+            if account.has(FLAG_UNSCHEDULABLE):
+                return Refusal(Verdict.NODE_UNSCHEDULABLE), ()
+            width = len(request)
+            allocatable, requested = account.allocatable[:width], account.requested[:width]
+            short = np.flatnonzero(insufficient(allocatable[:, None], requested[:, None], request))
+            if len(short):
+                r = int(short[0])
+                free = int(allocatable[r] - requested[r])
+                return Refusal(Verdict.CONFLICT_RESOURCE, r, int(request[r]), free), ()
+        count, milli = (0, 0) if proposal.devices is None else proposal.devices[slot].tolist()
+        if not count:
+            return None, ()
+        pick = emptiest_cards if proposal.unchecked else pick_cards
+        cards = pick(account.cards, count, milli)
+        if cards is None:
+            fitting = next(n for n in range(count - 1, -1, -1) if pick(account.cards, n, milli) is not None)
+            return Refusal(Verdict.CONFLICT_DEVICE, 0, count, fitting), ()
+        return None, cards
+
+    def _reserve(self, proposal: Proposal, position: int, node: int, cards: tuple[int, ...], seq: int) -> None:
+        account, slot = self.accounts[node], int(proposal.slots[position])
+        request = proposal.requests[slot]
+        account.requested[: len(request)] += request
+        milli = 0 if proposal.devices is None or not cards else int(proposal.devices[slot, 1])
+        for card in cards:
+            account.cards[card] += milli
+        if proposal.unchecked:
+            account.mark(FLAG_SHRUNK, False)  # what exceeds from now on was not the node's doing
+        account.seq = seq
+        self.reservations[proposal.uids[position].tobytes()] = Reservation(
+            node,
+            sum(1 << card for card in cards),
+            milli,
+            seq,
+            proposal.epoch,
+            int(proposal.priorities[slot]),
+            int(proposal.attempts[slot]),
+            request,
+        )
+
+    def release(self, uids: Iterable[Uid], seqs: Sequence[int] | None = None) -> list[Uid]:
+        """Give back what pods hold; with `seqs`, only what that very commit reserved. Returns whose it was."""
+        seq, changed, released = self.seq + 1, _Ordered(), []
+        for i, uid in enumerate(uids):
+            held = self.reservations.get(uid)
+            if held is None or (seqs is not None and held.seq != seqs[i]):
+                continue
+            del self.reservations[uid]
+            released.append(uid)
+            changed.add(held.node)
+            account = self.accounts[held.node]
+            account.widen(len(held.requests))
+            account.requested[: len(held.requests)] -= held.requests
+            account.seq = seq
+            for card in range(CARD_SLOTS):
+                if held.card_mask >> card & 1:
+                    left = account.cards[card] - held.card_milli
+                    account.cards[card] = NO_CARD if left == CARD_CLOSED else left
+        for node in changed:
+            account = self.accounts[node]
+            account.mark(FLAG_SHRUNK, account.has(FLAG_SHRUNK) and account.exceeded())
+        if released:
+            self._publish(Change(seq, tuple(changed), released=len(released)))
+        return released
+
+    def confirm(self, seqs: Iterable[int]) -> int:
+        """End leases. Returns how many there were."""
+        return sum(self.pending.pop(seq, None) is not None for seq in seqs)
+
+    def reap(self, now_ms: int) -> int:
+        """Release what every commit still holds whose lease is over, oldest commit first."""
+        reaped = 0
+        for seq in sorted(self.pending):
+            deadline_ms, uids = self.pending[seq]
+            if deadline_ms <= now_ms:
+                del self.pending[seq]
+                reaped += len(self.release(uids, [seq] * len(uids)))
+        return reaped
+
+    def grant(self, worker: str, epoch: int) -> int:
+        """A worker's epoch only grows. Returns the one that holds."""
+        self.workers[worker] = max(epoch, self.workers.get(worker, 0))
+        return self.workers[worker]
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def upsert(self, changes: Sequence[NodeChange], expected: bytes = b"") -> tuple[list[int], list[int]] | None:
+        """Indexes, and positions of nodes that have less than what is requested; None where `expected` is not the spec."""
+        if expected and self.specs.get(self.names.get(changes[0].name, NONE_U32)) != expected:
+            return None
+        seq, touched, over = self.seq + 1, [], []
+        for position, change in enumerate(changes):
+            node = self.names.setdefault(change.name, len(self.names) * self.shards + self.shard)
+            if self.specs.get(node) != change.spec:
+                self._change(node, change, seq)
+                touched.append(node)
+            if self.accounts[node].has(FLAG_SHRUNK) or self.accounts[node].exceeded():
+                over.append(position)
+        if touched:
+            self._publish(Change(seq, tuple(touched), specs=tuple(touched)))
+        return [self.names[change.name] for change in changes], over
+
+    def _change(self, node: int, change: NodeChange, seq: int) -> None:
+        account = self.accounts.setdefault(node, Account(born=seq))
+        if account.has(FLAG_GONE):
+            account.born = seq
+        account.widen(len(change.allocatable))
+        exceeded_before = account.overcommitted()
+        account.allocatable[:] = 0
+        account.allocatable[: len(change.allocatable)] = change.allocatable
+        if account.cards or change.cards:
+            account.cards = resized_cards(account.cards, change.cards)
+        # What was exceeded before the node changed, unless by an earlier change, is overcommitment and stays to be found.
+        shrunk = account.exceeded() and (account.has(FLAG_SHRUNK) or not exceeded_before)
+        account.mark(FLAG_GONE, False)
+        account.mark(FLAG_SHRUNK, shrunk)
+        account.mark(FLAG_UNSCHEDULABLE, change.unschedulable)
+        account.seq = seq
+        self.specs[node] = change.spec
+
+    def remove(self, names: Sequence[str]) -> tuple[list[Uid], list[int]]:
+        """Pods whose reservations went, and positions of names that are not there."""
+        seq, missing, gone = self.seq + 1, [], []
+        for position, name in enumerate(names):
+            node = self.names.get(name)
+            if node is None or self.accounts[node].has(FLAG_GONE):
+                missing.append(position)
+                continue
+            account = self.accounts[node]
+            account.mark(FLAG_GONE, True)
+            account.mark(FLAG_SHRUNK, False)
+            account.seq = seq
+            del self.specs[node]
+            gone.append(node)
+        if gone:
+            self._publish(Change(seq, tuple(gone), removed=tuple(gone)))
+        return self.release([uid for uid, held in self.reservations.items() if held.node in gone]), missing
+
+    def _publish(self, change: Change) -> None:
+        self.seq = change.seq
+        self.feed.append(change)
+
+
+class _Ordered(dict[int, None]):
+    """Node indexes, each once, in the order they came."""
+
+    def add(self, node: int) -> None:
+        self[node] = None
+
+
+def emptiest_cards(used_milli: Sequence[int], count: int, milli: int) -> tuple[int, ...] | None:
+    """Where nothing is checked: the emptiest cards, full or not, as long as the record can hold it."""
+    there = [slot for slot, used in enumerate(used_milli) if used <= CARD_CLOSED - 1 - milli]
+    there.sort(key=lambda slot: used_milli[slot])
+    return tuple(sorted(there[:count])) if len(there) >= count else None
+
+
+def resized_cards(used_milli: Sequence[int], count: int) -> list[int]:
+    """A node's cards after it says it has `count`. A card that goes while pods hold it stays, closed, until they leave."""
+    before = list(used_milli) or [NO_CARD] * CARD_SLOTS
+    holds = [0 if used == NO_CARD else used % CARD_CLOSED for used in before]
+    return [held if slot < count else CARD_CLOSED + held if held else NO_CARD for slot, held in enumerate(holds)]
+
+
+def uid_bytes(uids: Uids) -> list[Uid]:
+    """Each row as a key."""
+    return [row.tobytes() for row in uids]

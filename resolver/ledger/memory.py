@@ -1,0 +1,164 @@
+"""A ledger in this process's memory: resolver.core.arbiter behind the port. For tests and simulation; nothing survives."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.resources import BASE_RESOURCES, ResourceSchema
+from hoss.wire.account import CARDS, FLAG_GONE, account_dtype
+from hoss.wire.columns import NONE_U32, U32, UID_BYTES, Uids
+from resolver.core.arbiter import Arbiter, Change, Ruling, uid_bytes
+from resolver.core.values import (
+    CONFLICT,
+    AccountRows,
+    Decision,
+    FeedEntry,
+    NodeChange,
+    Proposal,
+    Removed,
+    Reservations,
+    ShardState,
+    Snapshot,
+    Upserted,
+    Verdict,
+    reservation_dtype,
+)
+
+_LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
+
+
+class MemoryLedger:
+    """See resolver.ledger.port.Ledger. `now_ms` is the clock that leases end by. Feed entries show accounts as they are now."""
+
+    def __init__(self, shards: int, now_ms: Callable[[], int], *, lease_ms: int = 30_000) -> None:
+        self.epoch = "memory"
+        self.shards = shards
+        self.arbiters = [Arbiter(shard, shards) for shard in range(shards)]
+        self._now_ms = now_ms
+        self._lease_ms = lease_ms
+        self._granted = 0
+        self._schema = ResourceSchema(list(BASE_RESOURCES))
+
+    async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
+        decisions = []
+        for proposal in proposals:
+            before = self.arbiters[shard].seq
+            rulings, refusing = self.arbiters[shard].commit(proposal, deadline_ms=self._now_ms() + self._lease_ms)
+            seq = self.arbiters[shard].seq
+            decisions.append(self._decision(shard, 0 if seq == before else seq, rulings, refusing, proposal))
+        return decisions
+
+    def _decision(
+        self, shard: int, seq: int, rulings: list[Ruling], refusing: list[int], proposal: Proposal
+    ) -> Decision:
+        conflicts = [
+            (position, ruling.node, ruling.refusal.resource, ruling.refusal.asked, ruling.refusal.free)
+            for position, ruling in enumerate(rulings)
+            if ruling.refusal is not None
+        ]
+        return Decision(
+            seq=seq,
+            verdicts=np.array([ruling.verdict for ruling in rulings], np.uint8),
+            nodes=np.array([ruling.node for ruling in rulings], U32),
+            conflicts=np.array(conflicts, CONFLICT),
+            duplicate_seqs=np.array([r.seq for r in rulings if r.verdict is Verdict.DUPLICATE], np.uint64),
+            fresh=self._rows(shard, refusing, cards=proposal.devices is not None),
+        )
+
+    async def release(self, shard: int, uids: Uids) -> int:
+        return len(self.arbiters[shard].release(uid_bytes(uids)))
+
+    async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
+        return self.arbiters[shard].confirm(seqs.tolist())
+
+    async def reap(self, shard: int) -> int:
+        return self.arbiters[shard].reap(self._now_ms())
+
+    async def lookup(self, shard: int, uids: Uids) -> NDArray[Any]:
+        held = [self.arbiters[shard].reservations.get(uid) for uid in uid_bytes(uids)]
+        return np.array([(h.node, h.seq, h.epoch) if h else (NONE_U32, 0, 0) for h in held], _LOOKUP)
+
+    async def grant(self, worker: str) -> int:
+        self._granted += 1
+        for arbiter in self.arbiters:
+            arbiter.grant(worker, self._granted)
+        return self._granted
+
+    async def upsert_nodes(self, shard: int, nodes: Sequence[NodeChange], expected: bytes = b"") -> Upserted | None:
+        upserted = self.arbiters[shard].upsert(nodes, expected)
+        if upserted is None:
+            return None
+        return Upserted(self.arbiters[shard].seq, np.array(upserted[0], U32), upserted[1])
+
+    async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
+        uids, missing = self.arbiters[shard].remove(names)
+        return Removed(np.frombuffer(b"".join(uids), np.uint8).reshape(-1, UID_BYTES), missing)
+
+    async def schema(self, names: Sequence[str] = ()) -> list[str]:
+        self._schema.extend(names)
+        return list(self._schema.names)
+
+    async def seq(self, shard: int) -> int:
+        return self.arbiters[shard].seq
+
+    async def snapshot(self, shard: int) -> Snapshot:
+        arbiter = self.arbiters[shard]
+        live = [node for node, account in arbiter.accounts.items() if not account.has(FLAG_GONE)]
+        return Snapshot(arbiter.seq, self._rows(shard, sorted(live)), dict(arbiter.specs))
+
+    async def state(self, shard: int) -> ShardState:
+        arbiter = self.arbiters[shard]
+        snapshot = Snapshot(arbiter.seq, self._rows(shard, sorted(arbiter.accounts)), dict(arbiter.specs))
+        return ShardState(snapshot, self._reservations(shard))
+
+    async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
+        yield self._reservations(shard)
+
+    def _reservations(self, shard: int) -> Reservations:
+        arbiter, resources = self.arbiters[shard], len(self._schema)
+        records = np.zeros(len(arbiter.reservations), reservation_dtype(resources))
+        for row, held in zip(records, arbiter.reservations.values(), strict=True):
+            for name in ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "attempt"):
+                row[name] = getattr(held, name)
+            row["requests"][: len(held.requests)] = held.requests
+        uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
+        return Reservations(uids, records, np.isin(records["seq"], list(arbiter.pending)), resources)
+
+    async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:  # noqa: ARG002 - never waits
+        return [self._entry(shard, change) for change in self.arbiters[shard].feed[after:]]
+
+    async def counts(self) -> tuple[int, int]:
+        nodes = sum(len(arbiter.specs) for arbiter in self.arbiters)
+        return nodes, sum(len(arbiter.reservations) for arbiter in self.arbiters)
+
+    async def check(self) -> dict[str, str]:
+        return {"mode": "memory"}
+
+    def _entry(self, shard: int, change: Change) -> FeedEntry:
+        specs = self.arbiters[shard].specs
+        return FeedEntry(
+            change.seq,
+            self._rows(shard, change.nodes),
+            tuple((node, specs[node]) for node in change.specs if node in specs),
+            change.removed,
+            change.released,
+        )
+
+    def _rows(self, shard: int, nodes: Sequence[int], *, cards: bool = True) -> AccountRows:
+        accounts, resources = self.arbiters[shard].accounts, len(self._schema)
+        records = np.zeros(len(nodes), account_dtype(resources))
+        for row, node in zip(records, nodes, strict=True):
+            account = accounts[node]
+            row["seq"], row["born"], row["flags"] = account.seq, account.born, account.flags
+            row["amounts"][: len(account.allocatable), 0] = account.allocatable
+            row["amounts"][: len(account.requested), 1] = account.requested
+        with_cards = [node for node in nodes if cards and accounts[node].cards]
+        return AccountRows(
+            resources,
+            np.array(nodes, U32).tobytes(),
+            records.tobytes(),
+            np.array(with_cards, U32).tobytes(),
+            np.array([accounts[node].cards for node in with_cards], CARDS.base).tobytes(),
+        )
