@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 import grpc.aio
@@ -12,6 +12,9 @@ from hoss.errors import ConfigError
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
+
+if TYPE_CHECKING:
+    from hoss.v1.workerlink_pb2_grpc import WorkerLinkAsyncStub
 
 _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 2.0
@@ -41,6 +44,8 @@ class DispatcherLink:
         self._registration = registration
         self._duties = duties
         self._outbox: asyncio.Queue[WorkerMessage | None] | None = None
+        self._between_streams = asyncio.Event()
+        self._between_streams.set()
 
     def send(self, message: WorkerMessage) -> None:
         """Send it on the present stream."""
@@ -53,15 +58,20 @@ class DispatcherLink:
             self._outbox.put_nowait(None)
             self._outbox = None
 
+    async def leave(self) -> None:
+        """Say goodbye and return when the dispatcher has heard it, or had time to. `run` is to be cancelled next."""
+        self.end_stream()
+        await self._between_streams.wait()
+
     async def run(self) -> None:
         """Keep registered until cancelled. Raises ConfigError if the dispatcher finds the registration itself wrong."""
         delay = _FIRST_DELAY_SECONDS
         channel = rpc.channel([self._address])
         try:
-            stub = WorkerLinkStub(channel)
+            stub: WorkerLinkAsyncStub = WorkerLinkStub(channel)
             while True:
                 try:
-                    if await self._one_stream(stub.Connect):
+                    if await self._one_stream(stub):
                         delay = _FIRST_DELAY_SECONDS
                 except grpc.aio.AioRpcError as exc:
                     if exc.code() is grpc.StatusCode.INVALID_ARGUMENT:
@@ -76,14 +86,31 @@ class DispatcherLink:
         finally:
             await channel.close()
 
-    async def _one_stream(
-        self, connect: Callable[..., "grpc.aio.StreamStreamCall[WorkerMessage, DispatcherMessage]"]
-    ) -> bool:
+    async def _one_stream(self, stub: "WorkerLinkAsyncStub") -> bool:
         """From registration to the stream's end; whether the dispatcher said welcome."""
         outbox: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
         outbox.put_nowait(WorkerMessage(register=self._registration))
+        call = stub.Connect(
+            _messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel))
+        )
+        # A task of its own: the call's cancellation ends the reader and must not look like this task's own.
+        reader = asyncio.create_task(self._read(call, outbox))
+        self._between_streams.clear()
+        try:
+            await asyncio.wait({reader})
+        finally:
+            self._between_streams.set()
+            self._outbox = None
+            reader.cancel()
+            call.cancel()
+        return not reader.cancelled() and reader.result()
+
+    async def _read(
+        self,
+        call: "grpc.aio.StreamStreamCall[WorkerMessage, DispatcherMessage]",
+        outbox: "asyncio.Queue[WorkerMessage | None]",
+    ) -> bool:
         heartbeats: asyncio.Task[None] | None = None
-        call = connect(_messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel)))
         try:
             async for message in call:
                 if message.HasField("welcome"):
@@ -92,14 +119,7 @@ class DispatcherLink:
                     heartbeats = asyncio.create_task(self._beat(message.welcome.heartbeat_ms / 1000, outbox))
                 elif heartbeats is not None:
                     self._duties.received(message)
-        except asyncio.CancelledError:
-            # Raised here both when this task is cancelled and when the farewell's patience ended the call.
-            if not call.cancelled() or self._outbox is outbox:
-                raise
         finally:
-            if self._outbox is outbox:
-                self._outbox = None
-            call.cancel()
             if heartbeats is not None:
                 heartbeats.cancel()
         return heartbeats is not None

@@ -33,6 +33,7 @@ class WorkerService:
         self._scheduler = scheduler
         self._unchecked = unchecked
         self._epoch = 0
+        self._leaving = False
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._busy_seconds = 0.0
@@ -65,8 +66,7 @@ class WorkerService:
         elif message.HasField("view"):
             self._link.send(WorkerMessage(view=self._cache_view(message.view.id)))
         elif message.HasField("drain"):
-            self._scheduler.drain()
-            self._send_outcomes()
+            self._give_back()
 
     def heartbeat(self) -> Heartbeat:
         """How the worker does."""
@@ -130,14 +130,15 @@ class WorkerService:
 
     async def finish(self, patience_seconds: float) -> None:
         """Give back what is not started and wait for the ledger's answers to the rest."""
-        self._scheduler.drain()
-        self._send_outcomes()
+        self._leaving = True
+        self._give_back()
         deadline = time.monotonic() + patience_seconds
         while not self._scheduler.idle and (left := deadline - time.monotonic()) > 0:
             self._answered.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._answered.wait(), left)
-        self._link.end_stream()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._link.leave(), patience_seconds)
 
     # Within
 
@@ -171,7 +172,13 @@ class WorkerService:
             logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))
             self._link.end_stream()
         self._scheduler.forget_classes(work.forgotten_classes)
+        if self._leaving:
+            self._give_back()
         self._wake.set()
+
+    def _give_back(self) -> None:
+        self._scheduler.drain()
+        self._send_outcomes()
 
     def _send_outcomes(self) -> None:
         for columns in self._scheduler.take_outcomes():

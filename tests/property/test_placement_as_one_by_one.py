@@ -27,7 +27,8 @@ ROWS = 6
 class NaiveNode:
     """One node, in plain Python."""
 
-    def __init__(self, cpu, memory, pods, labels, taints, cards):
+    def __init__(self, kind):
+        cpu, memory, pods, labels, taints, cards = kind
         self.allocatable = {CPU: cpu, MEMORY: memory, PODS: pods}
         self.used = dict.fromkeys(self.allocatable, 0)
         self.labels, self.taints = labels, taints
@@ -164,7 +165,7 @@ def specs(draw):
 @settings(max_examples=120, deadline=None)
 @given(kinds=naive_nodes(), runs=st.lists(st.tuples(specs(), st.integers(1, 40)), min_size=1, max_size=4))
 def test_a_run_goes_where_its_pods_would_go_one_by_one(strategy, kinds, runs):
-    naive = [NaiveNode(*kind) for kind in kinds]
+    naive = [NaiveNode(kind) for kind in kinds]
     cache = cache_of(naive)
     profile = default_profile(strategy)
     ties = TieOrder(np.random.default_rng(7))
