@@ -1,12 +1,21 @@
 """Fixtures that every kind of test may use."""
 
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 
+from hoss.model.resources import PODS
+from hoss.v1 import common_pb2
+from hoss.wire.columns import NONE_U32, numbered_uids
 from hossctl.redis_server import RedisServer
+from resolver.core.values import NodeChange, Proposal
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +40,90 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer.start(tmp_path / "redis", append_only=True)
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def make_node() -> Callable[..., NodeChange]:
+    """Builds a node for a ledger: `make_node("n1", cpu=4000, pods=10)`; amounts default to plenty."""
+
+    def build(
+        name: str,
+        *,
+        cpu: int = 10_000,
+        memory: int = 2**34,
+        pods: int = 100,
+        cards: int = 0,
+        unschedulable: bool = False,
+    ) -> NodeChange:
+        allocatable = (cpu, memory, 0, pods, 0, 0)
+        spec = common_pb2.NodeSpec(name=name, cards=cards, unschedulable=unschedulable)
+        spec.allocatable.add(resource="cpu", amount=cpu)
+        spec.allocatable.add(resource="memory", amount=memory)
+        spec.allocatable.add(resource="pods", amount=pods)
+        return NodeChange(name, spec.SerializeToString(deterministic=True), allocatable, unschedulable, cards)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def make_proposal() -> Callable[..., Proposal]:
+    """Builds a proposal: a row of `nodes` for each pod, a slot for each pod unless `slots` says otherwise."""
+
+    def build(
+        pods: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        *,
+        cpu: int | Sequence[int] = 100,
+        slots: Sequence[int] | None = None,
+        priorities: Sequence[int] | None = None,
+        devices: Sequence[tuple[int, int]] | None = None,
+        worker: str = "w1",
+        epoch: int = 1,
+        snapshot_seq: int = 2**40,
+        unchecked: bool = False,
+    ) -> Proposal:
+        slots = list(range(len(pods))) if slots is None else slots
+        count = max(slots) + 1
+        requests = np.zeros((count, 6), np.int64)
+        requests[:, 0] = cpu
+        requests[:, PODS] = 1
+        widest = max(len(row) for row in nodes)
+        return Proposal(
+            worker=worker,
+            epoch=epoch,
+            snapshot_seq=snapshot_seq,
+            uids=np.concatenate([numbered_uids(b"test-prefix-", pod, 1) for pod in pods]),
+            slots=np.array(slots, np.uint16),
+            nodes=np.array([[*row, *[NONE_U32] * (widest - len(row))] for row in nodes], np.uint32),
+            requests=requests,
+            priorities=np.array(priorities or [0] * count, np.int32),
+            attempts=np.zeros(count, np.uint16),
+            devices=None if devices is None else np.array(devices, np.uint16),
+            unchecked=unchecked,
+        )
+
+    return build
+
+
+@pytest.fixture
+def start_resolver(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts resolver processes: `start_resolver(redis_url, "--shards", "2")` returns host:port once it serves."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(redis_url: str, *flags: str) -> str:
+        ready = tmp_path / f"resolver-{len(processes)}.json"
+        command = [sys.executable, "-m", "resolver", "--listen", "127.0.0.1:0", "--redis-url", redis_url]
+        process = subprocess.Popen([*command, "--ready-file", str(ready), *flags])
+        processes.append(process)
+        deadline = time.monotonic() + 20
+        while not ready.exists():
+            assert process.poll() is None, f"the resolver ended with {process.returncode}"
+            assert time.monotonic() < deadline, "the resolver is not ready after 20 s"
+            time.sleep(0.01)
+        return f"127.0.0.1:{json.loads(ready.read_bytes())['port']}"
+
+    yield start
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait(10)

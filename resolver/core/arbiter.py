@@ -93,7 +93,7 @@ class Change:
 
     seq: int
     nodes: tuple[int, ...]
-    specs: tuple[int, ...] = ()
+    specs: tuple[tuple[int, bytes], ...] = ()
     removed: tuple[int, ...] = ()
     released: int = 0
 
@@ -264,7 +264,7 @@ class Arbiter:
             if self.accounts[node].has(FLAG_SHRUNK) or self.accounts[node].exceeded():
                 over.append(position)
         if touched:
-            self._publish(Change(seq, tuple(touched), specs=tuple(touched)))
+            self._publish(Change(seq, tuple(touched), specs=tuple((node, self.specs[node]) for node in touched)))
         return [self.names[change.name] for change in changes], over
 
     def _change(self, node: int, change: NodeChange, seq: int) -> None:

@@ -137,11 +137,10 @@ class MemoryLedger:
         return {"mode": "memory"}
 
     def _entry(self, shard: int, change: Change) -> FeedEntry:
-        specs = self.arbiters[shard].specs
         return FeedEntry(
             change.seq,
             self._rows(shard, change.nodes),
-            tuple((node, specs[node]) for node in change.specs if node in specs),
+            change.specs,
             change.removed,
             change.released,
         )

@@ -1,0 +1,168 @@
+"""What becomes of reservations and nodes in any ledger. Shard 0 of two, so node indexes are even."""
+
+import numpy as np
+import pytest
+
+from hoss.wire.account import CARDS, FLAG_SHRUNK, account_dtype
+from hoss.wire.columns import NONE_U32
+from resolver.core.values import Verdict
+
+
+async def account_of(ledger, node):
+    rows = (await ledger.state(0)).snapshot.accounts
+    at = np.frombuffer(rows.indexes, "<u4").tolist().index(node)
+    return np.frombuffer(rows.records, account_dtype(rows.resources))[at]
+
+
+async def cards_of(ledger):
+    rows = (await ledger.state(0)).snapshot.accounts
+    return np.frombuffer(rows.cards, CARDS.base).reshape(-1, 16)[0].tolist()
+
+
+@pytest.fixture
+async def placed(ledger, make_node, make_proposal):
+    """Pods 1 and 2 on node 0 (1,000 milli cpu) with 300 each, pod 3 on node 2; the proposal and its decision."""
+    await ledger.upsert_nodes(0, [make_node("a", cpu=1000), make_node("b")])
+    await ledger.grant("w1")
+    proposal = make_proposal([1, 2, 3], [[0], [0], [2]], cpu=300)
+    [decision] = await ledger.commit(0, [proposal])
+    return ledger, proposal, decision
+
+
+async def test_release_gives_back_once_and_passes_over_strangers(placed):
+    ledger, proposal, _ = placed
+    assert await ledger.release(0, proposal.uids[:2]) == 2
+    assert await ledger.release(0, proposal.uids) == 1
+    assert (await account_of(ledger, 0))["amounts"][:, 1].tolist() == [0] * 6
+
+
+async def test_a_uid_given_twice_to_release_gives_back_once(placed):
+    ledger, proposal, _ = placed
+    assert await ledger.release(0, proposal.uids[[0, 0]]) == 1
+    assert (await account_of(ledger, 0))["amounts"][0, 1] == 300
+
+
+async def test_lookup_tells_node_commit_and_epoch(placed):
+    ledger, proposal, decision = placed
+    await ledger.release(0, proposal.uids[1:2])
+    found = await ledger.lookup(0, proposal.uids)
+    assert found["node"].tolist() == [0, NONE_U32, 2]
+    assert found["seq"].tolist() == [decision.seq, 0, decision.seq]
+    assert found["epoch"].tolist() == [1, 0, 1]
+
+
+async def test_what_nobody_confirmed_is_reaped_when_its_lease_is_over(placed):
+    ledger, _, _ = placed
+    assert await ledger.reap(0) == 3
+    assert await ledger.reap(0) == 0
+    assert (await ledger.state(0)).reservations.uids.size == 0
+
+
+async def test_what_was_confirmed_stays(placed):
+    ledger, _, decision = placed
+    seqs = np.array([decision.seq], np.uint64)
+    assert (await ledger.state(0)).reservations.assumed.all()
+    assert await ledger.confirm(0, seqs) == 1
+    assert await ledger.confirm(0, seqs) == 0
+    assert await ledger.reap(0) == 0
+    state = await ledger.state(0)
+    assert len(state.reservations.uids) == 3
+    assert not state.reservations.assumed.any()
+
+
+async def test_the_reaper_leaves_a_pod_alone_that_was_released_and_placed_anew(placed, make_proposal):
+    ledger, proposal, first = placed
+    await ledger.release(0, proposal.uids[:1])
+    [second] = await ledger.commit(0, [make_proposal([1], [[2]])])
+    await ledger.confirm(0, np.array([second.seq], np.uint64))
+    assert await ledger.reap(0) == 2  # pods 2 and 3 of the first commit
+    found = await ledger.lookup(0, proposal.uids)
+    assert found["node"].tolist() == [2, NONE_U32, NONE_U32]
+    assert first.seq != second.seq
+
+
+async def test_a_shrunken_node_is_reported_keeps_what_it_holds_and_gets_nothing_more(placed, make_node, make_proposal):
+    ledger, proposal, _ = placed
+    upserted = await ledger.upsert_nodes(0, [make_node("a", cpu=500)])
+    assert upserted.overcommitted == [0]
+    account = await account_of(ledger, 0)
+    assert account["flags"] & FLAG_SHRUNK
+    assert account["amounts"][0].tolist() == [500, 600]
+    [decision] = await ledger.commit(0, [make_proposal([9], [[0]], cpu=1)])
+    assert decision.conflicts[["asked", "free"]].tolist() == [(1, -100)]
+    await ledger.release(0, proposal.uids[:1])
+    assert not (await account_of(ledger, 0))["flags"] & FLAG_SHRUNK
+
+
+async def test_overcommitment_is_not_excused_by_a_later_change_of_the_node(placed, make_node, make_proposal):
+    ledger, _, _ = placed
+    await ledger.commit(0, [make_proposal([9], [[0]], cpu=900, unchecked=True)])
+    await ledger.upsert_nodes(0, [make_node("a", cpu=900)])
+    assert not (await account_of(ledger, 0))["flags"] & FLAG_SHRUNK
+
+
+async def test_an_unchanged_node_takes_no_sequence_number(placed, make_node):
+    ledger, _, decision = placed
+    assert (await ledger.upsert_nodes(0, [make_node("a", cpu=1000)])).indexes.tolist() == [0]
+    assert await ledger.seq(0) == decision.seq
+
+
+async def test_an_upsert_that_expects_another_spec_changes_nothing(placed, make_node):
+    ledger, _, decision = placed
+    now, wanted = make_node("a", cpu=1000), make_node("a", cpu=1000, unschedulable=True)
+    assert await ledger.upsert_nodes(0, [wanted], expected=make_node("a", cpu=5).spec) is None
+    assert await ledger.seq(0) == decision.seq
+    assert await ledger.upsert_nodes(0, [wanted], expected=now.spec) is not None
+
+
+async def test_removing_a_node_releases_what_it_holds_and_names_the_pods(placed):
+    ledger, proposal, _ = placed
+    removed = await ledger.remove_nodes(0, ["nobody", "a"])
+    assert removed.missing == [0]
+    assert sorted(uid.tobytes() for uid in removed.uids) == sorted(uid.tobytes() for uid in proposal.uids[:2])
+    assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [NONE_U32, NONE_U32, 2]
+    assert list((await ledger.snapshot(0)).specs) == [2]
+    assert (await ledger.remove_nodes(0, ["a"])).missing == [0]
+
+
+async def test_a_name_that_comes_back_gets_its_index_and_is_born_anew(placed, make_node):
+    ledger, _, _ = placed
+    born = (await account_of(ledger, 0))["born"]
+    await ledger.remove_nodes(0, ["a"])
+    assert (await ledger.upsert_nodes(0, [make_node("a"), make_node("new")])).indexes.tolist() == [0, 4]
+    account = await account_of(ledger, 0)
+    assert account["born"] > born
+    assert account["amounts"][:, 1].tolist() == [0] * 6
+
+
+async def test_a_card_that_goes_while_held_stays_closed_until_it_is_left(ledger, make_node, make_proposal):
+    await ledger.upsert_nodes(0, [make_node("g", cards=2)])
+    await ledger.grant("w1")
+    proposal = make_proposal([1, 2], [[0], [0]], devices=[(1, 1000), (1, 600)])
+    await ledger.commit(0, [proposal])
+    assert (await ledger.upsert_nodes(0, [make_node("g", cards=1)])).overcommitted == [0]
+    assert await cards_of(ledger) == [1000, 0x8000 + 600] + [0xFFFF] * 14
+    [refused] = await ledger.commit(0, [make_proposal([3], [[0]], devices=[(1, 100)])])
+    assert refused.verdicts.tolist() == [Verdict.CONFLICT_DEVICE]
+    await ledger.release(0, proposal.uids[1:])
+    assert await cards_of(ledger) == [1000] + [0xFFFF] * 15
+    assert not (await account_of(ledger, 0))["flags"] & FLAG_SHRUNK
+
+
+async def test_the_schema_only_grows(ledger):
+    base = await ledger.schema()
+    assert await ledger.schema(["nvidia.com/gpu", "cpu"]) == [*base, "nvidia.com/gpu"]
+    assert await ledger.schema() == [*base, "nvidia.com/gpu"]
+
+
+async def test_the_feed_numbers_every_change_without_gaps(placed):
+    ledger, proposal, _ = placed
+    await ledger.release(0, proposal.uids[:1])
+    await ledger.remove_nodes(0, ["b"])
+    entries = await ledger.feed(0, 0, 1)
+    assert [entry.seq for entry in entries] == [1, 2, 3, 4, 5]
+    assert [index for index, _ in entries[0].specs] == [0, 2]
+    assert entries[2].released == 1
+    assert entries[3].removed == (2,)
+    assert entries[4].released == 1
+    assert [entry.seq for entry in await ledger.feed(0, 3, 1)] == [4, 5]

@@ -1,0 +1,261 @@
+"""Random histories give the same answers and leave the same state in the scripts as in the model; and the ledger keeps its invariants."""
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hoss.wire.account import CARDS, FLAG_GONE, account_dtype, digest
+from hoss.wire.columns import NONE_U32, numbered_uids
+from resolver.core.audit import ShardAccounts, audit
+from resolver.core.values import Proposal
+from resolver.ledger.memory import MemoryLedger
+from resolver.ledger.store import RedisLedger
+
+NAMES = ["a", "b", "c", "d"]
+INDEXES = [0, 1, 2, 3, 9]
+PODS = 10
+_prefixes = count()
+
+upserts = st.tuples(
+    st.just("upsert"),
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "name": st.sampled_from(NAMES),
+                "cpu": st.integers(0, 6),
+                "pods": st.integers(0, 4),
+                "cards": st.integers(0, 3),
+                "unschedulable": st.booleans(),
+            }
+        ),
+        min_size=1,
+        max_size=4,
+        unique_by=lambda node: node["name"],
+    ),
+)
+
+
+@st.composite
+def commits(draw, unchecked):
+    pods = draw(st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6))
+    slots = draw(st.integers(1, 3))
+    candidates = draw(st.integers(1, 3))
+    rows = st.lists(st.sampled_from(INDEXES), min_size=1, max_size=candidates)
+    device = st.sampled_from([(0, 0), (1, 300), (1, 500), (1, 1000), (2, 1000)])
+    return (
+        "commit",
+        {
+            "pods": pods,
+            "nodes": [draw(rows) + [NONE_U32] * candidates for _ in pods],
+            "candidates": candidates,
+            "slots": [draw(st.integers(0, slots - 1)) for _ in pods],
+            "cpu": draw(st.lists(st.integers(0, 4), min_size=slots, max_size=slots)),
+            "extra": draw(st.booleans()),  # a seventh resource, which no node here offers
+            "priorities": draw(st.lists(st.integers(-1, 1), min_size=slots, max_size=slots)),
+            "devices": draw(st.none() | st.lists(device, min_size=slots, max_size=slots)),
+            "worker": draw(st.sampled_from(["w1", "w2"])),
+            "fenced": draw(st.integers(0, 9)) == 0,
+            "behind": draw(st.sampled_from([0, 0, 0, 2])),
+            "unchecked": unchecked and draw(st.booleans()),
+            "lease_over": draw(st.booleans()),
+        },
+    )
+
+
+def histories(unchecked):
+    operations = st.one_of(
+        upserts,
+        commits(unchecked),
+        commits(unchecked),
+        commits(unchecked),
+        st.tuples(st.just("release"), st.lists(st.integers(0, PODS - 1), min_size=1, max_size=4)),
+        st.tuples(st.just("confirm"), st.lists(st.integers(1, 20), min_size=1, max_size=3)),
+        st.tuples(
+            st.just("remove"), st.lists(st.sampled_from([*NAMES, "nobody"]), min_size=1, max_size=2, unique=True)
+        ),
+        st.tuples(st.just("grant"), st.sampled_from(["w1", "w2"])),
+        st.tuples(st.just("reap"), st.none()),
+    )
+    return st.lists(operations, min_size=4, max_size=25)
+
+
+@dataclass
+class History:
+    """One ledger and the epochs it granted."""
+
+    ledger: Any
+    make_node: Any
+    epochs: dict[str, int] = field(default_factory=dict)
+
+    async def begin(self):
+        await self.ledger.schema(["seventh"])
+        for worker in ("w1", "w2"):
+            self.epochs[worker] = await self.ledger.grant(worker)
+        await self.ledger.upsert_nodes(0, [self.make_node(name, cpu=4, pods=3, cards=2) for name in NAMES[:3]])
+
+    async def do(self, kind, what):
+        """Run one operation; its answer in a form that compares."""
+        return await getattr(self, f"_{kind}")(what)
+
+    async def _upsert(self, nodes):
+        upserted = await self.ledger.upsert_nodes(0, [self.make_node(**node) for node in nodes])
+        return upserted.seq, upserted.indexes.tolist(), upserted.overcommitted
+
+    async def _release(self, pods):
+        return await self.ledger.release(0, uids(pods))
+
+    async def _confirm(self, seqs):
+        return await self.ledger.confirm(0, np.array(seqs, np.uint64))
+
+    async def _remove(self, names):
+        removed = await self.ledger.remove_nodes(0, names)
+        return sorted(uid.tobytes() for uid in removed.uids), removed.missing
+
+    async def _grant(self, worker):
+        self.epochs[worker] = await self.ledger.grant(worker)
+        return self.epochs[worker]
+
+    async def _reap(self, _):
+        return await self.ledger.reap(0)
+
+    async def _commit(self, what):
+        requests = np.zeros((len(what["cpu"]), 7 if what["extra"] else 6), np.int64)
+        requests[:, 0] = what["cpu"]
+        requests[:, 3] = 1
+        self.ledger._lease_ms = 0 if what["lease_over"] else 3_600_000
+        proposal = Proposal(
+            worker=what["worker"],
+            epoch=self.epochs[what["worker"]] - what["fenced"],
+            snapshot_seq=max(0, await self.ledger.seq(0) - what["behind"]),
+            uids=uids(what["pods"]),
+            slots=np.array(what["slots"], np.uint16),
+            nodes=np.array([row[: what["candidates"]] for row in what["nodes"]], np.uint32),
+            requests=requests,
+            priorities=np.array(what["priorities"], np.int32),
+            attempts=np.arange(len(what["cpu"]), dtype=np.uint16),
+            devices=None if what["devices"] is None else np.array(what["devices"], np.uint16),
+            unchecked=what["unchecked"],
+        )
+        return [shown(decision) for decision in await self.ledger.commit(0, [proposal])]
+
+
+def uids(pods):
+    return np.concatenate([numbered_uids(b"twelve bytes", pod, 1) for pod in pods])
+
+
+def shown_accounts(rows):
+    accounts = np.frombuffer(rows.records, account_dtype(rows.resources))
+    cards = np.frombuffer(rows.cards, CARDS.base).reshape(-1, 16)
+    return (
+        {
+            index: (
+                int(a["seq"]),
+                int(a["born"]),
+                int(a["flags"]),
+                np.trim_zeros(a["amounts"].reshape(-1), "b").tolist(),
+            )
+            for index, a in zip(np.frombuffer(rows.indexes, "<u4").tolist(), accounts, strict=True)
+        },
+        dict(zip(np.frombuffer(rows.card_indexes, "<u4").tolist(), cards.tolist(), strict=True)),
+    )
+
+
+def shown(decision):
+    return (
+        decision.seq,
+        decision.verdicts.tolist(),
+        decision.nodes.tolist(),
+        decision.conflicts.tolist(),
+        decision.duplicate_seqs.tolist(),
+        shown_accounts(decision.fresh),
+    )
+
+
+def shown_reservations(held):
+    return {
+        uid.tobytes(): (
+            *(int(record[name]) for name in ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "attempt")),
+            np.trim_zeros(record["requests"], "b").tolist(),
+            bool(assumed),
+        )
+        for uid, record, assumed in zip(held.uids, held.records, held.assumed, strict=True)
+    }
+
+
+def shard_accounts(state):
+    rows = state.snapshot.accounts
+    return ShardAccounts(
+        0,
+        np.frombuffer(rows.indexes, "<u4"),
+        np.frombuffer(rows.records, account_dtype(rows.resources)),
+        np.frombuffer(rows.card_indexes, "<u4"),
+        np.frombuffer(rows.cards, CARDS.base).reshape(-1, 16),
+        state.reservations.uids,
+        state.reservations.records,
+    )
+
+
+async def replay(ledger):
+    """The shard's state as a subscriber builds it from the feed alone: accounts, cards and specs of live nodes."""
+    accounts, cards, specs = {}, {}, {}
+    for entry in await ledger.feed(0, 0, 1):
+        changed, changed_cards = shown_accounts(entry.accounts)
+        accounts |= changed
+        cards |= changed_cards
+        specs |= dict(entry.specs)
+        for index in entry.removed:
+            del specs[index]
+    live = {index: account for index, account in accounts.items() if not account[2] & FLAG_GONE}
+    return live, {index: used for index, used in cards.items() if index in live}, specs
+
+
+async def compare(url, make_node, history):
+    real = RedisLedger(url, prefix=f"case-{next(_prefixes)}")
+    await real.open(1)
+    model = History(MemoryLedger(1, lambda: 0), make_node)
+    scripts = History(real, make_node)
+    for side in (model, scripts):
+        await side.begin()
+    for operation in history:
+        assert await scripts.do(*operation) == await model.do(*operation), operation
+    expected, state = await model.ledger.state(0), await real.state(0)
+    assert state.snapshot.seq == expected.snapshot.seq
+    assert state.snapshot.specs == expected.snapshot.specs
+    assert shown_accounts(state.snapshot.accounts) == shown_accounts(expected.snapshot.accounts)
+    assert shown_reservations(state.reservations) == shown_reservations(expected.reservations)
+    seen = shard_accounts(state)
+    wanted = shard_accounts(expected)
+    assert digest(*(getattr(seen, f) for f in DIGESTED)) == digest(*(getattr(wanted, f) for f in DIGESTED))
+    snapshot = await real.snapshot(0)
+    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs)
+    await real.erase()
+    await real.close()
+    return audit([seen], await model.ledger.schema(), {})
+
+
+DIGESTED = ("indexes", "accounts", "card_indexes", "cards")
+
+
+@pytest.fixture(scope="module")
+def url(_session_redis):
+    return _session_redis.url
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=histories(unchecked=False))
+def test_invariants_1_and_6_hold_and_the_scripts_agree_with_the_model_on_any_history(url, make_node, history):
+    findings = asyncio.run(compare(url, make_node, history))
+    assert [finding for finding in findings if finding.invariant] == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=histories(unchecked=True))
+def test_unchecked_commits_break_no_invariant_but_the_first(url, make_node, history):
+    findings = asyncio.run(compare(url, make_node, history))
+    assert [finding for finding in findings if finding.invariant > 1] == []
