@@ -26,9 +26,11 @@ async def place(
     *,
     progress: Progress = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
+    look_seconds: float = _LOOK_SECONDS,
 ) -> Tracker:
     """Submit the messages and wait until every pod is bound, unschedulable, failed or deleted.
 
+    `progress` is called every `look_seconds`, and once at the end.
     Clock readings in the tracker are `time.perf_counter`. Raises HossError when nothing changes for `stall_seconds`,
     and whatever submission or watch raise.
     """
@@ -40,7 +42,7 @@ async def place(
     finished = asyncio.Event()
     following = asyncio.ensure_future(_follow(client, tracker, revision, finished))
     submitting = asyncio.ensure_future(_submit(client, tracker, requests, finished))
-    watching = asyncio.ensure_future(_until(tracker, finished, progress, stall_seconds))
+    watching = asyncio.ensure_future(_until(tracker, finished, progress, stall_seconds, look_seconds))
     tasks = {following, submitting, watching}
     try:
         while watching in tasks:
@@ -83,11 +85,13 @@ async def _follow(client: DispatcherClient, tracker: Tracker, revision: int, fin
     raise HossError("the dispatcher ended the watch stream; is it being stopped?")
 
 
-async def _until(tracker: Tracker, finished: asyncio.Event, progress: Progress, stall_seconds: float) -> None:
+async def _until(
+    tracker: Tracker, finished: asyncio.Event, progress: Progress, stall_seconds: float, look_seconds: float
+) -> None:
     last_settled, last_change = -1, time.monotonic()
     while not finished.is_set():
         try:
-            await asyncio.wait_for(finished.wait(), _LOOK_SECONDS)
+            await asyncio.wait_for(finished.wait(), look_seconds)
         except asyncio.TimeoutError:
             progress(tracker)
         if tracker.settled != last_settled:

@@ -1,0 +1,71 @@
+"""`hoss` as users run it: a process, with a home of its own that is taken down whatever happens."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+COMMAND_SECONDS = 100
+
+
+@dataclass(frozen=True)
+class Hoss:
+    """Runs commands; `home` is HOSS_HOME."""
+
+    home: Path
+
+    def __call__(self, *arguments: str, stdin: str = "", code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command; fails the test when it ends with another code (None: any)."""
+        environment = {**os.environ, "HOSS_HOME": str(self.home), "COLUMNS": "200"}
+        for name in ("HOSS_DISPATCHER", "HOSS_RESOLVER"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-m", "hossctl", *arguments],
+            input=stdin, capture_output=True, text=True, env=environment, timeout=COMMAND_SECONDS, check=False,
+        )  # fmt: skip
+        if code is not None:
+            assert done.returncode == code, (
+                f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
+            )
+        return done
+
+    def json(self, *arguments: str, code: int | None = 0) -> Any:
+        """Run a command with -o json and read its document."""
+        return json.loads(self(*arguments, "-o", "json", code=code).stdout)
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """The platform's living processes by name, as its state file has them."""
+        state = json.loads((self.home / "platform.json").read_text())
+        return {p["name"]: psutil.Process(p["pid"]) for p in state["processes"] if psutil.pid_exists(p["pid"])}
+
+    def logs(self) -> str:
+        """The end of every service's log, for failures."""
+        return "\n".join(f"== {log.name}\n{log.read_text()[-1500:]}" for log in sorted(self.home.glob("logs/*.log")))
+
+
+@pytest.fixture
+def hoss(tmp_path: Path) -> Iterator[Hoss]:
+    """The command; a platform that a test leaves up is taken down."""
+    command = Hoss(tmp_path / "home")
+    yield command
+    if (command.home / "platform.json").exists():
+        left = command.processes()
+        command("down", code=None)
+        assert not [name for name, process in left.items() if process.is_running() and process.status() != "zombie"]
+
+
+@pytest.fixture
+def trace() -> tuple[Path, Path]:
+    """Node and pod list of the openb trace, which lies beside the repository where it is at all."""
+    directory = Path(__file__).parents[3] / "shared" / "data"
+    files = directory / "openb_node_list_all_node.csv", directory / "openb_pod_list_default.csv"
+    if not all(path.exists() for path in files):
+        pytest.skip(f"the openb trace is not in {directory}")
+    return files

@@ -1,0 +1,159 @@
+"""The local platform from `up` to `down`, through the command line alone."""
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 20
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: c, image: i, resources: {requests: {cpu: 500m, memory: 1Gi}}}]
+"""
+GIANT = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: giant}
+spec:
+  containers: [{name: c, image: i, resources: {requests: {cpu: 500}}}]
+"""
+MANIFEST = f"{DEPLOYMENT}---\n{GIANT}"
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+def test_a_platform_from_up_to_down(hoss, tmp_path):
+    hoss("up", "--nodes", "50", "--worker", "a:tier=x", "--worker", "b:tier=y")
+    assert "a platform runs already" in hoss("up", code=1).stderr
+    assert [(w["name"], w["labels"]) for w in hoss.json("get", "workers")["items"]] == [
+        ("a", {"tier": "x"}),
+        ("b", {"tier": "y"}),
+    ]
+
+    (tmp_path / "web.yaml").write_text(MANIFEST)
+    result = hoss.json("submit", "-f", str(tmp_path / "web.yaml"), "--wait", code=1)
+    assert (result["bound"], result["unschedulable"]) == (20, 1)
+    assert "stands" not in hoss("submit", "-f", str(tmp_path / "web.yaml"), code=2).stderr  # names are taken now
+
+    giant = hoss.json("get", "pods", "--failed")["items"]
+    assert [pod["name"] for pod in giant] == ["giant"]
+    assert "Insufficient cpu" in giant[0]["reason"]
+    assert hoss.json("get", "job", "web")["bound"] == 20
+    assert [pod["name"] for pod in hoss.json("get", "pods", "-l", "app=web")["items"]] == [
+        f"web-{i}" for i in range(20)
+    ]
+    node = hoss.json("describe", "pod", "web-7")["node"]
+    assert "default/web-7" in hoss.json("describe", "node", node)["pods"]
+    assert len(hoss.json("get", "reservations")["items"]) == 20
+    assert hoss.json("audit")["verdict"] == "clean"
+
+    hoss("delete", "job", "web")
+    assert hoss.json("audit")["reservations"] == 0
+    assert all(n["requested"].get("cpu", 0) == 0 for n in hoss.json("get", "nodes")["items"])
+
+    running = hoss.processes()
+    assert set(running) == {"redis", "resolver-1", "dispatcher", "worker-a", "worker-b"}
+    hoss("down")
+    until(lambda: not [p for p in running.values() if p.is_running()], "every process to be gone")
+    assert hoss("get", "pods", code=3).stderr.startswith("error: no platform is running here")
+
+
+def test_a_cordoned_node_gets_nothing_until_it_is_uncordoned(hoss):
+    hoss("up", "--nodes", "1", "--workers", "1")
+    hoss("cordon", "node", "node-00000")
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}], tolerations: [{operator: Exists}]}\n"
+    hoss("submit", "-f", "-", "--wait", stdin=pod, code=1)
+    assert "unschedulable" in hoss.json("get", "pod", "p")["reason"]
+    hoss("uncordon", "node", "node-00000")
+    until(lambda: hoss.json("get", "pod", "p")["phase"] == "Bound", "the pod to be bound")
+    assert hoss("cordon", "node", "nope", code=1).stderr.startswith("error: node nope")
+
+
+def test_a_drained_worker_gets_nothing_and_the_others_do_its_work(hoss):
+    hoss("up", "--nodes", "10", "--workers", "2")
+    hoss("drain", "worker", "w1")
+    hoss("submit", "-f", "-", "--wait", stdin=DEPLOYMENT)
+    bound = {worker["name"]: worker["bound"] for worker in hoss.json("get", "workers")["items"]}
+    assert bound == {"w1": 0, "w2": 20}
+    hoss("uncordon", "worker", "w1")
+    assert {worker["state"] for worker in hoss.json("get", "workers")["items"]} == {"Ready"}
+
+
+def test_pods_survive_down_and_up(hoss):
+    hoss("up", "--nodes", "10")
+    hoss("submit", "-f", "-", "--wait", stdin=MANIFEST, code=1)
+    before = {pod["name"]: pod["node"] for pod in hoss.json("get", "pods")["items"]}
+    hoss("down")
+    hoss("up")
+    assert len(hoss.json("get", "nodes")["items"]) == 10  # no second set of simulated nodes
+    assert {pod["name"]: pod["node"] for pod in hoss.json("get", "pods")["items"]} == before
+    assert hoss.json("audit")["verdict"] == "clean"
+
+
+def test_a_killed_worker_is_reported_and_its_pods_go_on(hoss):
+    hoss("up", "--nodes", "20", "--workers", "2")
+    hoss.processes()["worker-w1"].kill()
+    until(lambda: hoss("status", code=None).returncode == 1, "the status to notice")
+    problems = hoss.json("status", code=1)["problems"]
+    assert any("process worker-w1" in text for text in problems)
+    hoss("submit", "-f", "-", "--wait", stdin=DEPLOYMENT)
+    assert hoss.json("audit")["verdict"] == "clean"
+
+
+def test_a_policy_that_no_worker_satisfies_makes_pods_wait_and_says_so(hoss, tmp_path):
+    hoss("up", "--nodes", "5", "--worker", "w:tier=a")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
+        "rules: [{name: gold, workers: {matchLabels: {tier: gold}}}]\n"
+    )
+    hoss("policy", "set", "-f", str(policy))
+    assert "gold" in hoss("policy", "get").stdout
+    hoss("submit", "-f", "-", stdin=DEPLOYMENT)
+    assert any("gold" in text for text in hoss.json("status", code=1)["problems"])
+    policy.write_text("apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules: [{name: x, colour: red}]\n")
+    assert "colour" in hoss("policy", "set", "-f", str(policy), code=2).stderr
+    policy.write_text("apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules: [{name: any}]\n")
+    hoss("policy", "set", "-f", str(policy))
+    until(lambda: hoss.json("get", "job", "web")["bound"] == 20, "the pods to be bound")
+
+
+def test_a_service_that_cannot_start_shows_its_log_and_leaves_nothing(hoss, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("kind: Nonsense\n")
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    failed = hoss("up", "--nodes", "5", "--policy", str(policy), code=1)
+    assert "dispatcher ended with code" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert not (hoss.home / "platform.json").exists()
+    assert {p.pid for p in psutil.Process().children(recursive=True)} == before
+
+
+def test_the_demo_passes_with_small_numbers(hoss):
+    result = hoss.json("demo", "--nodes", "60", "--pods", "2000", "--workers", "3")
+    placement = result["placement"]
+    assert placement["pods"] == placement["bound"] + placement["unschedulable"] == 2000
+    assert result["failures"] == []
+    assert result["deletion"]["pods"] > 0
+
+
+def test_the_demo_uses_a_redis_of_ones_own_and_leaves_it_empty(hoss, redis_server):
+    hoss("demo", "--nodes", "20", "--pods", "200", "--workers", "1", "--redis-url", redis_server.url)
+    import redis  # noqa: PLC0415 - here alone
+
+    with redis.Redis.from_url(redis_server.url) as client:
+        assert client.dbsize() == 0
+        client.set("{hoss}:schema", "somebody's")
+    refused = hoss("demo", "--nodes", "20", "--pods", "200", "--redis-url", redis_server.url, code=1)
+    assert "holds a ledger already" in refused.stderr

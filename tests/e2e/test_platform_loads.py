@@ -1,0 +1,114 @@
+"""Traces and benchmarks, end to end."""
+
+import csv
+import os
+import signal
+
+import pytest
+
+from hoss.client.dispatcher import submission
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl import auditing, platform, report, runner
+from hossctl.endpoints import clients_of, of_state
+from hossctl.load import filling
+from hossctl.nodes import UNIFORM, simulated
+from hossctl.openb import read_nodes, read_pods
+from hossctl.platform import PlatformOptions, WorkerOptions
+
+
+def workers(count: int) -> tuple[WorkerOptions, ...]:
+    return tuple(WorkerOptions(f"w{i}") for i in range(count))
+
+
+def test_replay_of_a_small_trace_reports_everything(hoss, tmp_path):
+    with (tmp_path / "nodes.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["sn", "cpu_milli", "memory_mib", "gpu", "model"], *(
+            [f"n{i}", 8000, 16384, 2, "T4"] for i in range(4)
+        )])  # fmt: skip
+    header = ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "pod_phase", "creation_time",
+              "deletion_time", "scheduled_time"]  # fmt: skip
+    rows = [[f"share-{i}", 100, 100, 1, 500, "", "LS", "Running", 0, 1, 0] for i in range(8)]
+    rows += [[f"whole-{i}", 100, 100, 1, 1000, "T4|V100", "LS", "Running", 0, 1, 0] for i in range(5)]
+    rows += [["picky", 100, 100, 1, 1000, "A100", "LS", "Running", 0, 1, 0]]
+    with (tmp_path / "pods.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    result = hoss.json(
+        "replay", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv"), "--workers", "2"
+    )
+    placement = result["placement"]
+    assert placement["bound"] + placement["unschedulable"] == 14
+    assert placement["unschedulable"] >= 2  # the picky one, and a whole card that is not there: 4 cards hold shares
+    assert result["usage"]["overcommittedNodes"] == []
+    assert result["usage"]["utilisation"]["cards"] <= 1
+    assert result["audit"]["verdict"] == "clean"
+
+
+def test_replay_of_the_openb_trace_overcommits_nothing(hoss, trace):
+    nodes, pods = trace
+    result = hoss.json("replay", "--format", "openb", "--nodes", str(nodes), "--pods", str(pods), "--shuffle-seed", "7")
+    placement = result["placement"]
+    assert placement["pods"] == 8152
+    assert placement["unaccounted"] == 0
+    assert placement["bound"] > 7800
+    assert placement["conflicts"] > 0  # four workers and a nearly full cluster
+    assert result["usage"]["overcommittedNodes"] == []
+    assert result["audit"]["violations"] == []
+
+
+async def test_invariant_3_killing_a_worker_in_the_middle_of_a_replay_loses_no_pod(trace):
+    nodes, pods = read_nodes(trace[0]), read_pods(trace[1])
+    with platform.temporary(PlatformOptions(workers=workers(3))) as starter:
+        async with clients_of(of_state(starter.state)) as clients:
+            await report.prepare(clients, nodes, 3)
+            victim = next(record for record in starter.state.processes if record.name == "worker-w1")
+            killed_at: list[int] = []
+
+            def kill_in_the_middle(tracker) -> None:
+                if not killed_at and tracker.count(pb.BOUND) > 500:
+                    os.kill(victim.pid, signal.SIGKILL)
+                    killed_at.append(tracker.settled)
+
+            tracker = await runner.place(
+                clients.dispatcher, list(submission(pods)), progress=kill_in_the_middle, look_seconds=0.005
+            )
+            assert killed_at
+            assert killed_at[0] < len(pods)
+            assert tracker.count(pb.BOUND) + tracker.count(pb.UNSCHEDULABLE) == len(pods)
+            result = await auditing.audit(clients.dispatcher, clients.resolver)
+            assert result.exit_code == 0, result
+            assert result.bound == tracker.count(pb.BOUND)
+
+
+async def test_invariant_1_four_workers_on_a_full_cluster_conflict_and_never_overcommit():
+    nodes = simulated(60, shapes=UNIFORM)
+    load = filling(nodes, 1.05, seed=2)
+    with platform.temporary(PlatformOptions(workers=workers(4))) as starter:
+        async with clients_of(of_state(starter.state)) as clients:
+            await report.prepare(clients, nodes, 4)
+            placement = await report.place(clients, load)
+            used = await report.usage(clients)
+            result = await auditing.audit(clients.dispatcher, clients.resolver)
+    assert placement.conflicts > 0
+    assert placement.unschedulable > 0
+    assert placement.unaccounted == 0
+    assert used.overcommitted == ()
+    assert result.exit_code == 0, result
+
+
+def test_compare_shows_what_validation_prevents(hoss, tmp_path):
+    file = tmp_path / "compare.json"
+    result = hoss.json("bench", "compare", "--nodes", "40", "--fill", "1.0", "--json", str(file))
+    modes = {mode["mode"]: mode for mode in result["modes"]}
+    assert modes["multi-uncoordinated"]["overcommittedNodes"] > 0
+    assert modes["multi-hoss"]["overcommittedNodes"] == modes["single"]["overcommittedNodes"] == 0
+    assert file.exists()
+
+
+@pytest.mark.parametrize("mix", ["uniform", "openb", "unique"])
+def test_throughput_measures_every_mix(hoss, mix):
+    result = hoss.json("bench", "throughput", "--nodes", "100", "--pods", "1000", "--mix", mix)
+    assert result["runs"][0]["placement"]["bound"] == 1000
+    assert result["podsPerSecond"] > 0
+    assert result["ceilingPodsPerSecond"] > 0
+    assert result["violations"] == []
+    assert set(result["peakMib"]) == {"redis", "resolver-1", "dispatcher", "worker-w1", "worker-w2"}
