@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 60.0
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture()
+@pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
     try:
@@ -121,17 +121,17 @@ async def test_redis_killed_and_back_with_its_file_delays_and_loses_nothing(clus
 
 
 async def test_four_workers_on_a_nearly_full_cluster_conflict_and_all_is_resolved(cluster: Cluster) -> None:
-    """64 nodes of 8 cpu, pods of 1: every worker wants the last free ones."""
+    """500 nodes of 8 cpu, 4,000 pods of 1: every worker wants the last free ones."""
     for number in range(4):
         cluster.start_worker(f"w{number}")
     async with clients_of(cluster.endpoints) as clients:
-        await _prepare(clients, workers=4, nodes=64, cpus=8)
-        await _submit(clients, jobs=64, replicas=8, cpu_milli=1000)
-        await _until(lambda: _all_bound(clients, 512))
+        await _prepare(clients, workers=4, nodes=500, cpus=8)
+        await _submit(clients, jobs=400, replicas=10, cpu_milli=1000)
+        await _until(lambda: _all_bound(clients, 4000))
         counters = (await clients.resolver.status()).counters
         conflicts = sum(count for name, count in counters.items() if "conflict" in name)
         assert conflicts > 0
-        await _assert_clean(clients, bound=512)
+        await _assert_clean(clients, bound=4000)
 
 
 async def _prepare(clients: Clients, *, workers: int, nodes: int = NODES, cpus: int = 64) -> None:
