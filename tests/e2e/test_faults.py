@@ -121,11 +121,11 @@ async def test_redis_killed_and_back_with_its_file_delays_and_loses_nothing(clus
 
 
 async def test_four_workers_on_a_nearly_full_cluster_conflict_and_all_is_resolved(cluster: Cluster) -> None:
-    """500 nodes of 8 cpu, 4,000 pods of 1: every worker wants the last free ones."""
+    """4,000 nodes with room for one pod each, 4,000 pods: workers meet on the same nodes, ever more as these get few."""
     for number in range(4):
         cluster.start_worker(f"w{number}")
     async with clients_of(cluster.endpoints) as clients:
-        await _prepare(clients, workers=4, nodes=500, cpus=8)
+        await _prepare(clients, workers=4, nodes=4000, cpus=1)
         await _submit(clients, jobs=400, replicas=10, cpu_milli=1000)
         await _until(lambda: _all_bound(clients, 4000))
         counters = (await clients.resolver.status()).counters
