@@ -179,6 +179,14 @@ class NodeInfoCache:
             cards_used=self.cards.used.take(nodes, axis=0) if cards else None,
         )
 
+    def view_ahead(self, nodes: NodeIndexes, demand: Demand, ahead: NDArray[np.int64]) -> NodeView:
+        """The columns of `nodes` (repetitions allowed) as they would be with `ahead` more pods of this demand each."""
+        view = self.view(nodes, cards=demand.devices is not None)
+        for row in demand.rows:
+            view.requested[row] += demand.request[row] * ahead
+        view.ahead = ahead
+        return view
+
     def digest(self, shard: int) -> int:
         """Digest of the shard's committed layer: the ledger's own at the same sequence number."""
         return self.accounts.digest(np.arange(shard, self.size, max(self.shards, 1)))

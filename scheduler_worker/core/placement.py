@@ -149,6 +149,9 @@ class RunPlacer:
     def _assign(self, nodes: NodeIndexes, spare: NodeIndexes) -> NodeIndexes:
         """Alternates from `spare` for each chosen node, on its shard; pods of a run take different ones first."""
         assigned = np.full((len(nodes), self._alternates), -1, np.intp)
+        if len(nodes) == 1 and len(spare) <= self._alternates:
+            assigned[0, : len(spare)] = spare  # of one shard already, see _best
+            return assigned
         shards = max(self._cache.shards, 1)
         for shard in range(shards):
             of_shard = spare[spare % shards == shard] if shards > 1 else spare

@@ -12,6 +12,7 @@ from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.static import RawScore, StaticFit
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, Keys, TieOrder
+from scheduler_worker.core.view import NodeView
 
 # Gathering the columns of changed nodes costs about as much as the rest of the pass, so beyond half of
 # the nodes a pass over all, which gathers nothing, is as quick.
@@ -44,7 +45,7 @@ class Ranking:
         self._ties.cover(cache.size)
         versions = (self.static.version, self._ties.version)
         fresh = versions == self._versions and len(self.keys) == cache.size
-        changed = cache.changes.since(self._position) if fresh else None
+        changed = cache.changes.since(self._position, cache.size) if fresh else None
         self._position, self._versions = cache.changes.position, versions
         if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
             self._rank_all()
@@ -61,24 +62,10 @@ class Ranking:
 
     def keys_with_levels(self, nodes: NodeIndexes, levels: int) -> Keys:
         """Keys of nodes as they would be with 0 to levels - 1 more pods of this class: (levels, nodes)."""
-        view = self._cache.view(nodes, cards=self.demand.devices is not None)
-        count = len(nodes)
-        ahead = np.repeat(np.arange(levels), count)
-        view.allocatable = np.tile(view.allocatable, levels)
-        view.requested = np.tile(view.requested, levels) + self.demand.request[:, None] * ahead
-        view.nonzero_requested = view.requested[:2]
-        view.divisors = np.tile(view.divisors, levels)
-        view.mean_factors = np.tile(view.mean_factors, levels)
-        if view.cards_used is not None:
-            view.cards_used = np.tile(view.cards_used, (levels, 1))
-        view.ahead = ahead
-        mask, score = self._profile.evaluate(self.demand, view)
-        static = self._static_total
-        total = score.astype(np.int64) + (static if isinstance(static, int) else np.tile(static[nodes], levels))
-        keys = (total << SCORE_SHIFT) | np.tile(self._ties.bits[nodes], levels)
-        if mask is not None:
-            keys[~mask] = INFEASIBLE
-        return keys.reshape(levels, count)
+        cells = np.concatenate([nodes] * levels)
+        ahead = np.repeat(np.arange(levels), len(nodes))
+        keys = self._keys(cells, self._cache.view_ahead(cells, self.demand, ahead))
+        return keys.reshape(levels, len(nodes))
 
     def _rank_all(self) -> None:
         view = self._cache.view(None, cards=self.demand.devices is not None)
@@ -93,7 +80,10 @@ class Ranking:
         self.keys = keys
 
     def _rank(self, nodes: NodeIndexes) -> None:
-        view = self._cache.view(nodes, cards=self.demand.devices is not None)
+        self.keys[nodes] = self._keys(nodes, self._cache.view(nodes, cards=self.demand.devices is not None))
+
+    def _keys(self, nodes: NodeIndexes, view: NodeView) -> Keys:
+        """Keys of `nodes`, seen as `view`, by the present normalisation."""
         mask, score = self._profile.evaluate(self.demand, view)
         feasible = self.static.mask[nodes]
         if mask is not None:
@@ -104,7 +94,7 @@ class Ranking:
         keys <<= SCORE_SHIFT
         keys |= self._ties.bits[nodes]
         keys[~feasible] = INFEASIBLE
-        self.keys[nodes] = keys
+        return keys
 
     def _normalize(self, feasible: Mask) -> None:
         self.highest = [_largest(score, feasible) for score in self.static.varying]

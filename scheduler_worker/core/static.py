@@ -47,7 +47,7 @@ class StaticFit:
         log, size = self._cache.spec_changes, self._cache.size
         if self._position == log.position and len(self.mask) == size:
             return
-        changed = log.since(self._position) if self._position >= 0 and len(self.mask) == size else None
+        changed = log.since(self._position, size) if self._position >= 0 and len(self.mask) == size else None
         self._position = log.position
         if changed is None:
             self._evaluate_all(np.arange(size))

@@ -55,7 +55,7 @@ def test_a_foreign_commit_in_the_feed_is_counted_and_noted(harness, make_pod):
     before = harness.cache.changes.position
     harness.cache.apply_feed(harness.ledger.reserve([2], [[500, 0, 0, 1]]))
     assert harness.cache.requested[:4, 2].tolist() == [500, 0, 0, 1]
-    assert harness.cache.changes.since(before).tolist() == [2]
+    assert harness.cache.changes.since(before, 4).tolist() == [2]
 
 
 def test_an_account_older_than_the_known_one_changes_nothing(harness):
@@ -144,8 +144,8 @@ def test_more_changes_than_the_log_holds_make_every_reader_look_at_all(harness):
     log = harness.cache.changes
     before = log.position
     log.extend(np.zeros(1 << 16, np.intp))
-    assert log.since(before) is None
-    assert log.since(log.position).tolist() == []
+    assert log.since(before, 4) is None
+    assert log.since(log.position, 4).tolist() == []
 
 
 def test_cards_are_given_back_with_their_pod(make_ledger, harness_of, make_pod):
