@@ -52,4 +52,5 @@ class ChangeLog:
             return changed.copy()
         marked = np.zeros(size, np.bool_)  # quicker than np.unique for thousands of nodes
         marked[changed] = True
-        return marked.nonzero()[0]
+        found: NodeIndexes = marked.nonzero()[0]
+        return found

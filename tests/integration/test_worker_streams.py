@@ -1,0 +1,188 @@
+"""The worker's streams against servers that break off, delay and forget."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from hoss import rpc
+from hoss.client.resolver import ResolverClient
+from hoss.errors import ConfigError
+from hoss.v1 import resolver_pb2, workerlink_pb2
+from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
+from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer, add_WorkerLinkServicer_to_server
+from scheduler_worker.link import DispatcherLink
+from scheduler_worker.proposals import ProposalStream
+
+COMMITTED = bytes([resolver_pb2.COMMITTED])
+
+
+class ScriptedResolver(ResolverServicer):
+    """Answers the n-th proposal it sees with the n-th action."""
+
+    def __init__(self, *actions):
+        self.actions = list(actions)
+        self.seen = []
+        self.first_seen = asyncio.Event()
+
+    async def Propose(self, request_iterator, context):  # noqa: N802 - gRPC's name
+        async for proposal in request_iterator:
+            self.seen.append(proposal)
+            self.first_seen.set()
+            action = self.actions.pop(0) if self.actions else "commit"
+            if action == "break":
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
+            elif action == "delay":
+                yield resolver_pb2.VerdictBatch(
+                    batch_id=proposal.batch_id, unavailable="the ledger is away", retry_after_ms=20
+                )
+            else:
+                yield resolver_pb2.VerdictBatch(batch_id=proposal.batch_id, seq=7, verdicts=COMMITTED)
+
+
+@pytest.fixture
+async def serve():
+    servers = []
+
+    async def start(add, servicer):
+        server = rpc.Server()
+        add(servicer, server.grpc)
+        servers.append(server)
+        return f"127.0.0.1:{await server.start('127.0.0.1:0', ())}"
+
+    yield start
+    for server in servers:
+        await server.stop(0)
+
+
+@pytest.fixture
+async def proposing(serve):
+    """A running ProposalStream to a scripted resolver: (stream, queue of (proposal, verdict), resolver)."""
+    jobs = []
+
+    async def start(*actions):
+        resolver = ScriptedResolver(*actions)
+        client = ResolverClient([await serve(add_ResolverServicer_to_server, resolver)])
+        verdicts = asyncio.Queue()
+        stream = ProposalStream(client, lambda proposal, verdict: verdicts.put_nowait((proposal, verdict)))
+        jobs.append((asyncio.create_task(stream.run()), client))
+        return stream, verdicts, resolver
+
+    yield start
+    for job, client in jobs:
+        job.cancel()
+        await asyncio.gather(job, return_exceptions=True)
+        await client.close()
+
+
+def proposal(number):
+    return resolver_pb2.ProposalBatch(batch_id=number, worker="w", uids=bytes(16))
+
+
+@pytest.mark.parametrize("actions", [("break",), ("delay",), ("break", "delay", "break")])
+async def test_an_unanswered_proposal_is_sent_again_as_it_was(proposing, actions):
+    stream, verdicts, resolver = await proposing(*actions)
+    stream.send(proposal(1))
+    sent, verdict = await asyncio.wait_for(verdicts.get(), 10)
+    assert (sent, verdict.seq) == (proposal(1), 7)
+    assert resolver.seen == [proposal(1)] * (len(actions) + 1)
+
+
+async def test_several_proposals_are_under_way_and_each_is_answered_once(proposing):
+    stream, verdicts, _ = await proposing("commit", "break")
+    for number in range(5):
+        stream.send(proposal(number))
+    answered = [(await asyncio.wait_for(verdicts.get(), 10))[0].batch_id for _ in range(5)]
+    assert sorted(answered) == [0, 1, 2, 3, 4]
+    assert verdicts.empty()
+
+
+async def test_an_abandoned_proposal_is_not_sent_again(proposing):
+    stream, verdicts, resolver = await proposing("delay")
+    stream.send(proposal(1))
+    await asyncio.wait_for(resolver.first_seen.wait(), 10)
+    stream.abandon()
+    stream.send(proposal(2))
+    sent, _ = await asyncio.wait_for(verdicts.get(), 10)
+    assert sent.batch_id == 2
+    assert [p.batch_id for p in resolver.seen] == [1, 2]
+
+
+class ScriptedDispatcher(WorkerLinkServicer):
+    """Welcomes every stream, and ends the first ones as it is told."""
+
+    def __init__(self, *endings):
+        self.endings = list(endings)
+        self.epoch = 0
+        self.messages = asyncio.Queue()
+
+    async def Connect(self, request_iterator, context):  # noqa: N802 - gRPC's name
+        first = await anext(aiter(request_iterator))
+        assert first.HasField("register")
+        ending = self.endings.pop(0) if self.endings else None
+        if isinstance(ending, grpc.StatusCode):
+            await context.abort(ending, "as told")
+        self.epoch += 1
+        yield workerlink_pb2.DispatcherMessage(welcome=workerlink_pb2.Welcome(epoch=self.epoch, heartbeat_ms=20))
+        if ending == "end":
+            return
+        async for message in request_iterator:
+            self.messages.put_nowait(message)
+
+
+class RecordedDuties:
+    def __init__(self):
+        self.epochs = asyncio.Queue()
+
+    def welcomed(self, welcome):
+        self.epochs.put_nowait(welcome.epoch)
+
+    def received(self, message):
+        raise AssertionError(message)
+
+    def heartbeat(self):
+        return workerlink_pb2.Heartbeat(backlog=3)
+
+
+@pytest.fixture
+async def linked(serve):
+    jobs = []
+
+    async def start(*endings):
+        dispatcher, duties = ScriptedDispatcher(*endings), RecordedDuties()
+        address = await serve(add_WorkerLinkServicer_to_server, dispatcher)
+        link = DispatcherLink(address, workerlink_pb2.Register(name="w"), duties)
+        job = asyncio.create_task(link.run())
+        jobs.append(job)
+        return dispatcher, duties, link, job
+
+    yield start
+    for job in jobs:
+        job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+
+@pytest.mark.parametrize("ending", ["end", grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.UNAVAILABLE])
+async def test_after_a_break_the_worker_registers_anew(linked, ending):
+    dispatcher, duties, _, _ = await linked(ending)
+    expected = [1, 2] if ending == "end" else [1]
+    assert [await asyncio.wait_for(duties.epochs.get(), 10) for _ in expected] == expected
+    heartbeat = await asyncio.wait_for(dispatcher.messages.get(), 10)
+    assert heartbeat.heartbeat.backlog == 3
+
+
+async def test_a_registration_that_is_wrong_in_itself_ends_the_worker(linked):
+    _, _, _, job = await linked(grpc.StatusCode.INVALID_ARGUMENT)
+    with pytest.raises(ConfigError, match="registration of w: as told"):
+        await asyncio.wait_for(job, 10)
+
+
+async def test_what_was_sent_before_the_goodbye_arrives(linked):
+    dispatcher, duties, link, _ = await linked()
+    await asyncio.wait_for(duties.epochs.get(), 10)
+    link.send(workerlink_pb2.WorkerMessage(outcomes=workerlink_pb2.Outcomes(batch_id=9)))
+    await asyncio.wait_for(link.leave(), 10)
+    received = []
+    while not dispatcher.messages.empty():
+        received.append(dispatcher.messages.get_nowait())
+    assert [m.outcomes.batch_id for m in received if m.HasField("outcomes")] == [9]
