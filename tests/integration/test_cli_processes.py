@@ -1,0 +1,95 @@
+"""Processes of the local platform: found again, waited for, ended, and never mistaken for others."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from hoss.errors import HossError, InvalidInput
+from hossctl import platform
+from hossctl.process import ProcessRecord, Service, record_of, stop_all
+
+STUBBORN = """\
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_is_found_by_its_record(sleeper, tmp_path):
+    record = record_of("s", sleeper.pid, tmp_path / "log")
+    assert ProcessRecord(**record.as_json()).find().pid == sleeper.pid
+
+
+def test_another_process_with_the_same_id_is_not_ours_and_is_left_alone(sleeper, tmp_path):
+    record = replace(record_of("s", sleeper.pid, tmp_path / "log"), started=time.time() - 3600)
+    assert record.find() is None
+    assert stop_all([record]) == []
+    assert sleeper.poll() is None
+
+
+def test_a_process_that_ended_is_not_found(sleeper, tmp_path):
+    record = record_of("s", sleeper.pid, tmp_path / "log")
+    sleeper.kill()
+    sleeper.wait()
+    assert record.find() is None
+
+
+def test_a_process_that_ignores_the_request_to_end_is_killed_and_named(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        record = record_of("stubborn", process.pid, tmp_path / "log")
+        assert stop_all([record], grace_seconds=0.2) == ["stubborn"]
+        assert not psutil.pid_exists(process.pid) or record.find() is None
+
+
+def test_a_service_that_ends_before_it_serves_is_an_error_with_its_log(tmp_path):
+    service = Service("worker-w", "scheduler_worker", ["--label", "nonsense"], tmp_path)
+    with pytest.raises(HossError, match=r"worker-w ended with code \d+ before it served\n.*nonsense"):
+        service.wait_ready(time.monotonic() + 30)
+
+
+def test_a_service_that_does_not_serve_in_time_is_an_error(tmp_path):
+    service = Service("slow", "http.server", ["--help"], tmp_path)
+    with pytest.raises(HossError, match="slow"):
+        service.wait_ready(time.monotonic() - 1)
+    stop_all([service.record])
+
+
+def test_two_ups_at_once_are_refused(tmp_path):
+    with (
+        platform.exclusive(tmp_path),
+        pytest.raises(HossError, match="another hoss command"),
+        platform.exclusive(tmp_path),
+    ):
+        pass
+
+
+def test_a_damaged_state_file_is_named(tmp_path):
+    (tmp_path / platform.STATE_FILE).write_text('{"dispatcher": ')
+    with pytest.raises(InvalidInput, match=r"platform\.json: is no state file"):
+        platform.load_state(tmp_path)
+
+
+def test_every_process_of_a_temporary_platform_stands_in_its_state_and_is_gone_afterwards():
+    options = platform.PlatformOptions(workers=(platform.WorkerOptions("w"),), resolvers=2)
+    with platform.temporary(options) as starter:
+        living = starter.state.living()
+        assert [record.name for record in living] == ["redis", "resolver-1", "resolver-2", "dispatcher", "worker-w"]
+        assert all(record.address for record in living)
+        # Whatever we started and did not write down would outlive us.
+        assert {record.pid for record in living} == {child.pid for child in psutil.Process(os.getpid()).children()}
+    assert starter.state.living() == []
