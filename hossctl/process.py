@@ -90,14 +90,36 @@ class Service:
 
 def stop_all(records: Sequence[ProcessRecord], *, grace_seconds: float = STOP_SECONDS) -> list[str]:
     """Ask the processes to end, wait for them, kill what is left. Returns the names of those that had to be killed."""
-    running = {process.pid: (record, process) for record in records if (process := record.find()) is not None}
-    for _, process in running.values():
+    running = [(record.name, process) for record in records if (process := record.find()) is not None]
+    for _, process in running:
         _signal(process.terminate)
-    _, late = psutil.wait_procs([process for _, process in running.values()], timeout=grace_seconds)
-    for process in late:
+    late = _wait(running, grace_seconds)
+    for _, process in late:
         _signal(process.kill)
-    psutil.wait_procs(late, timeout=grace_seconds)
-    return [running[process.pid][0].name for process in late]
+    _wait(late, grace_seconds)
+    return [name for name, _ in late]
+
+
+def _wait(running: list[tuple[str, psutil.Process]], seconds: float) -> list[tuple[str, psutil.Process]]:
+    """Those that have not ended in time."""
+    deadline = time.monotonic() + seconds
+    while running and time.monotonic() < deadline:
+        running = [(name, process) for name, process in running if not _ended(process)]
+        if running:
+            time.sleep(_POLL_SECONDS)
+    return running
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        process.wait(0)  # takes the exit code of a child of ours, so that it does not stay as a zombie
+    except psutil.TimeoutExpired:
+        # The others are init's children by now, and some inits take their time to notice the dead.
+        try:
+            return bool(process.status() == psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return True
+    return True
 
 
 def log_tail(path: Path, lines: int = _LOG_LINES) -> str:
