@@ -28,6 +28,8 @@ from resolver.ledger.scripts import Call, ScriptRunner, unavailable_when_failing
 
 _SHARD_KEYS = ("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed")
 
+PreparedCommit = tuple[Call, NDArray[np.intp] | None]  # and the order in which its pods are served
+
 # One script call handles this many rows at most, so that none holds Redis for more than a few milliseconds.
 _STEP = 1000
 _SCAN_STEP = 2000
@@ -99,13 +101,21 @@ class RedisLedger:
     # -- pods ---------------------------------------------------------------------------------------------------------
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
-        orders = [proposal.serving_order() for proposal in proposals]
-        calls = [
-            self._call("commit", shard, self._feed_window, *packing.commit_arguments(proposal, order, self._lease_ms))
-            for proposal, order in zip(proposals, orders, strict=True)
-        ]
-        replies = await self._scripts.run_all(calls)
-        return [packing.read_decision(reply, order) for reply, order in zip(replies, orders, strict=True)]
+        return await self.run_prepared(self.prepare(shard, proposals))
+
+    def prepare(self, shard: int, proposals: Sequence[Proposal]) -> list[PreparedCommit]:
+        """The calls that decide the proposals, ready to be sent."""
+        prepared = []
+        for proposal in proposals:
+            order = proposal.serving_order()
+            arguments = packing.commit_arguments(proposal, order, self._lease_ms)
+            prepared.append((self._call("commit", shard, self._feed_window, *arguments), order))
+        return prepared
+
+    async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision]:
+        """Send what `prepare` made, in one round trip."""
+        replies = await self._scripts.run_all([call for call, _ in prepared])
+        return [packing.read_decision(reply, order) for reply, (_, order) in zip(replies, prepared, strict=True)]
 
     async def release(self, shard: int, uids: Uids) -> int:
         return len(await self._release(shard, uids))

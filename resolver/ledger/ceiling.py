@@ -1,0 +1,74 @@
+"""How fast the commit script alone is: the most that any number of workers and resolvers can bind on this Redis.
+
+Measured in a scratch ledger beside the real one (keys of its own, deleted at the end). Arguments are made beforehand, and
+scripts wait in Redis' queue, so that nothing but Redis is timed.
+"""
+
+import time
+
+import numpy as np
+
+from hoss.model.resources import CPU, MEMORY, PODS
+from hoss.v1 import common_pb2
+from hoss.wire.columns import UID_PREFIX_BYTES, numbered_uids
+from resolver.core.values import NodeChange, Proposal
+from resolver.ledger.store import RedisLedger
+
+_PREFIX = "hoss-ceiling"
+_WORKER = "ceiling"
+
+# Reservations in the scratch ledger at most: as many as the benchmarks place, and memory stays bounded.
+_ROUND_PODS = 100_000
+_TRIP_BATCHES = 4
+
+
+async def measure_ceiling(redis_url: str, *, nodes: int, batch: int, seconds: float, resources: int = 6) -> float:
+    """Reservations per second of wall time: batches of `batch` pods of one class, each on as many of `nodes` nodes as it can."""
+    ledger = RedisLedger(redis_url, prefix=_PREFIX)
+    committed, spent, round_number = 0, 0.0, 0
+    try:
+        while spent < seconds:
+            round_number += 1
+            await ledger.open(1)
+            epoch = await ledger.grant(_WORKER)
+            await ledger.upsert_nodes(0, [_node(number, resources) for number in range(nodes)])
+            trips = _trips(round_number, epoch, nodes, batch, resources)
+            for trip in trips:
+                prepared = ledger.prepare(0, trip)
+                began = time.perf_counter()
+                decisions = await ledger.run_prepared(prepared)
+                spent += time.perf_counter() - began
+                committed += sum(int((decision.verdicts == 1).sum()) for decision in decisions)
+                if spent >= seconds:
+                    break
+            await ledger.erase()
+    finally:
+        await ledger.close()
+    return committed / spent
+
+
+def _node(number: int, resources: int) -> NodeChange:
+    spec = common_pb2.NodeSpec(name=f"ceiling-{number}").SerializeToString()
+    return NodeChange(f"ceiling-{number}", spec, (2**50,) * resources, unschedulable=False, cards=0)
+
+
+def _trips(round_number: int, epoch: int, nodes: int, batch: int, resources: int) -> list[list[Proposal]]:
+    rng = np.random.default_rng(round_number)
+    requests = np.zeros((1, resources), np.int64)
+    requests[0, [CPU, MEMORY, PODS]] = 100, 2**27, 1
+    prefix = round_number.to_bytes(UID_PREFIX_BYTES, "big")
+    proposals = [
+        Proposal(
+            worker=_WORKER,
+            epoch=epoch,
+            snapshot_seq=2**52,
+            uids=numbered_uids(prefix, first, batch),
+            slots=np.zeros(batch, np.uint16),
+            nodes=rng.permuted(np.resize(np.arange(nodes, dtype=np.uint32), max(batch, nodes)))[:batch, None],
+            requests=requests,
+            priorities=np.zeros(1, np.int32),
+            attempts=np.zeros(1, np.uint16),
+        )
+        for first in range(0, _ROUND_PODS, batch)
+    ]
+    return [proposals[at : at + _TRIP_BATCHES] for at in range(0, len(proposals), _TRIP_BATCHES)]
