@@ -45,7 +45,7 @@ class ChangeLog:
         if count >= capacity:
             return None
         start = position % capacity
-        changed = self._ring[start : start + count]
+        changed: NodeIndexes = self._ring[start : start + count]
         if start + count > capacity:
             changed = np.concatenate((changed, self._ring[: start + count - capacity]))
         if count <= _WORTH_DEDUPLICATING:
