@@ -49,7 +49,7 @@ class ChangeLog:
         if start + count > capacity:
             changed = np.concatenate((changed, self._ring[: start + count - capacity]))
         if count <= _WORTH_DEDUPLICATING:
-            return changed.copy()
+            return np.array(changed)
         marked = np.zeros(size, np.bool_)  # quicker than np.unique for thousands of nodes
         marked[changed] = True
         found: NodeIndexes = marked.nonzero()[0]
