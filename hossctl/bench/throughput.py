@@ -4,7 +4,7 @@ The JSON document (camel case, seconds unless named otherwise):
 
     nodes, pods, workers, mix, seed, repeat
     podsPerSecond            median over the runs
-    ceilingPodsPerSecond     the ledger script alone, one client, batches as workers send them, on the same machine in the same run
+    ceilingPodsPerSecond     the ledger script alone on the same Redis after each run, batches of 500; median
     ratio                    of the two
     latencyP50Ms, latencyP99Ms   under full load: a pod waits for those submitted with it
     lonePodP50Ms             a pod submitted alone to the idle platform, median of 50
@@ -17,9 +17,6 @@ The JSON document (camel case, seconds unless named otherwise):
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-
-from resolver.ledger.ceiling import measure_ceiling
 
 from hoss.model.node import NodeSpec
 from hoss.v1 import dispatcher_pb2 as pb
@@ -34,8 +31,11 @@ from hossctl.load import OPENB_SHAPE, Mix, TraceClass, bench_load, bench_nodes, 
 from hossctl.platform import PlatformOptions, Starter, WorkerOptions, temporary
 from hossctl.progress import counting, placing
 from hossctl.redis_database import borrowed
+from resolver.ledger.ceiling import measure_ceiling
 
 LONE_PODS = 50
+CEILING_BATCH = 500
+CEILING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Throughput:
     """The whole measurement."""
 
     setting: Setting
-    ceiling: float
+    ceilings: list[float] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     lone_seconds: list[float] = field(default_factory=list)
     peak_mib: dict[str, float] = field(default_factory=dict)
@@ -88,6 +88,11 @@ class Throughput:
     def pods_per_second(self) -> float:
         """The median of the runs."""
         return median([run.placement.pods_per_second for run in self.runs])
+
+    @property
+    def ceiling(self) -> float:
+        """What the ledger script alone does, reservations per second: the median."""
+        return median(self.ceilings)
 
     def lines(self) -> list[tuple[str, object]]:
         """For people."""
@@ -141,8 +146,8 @@ class Throughput:
         return median([p.latency_p50_ms if level == 50 else p.latency_p99_ms for p in placements])
 
 
-def measure(setting: Setting, directory: Path, *, quiet: bool) -> Throughput:
-    """Measure the ceiling, then place the load `repeat` times, each on a fresh platform."""
+def measure(setting: Setting, *, quiet: bool) -> Throughput:
+    """Place the load `repeat` times, each on a fresh platform, and measure the ceiling on each."""
     nodes = bench_nodes(setting.mix, setting.nodes, seed=setting.seed)
     cards = sum(node.cards for node in nodes)
     options = PlatformOptions(
@@ -150,7 +155,7 @@ def measure(setting: Setting, directory: Path, *, quiet: bool) -> Throughput:
         redis_url=setting.redis_url,
         seed=setting.seed,
     )
-    result = Throughput(setting, measure_ceiling(directory, nodes=setting.nodes))
+    result = Throughput(setting)
     for _ in range(setting.repeat):
         load = bench_load(setting.mix, setting.pods, cards=cards, seed=setting.seed, trace=setting.trace)
         with borrowed(setting.redis_url), temporary(options) as starter:
@@ -173,6 +178,11 @@ async def _run(
         result.runs.append(Run(placement, used))
         result.peak_mib = processes.peak_mib(starter.state.processes)
         result.audit = await auditing.audit(clients.dispatcher, clients.resolver)
+        # After the peak of Redis' memory was read: the scratch ledger is as large as a benchmark's.
+        redis_url = starter.state.redis_url
+        result.ceilings.append(
+            await measure_ceiling(redis_url, nodes=setting.nodes, batch=CEILING_BATCH, seconds=CEILING_SECONDS)
+        )
         if setting.worker_start and len(result.runs) == setting.repeat:
             result.worker_start_seconds = await _worker_start(clients, starter, setting.workers)
 

@@ -1,6 +1,5 @@
 """bench throughput, bench compare."""
 
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -60,8 +59,7 @@ def throughput(
     _check_writable(json)
     shape = trace_classes(trace) if trace else OPENB_SHAPE
     setting = speed.Setting(nodes, pods, workers, mix, seed, repeat, redis_url, shape, worker_start)
-    with tempfile.TemporaryDirectory(prefix="hoss-ceiling-") as directory:
-        result = speed.measure(setting, Path(directory), quiet=not output.for_people)
+    result = speed.measure(setting, quiet=not output.for_people)
     _write(json, result.as_json())
     if output.for_people:
         print_summary(f"{pods:,} {mix.value} pods, {nodes:,} nodes, {workers} workers", result.lines())

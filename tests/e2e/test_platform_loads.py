@@ -97,7 +97,7 @@ async def test_invariant_1_four_workers_on_a_full_cluster_conflict_and_never_ove
 
 def test_compare_shows_what_validation_prevents(hoss, tmp_path):
     file = tmp_path / "compare.json"
-    result = hoss.json("bench", "compare", "--nodes", "40", "--fill", "1.0", "--json", str(file))
+    result = hoss.json("bench", "compare", "--nodes", "300", "--fill", "1.1", "--json", str(file))
     modes = {mode["mode"]: mode for mode in result["modes"]}
     assert modes["multi-uncoordinated"]["overcommittedNodes"] > 0
     assert modes["multi-hoss"]["overcommittedNodes"] == modes["single"]["overcommittedNodes"] == 0
