@@ -86,6 +86,8 @@ class WorkerService:
         self._scheduler.cache.apply_feed(messages.feed_update(message))
         if self.ready and not was_ready:
             logger().info("cache_filled", worker=self._name, nodes=int(self._scheduler.cache.present.sum()))
+            # Work is given to those that said so: at the next heartbeat they would have idled half a second.
+            self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
             self._wake.set()
 
     def take_verdict(self, proposal: ProposalBatch, verdict: VerdictBatch) -> None:
