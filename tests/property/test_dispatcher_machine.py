@@ -121,7 +121,14 @@ class DispatcherHistory(RuleBasedStateMachine):
             if link in self.living.values():
                 assert uid.tobytes() not in self.reserved, "a pod was reserved twice"
                 self.reserved[uid.tobytes()] = 1
-        self.tell(self.outcome_message(link, work.batch, np.arange(len(work.uids), dtype=np.uint32), codes))
+        # In two messages; the second repeats the first one's pods with other codes, and names pods that are not there.
+        # Only the first word about a pod counts.
+        everyone = np.arange(len(work.uids) + 2, dtype=np.uint32)
+        early = everyone[: len(work.uids) // 2]
+        self.tell(self.outcome_message(link, work.batch, early, codes[: len(early)]))
+        late = np.append(codes, [1, 1]).astype(np.uint8)
+        late[: len(early)] = m.OutcomeCode.CONFLICT
+        self.tell(self.outcome_message(link, work.batch, everyone, late))
 
     @rule(link=st.integers(1, 6), batch=st.integers(0, 40), positions=st.lists(st.integers(0, 900), max_size=5))
     def lie(self, link: int, batch: int, positions: list[int]) -> None:
@@ -197,5 +204,5 @@ class DispatcherHistory(RuleBasedStateMachine):
         return m.OutcomesArrived(link, batch, positions, codes, nodes, None, (), {0: np.array([1], np.uint64)})
 
 
-DispatcherHistory.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+DispatcherHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestDispatcherHistory = DispatcherHistory.TestCase
