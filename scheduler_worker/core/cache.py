@@ -179,9 +179,9 @@ class NodeInfoCache:
             cards_used=self.cards.used.take(nodes, axis=0) if cards else None,
         )
 
-    def view_ahead(self, nodes: NodeIndexes, demand: Demand, ahead: NDArray[np.int64]) -> NodeView:
+    def view_ahead(self, nodes: NodeIndexes, demand: Demand, ahead: NDArray[np.int64], *, cards: bool) -> NodeView:
         """The columns of `nodes` (repetitions allowed) as they would be with `ahead` more pods of this demand each."""
-        view = self.view(nodes, cards=demand.devices is not None)
+        view = self.view(nodes, cards=cards)
         for row in demand.rows:
             view.requested[row] += demand.request[row] * ahead
         view.ahead = ahead

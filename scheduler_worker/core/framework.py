@@ -14,11 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.errors import ConfigError
+from hoss.errors import ConfigError, InvalidInput
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.catalogue import Mask, NodeCatalogue
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.guard import guarded
 from scheduler_worker.core.view import NodeView
 
 MAX_SCORE = 100
@@ -112,6 +113,18 @@ class DynamicScore(Protocol):
         ...
 
 
+@runtime_checkable
+class Observer(Protocol):
+    """Sees what work comes in, besides what else it does."""
+
+    name: str
+    version: int  # grows whenever scores change though no node did
+
+    def observe(self, demand: Demand, pods: int) -> None:
+        """So many pods with this demand came, for the first time."""
+        ...
+
+
 Plugin = PreFilter | StaticFilter | DynamicFilter | StaticScore | DynamicScore
 
 
@@ -133,6 +146,22 @@ class Profile:
     dynamic_filters: tuple[DynamicFilter, ...]
     static_scores: tuple[tuple[StaticScore, int], ...]
     dynamic_scores: tuple[tuple[DynamicScore, int], ...]
+    observers: tuple[Observer, ...] = ()
+    reads_cards: bool = False  # views hold cards for every pod, not only for those that ask for some
+    by_chance: bool = False  # each pod draws anew among the best nodes; else a worker's order of them is fixed
+
+    @property
+    def version(self) -> int:
+        """Grows whenever scores change though no node did."""
+        return sum(observer.version for observer in self.observers)
+
+    def wants_cards(self, demand: Demand) -> bool:
+        """Whether views for this demand must hold cards."""
+        return self.reads_cards or demand.devices is not None
+
+    def foreseeable(self, demand: Demand) -> bool:
+        """Whether nodes can be judged as they would be with further pods: a view ahead does not move cards."""
+        return demand.foreseeable and not self.by_chance and not (self.reads_cards and demand.devices is not None)
 
     def evaluate(self, demand: Demand, view: NodeView) -> tuple[Mask | None, NDArray[np.float64]]:
         """Dynamic filters and scores of n nodes: which pass (None: all), and their weighted sum."""
@@ -153,12 +182,23 @@ class Profile:
 
 
 class Registry:
-    """Plugin factories by name, as kube-scheduler's: explicit, no discovery."""
+    """Plugin factories by name, as kube-scheduler's. It discovers nothing: whoever composes a worker extends it."""
 
     def __init__(self, factories: Mapping[str, Callable[..., Plugin]]) -> None:
         self._factories = dict(factories)
 
-    def profile(self, plugins: Sequence[Weighted]) -> Profile:
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all plugins."""
+        return frozenset(self._factories)
+
+    def extended(self, factories: Mapping[str, Callable[..., Plugin]]) -> "Registry":
+        """With plugins from outside, behind a guard. ConfigError where two have one name."""
+        if twice := sorted(self.names & set(factories)):
+            raise ConfigError(f"{twice[0]!r} is a plugin already; choose another name", where="plugins")
+        return Registry({**self._factories, **{name: guarded(name, make) for name, make in factories.items()}})
+
+    def profile(self, plugins: Sequence[Weighted], *, by_chance: bool = False) -> Profile:
         """Make the plugins and sort them by extension point. ConfigError for a name or argument that is none."""
         made: list[tuple[Plugin, int]] = []
         for entry in plugins:
@@ -170,10 +210,15 @@ class Registry:
                 made.append((factory(**entry.args), entry.weight))
             except TypeError as exc:
                 raise ConfigError(str(exc), where=f"plugins.{entry.name}") from exc
+            except InvalidInput as exc:
+                raise ConfigError(exc.text, where=f"plugins.{entry.name}.{exc.where}".rstrip(".")) from exc
         return Profile(
             pre_filters=tuple(p for p, _ in made if isinstance(p, PreFilter)),
             static_filters=tuple(p for p, _ in made if isinstance(p, StaticFilter)),
             dynamic_filters=tuple(p for p, _ in made if isinstance(p, DynamicFilter)),
             static_scores=tuple((p, w) for p, w in made if w and isinstance(p, StaticScore)),
             dynamic_scores=tuple((p, w) for p, w in made if w and isinstance(p, DynamicScore)),
+            observers=tuple(p for p, _ in made if isinstance(p, Observer)),
+            reads_cards=any(w and getattr(p, "reads_cards", False) for p, w in made),
+            by_chance=by_chance,
         )

@@ -19,6 +19,7 @@ from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.codes import Outcome, Verdict
 from scheduler_worker.core.diagnosis import fit_error
 from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
 from scheduler_worker.core.placement import RunPlacer
 from scheduler_worker.core.proposal import Draft, Proposal
@@ -26,6 +27,8 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
 from scheduler_worker.core.work import OutcomeColumns, Run, Work, runs_of
+
+_MAX_KNOWN_FAILURES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Scheduler:
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
         self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
+        self._failures: dict[str, PluginFailed | None] = {}  # by text; None: taken
         self._next_id = 1
 
     # Work
@@ -87,6 +91,7 @@ class Scheduler:
         if unknown:
             raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
         classes = [self._classes[n] for n in run_classes.tolist()]
+        self._observe(classes, run_counts, run_attempts)
         self._runs.extend(runs_of(Work(batch_id, uids), classes, run_counts, run_attempts))
 
     @property
@@ -111,14 +116,21 @@ class Scheduler:
         if len(run.rows) > room:
             self._runs.appendleft(replace(run, rows=run.rows[room:]))
             run = replace(run, rows=run.rows[:room])
-        ranking = self._ranking(run.pod_class.demand)
-        placed = self._placer.place(ranking, len(run.rows))
-        count = len(placed.nodes)
-        if count:
-            self._draft.add(run, placed)
-        if count < len(run.rows):
+        count = 0
+        try:
+            ranking = self._ranking(run.pod_class.demand)
+            placed = self._placer.place(ranking, len(run.rows))
+            count = len(placed.nodes)
+            if count:
+                self._draft.add(run, placed)
+            if count == len(run.rows):
+                return count
+            ranking.refresh()
             reason = ranking.fit_error(lambda: fit_error(ranking.demand, ranking.static, self._profile, self.cache))
-            self._answer(run.work, run.rows[count:], Outcome.UNSCHEDULABLE, reason=reason)
+        except PluginFailed as failure:
+            self._failures.setdefault(str(failure), failure)
+            reason = str(failure)
+        self._answer(run.work, run.rows[count:], Outcome.UNSCHEDULABLE, reason=reason)
         return len(run.rows)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
@@ -141,6 +153,15 @@ class Scheduler:
         """Answers since the last time, one message a work batch."""
         works, self._answered = self._answered, {}
         return [outcomes for work in works if (outcomes := work.take_outcomes()) is not None]
+
+    def take_failures(self) -> list[PluginFailed]:
+        """What went wrong in plugins from outside, each kind of failure once."""
+        taken = [failure for failure in self._failures.values() if failure is not None]
+        if taken:
+            self._failures = dict.fromkeys(self._failures)
+            if len(self._failures) > _MAX_KNOWN_FAILURES:
+                self._failures.clear()  # their texts differ each time; better told twice than remembered for ever
+        return taken
 
     # Verdicts
 
@@ -193,6 +214,11 @@ class Scheduler:
         self.cache.forget_unanswered()
 
     # Within
+
+    def _observe(self, classes: list[PodClass], counts: NDArray[np.uint32], attempts: NDArray[np.uint16]) -> None:
+        for observer in self._profile.observers:
+            for index in np.flatnonzero(attempts == 0).tolist():
+                observer.observe(classes[index].demand, int(counts[index]))
 
     def _answer(
         self,

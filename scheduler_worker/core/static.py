@@ -48,12 +48,12 @@ class StaticFit:
         if self._position == log.position and len(self.mask) == size:
             return
         changed = log.since(self._position, size) if self._position >= 0 and len(self.mask) == size else None
-        self._position = log.position
         if changed is None:
             self._evaluate_all(np.arange(size))
         else:
             self._evaluate_some(changed)
         self._sort_scores()
+        self._position = log.position  # last: a plugin that raised leaves everything to be done again
         self.version += 1
 
     def first_refusals(self, at: NodeIndexes) -> list[tuple[StaticFilter | None, Mask]]:
