@@ -28,9 +28,12 @@ class Verdict(NamedTuple):
 class Judged(Protocol):
     """A class and what is known of it: a ranking, as of its last refresh."""
 
-    demand: Demand
-    static: StaticFit
-    standings: PodStandings
+    @property
+    def demand(self) -> Demand: ...
+    @property
+    def static(self) -> StaticFit: ...
+    @property
+    def standings(self) -> PodStandings: ...
 
 
 def verdicts(of: Judged, profile: Profile, cache: NodeInfoCache, at: NodeIndexes) -> Iterator[Verdict]:
