@@ -6,7 +6,8 @@ import pytest
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
 from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.framework import Weighted
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY, default_profile
 from scheduler_worker.core.questions import Matching
 from scheduler_worker.core.scheduler import Scheduler
 
@@ -73,3 +74,35 @@ def test_without_a_census_rules_about_pods_are_left_out(make_ledger, harness_of,
     harness.submit((make_pod(**ALONE, scheduling_gates=("wait",)), 3))
     (proposal,) = harness.place()
     assert proposal.candidates[:, 0].tolist() == [0, 0, 0]
+
+
+class Broken:
+    """A pod filter from outside that works until it does not."""
+
+    def __init__(self):
+        self.passed = np.ones(3, np.bool_)
+        self.works = True
+
+    def filter_standing(self, spec, cache):
+        return self
+
+    def refresh(self):
+        if not self.works:
+            raise LookupError("lost the list")
+        return True
+
+
+def test_a_pod_filter_from_outside_that_raises_answers_its_pods_and_no_others(harness, make_pod):
+    plugin = Broken()
+    profile = REGISTRY.extended({"Broken": lambda: plugin}).profile((*DEFAULT_PLUGINS, Weighted("Broken")))
+    harness.scheduler = Scheduler(harness.cache, profile, np.random.default_rng(1))
+    harness.submit((make_pod(**ALONE), 1))
+    assert len(harness.place()) == 1
+    plugin.works = False
+    harness.submit((make_pod(**ALONE), 1), (make_pod(labels=(("app", "other"),)), 1))
+    assert sum(len(proposal.uids) for proposal in harness.place()) == 1
+    ((_, _, reason),) = harness.outcomes()
+    assert reason == "plugin Broken failed: LookupError: lost the list"
+    plugin.works = True
+    harness.submit((make_pod(**ALONE), 1))
+    assert len(harness.place()) == 1
