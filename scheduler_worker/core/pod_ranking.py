@@ -18,6 +18,8 @@ class PodRanking(Ranking):
     What needs only the node itself, room and the scores of room, is kept and repaired as in any ranking.
     """
 
+    bytes_per_node = 64  # with its standings, about
+
     def __init__(
         self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder
     ) -> None:

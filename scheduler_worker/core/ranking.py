@@ -23,6 +23,8 @@ _FULL_PASS_FRACTION = 2
 class Ranking:
     """`keys` of all nodes for one demand, exact as of the last `refresh`."""
 
+    bytes_per_node = 8
+
     def __init__(
         self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder
     ) -> None:

@@ -41,7 +41,7 @@ class Limits:
     tries: int = 3  # proposals per pod and dispatch; then the dispatcher decides anew
     alternates: int = 2  # further nodes named with each choice
     assumption_seconds: float = 120.0  # until an assumption nobody answered is given back
-    ranking_bytes: int = 24 * 2**20  # for the keys of rankings
+    ranking_bytes: int = 24 * 2**20  # for the columns of rankings
 
 
 class Scheduler:
@@ -62,6 +62,7 @@ class Scheduler:
         self._demands = DemandTable(cache.schema, cache.catalogue.images, census)
         self._classes: dict[int, PodClass] = {}
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
+        self._ranking_bytes_per_node = 0  # of all of them
         self._runs: deque[Run] = deque()
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
@@ -260,8 +261,10 @@ class Scheduler:
         kind = PodRanking if demand.about_pods else Ranking
         ranking = kind(demand, self._statics.of(demand), self._profile, self.cache, self._ties)
         self._rankings[demand] = ranking
-        while len(self._rankings) * self.cache.size * 8 > self.limits.ranking_bytes and len(self._rankings) > 1:
-            self._rankings.popitem(last=False)
+        self._ranking_bytes_per_node += ranking.bytes_per_node
+        while self._ranking_bytes_per_node * self.cache.size > self.limits.ranking_bytes and len(self._rankings) > 1:
+            _, dropped = self._rankings.popitem(last=False)
+            self._ranking_bytes_per_node -= dropped.bytes_per_node
         return ranking
 
     def _move(
