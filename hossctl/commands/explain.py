@@ -112,11 +112,8 @@ def _print(document: Document) -> None:
     if "prefilter" in document:
         say(f"{pod}: {document['message']}")
         return
-    say(
-        f"{pod}: {len(document['feasible'])} nodes would take it"
-        if document["feasible"]
-        else f"{pod}: {document['message']}"
-    )
+    takers, nodes = len(document["feasible"]), len(document["feasible"]) + len(document["reasons"])
+    say(f"{pod}: {takers} of {nodes} nodes can take it" if takers else f"{pod}: {document['message']}")
     print_rows(explain_rows(document), _COLUMNS, wide=False)
     preemption = document.get("preemption")
     if preemption and preemption["node"]:

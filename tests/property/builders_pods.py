@@ -25,7 +25,7 @@ def labels_of(**choices):
 
 
 pod_labels = labels_of(app=["web", "db"], tier=["front", "back"])
-namespaces = st.sampled_from(["default", "prod", "test", "unknown"])
+namespaces = st.sampled_from(["default"] * 5 + ["prod", "test", "unknown"])
 
 
 def requirements(keys, values):
@@ -38,7 +38,10 @@ def requirements(keys, values):
     return valued | st.builds(Requirement, st.sampled_from(keys), st.sampled_from(["Exists", "DoesNotExist"]))
 
 
-selectors = st.none() | st.builds(LabelSelector, several(requirements(["app", "tier"], ["web", "db", "front", "back"])))
+_WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+selectors = st.sampled_from([None, _WEB, _WEB, _WEB]) | st.builds(
+    LabelSelector, several(requirements(["app", "tier"], ["web", "db", "front", "back"]))
+)
 namespace_selectors = st.none() | st.builds(LabelSelector, several(requirements(["team", "stage"], ["a", "b", "x"]), 1))
 terms = st.builds(
     PodAffinityTerm,
@@ -139,7 +142,7 @@ def clusters(draw):
                 bound,
                 pod_specs(spread=False),
                 st.sampled_from([node.name for node in found]),
-                deleting=st.sampled_from([False, False, False, True]),
+                deleting=st.sampled_from([False, False, True]),
             ),
             max_size=14,
         )
