@@ -3,6 +3,7 @@
 import argparse
 import secrets
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,18 @@ from hoss.client.feed import follow
 from hoss.client.resolver import ResolverClient
 from hoss.config import describe_validation, load_document
 from hoss.errors import ConfigError, HossError
+from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert import labels_to_proto
 from scheduler_worker.config import KIND, WorkerConfig, parse_labels
 from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.plugins import REGISTRY
+from scheduler_worker.core.profiles import PRESETS
 from scheduler_worker.core.scheduler import Limits, Scheduler
+from scheduler_worker.extensions import PLUGIN_GROUP, factories
 from scheduler_worker.link import DispatcherLink
+from scheduler_worker.profiles import chosen_profile
 from scheduler_worker.proposals import ProposalStream
 from scheduler_worker.service import WorkerService
 
@@ -33,18 +39,21 @@ def main(argv: list[str] | None = None) -> int:
     telemetry.configure("scheduler_worker", level=arguments.log_level)
     try:
         config = _config(arguments)
-        rpc.run(lambda: serve(config, arguments.ready_file))
+        registry = REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP)))
+        name, profile = chosen_profile(config, registry)
+        logger().info("profile", worker=config.name, profile=name)
+        rpc.run(lambda: serve(config, profile, arguments.ready_file))
     except HossError as exc:
         print(f"scheduler_worker: {exc}", file=sys.stderr)  # noqa: T201 - for whoever started it
         return 1
     return 0
 
 
-async def serve(config: WorkerConfig, ready_file: Path | None) -> None:
+async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None) -> None:
     """Run one worker until the process is asked to stop."""
     scheduler = Scheduler(
         NodeInfoCache(),
-        default_profile(config.scoring),
+        profile,
         np.random.default_rng(config.seed),
         Limits(tries=config.tries, alternates=config.alternates),
     )
@@ -87,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--resolver", metavar="HOST:PORT[,HOST:PORT...]")
     parser.add_argument("--seed", type=int, help="of the order of equally good nodes")
     parser.add_argument("--window", type=int, help="pods taken at once")
-    parser.add_argument("--scoring", choices=["LeastAllocated", "MostAllocated"])
+    parser.add_argument("--profile", metavar="NAME", help=f"{', '.join(PRESETS)}, or one of the document's own")
     parser.add_argument("--unchecked", action="store_true", default=None, help="commit without validation (benchmarks)")
     parser.add_argument("--ready-file", type=Path, help="written once the worker serves, with its port")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
@@ -104,7 +113,7 @@ def _config(arguments: argparse.Namespace) -> WorkerConfig:
         "resolvers": arguments.resolver.split(",") if arguments.resolver else None,
         "seed": arguments.seed,
         "window": arguments.window,
-        "scoring": arguments.scoring,
+        "profile": arguments.profile,
         "unchecked": arguments.unchecked,
     }
     flags = {field: value for field, value in given.items() if value is not None}

@@ -3,15 +3,46 @@
 import random
 import socket
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hoss.config import Document
 from hoss.errors import ConfigError
 from hoss.model.names import check_key, check_label_value
 
 KIND = "WorkerConfig"
+
+
+class PluginSection(Document):
+    """One plugin of a profile."""
+
+    # As registered: one that comes with HOSS, or the name of an entry point in the group hoss.plugins.
+    name: str
+
+    # Of its score among the others; with 0 it only filters.
+    weight: int = Field(default=1, ge=0, le=100)
+
+    # The plugin's own; it checks them.
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class ProfileSection(Document):
+    """What a worker's nodes are scored by. All default filters apply besides, listed or not."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    plugins: tuple[PluginSection, ...]
+
+    # Whom a pod takes of equally good nodes: the first in an order the worker keeps, or each pod another, drawn.
+    ties: Literal["Fixed", "Drawn"] = "Fixed"
+
+    @field_validator("plugins")
+    @classmethod
+    def _names_differ(cls, plugins: tuple[PluginSection, ...]) -> tuple[PluginSection, ...]:
+        names = [plugin.name for plugin in plugins]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"plugins must differ; given more than once: {', '.join(twice)}")
+        return plugins
 
 
 class WorkerConfig(Document):
@@ -38,8 +69,12 @@ class WorkerConfig(Document):
     # Pods it takes at once, sent and not answered. Two full proposals: one placed while the other is at the ledger.
     window: int = Field(default=2000, ge=1, le=100_000)
 
-    # How nodes are scored by what they have left: LeastAllocated spreads, MostAllocated packs.
-    scoring: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+    # How nodes are chosen: the name of one of `profiles` or of a preset. Left out, it is the value of the label
+    # `strategy` where that names one, else spread; so a worker that policies know as strategy=binpack packs.
+    profile: str | None = None
+
+    # Profiles of one's own, besides the presets.
+    profiles: tuple[ProfileSection, ...] = ()
 
     # Further nodes named with each choice; the ledger takes the first that fits.
     alternates: int = Field(default=2, ge=0, le=16)

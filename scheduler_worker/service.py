@@ -160,6 +160,8 @@ class WorkerService:
             self._proposals.send(
                 messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
             )
+        for failure in self._scheduler.take_failures():
+            logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
         self._send_outcomes()
         return pods > 0 or bool(columns)
 

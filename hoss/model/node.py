@@ -16,3 +16,4 @@ class NodeSpec:
     unschedulable: bool = False
     allocatable: Amounts = ()
     cards: int = 0
+    images: tuple[tuple[str, int], ...] = ()  # (name, bytes) for each name of each image, sorted

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hoss.errors import InvalidInput
-from hoss.model.fields import Object, boolean, mapping, text
+from hoss.model.fields import Object, boolean, integer, mapping, mappings, text, texts
 from hoss.model.names import check_key, check_name, read_labels
 from hoss.model.node import NodeSpec
 from hoss.model.placement_manifest import read_taints
 from hoss.model.pod_resources import HUGEPAGES_PREFIX, check_amount
 from hoss.model.quantity import NANO, Quantity, parse_quantity, read_quantity
-from hoss.model.resources import DEVICE_RESOURCE, MAX_CARDS
+from hoss.model.resources import DEVICE_RESOURCE, MAX_AMOUNT, MAX_CARDS
 from hoss.model.totals import Resources
 
 # Eviction signals that withhold something from pods. The others (imagefs.available, pid.available ...) only
@@ -71,6 +71,7 @@ def read_node(node: Object, reservations: NodeReservations = NO_RESERVATIONS) ->
         unschedulable=boolean(spec, "unschedulable", "spec"),
         allocatable=tuple(sorted(amounts.items())),
         cards=cards,
+        images=_read_images(status),
     )
 
 
@@ -97,6 +98,16 @@ def allocatable_from_capacity(capacity: Resources, reservations: NodeReservation
         hugepages = sum(quantity.nano for name, quantity in capacity.items() if name.startswith(HUGEPAGES_PREFIX))
         left["memory"] = max(0, left["memory"] - hugepages)
     return {name: Quantity(nano, capacity[name].notation) for name, nano in left.items()}
+
+
+def _read_images(status: Object) -> tuple[tuple[str, int], ...]:
+    sizes: dict[str, int] = {}
+    for i, image in enumerate(mappings(status, "images", "status")):
+        place = f"status.images[{i}]"
+        size = integer(image, "sizeBytes", place, least=0, most=MAX_AMOUNT, default=0)
+        for name in texts(image, "names", place):
+            sizes.setdefault(name, size)
+    return tuple(sorted(sizes.items()))
 
 
 def _eviction_threshold(spelled: str, capacity: Quantity | None, path: str) -> int:

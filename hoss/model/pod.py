@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from hoss.model.selectors import NodeSelector, PreferredTerm
+from hoss.model.pod_rules import PodAffinity, SpreadConstraint
+from hoss.model.selectors import LabelSelector, NodeSelector, PreferredTerm
 from hoss.model.taints import Toleration
 
 Pairs = tuple[tuple[str, str], ...]  # sorted by key
@@ -52,6 +53,17 @@ class PodSpec:
     tolerations: tuple[Toleration, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
     devices: DeviceRequest | None = None
+    # (cpu milli, memory bytes) as the two nonzero amounts, but without what is asked for at pod level: the pod weighs this
+    # much in scores while it is pending, and the two amounts once it is bound (so does kube-scheduler). None: the same.
+    pending_nonzero: tuple[int, int] | None = None
+    pod_affinity: PodAffinity | None = None
+    spread: tuple[SpreadConstraint, ...] = ()
+    # What the system's default spreading counts, as far as services and controllers say; None: nothing to count.
+    default_spread: LabelSelector | None = None
+    images: tuple[str, ...] = ()  # of containers, init containers and image volumes, with a tag, sorted
+    image_containers: int = 0  # containers and init containers, which bound the score of images
+    scheduling_gates: tuple[str, ...] = ()  # sorted; while there are any the pod is not to be scheduled
+    may_preempt: bool = True  # preemptionPolicy is not Never
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """From the metadata and spec of a pod, as YAML or JSON gave them, to the template that HOSS schedules by."""
 
+from dataclasses import replace
+
 from hoss.errors import InvalidInput
-from hoss.model.fields import Object, integer, text
-from hoss.model.names import check_namespace, read_labels
+from hoss.model.fields import Object, integer, mapping, mappings, text
+from hoss.model.names import check_key, check_namespace, read_labels
 from hoss.model.placement_manifest import read_host_ports, read_node_affinity, read_tolerations
 from hoss.model.pod import Amounts, DeviceRequest, PodSpec, PodTemplate
 from hoss.model.pod_requests import amounts, nonzero_requests, qos_class, total_requests
-from hoss.model.pod_resources import read_pod_resources
+from hoss.model.pod_resources import PodResources, read_pod_resources
+from hoss.model.pod_rules_manifest import read_pod_affinity, read_spread_constraints
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE, MAX_CARDS
 
 DEFAULT_NAMESPACE = "default"
@@ -37,10 +40,14 @@ def read_pod_template(
     cpu_milli, memory_bytes = nonzero_requests(resources)
     required, preferred = read_node_affinity(spec, place) if spec.get("affinity") else (None, ())
     priority_class = text(spec, "priorityClassName", place)
+    labels = read_labels(metadata, "labels", f"{path}.metadata" if path else "metadata")
+    pod_affinity = None
+    if spec.get("affinity"):
+        pod_affinity = read_pod_affinity(spec, place, namespace=namespace, labels=dict(labels))
     return PodTemplate(
         spec=PodSpec(
             namespace=namespace,
-            labels=read_labels(metadata, "labels", f"{path}.metadata" if path else "metadata"),
+            labels=labels,
             priority=_read_priority(spec, priority_class, place),
             requests=_listed(requests),
             nonzero_cpu_milli=cpu_milli,
@@ -52,6 +59,13 @@ def read_pod_template(
             tolerations=read_tolerations(spec, place) if spec.get("tolerations") else (),
             host_ports=read_host_ports(spec, place),
             devices=devices,
+            pending_nonzero=_pending_nonzero(resources),
+            pod_affinity=pod_affinity,
+            spread=read_spread_constraints(spec, place, labels=dict(labels)),
+            images=_read_images(spec, place),
+            image_containers=len(resources.containers) + len(resources.init_containers),
+            scheduling_gates=_read_scheduling_gates(spec, place),
+            may_preempt=_read_may_preempt(spec, place),
         ),
         scheduler_name=text(spec, "schedulerName", place, default="hoss"),
         priority_class_name=priority_class,
@@ -73,6 +87,44 @@ def rules_not_obeyed(spec: Object) -> tuple[str, ...]:
     if affinity:
         found += [f"spec.affinity.{key}" for key in _NOT_OBEYED_AFFINITIES if affinity.get(key)]
     return tuple(found)
+
+
+def _pending_nonzero(resources: PodResources) -> tuple[int, int] | None:
+    if resources.pod_level is None:
+        return None
+    return nonzero_requests(replace(resources, pod_level=None))
+
+
+def _read_images(spec: Object, path: str) -> tuple[str, ...]:
+    images = [
+        _with_tag(text(container, "image", f"{path}.{kind}[{i}]"))
+        for kind in ("containers", "initContainers")
+        for i, container in enumerate(mappings(spec, kind, path))
+    ]
+    for i, volume in enumerate(mappings(spec, "volumes", path)):
+        place = f"{path}.volumes[{i}]"
+        images.append(_with_tag(text(mapping(volume, "image", place), "reference", f"{place}.image")))
+    return tuple(sorted(filter(None, images)))
+
+
+def _with_tag(image: str) -> str:
+    # A colon before the last slash belongs to a registry's port.
+    return f"{image}:latest" if image and ":" not in image.rpartition("/")[2] else image
+
+
+def _read_scheduling_gates(spec: Object, path: str) -> tuple[str, ...]:
+    gates = set()
+    for i, gate in enumerate(mappings(spec, "schedulingGates", path)):
+        place = f"{path}.schedulingGates[{i}].name"
+        gates.add(check_key(text(gate, "name", f"{path}.schedulingGates[{i}]"), place))
+    return tuple(sorted(gates))
+
+
+def _read_may_preempt(spec: Object, path: str) -> bool:
+    policy = text(spec, "preemptionPolicy", path) or "PreemptLowerPriority"
+    if policy not in ("PreemptLowerPriority", "Never"):
+        raise InvalidInput(f"is {policy!r}; allowed: PreemptLowerPriority, Never", where=f"{path}.preemptionPolicy")
+    return policy != "Never"
 
 
 def _read_priority(spec: Object, priority_class: str, path: str) -> int:

@@ -36,6 +36,25 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """ANDed requirements on a pod's or namespace's labels, sorted; without any it matches everything.
+
+    Where Kubernetes has no selector at all, which matches nothing, there is None instead.
+    """
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether all requirements hold."""
+        return all(r.matches(labels) for r in self.requirements)
+
+    @property
+    def everything(self) -> bool:
+        """Whether it has no requirement."""
+        return not self.requirements
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSelectorTerm:
     """ANDed requirements on labels and on fields (metadata.name alone). One without any matches nothing."""
 

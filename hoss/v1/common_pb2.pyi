@@ -94,8 +94,72 @@ class DeviceRequest(_message.Message):
     milli: int
     def __init__(self, count: _Optional[int] = ..., milli: _Optional[int] = ...) -> None: ...
 
+class LabelSelector(_message.Message):
+    __slots__ = ("requirements",)
+    REQUIREMENTS_FIELD_NUMBER: _ClassVar[int]
+    requirements: _containers.RepeatedCompositeFieldContainer[Requirement]
+    def __init__(self, requirements: _Optional[_Iterable[_Union[Requirement, _Mapping]]] = ...) -> None: ...
+
+class PodAffinityTerm(_message.Message):
+    __slots__ = ("topology_key", "selector", "namespaces", "namespace_selector")
+    TOPOLOGY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    topology_key: str
+    selector: LabelSelector
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
+    namespace_selector: LabelSelector
+    def __init__(self, topology_key: _Optional[str] = ..., selector: _Optional[_Union[LabelSelector, _Mapping]] = ..., namespaces: _Optional[_Iterable[str]] = ..., namespace_selector: _Optional[_Union[LabelSelector, _Mapping]] = ...) -> None: ...
+
+class WeightedPodTerm(_message.Message):
+    __slots__ = ("weight", "term")
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    weight: int
+    term: PodAffinityTerm
+    def __init__(self, weight: _Optional[int] = ..., term: _Optional[_Union[PodAffinityTerm, _Mapping]] = ...) -> None: ...
+
+class PodAffinity(_message.Message):
+    __slots__ = ("required", "preferred", "anti_required", "anti_preferred")
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
+    ANTI_REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    ANTI_PREFERRED_FIELD_NUMBER: _ClassVar[int]
+    required: _containers.RepeatedCompositeFieldContainer[PodAffinityTerm]
+    preferred: _containers.RepeatedCompositeFieldContainer[WeightedPodTerm]
+    anti_required: _containers.RepeatedCompositeFieldContainer[PodAffinityTerm]
+    anti_preferred: _containers.RepeatedCompositeFieldContainer[WeightedPodTerm]
+    def __init__(self, required: _Optional[_Iterable[_Union[PodAffinityTerm, _Mapping]]] = ..., preferred: _Optional[_Iterable[_Union[WeightedPodTerm, _Mapping]]] = ..., anti_required: _Optional[_Iterable[_Union[PodAffinityTerm, _Mapping]]] = ..., anti_preferred: _Optional[_Iterable[_Union[WeightedPodTerm, _Mapping]]] = ...) -> None: ...
+
+class SpreadConstraint(_message.Message):
+    __slots__ = ("max_skew", "topology_key", "selector", "schedule_anyway", "min_domains", "ignore_node_affinity", "honor_taints")
+    MAX_SKEW_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_ANYWAY_FIELD_NUMBER: _ClassVar[int]
+    MIN_DOMAINS_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_NODE_AFFINITY_FIELD_NUMBER: _ClassVar[int]
+    HONOR_TAINTS_FIELD_NUMBER: _ClassVar[int]
+    max_skew: int
+    topology_key: str
+    selector: LabelSelector
+    schedule_anyway: bool
+    min_domains: int
+    ignore_node_affinity: bool
+    honor_taints: bool
+    def __init__(self, max_skew: _Optional[int] = ..., topology_key: _Optional[str] = ..., selector: _Optional[_Union[LabelSelector, _Mapping]] = ..., schedule_anyway: _Optional[bool] = ..., min_domains: _Optional[int] = ..., ignore_node_affinity: _Optional[bool] = ..., honor_taints: _Optional[bool] = ...) -> None: ...
+
+class CpuAndMemory(_message.Message):
+    __slots__ = ("cpu_milli", "memory_bytes")
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    cpu_milli: int
+    memory_bytes: int
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
 class PodSpec(_message.Message):
-    __slots__ = ("namespace", "labels", "priority", "requests", "nonzero_cpu_milli", "nonzero_memory_bytes", "node_name", "node_selector", "required_node_affinity", "preferred_node_affinity", "tolerations", "host_ports", "devices")
+    __slots__ = ("namespace", "labels", "priority", "requests", "nonzero_cpu_milli", "nonzero_memory_bytes", "node_name", "node_selector", "required_node_affinity", "preferred_node_affinity", "tolerations", "host_ports", "devices", "pending_nonzero", "pod_affinity", "spread", "default_spread", "images", "image_containers", "scheduling_gates", "never_preempts")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +173,14 @@ class PodSpec(_message.Message):
     TOLERATIONS_FIELD_NUMBER: _ClassVar[int]
     HOST_PORTS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_NONZERO_FIELD_NUMBER: _ClassVar[int]
+    POD_AFFINITY_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_SPREAD_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULING_GATES_FIELD_NUMBER: _ClassVar[int]
+    NEVER_PREEMPTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     priority: int
@@ -122,23 +194,41 @@ class PodSpec(_message.Message):
     tolerations: _containers.RepeatedCompositeFieldContainer[Toleration]
     host_ports: _containers.RepeatedCompositeFieldContainer[HostPort]
     devices: DeviceRequest
-    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., nonzero_cpu_milli: _Optional[int] = ..., nonzero_memory_bytes: _Optional[int] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., required_node_affinity: _Optional[_Union[NodeSelector, _Mapping]] = ..., preferred_node_affinity: _Optional[_Iterable[_Union[PreferredTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., host_ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ..., devices: _Optional[_Union[DeviceRequest, _Mapping]] = ...) -> None: ...
+    pending_nonzero: CpuAndMemory
+    pod_affinity: PodAffinity
+    spread: _containers.RepeatedCompositeFieldContainer[SpreadConstraint]
+    default_spread: LabelSelector
+    images: _containers.RepeatedScalarFieldContainer[str]
+    image_containers: int
+    scheduling_gates: _containers.RepeatedScalarFieldContainer[str]
+    never_preempts: bool
+    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., nonzero_cpu_milli: _Optional[int] = ..., nonzero_memory_bytes: _Optional[int] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., required_node_affinity: _Optional[_Union[NodeSelector, _Mapping]] = ..., preferred_node_affinity: _Optional[_Iterable[_Union[PreferredTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., host_ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ..., devices: _Optional[_Union[DeviceRequest, _Mapping]] = ..., pending_nonzero: _Optional[_Union[CpuAndMemory, _Mapping]] = ..., pod_affinity: _Optional[_Union[PodAffinity, _Mapping]] = ..., spread: _Optional[_Iterable[_Union[SpreadConstraint, _Mapping]]] = ..., default_spread: _Optional[_Union[LabelSelector, _Mapping]] = ..., images: _Optional[_Iterable[str]] = ..., image_containers: _Optional[int] = ..., scheduling_gates: _Optional[_Iterable[str]] = ..., never_preempts: _Optional[bool] = ...) -> None: ...
+
+class NodeImage(_message.Message):
+    __slots__ = ("name", "size_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size_bytes: int
+    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class NodeSpec(_message.Message):
-    __slots__ = ("name", "labels", "taints", "unschedulable", "allocatable", "cards")
+    __slots__ = ("name", "labels", "taints", "unschedulable", "allocatable", "cards", "images")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     TAINTS_FIELD_NUMBER: _ClassVar[int]
     UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
     ALLOCATABLE_FIELD_NUMBER: _ClassVar[int]
     CARDS_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     taints: _containers.RepeatedCompositeFieldContainer[Taint]
     unschedulable: bool
     allocatable: _containers.RepeatedCompositeFieldContainer[Amount]
     cards: int
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., taints: _Optional[_Iterable[_Union[Taint, _Mapping]]] = ..., unschedulable: _Optional[bool] = ..., allocatable: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., cards: _Optional[int] = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[NodeImage]
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., taints: _Optional[_Iterable[_Union[Taint, _Mapping]]] = ..., unschedulable: _Optional[bool] = ..., allocatable: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., cards: _Optional[int] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ...) -> None: ...
 
 class NodeName(_message.Message):
     __slots__ = ("index", "name")

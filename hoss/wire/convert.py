@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
-from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
+from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm
 from hoss.model.taints import Taint, Toleration
 from hoss.v1 import common_pb2 as pb
 from hoss.v1 import dispatcher_pb2
+from hoss.wire import convert_rules as rules
 
 
 def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
@@ -36,6 +37,7 @@ def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
         )
     if spec.devices is not None:
         message.devices.CopyFrom(pb.DeviceRequest(count=spec.devices.count, milli=spec.devices.milli))
+    rules.write_rules(spec, message)
     return message
 
 
@@ -61,6 +63,7 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
         tolerations=tuple(Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in message.tolerations),
         host_ports=tuple(HostPort(p.port, p.protocol or "TCP", p.host_ip or "0.0.0.0") for p in message.host_ports),  # noqa: S104
         devices=(DeviceRequest(message.devices.count, message.devices.milli) if message.HasField("devices") else None),
+        **rules.read_rules(message),
     )
 
 
@@ -100,6 +103,7 @@ def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
         unschedulable=node.unschedulable,
         allocatable=_amounts_to_proto(node.allocatable),
         cards=node.cards,
+        images=[pb.NodeImage(name=name, size_bytes=size) for name, size in node.images],
     )
 
 
@@ -112,6 +116,7 @@ def node_from_proto(message: pb.NodeSpec) -> NodeSpec:
         unschedulable=message.unschedulable,
         allocatable=_amounts_from_proto(message.allocatable),
         cards=message.cards,
+        images=tuple((image.name, image.size_bytes) for image in message.images),
     )
 
 
@@ -135,21 +140,13 @@ def _amounts_from_proto(amounts: Iterable[pb.Amount]) -> tuple[tuple[str, int], 
 
 def _term_to_proto(term: NodeSelectorTerm) -> pb.NodeSelectorTerm:
     return pb.NodeSelectorTerm(
-        match_expressions=[_requirement_to_proto(r) for r in term.match_expressions],
-        match_fields=[_requirement_to_proto(r) for r in term.match_fields],
+        match_expressions=[rules.requirement_to_proto(r) for r in term.match_expressions],
+        match_fields=[rules.requirement_to_proto(r) for r in term.match_fields],
     )
 
 
 def _term_from_proto(term: pb.NodeSelectorTerm) -> NodeSelectorTerm:
     return NodeSelectorTerm(
-        tuple(_requirement_from_proto(r) for r in term.match_expressions),
-        tuple(_requirement_from_proto(r) for r in term.match_fields),
+        tuple(rules.requirement_from_proto(r) for r in term.match_expressions),
+        tuple(rules.requirement_from_proto(r) for r in term.match_fields),
     )
-
-
-def _requirement_to_proto(requirement: Requirement) -> pb.Requirement:
-    return pb.Requirement(key=requirement.key, operator=requirement.operator, values=requirement.values)
-
-
-def _requirement_from_proto(requirement: pb.Requirement) -> Requirement:
-    return Requirement(requirement.key, requirement.operator, tuple(requirement.values))

@@ -1,4 +1,4 @@
-"""bench throughput, bench compare."""
+"""bench throughput, bench compare, bench gpu."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +8,13 @@ import typer
 
 from hoss.errors import InvalidInput
 from hossctl.bench import compare as comparison
+from hossctl.bench import gpu
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary
 from hossctl.load import OPENB_SHAPE, Mix
+from hossctl.openb import read_nodes, read_pods
 from hossctl.options import Output, RedisUrl, Seed, only
 
 app = typer.Typer()
@@ -101,6 +103,62 @@ def compare(
         print_document(document, output)
     checked = [mode for mode in modes if mode.mode is not comparison.Mode.UNCOORDINATED]
     if any(run.used.overcommitted for mode in checked for run in mode.runs):
+        raise typer.Exit(EXIT_FAILED)
+
+
+_GPU_COLUMNS = (
+    Column("POLICY", lambda row: row["policy"]),
+    Column("WORKERS", lambda row: str(row["workers"])),
+    Column("GPU ALLOCATED", lambda row: f"{row['allocatedPercent']:.1f} %"),
+    Column("LOWEST", lambda row: f"{row['lowest']:.1f} %"),
+    Column("HIGHEST", lambda row: f"{row['highest']:.1f} %"),
+    Column("PAPER", lambda row: f"{row['paperPercent']:.1f} %"),
+    Column("PODS", lambda row: f"{row['pods']:,}"),
+    Column("SECONDS", lambda row: f"{row['seconds']:.1f}"),
+)
+
+
+@group.command("gpu")
+def gpu_allocation(
+    *,
+    nodes: Annotated[Path, typer.Option(help="The openb trace's node list (.csv).")],
+    pods: Annotated[Path, typer.Option(help="Its pod list, to draw from (.csv).")],
+    policy: Annotated[
+        str, typer.Option(metavar="NAME,NAME", help="Of random, best-fit and fgd.")
+    ] = "random,best-fit,fgd",
+    workers: Annotated[
+        str, typer.Option(metavar="N,N", help="1: in this process, pod by pod; more: a platform of their own.")
+    ] = "1,4",
+    seeds: Annotated[int, typer.Option(min=1, help="Loads drawn; figures are means over them.")] = 3,
+    redis_url: RedisUrl = "",
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """How much GPU each policy allocates when 130 % of it is asked for, as in the FGD paper. Exit 1 if an audit finds anything."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_writable(json)
+    setting = gpu.Setting(
+        nodes=read_nodes(nodes),
+        pods=read_pods(pods),
+        policies=gpu.read_policies(policy),
+        workers=gpu.read_counts(workers),
+        seeds=seeds,
+        redis_url=redis_url,
+    )
+    results = gpu.measure(setting, quiet=not output.for_people)
+    document: Document = {
+        "nodes": len(setting.nodes),
+        "cardsMilli": setting.cards_milli,
+        "overload": gpu.OVERLOAD,
+        "seeds": seeds,
+        "results": [result.as_json() for result in results],
+    }
+    _write(json, document)
+    if output.for_people:
+        print_rows(document["results"], _GPU_COLUMNS, wide=False)
+    else:
+        print_document(document, output)
+    if any(run.violations for result in results for run in result.runs):
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.cards import CardMasks
 from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.guard import PluginFailed
+from scheduler_worker.core.questions import PodGroup
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ties import INFEASIBLE, Keys, TieOrder, levels_of, slack
 
@@ -38,17 +40,26 @@ class RunPlacer:
         self._ties = ties
         self._alternates = alternates
 
-    def place(self, ranking: Ranking, count: int) -> Placed:
-        """Place up to `count` pods and assume them. Fewer come back when nothing fits any more."""
+    def place(self, ranking: Ranking, count: int, group: PodGroup | None = None) -> Placed:
+        """Place up to `count` pods and assume them. Fewer come back when nothing fits any more, or a plugin failed.
+
+        With a `group` the census counts them.
+        Raises PluginFailed only if it places none.
+        """
         parts: list[Placed] = []
         left = count
         while left:
-            ranking.refresh()
-            singly = left <= _POD_BY_POD or not ranking.demand.foreseeable
-            nodes, spare = self._best(ranking) if singly else self._select(ranking, left)
+            try:
+                ranking.refresh()
+                singly = left <= _POD_BY_POD or not ranking.foreseeable
+                nodes, spare = self._best(ranking) if singly else self._select(ranking, left)
+            except PluginFailed:
+                if not parts:
+                    raise
+                break  # what is assumed must come back; who asks for the others meets the failure again
             if not len(nodes):
                 break
-            masks = self._cache.assume(nodes, ranking.demand)
+            masks = self._cache.assume(nodes, ranking.demand, group)
             parts.append(Placed(nodes, self._assign(nodes, spare), masks))
             left -= len(nodes)
         if len(parts) == 1:
@@ -64,7 +75,8 @@ class RunPlacer:
         keys = ranking.keys
         if not len(keys):
             return np.empty(0, np.intp), np.empty(0, np.intp)
-        best = int(keys.argmax())
+        pick = self._ties.draw if ranking.by_chance else np.argmax
+        best = int(pick(keys))
         if keys[best] == INFEASIBLE:
             return np.empty(0, np.intp), np.empty(0, np.intp)
         shards = max(self._cache.shards, 1)
@@ -74,7 +86,7 @@ class RunPlacer:
         hidden = [keys[best]]
         for _ in range(self._alternates):
             keys[taken[-1]] = INFEASIBLE
-            following = int(of_shard.argmax()) * shards + shard
+            following = int(pick(of_shard)) * shards + shard
             if keys[following] == INFEASIBLE:
                 break
             taken.append(following)

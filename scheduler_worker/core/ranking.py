@@ -10,6 +10,7 @@ from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import RawScore, StaticFit
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, Keys, TieOrder
 from scheduler_worker.core.view import NodeView
@@ -27,32 +28,37 @@ class Ranking:
     ) -> None:
         self.demand = demand
         self.static = static
+        self.standings = PodStandings(demand, profile, cache)
         self.keys: Keys = np.zeros(0, np.int64)  # (nodes,)
         self.highest: list[int] = []  # per varying static score: the largest raw score among feasible nodes
         self.levels_hint = 2  # how many pods of a run a chosen node took lately
         self._profile = profile
+        self._cards = profile.wants_cards(demand)
+        self.foreseeable = profile.foreseeable(demand)
+        self.by_chance = profile.by_chance
         self._cache = cache
         self._ties = ties
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
         self._position = -1
         self._fit_error = (-1, "")
-        self._versions = (-1, -1)
+        self._versions = (-1, -1, -1)
 
     def refresh(self) -> None:
         """Bring the keys up to date with the cache."""
         cache = self._cache
         self.static.refresh()
         self._ties.cover(cache.size)
-        versions = (self.static.version, self._ties.version)
+        versions = (self.static.version, self._ties.version, self._profile.version)
         fresh = versions == self._versions and len(self.keys) == cache.size
         changed = cache.changes.since(self._position, cache.size) if fresh else None
-        self._position, self._versions = cache.changes.position, versions
         if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
             self._rank_all()
         elif len(changed):
             self._rank(changed)
             if self.static.varying and self._highest() != self.highest:
                 self._rank_all()
+        # Last: a plugin that raised leaves the ranking as old as it was.
+        self._position, self._versions = cache.changes.position, versions
 
     def fit_error(self, explain: Callable[[], str]) -> str:
         """Why nothing fits, as of the last `refresh`: `explain`'s text, asked for again only after a change."""
@@ -64,11 +70,11 @@ class Ranking:
         """Keys of nodes as they would be with 0 to levels - 1 more pods of this class: (levels, nodes)."""
         cells = np.concatenate([nodes] * levels)
         ahead = np.repeat(np.arange(levels), len(nodes))
-        keys = self._keys(cells, self._cache.view_ahead(cells, self.demand, ahead))
+        keys = self._keys(cells, self._cache.view_ahead(cells, self.demand, ahead, cards=self._cards))
         return keys.reshape(levels, len(nodes))
 
     def _rank_all(self) -> None:
-        view = self._cache.view(None, cards=self.demand.devices is not None)
+        view = self._cache.view(None, cards=self._cards)
         mask, score = self._profile.evaluate(self.demand, view)
         feasible = self.static.mask if mask is None else np.logical_and(mask, self.static.mask, out=mask)
         self._normalize(feasible)
@@ -80,7 +86,7 @@ class Ranking:
         self.keys = keys
 
     def _rank(self, nodes: NodeIndexes) -> None:
-        self.keys[nodes] = self._keys(nodes, self._cache.view(nodes, cards=self.demand.devices is not None))
+        self.keys[nodes] = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
 
     def _keys(self, nodes: NodeIndexes, view: NodeView) -> Keys:
         """Keys of `nodes`, seen as `view`, by the present normalisation."""

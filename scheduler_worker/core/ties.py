@@ -42,6 +42,12 @@ class TieOrder:
             self.bits[self._nodes] = np.arange(len(self._nodes), dtype=np.int64) << SLACK_BITS
             self.version += 1
 
+    def draw(self, keys: Keys) -> int:
+        """The index of a key of the highest score, each as likely as any other; of any if all are INFEASIBLE."""
+        scores = keys >> SCORE_SHIFT
+        equal = np.flatnonzero(scores == scores.max())
+        return int(equal[self._rng.integers(len(equal))])
+
     def nodes_of(self, keys: Keys) -> NodeIndexes:
         """The nodes that keys name."""
         nodes: NodeIndexes = self._nodes[(keys >> SLACK_BITS) & _TIE_MASK]

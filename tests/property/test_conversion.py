@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
-from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
+from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.model.taints import Taint, Toleration
 from hoss.v1 import common_pb2, dispatcher_pb2
 from hoss.wire import convert
@@ -23,6 +24,19 @@ def tuples(of, most=2):
 operators = st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"])
 requirements = tuples(st.builds(Requirement, texts, operators, tuples(texts)))
 terms = st.builds(NodeSelectorTerm, requirements, requirements)
+selectors = st.none() | st.builds(LabelSelector, requirements)
+pod_terms = st.builds(PodAffinityTerm, texts, selectors, tuples(texts), selectors)
+weighted_terms = st.builds(WeightedPodTerm, st.integers(1, 100), pod_terms)
+constraints = st.builds(
+    SpreadConstraint,
+    st.integers(1, 9),
+    texts,
+    selectors,
+    st.booleans(),
+    st.integers(1, 9),
+    st.booleans(),
+    st.booleans(),
+)
 host_addresses = st.sampled_from(["0.0.0.0", "::", "10.0.0.1"])
 pod_specs = st.builds(
     PodSpec,
@@ -39,6 +53,15 @@ pod_specs = st.builds(
     tolerations=tuples(st.builds(Toleration, texts, st.sampled_from(["Equal", "Exists"]), texts, texts)),
     host_ports=tuples(st.builds(HostPort, st.integers(1, 65535), st.sampled_from(["TCP", "UDP"]), host_addresses)),
     devices=st.none() | st.builds(DeviceRequest, st.integers(1, 16), st.integers(1, 1000)),
+    pending_nonzero=st.none() | st.tuples(amounts, amounts),
+    pod_affinity=st.none()
+    | st.builds(PodAffinity, tuples(pod_terms), tuples(weighted_terms), tuples(pod_terms), tuples(weighted_terms)),
+    spread=tuples(constraints),
+    default_spread=selectors,
+    images=tuples(texts),
+    image_containers=st.integers(0, 9),
+    scheduling_gates=tuples(texts),
+    may_preempt=st.booleans(),
 )
 templates = st.builds(PodTemplate, pod_specs, texts, texts, st.sampled_from(QosClass), texts)
 nodes = st.builds(
@@ -49,6 +72,7 @@ nodes = st.builds(
     unschedulable=st.booleans(),
     allocatable=amount_lists,
     cards=st.integers(0, 16),
+    images=amount_lists,
 )
 
 

@@ -3,41 +3,66 @@
 Rules, texts and weights are kube-scheduler's of release 1.36.
 """
 
+from dataclasses import replace
+
 from scheduler_worker.core.framework import Profile, Registry, Weighted
 from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
 from scheduler_worker.core.plugins.device_cards import DeviceCards
+from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
+from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.image_locality import ImageLocality
+from scheduler_worker.core.plugins.inter_pod_affinity import InterPodAffinity
 from scheduler_worker.core.plugins.node_affinity import NodeAffinity
 from scheduler_worker.core.plugins.node_name import NodeName
+from scheduler_worker.core.plugins.node_ports import NodePorts
 from scheduler_worker.core.plugins.node_unschedulable import NodeUnschedulable
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
+from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
+from scheduler_worker.core.plugins.scoring_strategies import LEAST_ALLOCATED
 from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+from scheduler_worker.core.plugins.topology_spread import PodTopologySpread
 
 REGISTRY = Registry(
     {
         plugin.name: plugin
         for plugin in (
+            SchedulingGates,
             NodeUnschedulable,
             NodeName,
             TaintToleration,
             NodeAffinity,
+            NodePorts,
             ResourcesFit,
+            PodTopologySpread,
+            InterPodAffinity,
             BalancedAllocation,
+            ImageLocality,
             DeviceCards,
+            GpuBestFit,
+            GpuFragmentation,
         )
     }
 )
 
 
-def default_profile(strategy: str = "LeastAllocated") -> Profile:
-    """kube-scheduler's default order and weights; cards, which it does not know, come last."""
-    return REGISTRY.profile(
-        (
-            Weighted(NodeUnschedulable.name),
-            Weighted(NodeName.name),
-            Weighted(TaintToleration.name, 3),
-            Weighted(NodeAffinity.name, 2),
-            Weighted(ResourcesFit.name, 1, {"strategy": strategy}),
-            Weighted(BalancedAllocation.name, 1),
-            Weighted(DeviceCards.name),
-        )
-    )
+# kube-scheduler's default order and weights; cards, which it does not know, come last.
+DEFAULT_PLUGINS = (
+    Weighted(SchedulingGates.name),
+    Weighted(NodeUnschedulable.name),
+    Weighted(NodeName.name),
+    Weighted(TaintToleration.name, 3),
+    Weighted(NodeAffinity.name, 2),
+    Weighted(NodePorts.name),
+    Weighted(ResourcesFit.name, 1),
+    Weighted(PodTopologySpread.name, 2),
+    Weighted(InterPodAffinity.name, 2),
+    Weighted(BalancedAllocation.name, 1),
+    Weighted(ImageLocality.name, 1),
+    Weighted(DeviceCards.name),
+)
+
+
+def default_profile(strategy: str = LEAST_ALLOCATED) -> Profile:
+    """kube-scheduler's default profile, or the same with another strategy of NodeResourcesFit."""
+    own = {ResourcesFit.name: {"strategy": strategy}}
+    return REGISTRY.profile(tuple(replace(p, args=own.get(p.name, p.args)) for p in DEFAULT_PLUGINS))

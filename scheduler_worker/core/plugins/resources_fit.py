@@ -1,5 +1,8 @@
 """NodeResourcesFit: room for every requested resource; scores by how empty or how full a node will be."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,20 +12,47 @@ from hoss.model.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Refusals
+from scheduler_worker.core.plugins.scoring_strategies import (
+    DEFAULT_RESOURCES,
+    LEAST_ALLOCATED,
+    MOST_ALLOCATED,
+    REQUESTED_TO_CAPACITY_RATIO,
+    STRATEGIES,
+    Amounts,
+    read_resources,
+    read_shape,
+    weighted_score,
+)
 from scheduler_worker.core.view import NodeView
 
+_COLUMN_OF_ALL = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": EPHEMERAL_STORAGE}
 _REPORTED_FIRST = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
 class ResourcesFit:
-    """`strategy` is LeastAllocated (spread) or MostAllocated (pack); both weigh cpu and memory alike."""
+    """`strategy` is LeastAllocated (spread), MostAllocated (pack) or RequestedToCapacityRatio (by `shape`).
+
+    `resources` are those that are scored, with weights: cpu and memory alike unless given.
+    """
 
     name = "NodeResourcesFit"
 
-    def __init__(self, strategy: str = "LeastAllocated") -> None:
-        if strategy not in ("LeastAllocated", "MostAllocated"):
-            raise ConfigError(f"{strategy!r} is neither LeastAllocated nor MostAllocated", where="strategy")
-        self._most = strategy == "MostAllocated"
+    def __init__(
+        self,
+        strategy: str = LEAST_ALLOCATED,
+        resources: Sequence[Mapping[str, Any]] | None = None,
+        shape: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise ConfigError(f"is {strategy!r}; it is one of {', '.join(STRATEGIES)}", where="strategy")
+        if (strategy == REQUESTED_TO_CAPACITY_RATIO) != (shape is not None):
+            problem = "is missing" if shape is None else "was given"
+            raise ConfigError(f"{problem}; it belongs to {REQUESTED_TO_CAPACITY_RATIO}, always", where="shape")
+        self._strategy = strategy
+        self._resources = read_resources(resources)
+        self._shape = None if shape is None else read_shape(shape)
+        # Which nearly everyone has, and which therefore has a way of its own.
+        self._plain = self._shape is None and dict(self._resources) == dict(DEFAULT_RESOURCES)
 
     def passes(self, demand: Demand, view: NodeView) -> Mask | None:
         """See DynamicFilter."""
@@ -49,10 +79,32 @@ class ResourcesFit:
         )
 
     def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64]:
-        """Mean over cpu and memory, as far as the node offers them, of 100 x (free or used) / allocatable."""
+        """See DynamicScore and scoring_strategies."""
+        if self._plain:
+            return self._mean_of_cpu_and_memory(demand, view)
+        scored = [self._amounts(name, weight, demand, view) for name, weight in self._resources]
+        amounts = [a for a in scored if a is not None]
+        return weighted_score(self._strategy, amounts, view.requested.shape[1], self._shape)
+
+    def _amounts(self, name: str, weight: int, demand: Demand, view: NodeView) -> Amounts | None:
+        """The resource's columns; None for one the pod does not ask for, unless every node has it."""
+        if name in _COLUMN_OF_ALL:
+            row = _COLUMN_OF_ALL[name]
+            if row in (CPU, MEMORY):
+                used = view.nonzero_requested[row] + demand.nonzero[row]
+            else:
+                used = view.requested[row] + demand.request[row]
+            return Amounts(used, view.allocatable[row], weight)
+        if name not in demand.names:
+            return None
+        row = int(demand.rows[demand.names.index(name)])
+        return Amounts(view.requested[row] + demand.request[row], view.allocatable[row], weight)
+
+    def _mean_of_cpu_and_memory(self, demand: Demand, view: NodeView) -> NDArray[np.float64]:
+        """Over cpu and memory, as far as the node offers them, of 100 x (free or used) / allocatable."""
         used = view.nonzero_requested + demand.nonzero
         allocatable = view.allocatable[:2]
-        if self._most:
+        if self._strategy == MOST_ALLOCATED:
             parts = np.minimum(used, allocatable, out=used)
         else:
             parts = np.subtract(allocatable, used, out=used)

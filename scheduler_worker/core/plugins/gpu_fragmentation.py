@@ -1,0 +1,74 @@
+"""GpuFragmentation: puts a pod where it makes the least of the free GPU useless to the pods that usually come (FGD)."""
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.resources import CPU, MEMORY
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework import MAX_SCORE
+from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass, fragmentation, free_after, free_on_cards
+from scheduler_worker.core.view import NodeView
+
+# Popularity is drawn up anew when half as many pods again have come: all scores change with it.
+_GROWTH = 1.5
+# From here on older pods count half, so that the workload of this year is not last year's.
+_MEMORY_PODS = 200_000
+
+
+class GpuFragmentation:
+    """Fragmentation gradient descent: see scheduler_worker.core.plugins.fragmentation.
+
+    With D thousandths of a card more or less fragmented once the pod is there (on the cards the ledger would pick), the score is
+    100 / (1 + e^(D / steepness)), rounded down. Whole numbers on purpose: nodes that differ by a few thousandths count
+    as equal, which allocates more in the end (docs/benchmarks.md). Popularity is learnt from the pods this worker is given.
+    """
+
+    name = "GpuFragmentation"
+    reads_cards = True
+
+    def __init__(self, steepness: float = 500.0) -> None:
+        self.version = 0
+        self._steepness = steepness
+        self._counts: Counter[TaskClass] = Counter()
+        self._seen = 0
+        self._next = 1.0
+        self._popularity = Popularity.of(self._counts)
+
+    def observe(self, demand: Demand, pods: int) -> None:
+        """See Observer."""
+        devices = demand.devices
+        cards, milli = (devices.count, devices.milli) if devices is not None else (0, 0)
+        self._counts[TaskClass(int(demand.request[CPU]), int(demand.request[MEMORY]), cards, milli)] += pods
+        self._seen += pods
+        if self._seen >= self._next:
+            self._learn()
+
+    def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
+        """See DynamicScore."""
+        if view.cards_used is None:
+            return None
+        growth = np.zeros(view.requested.shape[1])
+        free = free_on_cards(view.cards_used)
+        at = free.any(axis=1).nonzero()[0]  # elsewhere there is nothing to fragment
+        if len(at):
+            free = free[at]
+            cpu = view.allocatable[CPU, at] - view.requested[CPU, at]
+            memory = view.allocatable[MEMORY, at] - view.requested[MEMORY, at]
+            devices = demand.devices
+            later = free if devices is None else free_after(free, devices.count, devices.milli)
+            growth[at] = fragmentation(
+                self._popularity, cpu - demand.request[CPU], memory - demand.request[MEMORY], later
+            ) - fragmentation(self._popularity, cpu, memory, free)
+        growth /= self._steepness
+        np.clip(growth, -50.0, 50.0, out=growth)  # beyond, the score is 0 or 100 anyway, and e^x has its limits
+        return np.floor(MAX_SCORE / (1.0 + np.exp(growth)))
+
+    def _learn(self) -> None:
+        if self._seen > _MEMORY_PODS:
+            self._counts = Counter({task: pods // 2 for task, pods in self._counts.items() if pods > 1})
+            self._seen = self._counts.total()
+        self._next = self._seen * _GROWTH
+        self._popularity = Popularity.of(self._counts)
+        self.version += 1

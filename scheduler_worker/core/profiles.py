@@ -1,0 +1,51 @@
+"""Profiles by name: which plugins score, with which weights and arguments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scheduler_worker.core.framework import Profile, Registry, Weighted
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS
+from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
+from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.node_affinity import NodeAffinity
+from scheduler_worker.core.plugins.resources_fit import ResourcesFit
+from scheduler_worker.core.plugins.scoring_strategies import MOST_ALLOCATED
+from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+
+DEFAULT_PROFILE = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSpec:
+    """What a profile scores by. Its filters are always all of the default ones: they are what the ledger insists on.
+
+    A plugin that is not listed, or has weight 0, only filters.
+    """
+
+    plugins: tuple[Weighted, ...]
+    by_chance: bool = False  # each pod draws anew among equally good nodes
+
+    def profile(self, registry: Registry) -> Profile:
+        """The profile, with plugins of its own. ConfigError for a name or an argument that is none."""
+        given = {plugin.name: plugin for plugin in self.plugins}
+        default = {plugin.name: replace(plugin, weight=0) for plugin in DEFAULT_PLUGINS}
+        return registry.profile(tuple({**default, **given}.values()), by_chance=self.by_chance)
+
+
+# What the owners of pods and nodes wished for counts in every preset that scores at all.
+_WISHES = tuple(p for p in DEFAULT_PLUGINS if p.name in (TaintToleration.name, NodeAffinity.name))
+
+PRESETS: Mapping[str, ProfileSpec] = {
+    # kube-scheduler's default profile.
+    "spread": ProfileSpec(DEFAULT_PLUGINS),
+    # The same, but full nodes before empty ones.
+    "binpack": ProfileSpec(
+        tuple(
+            replace(p, args={"strategy": MOST_ALLOCATED}) if p.name == ResourcesFit.name else p for p in DEFAULT_PLUGINS
+        )
+    ),
+    # For clusters whose GPUs are shared, from the worst to the best (docs/benchmarks.md).
+    "random": ProfileSpec((), by_chance=True),
+    "best-fit": ProfileSpec((*_WISHES, Weighted(GpuBestFit.name, 1))),
+    "fgd": ProfileSpec((*_WISHES, Weighted(GpuFragmentation.name, 1))),
+}
