@@ -60,7 +60,8 @@ def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...],
     kind = kinds.get(parts)
     if kind is None:  # a message has few kinds: what they share is checked once
         kind = kinds[parts] = _kind(message, number)
-    return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority)
+    minds_pods = bool(spec.host_ports or spec.spread or spec.HasField("pod_affinity"))
+    return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority, minds_pods)
 
 
 def _kind(message: pb.PodTemplate, number: int) -> Kind:

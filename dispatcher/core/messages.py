@@ -4,12 +4,13 @@ Row arrays in instructions name pods by their row; UIDs stand beside them where 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.changes import ANYTHING, Changes, Seen
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
@@ -92,6 +93,8 @@ class OutcomesArrived:
     reasons: NDArray[np.uint16] | None
     texts: tuple[str, ...]
     commits: Commits
+    refused_by: tuple[frozenset[str], ...] = ()  # beside texts, or empty
+    seen: Seen = field(default_factory=dict)  # where the view stood that had no node for the unschedulable ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +125,12 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChanged:
-    """Room was given back, or nodes were added or changed: something may fit now."""
+    """Room was given back, or nodes were added or changed: something may fit now. `shard` and `seq` are the place in the
+    feed that told of it."""
+
+    changes: Changes = ANYTHING
+    shard: int = -1
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,6 +41,7 @@ class NewTemplate:
     spec: bytes
     kind: Kind
     priority: int
+    minds_pods: bool = False  # whether which other pods are where decides where it fits
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class PodRegistry:
         self.directory = Directory()
         self.templates = TemplateTable(decode)
         self.reasons = Reasons()
+        self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
         self._route = route
 
     def accept(self, order: Order, now_ms: int) -> Submission:
@@ -91,6 +92,13 @@ class PodRegistry:
         """The namespace of the pod in a row."""
         return self.templates.kind(int(self.pods.template[row])).namespace
 
+    def pod_specs(self, rows: Rows) -> frozenset[PodSpec]:
+        """What these pods are, each kind once. While no pod minds others they are not looked into and look all alike."""
+        if not self.minds_pods:
+            return frozenset((PodSpec(),)) if len(rows) else frozenset()
+        class_ids = self.templates.class_id[np.unique(self.pods.template[rows])]
+        return frozenset(map(self.templates.pod_spec, class_ids.tolist()))
+
     def _accept_list(
         self, submission: Submission, order: Order, pods: NewPods, template_ids: NDArray[np.uint32]
     ) -> None:
@@ -104,6 +112,7 @@ class PodRegistry:
         ids = np.empty(len(order.templates), np.uint32)
         for i, template in enumerate(order.templates):
             template_id, new = self.templates.intern(template.spec, template.kind, template.priority)
+            self.minds_pods |= template.minds_pods
             if new:
                 self._route(template_id)
             ids[i] = template_id

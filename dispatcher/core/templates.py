@@ -38,6 +38,7 @@ class TemplateTable(GrowingColumns):
         self.lane = np.zeros(0, np.uint32)  # the queue's lane that the policy in force gives it
         self.users = np.zeros(0, np.int64)  # pods that have it
         self.specs: dict[int, bytes] = {}  # by class id
+        self._decoded: dict[int, PodSpec] = {}  # of classes that were looked into
         self._class_ids: dict[bytes, int] = {}
         self._class_users: dict[int, int] = {}  # templates that have it
         self._next_class_id = 1
@@ -78,6 +79,13 @@ class TemplateTable(GrowingColumns):
     def spec(self, template_id: int) -> bytes:
         """The bytes of its class."""
         return self.specs[int(self.class_id[template_id])]
+
+    def pod_spec(self, class_id: int) -> PodSpec:
+        """A class, decoded once for as long as any pod has it."""
+        found = self._decoded.get(class_id)
+        if found is None:
+            found = self._decoded[class_id] = self._decode(self.specs[class_id])
+        return found
 
     def kind(self, template_id: int) -> Kind:
         """What it adds to its class."""
@@ -125,3 +133,4 @@ class TemplateTable(GrowingColumns):
         if self._class_users[class_id] == 0:
             del self._class_users[class_id]
             del self._class_ids[self.specs.pop(class_id)]
+            self._decoded.pop(class_id, None)
