@@ -64,6 +64,7 @@ class Machine:
         self._handlers: dict[type, Callable[..., list[m.Instruction]]] = {
             m.Admitted: self._admitted,
             m.Deleted: self._deleted,
+            m.GatesRemoved: self._gates_removed,
             m.Registered: self._registered,
             m.EpochGranted: self._epoch_granted,
             m.Heard: self._heard,
@@ -129,7 +130,12 @@ class Machine:
 
     def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
         for rows in self.registry.admit(event.submission, self.unix_ms(now)):
-            self.queues.enqueue(rows, now)
+            gated = self.registry.gated(rows)
+            if gated.any():
+                self.settlement.gate(rows[gated], self.unix_ms(now))
+                self.queues.enqueue(rows[~gated], now)
+            else:
+                self.queues.enqueue(rows, now)
             self.counters["accepted"] += len(rows)
         if event.submission.live == 0:
             self._emptied.append(event.submission)
@@ -145,6 +151,12 @@ class Machine:
         self.counters["deleted"] += len(rows)
         self.settlement.publish(rows)
         return [m.Release(bound, pods.uid[bound], pods.node[bound])] if len(bound) else []
+
+    def _gates_removed(self, event: m.GatesRemoved, now: float) -> list[m.Instruction]:
+        waits = self.registry.pods.phase[event.rows] == Phase.UNSCHEDULABLE
+        rows = event.rows[waits & self.registry.gated(event.rows)]
+        self.settlement.gates_removed(rows, event.gates, now, self.unix_ms(now))
+        return []
 
     def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
         self.registry.pods.node[event.rows] = NONE_U32

@@ -47,6 +47,14 @@ class Deleted:
     rows: Rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GatesRemoved:
+    """The journal has it that these pods lose these scheduling gates."""
+
+    rows: Rows
+    gates: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Registered:
     """A worker asks to join on a new link."""
@@ -156,6 +164,7 @@ class Tick:
 Event = (
     Admitted
     | Deleted
+    | GatesRemoved
     | Registered
     | EpochGranted
     | Heard

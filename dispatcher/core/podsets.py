@@ -86,6 +86,7 @@ class PodSet:
     count: int
     names: tuple[str, ...] | None = None
     given_uids: bool = False
+    ungated: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # gate -> pods from which it was removed
 
     @property
     def rows(self) -> slice:

@@ -19,6 +19,7 @@ from dispatcher.core.registry import PodRegistry
 from hoss.wire.columns import NONE_U32
 
 MAX_ATTEMPTS_COUNTED = 0xFFFF
+SCHEDULING_GATES = "SchedulingGates"  # kube-scheduler's plugin that keeps gated pods out of the queues
 
 
 class Settlement:
@@ -99,6 +100,26 @@ class Settlement:
             self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
         self._queues.requeue(rows, now, now_ms)
         self.publish(rows)
+
+    def gate(self, rows: Rows, now_ms: int) -> None:
+        """These pods have scheduling gates: they are in no queue until the last is removed."""
+        pods = self._registry.pods
+        for gates, mine in self._registry.gates_of(rows).items():
+            pods.reason[mine] = self._registry.reasons.number(
+                f"SchedulingGated: waits for gates {', '.join(gates)}", frozenset({SCHEDULING_GATES})
+            )
+        pods.move(rows, Phase.UNSCHEDULABLE, now_ms)
+        self.publish(rows)
+
+    def gates_removed(self, rows: Rows, gates: frozenset[str], now: float, now_ms: int) -> None:
+        """Pods that are gated lose these gates; those without any left are queued."""
+        self._registry.remove_gates(rows, gates)
+        gated = self._registry.gated(rows)
+        self.gate(rows[gated], now_ms)
+        free = rows[~gated]
+        self._registry.pods.reason[free] = NO_REASON
+        self._queues.requeue(free, now, now_ms, front=False)
+        self.publish(free)
 
     def publish(self, rows: Rows) -> None:
         """Log the present phase and reason of pods that are not bound."""

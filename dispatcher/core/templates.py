@@ -6,6 +6,7 @@ template ids are, because only rows refer to them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +24,13 @@ class Kind(NamedTuple):
     priority_class_name: str
     qos_class: QosClass
     owner_kind: str
+    gates: tuple[str, ...] = ()  # scheduling gates, sorted; no part of the class, for they go while the class stays
 
 
 class TemplateTable(GrowingColumns):
     """Templates as columns, by template id."""
 
-    _columns = ("class_id", "kind_id", "priority", "lane", "users")
+    _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated")
 
     def __init__(self, decode: Callable[[bytes], PodSpec]) -> None:
         self._decode = decode
@@ -37,6 +39,7 @@ class TemplateTable(GrowingColumns):
         self.priority = np.zeros(0, np.int32)
         self.lane = np.zeros(0, np.uint32)  # the queue's lane that the policy in force gives it
         self.users = np.zeros(0, np.int64)  # pods that have it
+        self.gated = np.zeros(0, np.bool_)  # has scheduling gates
         self.specs: dict[int, bytes] = {}  # by class id
         self._decoded: dict[int, PodSpec] = {}  # of classes that were looked into
         self._class_ids: dict[bytes, int] = {}
@@ -69,7 +72,7 @@ class TemplateTable(GrowingColumns):
         """The template in full."""
         kind = self.kind(template_id)
         return PodTemplate(
-            spec=self._decode(self.spec(template_id)),
+            spec=replace(self._decode(self.spec(template_id)), scheduling_gates=kind.gates),
             scheduler_name=kind.scheduler_name,
             priority_class_name=kind.priority_class_name,
             qos_class=kind.qos_class,
@@ -126,6 +129,7 @@ class TemplateTable(GrowingColumns):
         self.kind_id[template_id] = kind_id
         self.priority[template_id] = priority
         self.users[template_id] = 0
+        self.gated[template_id] = bool(self._kinds[kind_id].gates)
         return template_id
 
     def _drop_class(self, class_id: int) -> None:
