@@ -6,7 +6,7 @@ the cluster's GPU together, and submitted in the order they were drawn. What doe
 in this process, one pod after the other; several run as a platform of their own, each process at once.
 
 The JSON document: nodes, cardsMilli, overload, seeds; results[] with policy, workers, allocatedPercent (mean over the seeds),
-lowest, highest, paperPercent, pods (mean), seconds (mean), violations, and allocatedPercents by seed.
+lowest, highest, paperPercent, pods (mean), seconds (mean), conflicts (mean), violations (texts), allocatedPercents by seed.
 """
 
 import random
@@ -29,6 +29,7 @@ from hossctl.platform import PlatformOptions, PlatformState, WorkerOptions, temp
 from hossctl.progress import placing
 from hossctl.redis_database import borrowed
 from hossctl.usage import CARDS
+from scheduler_worker.config import STRATEGY_LABEL
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.profiles import PRESETS
 
@@ -71,7 +72,8 @@ class Run:
     pods: int
     allocated_milli: int
     seconds: float
-    violations: int = 0  # found by the audit
+    conflicts: int = 0
+    violations: tuple[str, ...] = ()  # what the audit found
 
 
 @dataclass(slots=True)
@@ -100,7 +102,8 @@ class PolicyResult:
             "paperPercent": PAPER[self.policy],
             "pods": round(sum(run.pods for run in self.runs) / count),
             "seconds": round(sum(run.seconds for run in self.runs) / count, 2),
-            "violations": sum(run.violations for run in self.runs),
+            "violations": [text for run in self.runs for text in run.violations],
+            "conflicts": round(sum(run.conflicts for run in self.runs) / count),
             "allocatedPercents": [round(percent, 3) for percent in percents],
         }
 
@@ -170,7 +173,7 @@ def _alone(setting: Setting, load: Sequence[Workload], policy: Policy, seed: int
 def _together(
     setting: Setting, load: Sequence[Workload], policy: Policy, workers: int, seed: int, *, quiet: bool
 ) -> Run:
-    labels = (("strategy", policy.value),)
+    labels = ((STRATEGY_LABEL, policy.value),)
     options = PlatformOptions(
         workers=tuple(WorkerOptions(f"w{i + 1}", labels) for i in range(workers)),
         redis_url=setting.redis_url,
@@ -196,4 +199,5 @@ async def _place(
             placement = await report.place(clients, requests, progress)
         used = await report.usage(clients)
         audit = await auditing.audit(clients.dispatcher, clients.resolver)
-    return Run(len(load), used.requested.get(CARDS, 0), placement.seconds, len(audit.findings))
+    findings = tuple(f"invariant {finding.invariant}: {finding.text}" for finding in audit.findings)
+    return Run(len(load), used.requested.get(CARDS, 0), placement.seconds, placement.conflicts, findings)

@@ -28,7 +28,7 @@ from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
-from scheduler_worker.core.work import OutcomeColumns, Run, Work, runs_of
+from scheduler_worker.core.work import OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
 _MAX_KNOWN_FAILURES = 100
 
@@ -41,7 +41,7 @@ class Limits:
     tries: int = 3  # proposals per pod and dispatch; then the dispatcher decides anew
     alternates: int = 2  # further nodes named with each choice
     assumption_seconds: float = 120.0  # until an assumption nobody answered is given back
-    ranking_bytes: int = 24 * 2**20  # for the keys of rankings
+    ranking_bytes: int = 24 * 2**20  # for the columns of rankings
 
 
 class Scheduler:
@@ -54,6 +54,7 @@ class Scheduler:
         self.limits = limits or Limits()
         self.conflicts = 0  # refusals by the ledger, ever
         self._profile = profile
+        self._rng = rng
         self._ties = TieOrder(rng)
         self._statics = StaticFits(profile, cache)
         self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
@@ -61,6 +62,7 @@ class Scheduler:
         self._demands = DemandTable(cache.schema, cache.catalogue.images, census)
         self._classes: dict[int, PodClass] = {}
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
+        self._ranking_bytes_per_node = 0  # of all of them
         self._runs: deque[Run] = deque()
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
@@ -95,7 +97,11 @@ class Scheduler:
             raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
         classes = [self._classes[n] for n in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
-        self._runs.extend(runs_of(Work(batch_id, uids), classes, run_counts, run_attempts))
+        work = Work(batch_id, uids)
+        if self._profile.mixes:
+            self._runs.extend(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
+        else:
+            self._runs.extend(runs_of(work, classes, run_counts, run_attempts))
 
     @property
     def backlog(self) -> int:
@@ -256,8 +262,10 @@ class Scheduler:
         kind = PodRanking if demand.about_pods else Ranking
         ranking = kind(demand, self._statics.of(demand), self._profile, self.cache, self._ties)
         self._rankings[demand] = ranking
-        while len(self._rankings) * self.cache.size * 8 > self.limits.ranking_bytes and len(self._rankings) > 1:
-            self._rankings.popitem(last=False)
+        self._ranking_bytes_per_node += ranking.bytes_per_node
+        while self._ranking_bytes_per_node * self.cache.size > self.limits.ranking_bytes and len(self._rankings) > 1:
+            _, dropped = self._rankings.popitem(last=False)
+            self._ranking_bytes_per_node -= dropped.bytes_per_node
         return ranking
 
     def _move(
