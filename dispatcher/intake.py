@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from dispatcher.core.podsets import NewJob, NewPods, NewTemplate, Order
 from dispatcher.core.templates import Kind
 from hoss.errors import InvalidInput
-from hoss.model.names import check_name, check_namespace
+from hoss.model.names import check_key, check_name, check_namespace
 from hoss.model.pod import QosClass
 from hoss.model.resources import MAX_AMOUNT
+from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import U32, decode, decode_uids
 
@@ -56,11 +57,18 @@ def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...],
         message.priority_class_name,
         message.qos_class,
         message.owner_kind,
+        *spec.scheduling_gates,
     )
     kind = kinds.get(parts)
     if kind is None:  # a message has few kinds: what they share is checked once
         kind = kinds[parts] = _kind(message, number)
-    return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority)
+    if kind.gates:
+        # A copy: the journal gets the message as it came.
+        spec = common_pb2.PodSpec()
+        spec.CopyFrom(message.spec)
+        spec.ClearField("scheduling_gates")
+    minds_pods = bool(spec.host_ports or spec.spread or spec.HasField("pod_affinity"))
+    return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority, minds_pods)
 
 
 def _kind(message: pb.PodTemplate, number: int) -> Kind:
@@ -74,6 +82,7 @@ def _kind(message: pb.PodTemplate, number: int) -> Kind:
         message.priority_class_name,
         _QOS_CLASSES[message.qos_class],
         message.owner_kind,
+        tuple(sorted({check_key(gate, f"{where}.spec.scheduling_gates") for gate in message.spec.scheduling_gates})),
     )
 
 

@@ -156,6 +156,8 @@ def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
         reasons=decode(message.reasons, U16, name="outcomes.reasons", rows=rows) if message.reasons else None,
         texts=tuple(message.reason_texts),
         commits={shard: np.array(seqs, np.uint64) for shard, seqs in commits.items()},
+        refused_by=tuple(frozenset(refused.plugins) for refused in message.refused_by),
+        seen={position.shard: position.seq for position in message.seen},
     )
 
 

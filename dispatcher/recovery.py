@@ -27,6 +27,7 @@ async def recover(runtime: Runtime) -> None:
     submissions = [_accept_again(runtime, record) for record in journal.records]
     for submission in submissions:
         _delete_again(runtime, submission, journal)
+        _ungate_again(runtime, submission, journal)
     for worker in sorted(journal.workers):
         await runtime.until_answered(lambda name=worker: runtime.ledger.grant_epoch(name))  # type: ignore[misc]
     bound = await _restore_reservations(runtime)
@@ -50,6 +51,13 @@ def _delete_again(runtime: Runtime, submission: Submission, journal: Recovered) 
         if bitmap is not None:
             rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
             runtime.machine.registry.mark_deleted(rows, runtime.now_ms())
+
+
+def _ungate_again(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+    for pod_set in submission.sets:
+        for gate, bitmap in journal.ungated.get(pod_set.uid_prefix, {}).items():
+            rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
+            runtime.machine.registry.remove_gates(rows, frozenset((gate,)))
 
 
 async def _restore_reservations(runtime: Runtime) -> int:

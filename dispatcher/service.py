@@ -89,6 +89,9 @@ class DispatcherService(DispatcherServicer):
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:  # noqa: N802
         return await _answer(self._delete(request), context)
 
+    async def RemoveGates(self, request: pb.RemoveGatesRequest, context: Context) -> pb.RemoveGatesReply:  # noqa: N802
+        return await _answer(self._remove_gates(request), context)
+
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:  # noqa: ARG002, N802
         return self._answers.workers()
 
@@ -159,8 +162,18 @@ class DispatcherService(DispatcherServicer):
         deleted = await self._admission.delete(find)
         return pb.DeleteReply(deleted_pods=deleted, not_found=not_found)
 
-    def _named(self, request: pb.DeleteRequest, not_found: list[str]) -> Rows:
-        """The rows a deletion names; what names nothing goes to `not_found`."""
+    async def _remove_gates(self, request: pb.RemoveGatesRequest) -> pb.RemoveGatesReply:
+        not_found: list[str] = []
+
+        def find() -> Rows:
+            not_found.clear()
+            return self._named(request, not_found)
+
+        changed, queued = await self._admission.remove_gates(find, frozenset(request.gates))
+        return pb.RemoveGatesReply(changed_pods=changed, queued_pods=queued, not_found=not_found)
+
+    def _named(self, request: pb.DeleteRequest | pb.RemoveGatesRequest, not_found: list[str]) -> Rows:
+        """The rows a request names; what names nothing goes to `not_found`."""
         directory, phase = self._registry.directory, self._registry.pods.phase
         parts: list[Rows] = [np.empty(0, np.uint32)]
         for name in request.jobs:

@@ -84,6 +84,8 @@ def outcomes(columns: OutcomeColumns) -> workerlink_pb2.WorkerMessage:
             reasons=b"" if columns.reasons is None else encode(columns.reasons, U16),
             reason_texts=columns.reason_texts,
             commits=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.commits],
+            refused_by=[workerlink_pb2.RefusedBy(plugins=sorted(plugins)) for plugins in columns.refused_by],
+            seen=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.seen],
         )
     )
 

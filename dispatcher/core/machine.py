@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
 from dispatcher.core.balance import Chance
+from dispatcher.core.changes import Changes
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.eventlog import EventLog
 from dispatcher.core.membership import Membership, Worker, WorkerState
@@ -63,6 +64,7 @@ class Machine:
         self._handlers: dict[type, Callable[..., list[m.Instruction]]] = {
             m.Admitted: self._admitted,
             m.Deleted: self._deleted,
+            m.GatesRemoved: self._gates_removed,
             m.Registered: self._registered,
             m.EpochGranted: self._epoch_granted,
             m.Heard: self._heard,
@@ -128,7 +130,12 @@ class Machine:
 
     def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
         for rows in self.registry.admit(event.submission, self.unix_ms(now)):
-            self.queues.enqueue(rows, now)
+            gated = self.registry.gated(rows)
+            if gated.any():
+                self.settlement.gate(rows[gated], self.unix_ms(now))
+                self.queues.enqueue(rows[~gated], now)
+            else:
+                self.queues.enqueue(rows, now)
             self.counters["accepted"] += len(rows)
         if event.submission.live == 0:
             self._emptied.append(event.submission)
@@ -145,9 +152,16 @@ class Machine:
         self.settlement.publish(rows)
         return [m.Release(bound, pods.uid[bound], pods.node[bound])] if len(bound) else []
 
+    def _gates_removed(self, event: m.GatesRemoved, now: float) -> list[m.Instruction]:
+        waits = self.registry.pods.phase[event.rows] == Phase.UNSCHEDULABLE
+        rows = event.rows[waits & self.registry.gated(event.rows)]
+        self.settlement.gates_removed(rows, event.gates, now, self.unix_ms(now))
+        return []
+
     def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
         self.registry.pods.node[event.rows] = NONE_U32
-        return self._cluster_changed(m.ClusterChanged(), now)
+        self.queues.cluster_changed(Changes(left=self.registry.pod_specs(event.rows)), now, self.unix_ms(now))
+        return []
 
     def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
         pods = self.registry.pods
@@ -215,7 +229,7 @@ class Machine:
         out: list[m.Instruction] = []
         if reserved.any():
             kept = rows[reserved]
-            out += self.settlement.bound(kept, event.nodes[reserved], self.unix_ms(now))
+            out += self.settlement.bound(kept, event.nodes[reserved], now, self.unix_ms(now))
             out.append(m.Confirm(event.commits, kept, pods.uid[kept]))
         self.settlement.lost(rows[~reserved], now, self.unix_ms(now))
         if worker.state is WorkerState.JOINING:
@@ -243,8 +257,8 @@ class Machine:
 
     # --- cluster and time ---
 
-    def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
-        self.queues.cluster_changed(now, self.unix_ms(now))
+    def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:
+        self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)
         return []
 
     def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers

@@ -41,6 +41,7 @@ class NewTemplate:
     spec: bytes
     kind: Kind
     priority: int
+    minds_pods: bool = False  # whether which other pods are where decides where it fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class PodSet:
     count: int
     names: tuple[str, ...] | None = None
     given_uids: bool = False
+    ungated: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # gate -> pods from which it was removed
 
     @property
     def rows(self) -> slice:

@@ -24,6 +24,7 @@ class PodRegistry:
         self.directory = Directory()
         self.templates = TemplateTable(decode)
         self.reasons = Reasons()
+        self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
         self._route = route
 
     def accept(self, order: Order, now_ms: int) -> Submission:
@@ -83,6 +84,41 @@ class PodRegistry:
                 emptied.append(submission)
         return emptied
 
+    def gated(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these pods have scheduling gates."""
+        mask: NDArray[np.bool_] = self.templates.gated[self.pods.template[rows]]
+        return mask
+
+    def gates_of(self, rows: Rows) -> dict[tuple[str, ...], Rows]:
+        """Pods by the gates they have; those without are left out."""
+        rows = rows[self.gated(rows)]
+        ids = self.pods.template[rows]
+        found: dict[tuple[str, ...], Rows] = {}
+        for template_id in np.unique(ids).tolist():
+            gates, part = self.templates.kind(template_id).gates, rows[ids == template_id]
+            found[gates] = np.concatenate([found[gates], part]) if gates in found else part
+        return found
+
+    def remove_gates(self, rows: Rows, gates: frozenset[str]) -> None:
+        """Pods lose gates: each moves to a template of the same class that has only the others."""
+        rows = rows[self.gated(rows)]
+        ids = self.pods.template[rows]
+        for template_id in np.unique(ids).tolist():
+            kind, mine = self.templates.kind(template_id), rows[ids == template_id]
+            left = kind._replace(gates=tuple(gate for gate in kind.gates if gate not in gates))
+            priority = int(self.templates.priority[template_id])
+            other, new = self.templates.intern(self.templates.spec(template_id), left, priority)
+            if new:
+                self._route(other)
+            self.pods.template[mine] = other
+            self.templates.hold(self.pods.template[mine])
+            self.templates.drop(np.full(len(mine), template_id, np.uint32))
+        for index in np.unique(self.pods.pod_set[rows]).tolist():
+            pod_set = self.directory.sets[index]
+            ordinals = rows[self.pods.pod_set[rows] == index] - pod_set.first
+            for gate in gates:
+                pod_set.ungated.setdefault(gate, np.zeros(pod_set.count, np.bool_))[ordinals] = True
+
     def set_of(self, row: int) -> PodSet:
         """The set a row belongs to."""
         return self.directory.sets[int(self.pods.pod_set[row])]
@@ -90,6 +126,13 @@ class PodRegistry:
     def namespace_of(self, row: int) -> str:
         """The namespace of the pod in a row."""
         return self.templates.kind(int(self.pods.template[row])).namespace
+
+    def pod_specs(self, rows: Rows) -> frozenset[PodSpec]:
+        """What these pods are, each kind once. While no pod minds others they are not looked into and look all alike."""
+        if not self.minds_pods:
+            return frozenset((PodSpec(),)) if len(rows) else frozenset()
+        class_ids = self.templates.class_id[np.unique(self.pods.template[rows])]
+        return frozenset(map(self.templates.pod_spec, class_ids.tolist()))
 
     def _accept_list(
         self, submission: Submission, order: Order, pods: NewPods, template_ids: NDArray[np.uint32]
@@ -104,6 +147,7 @@ class PodRegistry:
         ids = np.empty(len(order.templates), np.uint32)
         for i, template in enumerate(order.templates):
             template_id, new = self.templates.intern(template.spec, template.kind, template.priority)
+            self.minds_pods |= template.minds_pods
             if new:
                 self._route(template_id)
             ids[i] = template_id

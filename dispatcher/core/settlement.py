@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.changes import Changes, Seen
 from dispatcher.core.eventlog import NO_TEXT, EventLog
 from dispatcher.core.membership import Batch, Worker
 from dispatcher.core.messages import Confirm, Instruction, OutcomeCode, OutcomesArrived, Release, Warn
@@ -18,6 +19,7 @@ from dispatcher.core.registry import PodRegistry
 from hoss.wire.columns import NONE_U32
 
 MAX_ATTEMPTS_COUNTED = 0xFFFF
+SCHEDULING_GATES = "SchedulingGates"  # kube-scheduler's plugin that keeps gated pods out of the queues
 
 
 class Settlement:
@@ -53,13 +55,13 @@ class Settlement:
             mine = codes == code
             if code == OutcomeCode.BOUND:
                 worker.bound += int(mine.sum())
-                out += self.bound(rows[mine], nodes[mine], now_ms)
+                out += self.bound(rows[mine], nodes[mine], now, now_ms)
                 out.append(Confirm(told.commits, rows[mine], self._registry.pods.uid[rows[mine]]))
             else:
-                self._unbound(worker, batch, code, rows[mine], reasons[mine], now=now, now_ms=now_ms)
+                self._unbound(worker, batch, code, rows[mine], reasons[mine], seen=told.seen, now=now, now_ms=now_ms)
         return out
 
-    def bound(self, rows: Rows, nodes: NDArray[np.uint32], now_ms: int) -> list[Instruction]:
+    def bound(self, rows: Rows, nodes: NDArray[np.uint32], now: float, now_ms: int) -> list[Instruction]:
         """These pods have reservations. Those deleted meanwhile give them back."""
         pods = self._registry.pods
         pods.node[rows] = nodes
@@ -75,6 +77,8 @@ class Settlement:
             pods.reason[rows] = NO_REASON
             self._counters["bound"] += len(rows)
             self._log.append(pods.uid[rows], pods.phase[rows], nodes)
+            if self._registry.minds_pods:
+                self._queues.cluster_changed(Changes(came=self._registry.pod_specs(rows)), now, now_ms)
         return out
 
     def lost(self, rows: Rows, now: float, now_ms: int) -> None:
@@ -92,8 +96,30 @@ class Settlement:
         pods.node[rows] = NONE_U32
         rows = rows[pods.phase[rows] == Phase.BOUND]
         self._counters["reservations_lost"] += len(rows)
+        if len(rows):
+            self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
         self._queues.requeue(rows, now, now_ms)
         self.publish(rows)
+
+    def gate(self, rows: Rows, now_ms: int) -> None:
+        """These pods have scheduling gates: they are in no queue until the last is removed."""
+        pods = self._registry.pods
+        for gates, mine in self._registry.gates_of(rows).items():
+            pods.reason[mine] = self._registry.reasons.number(
+                f"SchedulingGated: waits for gates {', '.join(gates)}", frozenset({SCHEDULING_GATES})
+            )
+        pods.move(rows, Phase.UNSCHEDULABLE, now_ms)
+        self.publish(rows)
+
+    def gates_removed(self, rows: Rows, gates: frozenset[str], now: float, now_ms: int) -> None:
+        """Pods that are gated lose these gates; those without any left are queued."""
+        self._registry.remove_gates(rows, gates)
+        gated = self._registry.gated(rows)
+        self.gate(rows[gated], now_ms)
+        free = rows[~gated]
+        self._registry.pods.reason[free] = NO_REASON
+        self._queues.requeue(free, now, now_ms, front=False)
+        self.publish(free)
 
     def publish(self, rows: Rows) -> None:
         """Log the present phase and reason of pods that are not bound."""
@@ -123,7 +149,8 @@ class Settlement:
         """The reason numbers of the fresh rows. Positions beyond the texts count as none."""
         if told.reasons is None:
             return np.zeros(int(fresh.sum()), np.uint32)
-        numbers = np.array([*map(self._registry.reasons.number, told.texts), NO_REASON], np.uint32)
+        refused_by = told.refused_by if len(told.refused_by) == len(told.texts) else (frozenset(),) * len(told.texts)
+        numbers = np.array([*map(self._registry.reasons.number, told.texts, refused_by), NO_REASON], np.uint32)
         return numbers[np.minimum(told.reasons[fresh], len(told.texts))]
 
     def _unbound(
@@ -134,6 +161,7 @@ class Settlement:
         rows: Rows,
         reasons: NDArray[np.uint32],
         *,
+        seen: Seen,
         now: float,
         now_ms: int,
     ) -> None:
@@ -145,7 +173,7 @@ class Settlement:
             self._count_attempt(rows)
             worker.unschedulable += len(rows)
             self._counters["unschedulable"] += len(rows)
-            self._queues.park(rows, batch.change, now, now_ms)
+            self._queues.park(rows, batch.change, seen, now, now_ms)
             self.publish(rows)
         elif code == OutcomeCode.CONFLICT:
             self._count_attempt(rows)

@@ -116,6 +116,13 @@ class DispatcherClient:
         request = pb.DeleteRequest(namespace=namespace, pods=pods, jobs=jobs, uids=uids)
         return await self._answer(self.stub.Delete(request, timeout=SUBMIT_SECONDS))
 
+    async def remove_gates(
+        self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), gates: Iterable[str] = ()
+    ) -> pb.RemoveGatesReply:
+        """Take scheduling gates (none named: all) off pods and whole jobs."""
+        request = pb.RemoveGatesRequest(namespace=namespace, pods=pods, jobs=jobs, gates=gates)
+        return await self._answer(self.stub.RemoveGates(request, timeout=CALL_SECONDS))
+
     async def list_workers(self) -> list[pb.WorkerInfo]:
         """Workers that are registered, or were and are lost."""
         reply = await self._answer(self.stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_SECONDS))

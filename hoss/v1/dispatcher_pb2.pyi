@@ -245,6 +245,30 @@ class DeleteReply(_message.Message):
     not_found: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, deleted_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class RemoveGatesRequest(_message.Message):
+    __slots__ = ("namespace", "pods", "jobs", "uids", "gates")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pods: _containers.RepeatedScalarFieldContainer[str]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    uids: bytes
+    gates: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace: _Optional[str] = ..., pods: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., uids: _Optional[bytes] = ..., gates: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveGatesReply(_message.Message):
+    __slots__ = ("changed_pods", "queued_pods", "not_found")
+    CHANGED_PODS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_PODS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    changed_pods: int
+    queued_pods: int
+    not_found: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, changed_pods: _Optional[int] = ..., queued_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class WorkerInfo(_message.Message):
     __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -110,7 +110,7 @@ class WorkBatch(_message.Message):
     def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ...) -> None: ...
 
 class Outcomes(_message.Message):
-    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits")
+    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits", "refused_by", "seen")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,8 @@ class Outcomes(_message.Message):
     REASONS_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXTS_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     positions: bytes
     codes: bytes
@@ -125,7 +127,15 @@ class Outcomes(_message.Message):
     reasons: bytes
     reason_texts: _containers.RepeatedScalarFieldContainer[str]
     commits: _containers.RepeatedCompositeFieldContainer[CommitRef]
-    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
+    refused_by: _containers.RepeatedCompositeFieldContainer[RefusedBy]
+    seen: _containers.RepeatedCompositeFieldContainer[CommitRef]
+    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., refused_by: _Optional[_Iterable[_Union[RefusedBy, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
+
+class RefusedBy(_message.Message):
+    __slots__ = ("plugins",)
+    PLUGINS_FIELD_NUMBER: _ClassVar[int]
+    plugins: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, plugins: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CommitRef(_message.Message):
     __slots__ = ("shard", "seq")

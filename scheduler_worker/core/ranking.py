@@ -9,6 +9,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.diagnosis import Diagnosis
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import RawScore, StaticFit
@@ -43,7 +44,7 @@ class Ranking:
         self._ties = ties
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
         self._position = -1
-        self._fit_error = (-1, "")
+        self._diagnosis = (-1, Diagnosis("", frozenset()))
         self._versions = (-1, -1, -1)
 
     def refresh(self) -> None:
@@ -63,11 +64,11 @@ class Ranking:
         # Last: a plugin that raised leaves the ranking as old as it was.
         self._position, self._versions = cache.changes.position, versions
 
-    def fit_error(self, explain: Callable[[], str]) -> str:
-        """Why nothing fits, as of the last `refresh`: `explain`'s text, asked for again only after a change."""
-        if self._fit_error[0] != self._position:
-            self._fit_error = (self._position, explain())
-        return self._fit_error[1]
+    def diagnosis(self, explain: Callable[[], Diagnosis]) -> Diagnosis:
+        """Why nothing fits, as of the last `refresh`: `explain`'s answer, asked for again only after a change."""
+        if self._diagnosis[0] != self._position:
+            self._diagnosis = (self._position, explain())
+        return self._diagnosis[1]
 
     def keys_with_levels(self, nodes: NodeIndexes, levels: int) -> Keys:
         """Keys of nodes as they would be with 0 to levels - 1 more pods of this class: (levels, nodes)."""

@@ -17,7 +17,7 @@ from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.codes import Outcome, Verdict
-from scheduler_worker.core.diagnosis import fit_error
+from scheduler_worker.core.diagnosis import Diagnosis, diagnose
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
@@ -135,11 +135,12 @@ class Scheduler:
             if count == len(run.rows):
                 return count
             ranking.refresh()
-            reason = ranking.fit_error(lambda: fit_error(ranking, self._profile, self.cache))
+            why = ranking.diagnosis(lambda: diagnose(ranking, self._profile, self.cache))
         except PluginFailed as failure:
             self._failures.setdefault(str(failure), failure)
-            reason = str(failure)
-        self._answer(run.work, run.rows[count:], Outcome.UNSCHEDULABLE, reason=reason)
+            why = Diagnosis(str(failure), frozenset())
+        run.work.refuse(run.rows[count:], why, self.cache.seqs)
+        self._answered[run.work] = None
         return len(run.rows)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
