@@ -18,6 +18,7 @@ from scheduler_worker.core.view import NodeView
 # Gathering the columns of changed nodes costs about as much as the rest of the pass, so beyond half of
 # the nodes a pass over all, which gathers nothing, is as quick.
 _FULL_PASS_FRACTION = 2
+_NEVER = (-1, -1, -1)  # versions that nothing has
 
 
 class Ranking:
@@ -44,7 +45,7 @@ class Ranking:
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
         self._position = -1
         self._fit_error = (-1, "")
-        self._versions = (-1, -1, -1)
+        self._versions = _NEVER
 
     def refresh(self) -> None:
         """Bring the keys up to date with the cache."""
@@ -57,8 +58,8 @@ class Ranking:
         if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
             self._rank_all()
         elif len(changed):
-            self._rank(changed)
-            if self.static.varying and self._highest() != self.highest:
+            if self._rank(changed) and self.static.varying and self._highest() != self.highest:
+                self._versions = _NEVER  # should a plugin raise now, all of it is to be done again
                 self._rank_all()
         # Last: a plugin that raised leaves the ranking as old as it was.
         self._position, self._versions = cache.changes.position, versions
@@ -88,8 +89,12 @@ class Ranking:
         np.copyto(keys, INFEASIBLE, where=~feasible)
         self.keys = keys
 
-    def _rank(self, nodes: NodeIndexes) -> None:
-        self.keys[nodes] = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
+    def _rank(self, nodes: NodeIndexes) -> bool:
+        """Rank these nodes anew; whether another set of nodes is feasible now."""
+        before = self.keys.take(nodes)
+        keys = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
+        self.keys[nodes] = keys
+        return bool(((before ^ keys) < 0).any())  # INFEASIBLE is the one key below 0
 
     def _keys(self, nodes: NodeIndexes, view: NodeView) -> Keys:
         """Keys of `nodes`, seen as `view`, by the present normalisation."""
@@ -120,4 +125,4 @@ class Ranking:
 
 
 def _largest(score: RawScore, feasible: Mask) -> int:
-    return int(score.raw.max(initial=0, where=feasible))
+    return int((score.raw * feasible).max(initial=0))  # raw scores are never below 0
