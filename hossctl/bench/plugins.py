@@ -2,8 +2,8 @@
 
 In this process, on the worker's own core: a cache with its census, static fits, rankings. A class's ranking of all nodes
 is timed with a profile of the plugin alone and with one of no plugin, in turn; the difference is the plugin's. A *new*
-class is one that nothing is kept of: its ranking is made and computed. Of a *known* class one pod was placed since its ranking was
-computed last. What is left after all plugins is the row "no plugin".
+class is one that nothing is kept of: its ranking is made and computed. Of a *known* class one pod was placed,
+on any node that takes it, since its ranking was computed last. What is left after all plugins is the row "no plugin".
 
 The JSON document (camel case, microseconds, medians over the repetitions):
 
@@ -32,7 +32,7 @@ from scheduler_worker.core.pod_ranking import PodRanking
 from scheduler_worker.core.questions import group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
-from scheduler_worker.core.ties import TieOrder
+from scheduler_worker.core.ties import INFEASIBLE, TieOrder
 
 _FEWER = 10
 _NO_PLUGIN = REGISTRY.profile(())
@@ -152,7 +152,10 @@ class _Bench:
         rankings = [self._make(demand, fits, p)[1] for fits, p in zip(statics, profiles, strict=True)]
         seconds: tuple[list[float], ...] = tuple([] for _ in rankings)
         for _ in range(self._repeat):
-            self._cache.assume(self._chance.integers(self._cache.size, size=1), demand, group)
+            feasible = np.flatnonzero(rankings[0].keys != INFEASIBLE)
+            if not len(feasible):
+                break
+            self._cache.assume(self._chance.choice(feasible, size=1), demand, group)
             for spent, ranking in zip(seconds, rankings, strict=True):
                 spent.append(_timed(ranking.refresh))
         return seconds

@@ -18,6 +18,9 @@ from scheduler_worker.core.view import NodeView
 # Gathering the columns of changed nodes costs about as much as the rest of the pass, so beyond half of
 # the nodes a pass over all, which gathers nothing, is as quick.
 _FULL_PASS_FRACTION = 2
+# Up to so many nodes are looked at one at a time, which takes some microseconds each; NumPy's calls take as long
+# for one as for many.
+FEW_NODES = 4
 _NEVER = (-1, -1, -1)  # versions that nothing has
 
 
@@ -57,10 +60,9 @@ class Ranking:
         changed = cache.changes.since(self._position, cache.size) if fresh else None
         if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
             self._rank_all()
-        elif len(changed):
-            if self._rank(changed) and self.static.varying and self._highest() != self.highest:
-                self._versions = _NEVER  # should a plugin raise now, all of it is to be done again
-                self._rank_all()
+        elif len(changed) and self._rank(changed) and self.static.varying and self._highest() != self.highest:
+            self._versions = _NEVER  # should a plugin raise now, all of it is to be done again
+            self._rank_all()
         # Last: a plugin that raised leaves the ranking as old as it was.
         self._position, self._versions = cache.changes.position, versions
 
@@ -91,10 +93,25 @@ class Ranking:
 
     def _rank(self, nodes: NodeIndexes) -> bool:
         """Rank these nodes anew; whether another set of nodes is feasible now."""
+        if len(nodes) <= FEW_NODES and self._profile.one_at_a_time:
+            turned = [self._rank_one(node) for node in nodes.tolist()]
+            return any(turned)
         before = self.keys.take(nodes)
         keys = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
         self.keys[nodes] = keys
         return bool(((before ^ keys) < 0).any())  # INFEASIBLE is the one key below 0
+
+    def _rank_one(self, node: int) -> bool:
+        """The same for one node."""
+        before, key = self.keys[node], INFEASIBLE
+        if self.static.mask[node]:
+            score = self._profile.evaluate_one(self.demand, self._cache.one(node, cards=self._cards))
+            if score is not None:
+                static = self._static_total
+                total = score + (static if isinstance(static, int) else int(static[node]))
+                key = total << SCORE_SHIFT | int(self._ties.bits[node])
+        self.keys[node] = key
+        return bool((before < 0) != (key < 0))
 
     def _keys(self, nodes: NodeIndexes, view: NodeView) -> Keys:
         """Keys of `nodes`, seen as `view`, by the present normalisation."""

@@ -133,6 +133,7 @@ class _Evenness:
             if self._domains.keyless(index):
                 points[codes < 0] = 0.0
             return points
-        of_domains = self._domains.counts(index) * weight + least
+        of_domains: NDArray[np.float64] = self._domains.counts(index) * weight
+        of_domains += least
         of_domains[-1] = 0.0
         return of_domains.take(codes)
