@@ -21,7 +21,7 @@ from scheduler_worker.core.changes import ChangeLog, NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 from scheduler_worker.core.questions import PodGroup
-from scheduler_worker.core.view import NodeView
+from scheduler_worker.core.view import NodeView, OneNode
 
 _FIRST_CAPACITY = 64
 
@@ -195,6 +195,17 @@ class NodeInfoCache:
             mean_factors=accounts.mean_factors.take(nodes),
             exact_in_doubles=accounts.exact_in_doubles,
             cards_used=self.cards.used.take(nodes, axis=0) if cards else None,
+        )
+
+    def one(self, node: int, *, cards: bool) -> OneNode:
+        """What `view` says of one node."""
+        requested = self.requested[:, node].tolist()
+        excess = self.nonzero_excess
+        return OneNode(
+            allocatable=self.accounts.allocatable[:, node].tolist(),
+            requested=requested,
+            nonzero_requested=requested if excess is None else (self.requested[:2, node] + excess[:, node]).tolist(),
+            cards_used=self.cards.used[node].tolist() if cards else None,
         )
 
     def view_ahead(self, nodes: NodeIndexes, demand: Demand, ahead: NDArray[np.int64], *, cards: bool) -> NodeView:

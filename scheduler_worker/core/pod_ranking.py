@@ -7,7 +7,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Profile
-from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.ranking import FEW_NODES, Ranking
 from scheduler_worker.core.static import StaticFit
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, TieOrder
 
@@ -38,6 +38,10 @@ class PodRanking(Ranking):
         changed = cache.changes.since(self._position, cache.size) if fresh else None
         if changed is None:
             self._room, self._scores = self._evaluate(None)
+        elif len(changed) <= FEW_NODES and self._profile.one_at_a_time:
+            for node in changed.tolist():
+                score = self._profile.evaluate_one(self.demand, cache.one(node, cards=self._cards))
+                self._room[node], self._scores[node] = score is not None, score or 0
         elif len(changed):
             self._room[changed], self._scores[changed] = self._evaluate(changed)
         self._stale |= changed is None or len(changed) > 0

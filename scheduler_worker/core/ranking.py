@@ -19,6 +19,10 @@ from scheduler_worker.core.view import NodeView
 # Gathering the columns of changed nodes costs about as much as the rest of the pass, so beyond half of
 # the nodes a pass over all, which gathers nothing, is as quick.
 _FULL_PASS_FRACTION = 2
+# Up to so many nodes are looked at one at a time, which takes some microseconds each; NumPy's calls take as long
+# for one as for many.
+FEW_NODES = 4
+_NEVER = (-1, -1, -1)  # versions that nothing has
 
 
 class Ranking:
@@ -45,7 +49,7 @@ class Ranking:
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
         self._position = -1
         self._diagnosis = (-1, Diagnosis("", frozenset()))
-        self._versions = (-1, -1, -1)
+        self._versions = _NEVER
 
     def refresh(self) -> None:
         """Bring the keys up to date with the cache."""
@@ -57,10 +61,9 @@ class Ranking:
         changed = cache.changes.since(self._position, cache.size) if fresh else None
         if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
             self._rank_all()
-        elif len(changed):
-            self._rank(changed)
-            if self.static.varying and self._highest() != self.highest:
-                self._rank_all()
+        elif len(changed) and self._rank(changed) and self.static.varying and self._highest() != self.highest:
+            self._versions = _NEVER  # should a plugin raise now, all of it is to be done again
+            self._rank_all()
         # Last: a plugin that raised leaves the ranking as old as it was.
         self._position, self._versions = cache.changes.position, versions
 
@@ -89,8 +92,27 @@ class Ranking:
         np.copyto(keys, INFEASIBLE, where=~feasible)
         self.keys = keys
 
-    def _rank(self, nodes: NodeIndexes) -> None:
-        self.keys[nodes] = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
+    def _rank(self, nodes: NodeIndexes) -> bool:
+        """Rank these nodes anew; whether another set of nodes is feasible now."""
+        if len(nodes) <= FEW_NODES and self._profile.one_at_a_time:
+            turned = [self._rank_one(node) for node in nodes.tolist()]
+            return any(turned)
+        before = self.keys.take(nodes)
+        keys = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
+        self.keys[nodes] = keys
+        return bool(((before ^ keys) < 0).any())  # INFEASIBLE is the one key below 0
+
+    def _rank_one(self, node: int) -> bool:
+        """The same for one node."""
+        before, key = self.keys[node], INFEASIBLE
+        if self.static.mask[node]:
+            score = self._profile.evaluate_one(self.demand, self._cache.one(node, cards=self._cards))
+            if score is not None:
+                static = self._static_total
+                total = score + (static if isinstance(static, int) else int(static[node]))
+                key = total << SCORE_SHIFT | int(self._ties.bits[node])
+        self.keys[node] = key
+        return bool((before < 0) != (key < 0))
 
     def _keys(self, nodes: NodeIndexes, view: NodeView) -> Keys:
         """Keys of `nodes`, seen as `view`, by the present normalisation."""
@@ -121,4 +143,4 @@ class Ranking:
 
 
 def _largest(score: RawScore, feasible: Mask) -> int:
-    return int(score.raw.max(initial=0, where=feasible))
+    return int((score.raw * feasible).max(initial=0))  # raw scores are never below 0

@@ -83,7 +83,7 @@ class StaticFit:
                 stored.raw[at] = raw
 
     def _admitted(self, at: NodeIndexes) -> Mask:
-        mask = self._cache.present[at] if self.rejection is None else np.zeros(len(at), np.bool_)
+        mask = self._cache.present.take(at) if self.rejection is None else np.zeros(len(at), np.bool_)
         for _, refused in self.first_refusals(at):
             mask &= ~refused
         return mask
