@@ -8,6 +8,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.static import StaticFit
+from scheduler_worker.core.work import Gang
 
 _NOT_NAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
@@ -37,3 +38,8 @@ def fit_error(demand: Demand, static: StaticFit, profile: Profile, cache: NodeIn
             left &= ~refused
     entries = sorted(f"{count} {reason}" for reason, count in counts.items() if count)
     return f"{head}: {', '.join(entries)}." if entries else f"{head}."
+
+
+def gang_error(gang: Gang, fitting: int, needed: int, why_not: str) -> str:
+    """`gang trainer: 6 of the 8 pods it needs fit; for the others 0/5 nodes are available: 5 Insufficient cpu.`"""
+    return f"gang {gang.name}: {fitting} of the {needed} pods it needs fit; for the others {why_not}"

@@ -25,12 +25,23 @@ class OutcomeColumns:
     commits: tuple[tuple[int, int], ...]  # (shard, seq)
 
 
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What makes a work batch a gang: at least `minimum` of its pods are bound, or none."""
+
+    name: str
+    minimum: int
+
+
 @dataclass(slots=True, eq=False)
 class Work:
     """One work batch, and the answers not yet sent."""
 
     batch_id: int
     uids: Uids  # (n, 16)
+    gang: Gang | None = None
+    left: "list[Run]" = field(default_factory=list)  # of a gang under way: what fits nowhere, until the gang is decided
+    _bound: int = 0
     _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, str]] = field(default_factory=list)
     _commits: dict[tuple[int, int], None] = field(default_factory=dict)
 
@@ -40,6 +51,17 @@ class Work:
         """These pods are done with; `nodes` where they are bound."""
         if len(rows):
             self._answers.append((rows, code, nodes, reason))
+            self._bound += len(rows) if code is Outcome.BOUND else 0
+
+    @property
+    def missing(self) -> int:
+        """How many pods must be bound at once; 0 where it is no gang, or one that has its minimum already."""
+        return 0 if self.gang is None else max(0, self.gang.minimum - self._bound)
+
+    def take_left(self) -> "list[Run]":
+        """What was left of a gang, once."""
+        left, self.left = self.left, []
+        return left
 
     def committed_in(self, shard: int, seq: int) -> None:
         """Bound pods lie in this entry of the shard's history, which the dispatcher is to confirm."""
