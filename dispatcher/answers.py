@@ -147,7 +147,26 @@ class Answers:
     def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
         return (j for j in self._registry.directory.jobs() if j.name == name and namespace in {"", j.namespace})
 
+    def broken_gangs(self) -> list[pb.BrokenGang]:
+        """Gangs of which some pods are bound, and too few."""
+        gangs = self._registry.gangs
+        broken = []
+        for gang in gangs:
+            bound, needed = gangs.bound(gang), gangs.needed(gang)
+            if 0 < bound < needed:
+                broken.append(
+                    pb.BrokenGang(
+                        namespace=gang.namespace,
+                        name=gang.name,
+                        bound=bound,
+                        needed=needed,
+                        complete_before=gang.complete,
+                    )
+                )
+        return broken
+
     def _job(self, job: PodSet) -> pb.JobInfo:
+        gang = self._registry.gangs.numbered(int(self._registry.pods.gang[job.first]))
         counts = np.bincount(self._registry.pods.phase[job.rows], minlength=len(Phase)).tolist()
         return pb.JobInfo(
             namespace=job.namespace,
@@ -160,6 +179,8 @@ class Answers:
             failed=counts[Phase.FAILED],
             deleted=counts[Phase.DELETED],
             submitted_unix_ms=job.submission.submitted_ms,
+            min_available=0 if gang is None else gang.minimum,
+            gang="" if gang is None else gang.name,
         )
 
     def _problems(self) -> list[str]:

@@ -174,4 +174,5 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.run_counts = encode(work.run_counts, U32)
     batch.run_attempts = encode(work.run_attempts, U16)
     batch.uids = work.uids.tobytes()
+    batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
     return message

@@ -65,6 +65,8 @@ async def _restore_reservations(runtime: Runtime) -> int:
         return [held async for held in runtime.ledger.reservations()]
 
     bound = strangers = 0
+    assumed: list[m.Instruction] = []
+    unconfirmed = [np.empty(0, np.uint32)]
     for held in await runtime.until_answered(read_all):
         rows = runtime.machine.registry.directory.rows_of_uids(held.uids)
         ours = rows != NONE_U32
@@ -75,7 +77,10 @@ async def _restore_reservations(runtime: Runtime) -> int:
         pending = ours & held.assumed
         if pending.any():
             commits = commits_of(held.shards[pending], held.seqs[pending])
-            runtime.perform([m.Confirm(commits, rows[pending], held.uids[pending])])
+            assumed.append(m.Confirm(commits, rows[pending], held.uids[pending]))
+            unconfirmed.append(rows[pending])
+    runtime.perform(runtime.machine.restore_gangs(np.concatenate(unconfirmed), runtime.now()))
+    runtime.perform(assumed)
     if strangers:
         logger().warning("reservations_of_strangers", pods=strangers)
     return bound

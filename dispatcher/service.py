@@ -125,7 +125,9 @@ class DispatcherService(DispatcherServicer):
         streams = [self._runtime.links[worker.link] for worker in self._runtime.machine.members.living()]
         views = await self._views.gather(streams, request.timeout_ms / 1000)
         uids, nodes = self._answers.bound()
-        return pb.DispatcherAuditReply(views=views, bound_uids=uids, bound_nodes=nodes)
+        return pb.DispatcherAuditReply(
+            views=views, bound_uids=uids, bound_nodes=nodes, broken_gangs=self._answers.broken_gangs()
+        )
 
     async def _read_submissions(
         self,

@@ -57,6 +57,8 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         attempts=encode(columns.attempts, U16),
         devices=b"" if columns.devices is None else encode(columns.devices, U16),
         unchecked=unchecked,
+        gang_minimum=columns.gang_minimum,
+        parts=[proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts],
     )
 
 

@@ -2,7 +2,7 @@
 
 It owns every pod from admission until it is bound or deleted. Invariants, checked by `check`: a pod that is SCHEDULING is
 unanswered in exactly one batch of one worker; a pod that is QUEUED, in BACKOFF or UNSCHEDULABLE is with no worker;
-no worker has more in hand than its window.
+no worker has more in hand than its window, or one gang; and of a gang that is not complete no pod is bound.
 """
 
 from collections import Counter
@@ -108,6 +108,20 @@ class Machine:
         late = rows[deleted]
         return [m.Release(late, pods.uid[late], pods.node[late])] if len(late) else []
 
+    def restore_gangs(self, assumed: Rows, now: float) -> list[m.Instruction]:
+        """While starting, once all that is bound is known; `assumed` are those not confirmed. A gang that stopped half-way
+        through its shards is to give back what it has; one that was confirmed has been complete."""
+        gangs, pods = self.registry.gangs, self.registry.pods
+        out: list[m.Instruction] = []
+        for gang in gangs.every_incomplete():
+            rows = gangs.in_phase(gang, Phase.BOUND)
+            if len(rows) and np.isin(rows, assumed).all():
+                pods.phase[rows] = Phase.ABSENT  # not counted as bound before it is decided
+                out += self.settlement.bound(rows, pods.node[rows], now, self.unix_ms(now))
+            elif len(rows):
+                gangs.complete(gang)
+        return out
+
     def check(self) -> None:
         """Raise InvariantViolation if the module's promises do not hold."""
         pods = self.registry.pods
@@ -121,9 +135,13 @@ class Machine:
             raise InvariantViolation(f"pods are SCHEDULING with no worker: rows {np.setdiff1d(scheduling, held)[:5]}")
         if not np.isin(pods.phase[held], (Phase.SCHEDULING, Phase.DELETED)).all():
             raise InvariantViolation("a pod is with a worker and in a queue")
+        for gang in self.registry.gangs.every_incomplete():
+            if self.registry.gangs.bound(gang):
+                raise InvariantViolation(f"{self.registry.gangs.bound(gang)} pods of {gang.name} are bound")
         for worker in self.members:
             unanswered = sum(int((pods.batch[b.rows] == b.serial).sum()) for b in worker.batches.values())
-            if worker.living and not worker.outstanding == unanswered <= worker.window:
+            within = unanswered <= worker.window or len(worker.batches) == 1  # a gang larger than the window
+            if worker.living and not (worker.outstanding == unanswered and within):
                 raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")
 
     # --- pods ---
@@ -150,6 +168,7 @@ class Machine:
         self._emptied += self.registry.mark_deleted(rows, self.unix_ms(now))
         self.counters["deleted"] += len(rows)
         self.settlement.publish(rows)
+        self.queues.gather(rows, now)
         return [m.Release(bound, pods.uid[bound], pods.node[bound])] if len(bound) else []
 
     def _gates_removed(self, event: m.GatesRemoved, now: float) -> list[m.Instruction]:
@@ -159,7 +178,10 @@ class Machine:
         return []
 
     def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
-        self.registry.pods.node[event.rows] = NONE_U32
+        pods = self.registry.pods
+        pods.node[event.rows] = NONE_U32
+        partial = event.rows[pods.phase[event.rows] == Phase.BACKOFF]  # of gangs; deleted pods are DELETED
+        self.queues.requeue(partial, now, self.unix_ms(now), front=False)
         self.queues.cluster_changed(Changes(left=self.registry.pod_specs(event.rows)), now, self.unix_ms(now))
         return []
 
@@ -230,6 +252,7 @@ class Machine:
         if reserved.any():
             kept = rows[reserved]
             out += self.settlement.bound(kept, event.nodes[reserved], now, self.unix_ms(now))
+            kept = kept[pods.phase[kept] != Phase.BACKOFF]
             out.append(m.Confirm(event.commits, kept, pods.uid[kept]))
         self.settlement.lost(rows[~reserved], now, self.unix_ms(now))
         if worker.state is WorkerState.JOINING:

@@ -227,6 +227,8 @@ class SendWork:
     run_counts: NDArray[np.uint32]
     run_attempts: NDArray[np.uint16]
     uids: Uids
+    gang: str = ""
+    gang_minimum: int = 0  # of a gang: so many of its pods are to be bound at least, or none
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,19 @@ class GrowingColumns:
 class PodTable(GrowingColumns):
     """The columns, and which ranges of rows are free."""
 
-    _columns = ("uid", "pod_set", "template", "phase", "node", "attempts", "reason", "worker", "batch", "since_ms")
+    _columns = (
+        "uid",
+        "pod_set",
+        "template",
+        "phase",
+        "node",
+        "attempts",
+        "reason",
+        "worker",
+        "batch",
+        "since_ms",
+        "gang",
+    )
 
     def __init__(self) -> None:
         self.uid: Uids = np.zeros((0, UID_BYTES), np.uint8)
@@ -65,6 +77,7 @@ class PodTable(GrowingColumns):
         self.worker = np.zeros(0, np.uint16)  # the last that had it, NONE_U16 if none had
         self.batch = np.zeros(0, np.uint32)  # serial of the unanswered work batch it is in, 0 if none
         self.since_ms = np.zeros(0, np.int64)  # in this phase since, Unix milliseconds
+        self.gang = np.zeros(0, np.uint32)  # number of its gang, 0 if it has none
         self.size = 0  # rows below are, or were, in use
         self._free: list[tuple[int, int]] = []  # (first, count), ascending, never touching each other
 
@@ -82,6 +95,7 @@ class PodTable(GrowingColumns):
         self.reason[rows] = NO_REASON
         self.worker[rows] = NONE_U16
         self.batch[rows] = 0
+        self.gang[rows] = 0
         return first
 
     def free(self, first: int, count: int) -> None:

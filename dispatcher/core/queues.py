@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dispatcher.core.changes import Changes, History, Seen, together
+from dispatcher.core.gangs import MAX_GANG_PODS, Gang
 from dispatcher.core.hints import worth_another_attempt
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.queue import ActiveQueue
@@ -19,6 +20,9 @@ from dispatcher.core.waiting import Backoff, Group, Unschedulable, by_backoff
 # microseconds a group: the more there are, the rarer it is, so that it takes a tenth of the time at most.
 WAKE_INTERVAL_SECONDS = 0.1
 WAKE_INTERVAL_SECONDS_PER_GROUP = 2e-4
+
+# A gang of which a pod is in one of these is not together.
+_TO_COME = (Phase.SCHEDULING, Phase.BACKOFF, Phase.UNSCHEDULABLE)
 
 # Refusals by the resolver after which a pod no longer goes straight back to the front.
 PATIENT_ATTEMPTS = 3
@@ -36,7 +40,12 @@ class Queues:
         self._woke_at = float("-inf")
 
     def enqueue(self, rows: Rows, now: float, *, front: bool = False) -> None:
-        """Queue pods that are QUEUED, each in its template's lane and at its priority."""
+        """Queue pods that are QUEUED, each in its template's lane and at its priority; gangs as `gather` does."""
+        gangs = self._registry.gangs.incomplete(rows)
+        if gangs:
+            rows = rows[~np.isin(self._registry.pods.gang[rows], [gang.number for gang in gangs])]
+            for gang in gangs:
+                self._gather(gang, now, front=front)
         if not len(rows):
             return
         templates = self._registry.templates
@@ -52,6 +61,40 @@ class Queues:
         starts = np.concatenate(([0], ends)).tolist()
         for start, part in zip(starts, np.split(rows[order], ends), strict=True):
             push(int(lanes[start]), int(priorities[start]), part, now)
+
+    def gather(self, rows: Rows, now: float) -> None:
+        """Queue those gangs of these pods that are together now: none of their pods is with a worker or waits for anything.
+
+        To be called when pods of a gang left it, or their batch is answered; `enqueue` does it for those that come back.
+        """
+        for gang in self._registry.gangs.incomplete(rows):
+            self._gather(gang, now, front=False)
+
+    def _gather(self, gang: Gang, now: float, *, front: bool) -> None:
+        pods, templates = self._registry.pods, self._registry.templates
+        phase = pods.phase[gang.rows]
+        rows = gang.rows[phase == Phase.QUEUED]
+        if gang.queued or not len(rows) or np.isin(phase, _TO_COME).any():
+            return
+        gang.queued = True
+        # Its most urgent pod speaks for all: they go together, to where the policy sends that one.
+        leader = int(pods.template[rows][templates.priority[pods.template[rows]].argmax()])
+        push = self.active.push_front if front else self.active.push
+        push(int(templates.lane[leader]), int(templates.priority[leader]), rows, now, gang=gang.number)
+
+    def take_gang(self, lane: int) -> Rows:
+        """Remove the gang that is next in this lane and return its pods, as many as travel at once; none if none are left."""
+        gang = self._registry.gangs.numbered(self.active.next_gang(lane))
+        self.active.drop_next(lane)
+        if gang is None:
+            return np.empty(0, np.uint32)
+        gang.queued = False
+        return self._registry.gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
+
+    def gang_size(self, lane: int) -> int:
+        """How many pods `take_gang` would return."""
+        gang = self._registry.gangs.numbered(self.active.next_gang(lane))
+        return 0 if gang is None else min(len(self._registry.gangs.in_phase(gang, Phase.QUEUED)), MAX_GANG_PODS)
 
     def requeue(self, rows: Rows, now: float, now_ms: int, *, front: bool = True) -> None:
         """Put pods back as QUEUED, before those not tried yet."""
@@ -116,6 +159,8 @@ class Queues:
     def relane(self) -> None:
         """The policy changed: sort queued pods into their new lanes, in order of arrival."""
         phase = self._registry.pods.phase
+        for gang in self._registry.gangs.every_incomplete():
+            gang.queued = False
         for rows, queued_at in self.active.drain():
             self.enqueue(rows[phase[rows] == Phase.QUEUED], queued_at)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.gangs import Gangs
 from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
 from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
 from dispatcher.core.templates import TemplateTable
@@ -25,6 +26,7 @@ class PodRegistry:
         self.templates = TemplateTable(decode)
         self.reasons = Reasons()
         self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
+        self.gangs = Gangs(self.pods)
         self._route = route
 
     def accept(self, order: Order, now_ms: int) -> Submission:
@@ -39,6 +41,7 @@ class PodRegistry:
             self._add(pod_set, np.full(job.replicas, template_ids[job.template], np.uint32), None)
         if order.pods is not None:
             self._accept_list(submission, order, order.pods, template_ids)
+        self._add_gangs(submission, order)
         self.templates.forget_unused(template_ids.tolist())  # an order may carry templates that no pod has
         self.directory.submissions[submission.key] = submission
         return submission
@@ -58,6 +61,7 @@ class PodRegistry:
         """Free rows and names. No queue, work batch or reservation may refer to its pods."""
         for pod_set in submission.sets:
             templates = self.pods.template[pod_set.rows]
+            self.gangs.forget(np.arange(pod_set.first, pod_set.first + pod_set.count, dtype=np.uint32))
             self.directory.remove(pod_set, self._namespaces(pod_set, templates), self.pods.uid[pod_set.rows])
             self.templates.drop(templates)
             self.pods.free(pod_set.first, pod_set.count)
@@ -142,6 +146,19 @@ class PodRegistry:
         used = {order.templates[i].kind.namespace for i in np.unique(pods.templates).tolist()}
         pod_set.namespace = used.pop() if len(used) == 1 else ""
         self._add(pod_set, template_ids[pods.templates], pods.uids)
+
+    def _add_gangs(self, submission: Submission, order: Order) -> None:
+        """Gangs of the sets just made: the order's jobs, then its list."""
+        members: list[list[Rows]] = [[] for _ in order.gangs]
+        for job, pod_set in zip(order.jobs, submission.sets, strict=False):
+            if job.gang is not None:
+                members[job.gang].append(np.arange(pod_set.first, pod_set.first + pod_set.count, dtype=np.uint32))
+        if order.pods is not None and order.pods.gangs is not None:
+            first = submission.sets[-1].first
+            for number in np.unique(order.pods.gangs[order.pods.gangs > 0]).tolist():
+                members[number - 1].append((np.flatnonzero(order.pods.gangs == number) + first).astype(np.uint32))
+        for gang, rows in zip(order.gangs, members, strict=True):
+            self.gangs.add(gang.namespace, gang.name, gang.minimum, np.concatenate(rows))
 
     def _intern(self, order: Order) -> NDArray[np.uint32]:
         ids = np.empty(len(order.templates), np.uint32)

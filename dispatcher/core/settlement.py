@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.changes import Changes, Seen
 from dispatcher.core.eventlog import NO_TEXT, EventLog
+from dispatcher.core.gangs import Gang
 from dispatcher.core.membership import Batch, Worker
 from dispatcher.core.messages import Confirm, Instruction, OutcomeCode, OutcomesArrived, Release, Warn
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
@@ -56,16 +57,22 @@ class Settlement:
             if code == OutcomeCode.BOUND:
                 worker.bound += int(mine.sum())
                 out += self.bound(rows[mine], nodes[mine], now, now_ms)
-                out.append(Confirm(told.commits, rows[mine], self._registry.pods.uid[rows[mine]]))
+                kept = rows[mine][self._registry.pods.phase[rows[mine]] != Phase.BACKOFF]
+                if len(kept):
+                    out.append(Confirm(told.commits, kept, self._registry.pods.uid[kept]))
             else:
                 self._unbound(worker, batch, code, rows[mine], reasons[mine], seen=told.seen, now=now, now_ms=now_ms)
+        self._queues.gather(rows, now)
         return out
 
     def bound(self, rows: Rows, nodes: NDArray[np.uint32], now: float, now_ms: int) -> list[Instruction]:
-        """These pods have reservations. Those deleted meanwhile give them back."""
+        """These pods have reservations. Those deleted meanwhile give them back, and so do too few of a gang: they are in
+        BACKOFF until their release is answered."""
         pods = self._registry.pods
         pods.node[rows] = nodes
         gone = pods.phase[rows] == Phase.DELETED
+        for gang in self._registry.gangs.incomplete(rows):
+            gone |= self._count_gang(gang, rows, now, now_ms)
         if gone.any():
             late = rows[gone]
             rows, nodes = rows[~gone], nodes[~gone]
@@ -81,14 +88,33 @@ class Settlement:
                 self._queues.cluster_changed(Changes(came=self._registry.pod_specs(rows)), now, now_ms)
         return out
 
+    def _count_gang(self, gang: Gang, rows: Rows, now: float, now_ms: int) -> NDArray[np.bool_]:
+        """Which of the rows, reserved now, are a part of the gang that is too small. Else it is complete."""
+        pods, gangs = self._registry.pods, self._registry.gangs
+        mine: NDArray[np.bool_] = (pods.gang[rows] == gang.number) & (pods.phase[rows] != Phase.DELETED)
+        reserved, needed = gangs.bound(gang) + int(mine.sum()), gangs.needed(gang)
+        if reserved >= needed:
+            gangs.complete(gang)
+            self._queues.enqueue(gangs.in_phase(gang, Phase.QUEUED), now)  # those that did not travel with it
+            return np.zeros(len(rows), np.bool_)
+        self._counters["partial_gangs"] += 1
+        part = rows[mine]
+        pods.move(part, Phase.BACKOFF, now_ms)
+        pods.reason[part] = self._registry.reasons.number(
+            f"gang {gang.name}: {reserved} of the {needed} pods it needs had room and have given it back"
+        )
+        self.publish(part)
+        return mine
+
     def lost(self, rows: Rows, now: float, now_ms: int) -> None:
         """A fenced worker had these pods and bound none of them: others get them first."""
         pods = self._registry.pods
-        rows = rows[pods.phase[rows] == Phase.SCHEDULING]
-        self._count_attempt(rows)
-        self._counters["requeued"] += len(rows)
-        self._queues.requeue(rows, now, now_ms)
-        self.publish(rows)
+        alive = rows[pods.phase[rows] == Phase.SCHEDULING]
+        self._count_attempt(alive)
+        self._counters["requeued"] += len(alive)
+        self._queues.requeue(alive, now, now_ms)
+        self._queues.gather(rows, now)
+        self.publish(alive)
 
     def unbound_by_ledger(self, rows: Rows, now: float, now_ms: int) -> None:
         """Pods held as bound have no reservation (any more): they are queued again."""

@@ -34,7 +34,7 @@ STALE_EPOCH: Verdict
 GANG_ABORTED: Verdict
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "gang_minimum", "parts")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,8 @@ class ProposalBatch(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     UNCHECKED_FIELD_NUMBER: _ClassVar[int]
+    GANG_MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     epoch: int
     batch_id: int
@@ -65,10 +67,12 @@ class ProposalBatch(_message.Message):
     attempts: bytes
     devices: bytes
     unchecked: bool
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ...) -> None: ...
+    gang_minimum: int
+    parts: _containers.RepeatedCompositeFieldContainer[ProposalBatch]
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ...) -> None: ...
 
 class VerdictBatch(_message.Message):
-    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs")
+    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "parts")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +84,7 @@ class VerdictBatch(_message.Message):
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     INVALID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_SEQS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     shard: int
     seq: int
@@ -91,7 +96,8 @@ class VerdictBatch(_message.Message):
     retry_after_ms: int
     invalid: str
     duplicate_seqs: bytes
-    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[VerdictBatch]
+    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ..., parts: _Optional[_Iterable[_Union[VerdictBatch, _Mapping]]] = ...) -> None: ...
 
 class Conflict(_message.Message):
     __slots__ = ("position", "node", "resource", "asked", "free")

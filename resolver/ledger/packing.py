@@ -70,6 +70,7 @@ def commit_arguments(proposal: Proposal, order: NDArray[np.intp] | None, lease_m
         string_array(nodes[:, 1:].astype(U32).reshape(-1)) if alternates else b"\x90",
         shared.tobytes(),
         b"" if proposal.devices is None else proposal.devices.astype(U16).tobytes(),
+        proposal.gang_minimum,
     ]
 
 

@@ -217,6 +217,11 @@ class NodeInfoCache:
         view.ahead = ahead
         return view
 
+    def share(self, demand: Demand) -> float:
+        """The largest share of what all nodes have of a resource that one such pod asks for."""
+        there = self.accounts.allocatable[demand.rows, : self.size].sum(axis=1)
+        return float((demand.request[demand.rows] / np.maximum(there, 1)).max())
+
     def digest(self, shard: int) -> int:
         """Digest of the shard's committed layer: the ledger's own at the same sequence number."""
         return self.accounts.digest(np.arange(shard, self.size, max(self.shards, 1)))

@@ -107,3 +107,8 @@ def _unresolvable(reason: str, refused: Mask) -> Refusals:
 def _taken(refusals: Refusals, at: NodeIndexes) -> Refusals:
     reasons = tuple((reason, mask[at]) for reason, mask in refusals.reasons)
     return Refusals(reasons, refusals.unresolvable[at])
+
+
+def gang_error(name: str, fitting: int, needed: int, why_not: str) -> str:
+    """`gang trainer: 6 of the 8 pods it needs fit; for the others 0/5 nodes are available: 5 Insufficient cpu.`"""
+    return f"gang {name}: {fitting} of the {needed} pods it needs fit; for the others {why_not}"

@@ -17,7 +17,7 @@ from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.codes import Outcome, Verdict
-from scheduler_worker.core.diagnosis import Diagnosis, diagnose
+from scheduler_worker.core.diagnosis import Diagnosis, diagnose, gang_error
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
@@ -28,7 +28,7 @@ from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
-from scheduler_worker.core.work import OutcomeColumns, Run, Work, mixed_runs_of, runs_of
+from scheduler_worker.core.work import Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
 _MAX_KNOWN_FAILURES = 100
 
@@ -88,6 +88,8 @@ class Scheduler:
         run_classes: NDArray[np.uint32],
         run_counts: NDArray[np.uint32],
         run_attempts: NDArray[np.uint16],
+        *,
+        gang: Gang | None = None,
     ) -> None:
         """Queue a work batch. InvalidInput for classes never defined and counts that do not add up."""
         if int(run_counts.sum()) != len(uids):
@@ -95,10 +97,12 @@ class Scheduler:
         unknown = [n for n in run_classes.tolist() if n not in self._classes]
         if unknown:
             raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
+        if gang is not None and gang.minimum > len(uids):
+            raise InvalidInput(f"{gang.minimum} of {len(uids)} pods", where=f"work batch {batch_id}, gang {gang.name}")
         classes = [self._classes[n] for n in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
-        work = Work(batch_id, uids)
-        if self._profile.mixes:
+        work = Work(batch_id, uids, gang)
+        if self._profile.mixes and gang is None:
             self._runs.extend(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
         else:
             self._runs.extend(runs_of(work, classes, run_counts, run_attempts))
@@ -121,44 +125,27 @@ class Scheduler:
         room = self.limits.proposal_pods - self._draft.pods
         if not self._runs or room <= 0 or self._draft.work not in (None, self._runs[0].work):
             return 0
+        if self._runs[0].work.missing:
+            return 0 if self._draft.pods else self._step_gang()
         run = self._current(self._runs.popleft())
         if len(run.rows) > room:
             self._runs.appendleft(replace(run, rows=run.rows[room:]))
             run = replace(run, rows=run.rows[:room])
-        count = 0
-        try:
-            ranking = self._ranking(run.pod_class.demand)
-            placed = self._placer.place(ranking, len(run.rows), self._group(run.pod_class))
-            count = len(placed.nodes)
-            if count:
-                self._draft.add(run, placed)
-            if count == len(run.rows):
-                return count
-            ranking.refresh()
-            why = ranking.diagnosis(lambda: diagnose(ranking, self._profile, self.cache))
-        except PluginFailed as failure:
-            self._failures.setdefault(str(failure), failure)
-            why = Diagnosis(str(failure), frozenset())
-        run.work.refuse(run.rows[count:], why, self.cache.seqs)
-        self._answered[run.work] = None
+        count, why_not = self._place(run)
+        if why_not is not None:
+            run.work.refuse(run.rows[count:], why_not, self.cache.seqs)
+            self._answered[run.work] = None
         return len(run.rows)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
         """What was placed since the last time, to be sent to the ledger."""
-        cache = self.cache
-        proposals = self._draft.close(
-            self._next_id,
-            cache.seqs,
-            max(cache.shards, 1),
-            len(cache.schema),
-            now + self.limits.assumption_seconds,
-            counted=cache.counts_pods,
-        )
-        self._next_id += len(proposals)
+        proposals = self._close_draft(now + self.limits.assumption_seconds)
         for proposal in proposals:
             self._proposals[proposal.columns.batch_id] = proposal
-            cache.track(proposal.assumption)
-        return [proposal.columns for proposal in proposals]
+        columns = [proposal.columns for proposal in proposals]
+        if proposals and proposals[0].work.missing:
+            return [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
+        return columns
 
     def take_outcomes(self) -> list[OutcomeColumns]:
         """Answers since the last time, one message a work batch."""
@@ -177,7 +164,10 @@ class Scheduler:
     # Verdicts
 
     def settle(self, batch_id: int, answer: Verdicts) -> bool:
-        """Take in a verdict: bound pods are answered for, refused ones placed again. False: this epoch is fenced."""
+        """Take in a verdict: bound pods are answered for, refused ones placed again. False: this epoch is fenced.
+
+        The verdicts on all parts of a gang are to be taken in before the next step.
+        """
         proposal = self._proposals.pop(batch_id, None)
         if proposal is None:
             return True  # of a former epoch, or answered twice
@@ -205,7 +195,8 @@ class Scheduler:
         proposal = self._proposals.pop(batch_id, None)
         if proposal is not None:
             self.cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
-            self._answer(proposal.work, proposal.rows, Outcome.INVALID, reason=reason)
+            left = [run.rows for run in proposal.work.take_left()]
+            self._answer(proposal.work, np.concatenate([proposal.rows, *left]), Outcome.INVALID, reason=reason)
 
     # Endings
 
@@ -245,6 +236,66 @@ class Scheduler:
         if len(rows):
             work.answer(rows, code, nodes=nodes, reason=reason)
             self._answered[work] = None
+
+    def _step_gang(self) -> int:
+        """Place what fits of the next gang if that makes its minimum, else nothing of it."""
+        work = self._runs[0].work
+        runs: list[Run] = []
+        while self._runs and self._runs[0].work is work:
+            runs.append(self._current(self._runs.popleft()))
+        # Large pods first: small ones spread, and would leave none of the nodes to them.
+        runs.sort(key=lambda run: self.cache.share(run.pod_class.demand), reverse=True)
+        reason: Diagnosis | None = None
+        for run in runs:
+            count, why_not = self._place(run)
+            if why_not is not None:
+                work.left.append(replace(run, rows=run.rows[count:]))
+                reason = reason or why_not
+        fitting, needed = self._draft.pods, work.missing
+        if fitting < needed and work.gang is not None and reason is not None:
+            self._forget_draft()
+            work.take_left()
+            why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
+            work.refuse(np.concatenate([run.rows for run in runs]), why, self.cache.seqs)
+            self._answered[work] = None
+        return sum(len(run.rows) for run in runs)
+
+    def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
+        """Put into the draft what fits of a run: how many pods, and why not the others."""
+        count = 0
+        try:
+            ranking = self._ranking(run.pod_class.demand)
+            placed = self._placer.place(ranking, len(run.rows), self._group(run.pod_class))
+            count = len(placed.nodes)
+            if count:
+                self._draft.add(run, placed)
+            if count == len(run.rows):
+                return count, None
+            ranking.refresh()
+            return count, ranking.diagnosis(lambda: diagnose(ranking, self._profile, self.cache))
+        except PluginFailed as failure:
+            self._failures.setdefault(str(failure), failure)
+            return count, Diagnosis(str(failure), frozenset())
+
+    def _close_draft(self, expires_at: float) -> list[Proposal]:
+        cache = self.cache
+        proposals = self._draft.close(
+            self._next_id,
+            cache.seqs,
+            max(cache.shards, 1),
+            len(cache.schema),
+            expires_at,
+            counted=cache.counts_pods,
+        )
+        self._next_id += len(proposals)
+        for proposal in proposals:
+            cache.track(proposal.assumption)
+        return proposals
+
+    def _forget_draft(self) -> None:
+        """Placed, and not to be proposed after all."""
+        for proposal in self._close_draft(0.0):
+            self.cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
 
     def _current(self, run: Run) -> Run:
         pod_class = self._demands.current(run.pod_class)
@@ -294,13 +345,15 @@ class Scheduler:
     def _retry(self, proposal: Proposal, refused: NDArray[np.intp]) -> None:
         self.conflicts += len(refused)
         slots = proposal.assumption.slots[refused]
-        again = []
+        # What was left of a gang shares the fate of those refused: it is tried with them, and as often.
+        unbound = proposal.work.take_left()
         for slot in np.unique(slots).tolist():
-            run = proposal.runs[slot]
-            rows = proposal.rows[refused[slots == slot]]
+            unbound.append(replace(proposal.runs[slot], rows=proposal.rows[refused[slots == slot]]))
+        again = []
+        for run in unbound:
             if run.tries + 1 >= self.limits.tries:
-                self._answer(run.work, rows, Outcome.CONFLICT)
+                self._answer(run.work, run.rows, Outcome.CONFLICT)
             else:
-                again.append(replace(run, rows=rows, tries=run.tries + 1))
+                again.append(replace(run, tries=run.tries + 1))
         # They have waited longest, and the numbers that came with the refusal are fresh now.
         self._runs.extendleft(reversed(again))

@@ -29,12 +29,23 @@ class OutcomeColumns:
     seen: tuple[tuple[int, int], ...]  # (shard, seq) of the view that had no node for the unschedulable ones
 
 
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What makes a work batch a gang: at least `minimum` of its pods are bound, or none."""
+
+    name: str
+    minimum: int
+
+
 @dataclass(slots=True, eq=False)
 class Work:
     """One work batch, and the answers not yet sent."""
 
     batch_id: int
     uids: Uids  # (n, 16)
+    gang: Gang | None = None
+    left: "list[Run]" = field(default_factory=list)  # of a gang under way: what fits nowhere, until the gang is decided
+    _bound: int = 0
     _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, Diagnosis]] = field(default_factory=list)
     _commits: dict[tuple[int, int], None] = field(default_factory=dict)
     _seen: dict[int, int] | None = None
@@ -45,6 +56,17 @@ class Work:
         """These pods are done with; `nodes` where they are bound."""
         if len(rows):
             self._answers.append((rows, code, nodes, Diagnosis(reason, frozenset())))
+            self._bound += len(rows) if code is Outcome.BOUND else 0
+
+    @property
+    def missing(self) -> int:
+        """How many pods must be bound at once; 0 where it is no gang, or one that has its minimum already."""
+        return 0 if self.gang is None else max(0, self.gang.minimum - self._bound)
+
+    def take_left(self) -> "list[Run]":
+        """What was left of a gang, once."""
+        left, self.left = self.left, []
+        return left
 
     def refuse(self, rows: Positions, why: Diagnosis, seqs: Mapping[int, int]) -> None:
         """No node fits these pods in a view that stands at `seqs`, by shard."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hoss.wire.account import CARDS, FLAG_GONE, account_dtype, digest
 from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
-from resolver.core.values import Proposal
+from resolver.core.values import Leases, Proposal, Verdict
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
@@ -64,6 +64,7 @@ def commits(draw, unchecked):
             "behind": draw(st.sampled_from([0, 0, 0, 2])),
             "unchecked": unchecked and draw(st.booleans()),
             "lease_over": draw(st.booleans()),
+            "gang_minimum": draw(st.just(0) | st.integers(1, len(pods))),
         },
     )
 
@@ -128,7 +129,7 @@ class History:
         requests = np.zeros((len(what["cpu"]), 7 if what["extra"] else 6), np.int64)
         requests[:, 0] = what["cpu"]
         requests[:, 3] = 1
-        self.ledger._lease_ms = 0 if what["lease_over"] else 3_600_000
+        self.ledger._leases = Leases(commit_ms=0 if what["lease_over"] else 3_600_000)
         proposal = Proposal(
             worker=what["worker"],
             epoch=self.epochs[what["worker"]] - what["fenced"],
@@ -141,8 +142,12 @@ class History:
             attempts=np.arange(len(what["cpu"]), dtype=np.uint16),
             devices=None if what["devices"] is None else np.array(what["devices"], np.uint16),
             unchecked=what["unchecked"],
+            gang_minimum=what["gang_minimum"],
         )
-        return [shown(decision) for decision in await self.ledger.commit(0, [proposal])]
+        decisions = await self.ledger.commit(0, [proposal])
+        fitting = np.isin(decisions[0].verdicts, (Verdict.COMMITTED, Verdict.DUPLICATE)).sum()
+        assert decisions[0].seq == 0 or fitting >= what["gang_minimum"]
+        return [shown(decision) for decision in decisions]
 
 
 def uids(pods):

@@ -6,6 +6,7 @@
 --      13 alternates, row by row  (9, 10, 11, 13: MessagePack arrays)
 --      14 per slot `<i32 priority, u16 attempt, u16 flags, i64 x R requests>`
 --      15 per slot `<u16 count, u16 milli>` of cards, or '' when no slot wants any
+--      16 the least number of pods of the gang that this batch is, 0 where it is none
 -- Pods stand in the order in which they are to be served.
 --
 -- Returns seq (0: nothing committed), verdicts (u8 each), nodes (u32 each), conflicts (`<u32 position, u32 node, u32
@@ -13,7 +14,7 @@
 -- R, indexes, accounts, indexes of those with cards, cards.
 
 local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_DEVICE = 1, 2, 3, 5
-local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH = 7, 8, 9
+local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED = 7, 8, 9, 10
 local NO_NODE = '\255\255\255\255'
 
 local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
@@ -225,6 +226,17 @@ for position = 1, count do
       end
     end
   end
+end
+
+-- A gang that falls short leaves no trace: nothing is written, and what is told of the nodes is read anew.
+if #reserved_uids + #duplicates < tonumber(ARGV[16]) then
+  for position = 1, count do
+    if verdicts[position] == COMMITTED then
+      verdicts[position], chosen[position] = GANG_ABORTED, first[position]
+    end
+  end
+  reserved_uids, accounts, cards = {}, {}, {}
+  read_accounts(refusing_nodes)
 end
 
 if #reserved_uids > 0 then
