@@ -47,12 +47,17 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """n nodes that have more room than before, and how much they have now. Nodes that get nothing more are left out."""
+    """n > 0 nodes that have more room than before, and how much they have now. Nodes that get nothing more are left out."""
 
     schema: tuple[str, ...]  # R resource names
     allocatable: NDArray[np.int64]  # (R, n)
     requested: NDArray[np.int64]  # (R, n)
     cards_used: NDArray[np.uint16]  # (k, 16): the cards of those that have any, thousandths used
+    most_free: Mapping[str, int] = field(init=False)  # by resource: on the node that has most of it
+
+    def __post_init__(self) -> None:
+        most = (self.allocatable - self.requested).max(axis=1, initial=0).tolist()
+        object.__setattr__(self, "most_free", dict(zip(self.schema, most, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
