@@ -19,6 +19,7 @@ from dispatcher.core.waiting import Backoff, Group, Unschedulable, by_backoff
 # microseconds a group: the more there are, the rarer it is, so that it takes a small part of the time.
 WAKE_INTERVAL_SECONDS = 0.1
 WAKE_INTERVAL_SECONDS_PER_GROUP = 1e-4
+MAX_WAKE_INTERVAL_SECONDS = 5.0
 
 # Refusals by the resolver after which a pod no longer goes straight back to the front.
 PATIENT_ATTEMPTS = 3
@@ -126,7 +127,8 @@ class Queues:
             self._backoff.add(part, now + seconds)
 
     def _tell_changes(self, now: float, now_ms: int) -> None:
-        interval = WAKE_INTERVAL_SECONDS + WAKE_INTERVAL_SECONDS_PER_GROUP * len(self._unschedulable)
+        groups = len(self._unschedulable)
+        interval = min(WAKE_INTERVAL_SECONDS + WAKE_INTERVAL_SECONDS_PER_GROUP * groups, MAX_WAKE_INTERVAL_SECONDS)
         if self._history.all_told or now - self._woke_at < interval:
             return
         told = self._history.untold(now)
