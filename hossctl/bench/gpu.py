@@ -56,7 +56,7 @@ class Setting:
     pods: Sequence[Workload]  # to draw from
     policies: Sequence[Policy]
     workers: Sequence[int]
-    seeds: int
+    seeds: range  # one load each
     redis_url: str = ""
 
     @property
@@ -135,7 +135,7 @@ def measure(setting: Setting, *, quiet: bool) -> list[PolicyResult]:
     for workers in setting.workers:
         for policy in setting.policies:
             result = PolicyResult(policy, workers, setting.cards_milli)
-            for seed in range(1, setting.seeds + 1):
+            for seed in setting.seeds:
                 load = drawn(setting.pods, OVERLOAD * setting.cards_milli, seed=seed)
                 if workers == 1:
                     result.runs.append(_alone(setting, load, policy, seed))

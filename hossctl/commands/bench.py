@@ -131,6 +131,7 @@ def gpu_allocation(
         str, typer.Option(metavar="N,N", help="1: in this process, pod by pod; more: a platform of their own.")
     ] = "1,4",
     seeds: Annotated[int, typer.Option(min=1, help="Loads drawn; figures are means over them.")] = 3,
+    seed: Seed = 1,
     redis_url: RedisUrl = "",
     json: JsonFile = None,
     output: Output = Format.TABLE,
@@ -143,7 +144,7 @@ def gpu_allocation(
         pods=read_pods(pods),
         policies=gpu.read_policies(policy),
         workers=gpu.read_counts(workers),
-        seeds=seeds,
+        seeds=range(seed, seed + seeds),
         redis_url=redis_url,
     )
     results = gpu.measure(setting, quiet=not output.for_people)
@@ -151,7 +152,7 @@ def gpu_allocation(
         "nodes": len(setting.nodes),
         "cardsMilli": setting.cards_milli,
         "overload": gpu.OVERLOAD,
-        "seeds": seeds,
+        "seeds": list(setting.seeds),
         "results": [result.as_json() for result in results],
     }
     _write(json, document)

@@ -12,8 +12,8 @@ from scheduler_worker.core.framework import MAX_SCORE
 from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass, fragmentation, free_after, free_on_cards
 from scheduler_worker.core.view import NodeView
 
-# Popularity is drawn up anew when a quarter more pods have come: all scores change with it.
-_GROWTH = 1.25
+# Popularity is drawn up anew when half as many pods again have come: all scores change with it.
+_GROWTH = 1.5
 # From here on older pods count half, so that the workload of this year is not last year's.
 _MEMORY_PODS = 200_000
 

@@ -22,7 +22,9 @@ PODS = [pod("whole", 4000, 1, 1000), pod("half", 2000, 1, 500), pod("pair", 8000
 
 
 def setting(**fields):
-    return Setting(**{"nodes": NODES, "pods": PODS, "policies": list(Policy), "workers": [1], "seeds": 2, **fields})
+    return Setting(
+        **{"nodes": NODES, "pods": PODS, "policies": list(Policy), "workers": [1], "seeds": range(1, 3), **fields}
+    )
 
 
 def test_a_load_asks_for_what_it_should_and_is_the_same_for_the_same_seed():

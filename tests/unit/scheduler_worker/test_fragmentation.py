@@ -94,8 +94,8 @@ def test_descent_prefers_the_node_where_least_is_lost(gpu_cache, make_pod):
     plugin = GpuFragmentation(steepness=1000.0)
     demand = compile_demand(make_pod(cpu=2000, memory=GIB, devices=DeviceRequest(1, 600)), gpu_cache.schema)
     whole = compile_demand(make_pod(cpu=4000, memory=GIB, devices=DeviceRequest(1, 1000)), gpu_cache.schema)
-    plugin.observe(demand, 3)
     plugin.observe(whole, 1)
+    plugin.observe(demand, 3)
     # Popularities 3/4 and 1/4, cpu enough throughout. On the empty node the pod leaves 400 on its card:
     #   before 0, after 3/4 x 400 + 1/4 x 400 = 400. On the second it takes the 600 that were lost to whole-card pods:
     #   before 1/4 x 600 = 150, after 0. The third has nothing to lose.
