@@ -152,7 +152,10 @@ class DispatcherService(DispatcherServicer):
             told = f"pod {request.name!r} in namespace {request.namespace!r}"
         if row is None or row == NONE_U32 or self._registry.pods.phase[row] == Phase.ABSENT:
             raise NotFound(f"there is no {told}")
-        return self._answers.pod(row, detail=True)
+        info = self._answers.pod(row, detail=True)
+        if request.queue and (standing := self._answers.queue_standing(row)) is not None:
+            info.queue.CopyFrom(standing)
+        return info
 
     async def _delete(self, request: pb.DeleteRequest) -> pb.DeleteReply:
         not_found: list[str] = []

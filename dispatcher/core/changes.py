@@ -47,12 +47,17 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """n nodes that have more room than before, and how much they have now. Nodes that get nothing more are left out."""
+    """n > 0 nodes that have more room than before, and how much they have now. Nodes that get nothing more are left out."""
 
     schema: tuple[str, ...]  # R resource names
     allocatable: NDArray[np.int64]  # (R, n)
     requested: NDArray[np.int64]  # (R, n)
     cards_used: NDArray[np.uint16]  # (k, 16): the cards of those that have any, thousandths used
+    most_free: Mapping[str, int] = field(init=False)  # by resource: on the node that has most of it
+
+    def __post_init__(self) -> None:
+        most = (self.allocatable - self.requested).max(axis=1, initial=0).tolist()
+        object.__setattr__(self, "most_free", dict(zip(self.schema, most, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ class _Window:
     begun: float
     positions: dict[int, int] = field(default_factory=dict)  # shard -> seq of the latest
     parts: list[Changes] = field(default_factory=list)
+    told: bool = False
 
     def changes(self) -> Changes:
         self.parts = [together(self.parts)]
@@ -125,55 +131,57 @@ class History:
 
     def __init__(self) -> None:
         self.number = 0
-        self._windows: deque[_Window] = deque()
-        self._forgotten = _Window(0, 0.0)  # what the dropped windows had in common: how far they reached
-        self._told = 0
+        self._kept: deque[_Window] = deque()
+        self._untold: list[_Window] = []
+        # By whether they are the dispatcher's own doings: the window that new changes join, and how far those reached that
+        # were dropped.
+        self._open: dict[bool, _Window] = {}
+        self._dropped = {own: _Window(0, 0.0) for own in (False, True)}
 
     def note(self, changes: Changes, now: float, *, shard: int = -1, seq: int = 0) -> None:
         """Something changed: at this place of the feed, or, without a shard, by the dispatcher itself."""
         self.number += 1
-        last = self._windows[-1] if self._windows else None
-        if last is None or not self._open(last, now, own=shard < 0):
-            last = _Window(self.number, now)
-            self._windows.append(last)
-        last.number = self.number
-        last.parts.append(changes)
-        if shard >= 0:
-            last.positions[shard] = max(seq, last.positions.get(shard, 0))
-        if len(self._windows) > KEPT_WINDOWS:
-            self._forget(self._windows.popleft())
+        own = shard < 0
+        window = self._open.get(own)
+        if window is None or window.told or now - window.begun >= WINDOW_SECONDS:
+            window = self._open[own] = _Window(self.number, now)
+            self._kept.append(window)
+            self._untold.append(window)
+        window.number = self.number
+        window.parts.append(changes)
+        if not own:
+            window.positions[shard] = max(seq, window.positions.get(shard, 0))
+        if len(self._kept) > KEPT_WINDOWS:
+            self._drop(self._kept.popleft())
 
     def untold(self, now: float) -> list[Changes]:
         """What nobody was told of yet. The dispatcher's own doings are told a moment later: workers hear of them through
         their feeds, and a pod that is sent before that is refused for nothing."""
-        found = []
-        for window in self._windows:
-            if window.number <= self._told:
-                continue
-            if not window.positions and now - window.begun < WINDOW_SECONDS and not window.changes().anything:
-                break
-            self._told = window.number
-            found.append(window.changes())
-        return found
+        ripe = [
+            window
+            for window in self._untold
+            if window.positions or now - window.begun >= WINDOW_SECONDS or window.changes().anything
+        ]
+        for window in ripe:
+            window.told = True
+        self._untold = [window for window in self._untold if not window.told]
+        return [window.changes() for window in ripe]
 
     @property
     def all_told(self) -> bool:
         """Whether there is nothing to tell."""
-        return self._told == self.number
+        return not self._untold
 
     def missed(self, since: int, seen: Seen) -> Iterator[Changes]:
         """What a view misses that stood at `seen`, of a pod that was sent at number `since`."""
-        if self._forgotten.unseen(since, seen):
+        if any(window.unseen(since, seen) for window in self._dropped.values()):
             yield ANYTHING
-        for window in self._windows:
+        for window in self._kept:
             if window.unseen(since, seen):
                 yield window.changes()
 
-    def _open(self, window: _Window, now: float, *, own: bool) -> bool:
-        fresh = now - window.begun < WINDOW_SECONDS and window.number > self._told
-        return fresh and bool(window.positions) != own
-
-    def _forget(self, window: _Window) -> None:
-        self._forgotten.number = window.number
+    def _drop(self, window: _Window) -> None:
+        dropped = self._dropped[not window.positions]
+        dropped.number = window.number
         for shard, seq in window.positions.items():
-            self._forgotten.positions[shard] = max(seq, self._forgotten.positions.get(shard, 0))
+            dropped.positions[shard] = max(seq, dropped.positions.get(shard, 0))

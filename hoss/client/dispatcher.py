@@ -68,9 +68,11 @@ class DispatcherClient:
         async for reply in self._stream(self.stub.SubmitStream(outgoing())):
             yield reply
 
-    async def get_pod(self, namespace: str = "", name: str = "", *, uid: bytes = b"") -> pb.PodInfo:
-        """One pod with its template, by name or by UID."""
-        request = pb.GetPodRequest(namespace=namespace, name=name, uid=uid)
+    async def get_pod(
+        self, namespace: str = "", name: str = "", *, uid: bytes = b"", queue: bool = False
+    ) -> pb.PodInfo:
+        """One pod with its template, by name or by UID; with `queue` also where it waits, if it does."""
+        request = pb.GetPodRequest(namespace=namespace, name=name, uid=uid, queue=queue)
         return await self._answer(self.stub.GetPod(request, timeout=CALL_SECONDS))
 
     async def list_pods(

@@ -116,7 +116,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class PodInfo(_message.Message):
     PHASE_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -143,17 +144,34 @@ class PodInfo(_message.Message):
     phase_since_unix_ms: int
     template: PodTemplate
     rule: str
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ...) -> None: ...
+    queue: QueueStanding
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ...) -> None: ...
+
+class QueueStanding(_message.Message):
+    __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    NOT_BEFORE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    AT_LATEST_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    since_unix_ms: int
+    not_before_unix_ms: int
+    at_latest_unix_ms: int
+    refused_by: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., not_before_unix_ms: _Optional[int] = ..., at_latest_unix_ms: _Optional[int] = ..., refused_by: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetPodRequest(_message.Message):
-    __slots__ = ("namespace", "name", "uid")
+    __slots__ = ("namespace", "name", "uid", "queue")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     uid: bytes
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ...) -> None: ...
+    queue: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: _Optional[bool] = ...) -> None: ...
 
 class ListPodsRequest(_message.Message):
     __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token")

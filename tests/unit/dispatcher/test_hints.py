@@ -180,3 +180,25 @@ def test_what_was_told_once_is_not_told_again_with_what_comes_after_it():
     (told,) = history.untold(0.05)
     assert [change.aspects for change in told.nodes] == [Aspect.LABELS]
     assert history.all_told
+
+
+def test_the_dispatchers_own_doings_are_told_a_moment_later_and_hold_nothing_else_up():
+    history = History()
+    for step in range(5):
+        history.note(Changes(left=pods("db")), now=0.01 * step)
+        history.note(node(Aspect.TAINTS), now=0.01 * step, shard=0, seq=step)
+    (told,) = history.untold(0.05)
+    assert (len(told.nodes), told.left) == (5, frozenset())
+    assert not history.untold(0.05)
+    assert not history.all_told
+    assert [told.left for told in history.untold(0.2)] == [pods("db")]
+    assert history.all_told
+
+
+def test_a_view_is_held_against_the_dispatchers_own_doings_by_number():
+    history = History()
+    history.note(Changes(left=pods("db")), now=0.0)
+    sent = history.number
+    assert not list(history.missed(sent, {0: 9}))
+    history.note(Changes(left=pods("db")), now=0.01)
+    assert list(history.missed(sent, {0: 9}))
