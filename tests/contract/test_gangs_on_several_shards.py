@@ -79,7 +79,7 @@ async def test_a_gang_on_two_shards_is_committed_on_both_and_outlives_its_holds(
     assert await held(nodes) == [1, 1]
 
 
-async def test_a_gang_refused_on_one_shard_holds_nothing_on_the_other(nodes, decide, make_proposal):
+async def test_invariant_5_a_gang_refused_on_one_shard_holds_nothing_on_the_other(nodes, decide, make_proposal):
     await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
     decisions = await decide(parts_of(make_proposal, 600), 2)
     assert [decision.verdicts.tolist() for decision in decisions] == [[Verdict.CONFLICT_RESOURCE], [ABORTED]]

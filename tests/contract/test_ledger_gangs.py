@@ -38,7 +38,7 @@ async def test_a_gang_that_fits_is_committed_whole(nodes, make_proposal):
     assert await requested_cpu(nodes) == {0: 1000, 2: 500, 4: 0}
 
 
-async def test_a_gang_that_falls_short_of_its_minimum_leaves_no_trace(nodes, make_proposal):
+async def test_invariant_5_a_gang_that_falls_short_of_its_minimum_leaves_no_trace(nodes, make_proposal):
     before = await nodes.seq(0)
     gang = replace(make_proposal([1, 2, 3], [[0], [0], [0]], cpu=400), gang_minimum=3)
     [decision] = await nodes.commit(0, [gang])
