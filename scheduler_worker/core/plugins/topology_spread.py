@@ -92,19 +92,20 @@ class _Evenness:
         self._by_default = by_default
         # The defaults do not ask a node for all keys: clusters without zones are spread over hosts.
         self._domains = SpreadDomains(spec, constraints, cache, all_keys=not by_default)
-        self._considered: Mask = np.zeros(0, np.bool_)  # by the last `scores`
+        self._considered = b""  # which nodes the last `scores` considered, to be compared with
         self._at: NDArray[np.intp] = np.zeros(0, np.intp)  # these nodes
         self._sizes: list[int] = []  # of each constraint, how many domains these nodes lie in
 
     def refresh(self) -> bool:
         if self._domains.nodes_changed():
-            self._considered = np.zeros(0, np.bool_)  # the same nodes may lie in other domains
+            self._considered = b""  # the same nodes may lie in other domains
         return self._domains.refresh()
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
         considered = feasible if self._by_default else feasible & self._domains.has_all_keys
-        if not np.array_equal(considered, self._considered):
-            self._considered, self._at = considered.copy(), considered.nonzero()[0]
+        packed = considered.tobytes()
+        if packed != self._considered:
+            self._considered, self._at = packed, considered.nonzero()[0]
             self._sizes = [self._size(index, considered) for index in range(len(self._constraints))]
         if not len(self._at):
             return None
@@ -112,7 +113,7 @@ class _Evenness:
         for index, size in enumerate(self._sizes[1:], start=1):
             raw += self._points(index, size)
         raw += 0.5
-        scores: NDArray[np.int64] = np.floor(raw, out=raw).astype(np.int64)
+        scores = raw.astype(np.int64)  # rounded, for no points are below 0
         seen = scores.take(self._at)
         lowest, highest = int(seen.min()), int(seen.max())
         if highest:
