@@ -164,7 +164,10 @@ class ScoreStanding(Protocol):
         ...
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
-        """0 to MAX_SCORE for feasible nodes, normalised over them, anything for others: (size,). None: nothing to say."""
+        """0 to MAX_SCORE for feasible nodes, normalised over them, anything for others: (size,). None: nothing to say.
+
+        The framework computes in place with what it gets.
+        """
         ...
 
 

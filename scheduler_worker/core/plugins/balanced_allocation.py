@@ -24,9 +24,12 @@ class BalancedAllocation:
         used = view.requested[:2].astype(np.float64)  # exact: amounts stop at 2^53
         # Where both are asked for, a node with room uses no more of them than it has, and the others do not count.
         overfull = not (request[CPU] and request[MEMORY])
-        before = _balance(used, view, clip=overfull)
-        used += request[:, None]
-        gain = _balance(used, view, clip=overfull)
+        # Where the node offers only one of the two there is nothing to balance, else half of their difference counts.
+        halves = 1.0 - view.mean_factors
+        before = _balance(used / view.divisors, halves, clip=overfull)
+        used += request.astype(np.float64)[:, None]
+        used /= view.divisors
+        gain = _balance(used, halves, clip=overfull)
         gain -= before
         gain *= 0.5
         gain += 75.0
@@ -47,14 +50,14 @@ def _balance_of_one(cpu: int, memory: int, node: OneNode) -> int:
     return floor((1.0 - spread * 0.5) * 100.0)
 
 
-def _balance(used: NDArray[np.float64], view: NodeView, *, clip: bool) -> NDArray[np.float64]:
-    fractions = used / view.divisors
+def _balance(fractions: NDArray[np.float64], halves: NDArray[np.float64], *, clip: bool) -> NDArray[np.float64]:
+    """Of the used fractions (2, n), which are overwritten."""
     if clip:
         np.minimum(fractions, 1.0, out=fractions)
     spread: NDArray[np.float64] = fractions[CPU]
     spread -= fractions[MEMORY]
     np.abs(spread, out=spread)
-    spread *= 1.0 - view.mean_factors  # half of it, or nothing where the node offers only one of the two
+    spread *= halves
     np.subtract(1.0, spread, out=spread)
     spread *= 100.0
     np.floor(spread, out=spread)

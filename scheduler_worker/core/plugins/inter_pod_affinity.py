@@ -135,6 +135,8 @@ class _Attraction:
         self._domains = _Domains(cache)
         self._weighted: list[tuple[DomainSums, int]] = []
         self._raw: NDArray[np.float64] = np.zeros(0)  # (size,), whole numbers
+        self._feasible = b""  # which nodes were feasible at the last `scores`, to be compared with
+        self._at: NDArray[np.intp] = np.zeros(0, np.intp)  # these nodes
         self._connect()
 
     def refresh(self) -> bool:
@@ -144,17 +146,24 @@ class _Attraction:
         size = self._cache.size
         if not self._domains.refresh() and not reconnected and len(self._raw) == size:
             return False
-        raw = np.zeros(size)
-        for sums, weight in self._weighted:
-            if sums.sums.any():
-                raw += (sums.sums * float(weight)).take(sums.column.codes[:size])
+        points: list[NDArray[np.float64]] = [
+            np.multiply(sums.sums, weight, dtype=np.float64).take(sums.column.codes[:size])
+            for sums, weight in self._weighted
+            if sums.sums.any()
+        ]
+        raw: NDArray[np.float64] = points[0] if points else np.zeros(size)
+        for more in points[1:]:
+            raw += more
         self._raw = raw
         return True
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
-        raw = self._raw[feasible]
-        if not len(raw):
+        packed = feasible.tobytes()
+        if packed != self._feasible:
+            self._feasible, self._at = packed, feasible.nonzero()[0]
+        if not len(self._at):
             return None
+        raw = self._raw.take(self._at)
         lowest, highest = float(raw.min()), float(raw.max())
         if lowest == highest:
             return None

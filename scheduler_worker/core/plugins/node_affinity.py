@@ -48,9 +48,8 @@ class NodeAffinity:
         """Weights of the preferred terms that match. See StaticScore."""
         if not spec.preferred_node_affinity:
             return None
-        weights = np.zeros(len(at), np.int64)
-        for preferred in spec.preferred_node_affinity:
-            weights += catalogue.matches(preferred.term, at) * preferred.weight
+        points = [catalogue.matches(p.term, at) * np.int64(p.weight) for p in spec.preferred_node_affinity]
+        weights: NDArray[np.int64] = points[0] if len(points) == 1 else np.add.reduce(points)
         return weights
 
     def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:

@@ -92,30 +92,39 @@ class _Evenness:
         self._by_default = by_default
         # The defaults do not ask a node for all keys: clusters without zones are spread over hosts.
         self._domains = SpreadDomains(spec, constraints, cache, all_keys=not by_default)
-        self._considered: Mask = np.zeros(0, np.bool_)  # by the last `scores`
+        self._considered = b""  # which nodes the last `scores` considered, to be compared with
+        self._at: NDArray[np.intp] = np.zeros(0, np.intp)  # these nodes
         self._sizes: list[int] = []  # of each constraint, how many domains these nodes lie in
 
     def refresh(self) -> bool:
         if self._domains.nodes_changed():
-            self._considered = np.zeros(0, np.bool_)  # the same nodes may lie in other domains
+            self._considered = b""  # the same nodes may lie in other domains
         return self._domains.refresh()
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
         considered = feasible if self._by_default else feasible & self._domains.has_all_keys
-        if not np.array_equal(considered, self._considered):
-            self._considered = considered.copy()
+        packed = considered.tobytes()
+        if packed != self._considered:
+            self._considered, self._at = packed, considered.nonzero()[0]
             self._sizes = [self._size(index, considered) for index in range(len(self._constraints))]
-        raw = np.zeros(len(feasible))
-        for index, size in enumerate(self._sizes):
+        if not len(self._at):
+            return None
+        raw = self._points(0, self._sizes[0])
+        for index, size in enumerate(self._sizes[1:], start=1):
             raw += self._points(index, size)
         raw += 0.5
-        rounded = np.floor(raw, out=raw).astype(np.int64)
-        seen = rounded[considered]
-        if not len(seen):
-            return None
+        scores = raw.astype(np.int64)  # rounded, for no points are below 0
+        seen = scores.take(self._at)
         lowest, highest = int(seen.min()), int(seen.max())
-        scores = MAX_SCORE * (highest + lowest - rounded) // highest if highest else np.full(len(raw), MAX_SCORE)
-        return scores if considered is feasible else scores * considered
+        if highest:
+            np.subtract(highest + lowest, scores, out=scores)
+            scores *= MAX_SCORE
+            scores //= highest
+        else:
+            scores[:] = MAX_SCORE
+        if len(self._at) < len(scores) and considered is not feasible:
+            scores *= considered
+        return scores
 
     def _size(self, index: int, considered: Mask) -> int:
         """How many domains the nodes lie in."""
