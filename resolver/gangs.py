@@ -7,7 +7,6 @@ through the shards in the same order, of two gangs that want the same room one g
 holds or unconfirmed commits, which end by their leases; the same proposal sent again finds them as DUPLICATE and goes on.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -45,15 +44,14 @@ async def decide_gang(
 
 
 async def _keep(ledger: Ledger, parts: Sequence[tuple[int, Proposal]], decisions: dict[int, Decision]) -> bool:
-    """Whether all that was held still is, and is kept now. The shards are asked at once: no order matters here."""
-    held = {part: at for part, decision in decisions.items() if (at := _reserved(decision)).any()}
-    standing = await asyncio.gather(
-        *(
-            ledger.keep(parts[part][0], parts[part][1].uids[at], _commits(decisions[part])[at])
-            for part, at in held.items()
-        )
-    )
-    return sum(standing) == sum(int(at.sum()) for at in held.values())
+    """Whether all that was held still is, and is kept now."""
+    for part, decision in decisions.items():
+        shard, proposal = parts[part]
+        at = _reserved(decision)
+        held = int(at.sum())
+        if held and await ledger.keep(shard, proposal.uids[at], _commits(decision)[at]) < held:
+            return False
+    return True
 
 
 def _reserved(decision: Decision) -> NDArray[np.bool_]:

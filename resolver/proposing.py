@@ -18,6 +18,10 @@ _RETRY_AFTER_MS = 250
 # Proposals of one stream under way at once; the rest wait unread, and gRPC holds the sender up.
 _STREAM_WINDOW = 64
 
+# Gangs on several shards that are decided at once. Their second phase does not wait in a committer's queue, and a
+# connection to Redis each for all that streams may bring would be more than its pool has.
+_GANGS_UNDER_WAY = 16
+
 
 class Proposing:
     """Answers every batch: decided, invalid, or unavailable. Never ends a stream because of one batch."""
@@ -30,6 +34,7 @@ class Proposing:
         self._availability = availability
         self._allow_unchecked = allow_unchecked
         self._schema = len(BASE_RESOURCES)
+        self._gangs = asyncio.Semaphore(_GANGS_UNDER_WAY)
         self.counters: Counter[str] = Counter()
 
     async def serve(self, batches: AsyncIterator[pb.ProposalBatch]) -> AsyncIterator[pb.VerdictBatch]:
@@ -80,7 +85,8 @@ class Proposing:
                 read_gang(parts, proposals)
             if batch.parts:
                 of_shards = [(part.shard, proposal) for part, proposal in zip(parts, proposals, strict=True)]
-                decisions = await decide_gang(self._ledger, self._committers, of_shards, batch.gang_minimum)
+                async with self._gangs:
+                    decisions = await decide_gang(self._ledger, self._committers, of_shards, batch.gang_minimum)
             else:
                 decisions = [await self._committers[batch.shard].decide(proposals[0])]
         except InvalidInput as exc:
