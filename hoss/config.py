@@ -51,8 +51,13 @@ def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) 
 
 def describe_validation(error: ValidationError) -> str:
     """One line a problem: the field's path, what is wrong, and the value given."""
+    problems = error.errors(include_url=False)
+    # A list of one bad item counts as empty for pydantic; only the item is worth telling.
+    causes = [p["loc"] for p in problems if p["type"] != "too_short"]
     lines = []
-    for problem in error.errors(include_url=False):
+    for problem in problems:
+        if problem["type"] == "too_short" and any(c[: len(problem["loc"])] == problem["loc"] for c in causes):
+            continue
         path = ".".join(str(part) for part in problem["loc"]) or "document"
         given = problem.get("input")
         shown = "" if isinstance(given, (dict, list)) or problem["type"] == "missing" else f" (given: {given!r})"

@@ -34,7 +34,7 @@ _COMMON_OPTIONS = [
 ]
 _SERVER_OPTIONS = [
     *_COMMON_OPTIONS,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.so_reuseport", 0),
 ]
 # A restarted server should be found again in about a second, not after gRPC's default of up to two minutes.

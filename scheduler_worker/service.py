@@ -17,7 +17,7 @@ from scheduler_worker.proposals import ProposalStream
 
 # Placing goes on for this long before what is placed is proposed and everything else gets its turn. Long enough that a
 # proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
-_SLICE_SECONDS = 0.005
+_SLICE_SECONDS = 0.02
 
 # Weight of the latest slice in the smoothed cost of a pod.
 _SMOOTHING = 0.1

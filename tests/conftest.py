@@ -126,4 +126,4 @@ def start_resolver(tmp_path: Path) -> Iterator[Callable[..., str]]:
     for process in processes:
         process.terminate()
     for process in processes:
-        process.wait(10)
+        process.wait(30)

@@ -67,7 +67,8 @@ class Dispatch:
         if not working:
             return None, 0
         queued = self._queues.active.count(lane)
-        share = max(SMALLEST_SHARE, -(-queued // len(working)))
+        in_hand = sum(worker.outstanding for worker in working)
+        share = max(SMALLEST_SHARE, -(-(queued + in_hand) // len(working)))
         # Credit for a few pods of many is no reason for a message: the worker still has half its window to do.
         open_to_it = [w for w in working if w.credit >= min(w.batch_limit(self._rules.batch_pods), share, queued)]
         if not open_to_it:

@@ -120,7 +120,7 @@ class Machine:
         if not np.isin(pods.phase[held], (Phase.SCHEDULING, Phase.DELETED)).all():
             raise InvariantViolation("a pod is with a worker and in a queue")
         for worker in self.members:
-            unanswered = sum(batch.unanswered for batch in worker.batches.values())
+            unanswered = sum(int((pods.batch[b.rows] == b.serial).sum()) for b in worker.batches.values())
             if worker.living and not worker.outstanding == unanswered <= worker.window:
                 raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")
 

@@ -38,7 +38,7 @@ class DispatcherClient:
         self._channel = rpc.channel(addresses)
         self.stub = DispatcherStub(self._channel)
 
-    async def __aenter__(self) -> "DispatcherClient":
+    async def __aenter__(self) -> "DispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
 
     async def __aexit__(

@@ -1,5 +1,6 @@
 """A ledger in this process's memory: resolver.core.arbiter behind the port. For tests and simulation; nothing survives."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -126,7 +127,9 @@ class MemoryLedger:
         uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
         return Reservations(uids, records, np.isin(records["seq"], list(arbiter.pending)), resources)
 
-    async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:  # noqa: ARG002 - never waits
+    async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
+        if self.arbiters[shard].seq <= after:
+            await asyncio.sleep(wait_ms / 1000)
         return [self._entry(shard, change) for change in self.arbiters[shard].feed[after:]]
 
     async def counts(self) -> tuple[int, int]:

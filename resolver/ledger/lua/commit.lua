@@ -154,7 +154,7 @@ end
 
 local verdicts, chosen, conflicts, duplicates = {}, {}, {}, {}
 local reservations, reserved_uids, taken = {}, {}, {}
-local touched, touched_nodes, touched_cards = {}, {}, {}
+local touched_nodes, touched_cards = {}, {}
 local refusing, refusing_nodes = {}, {}
 
 local function refuse_from(node)
@@ -179,8 +179,8 @@ local function reserve(position, node, slot, mask)
     held = pack_values('<I2I2', mask, card_millis[slot])
     touched_cards[node] = true
   end
-  if not touched[node] then
-    touched[node] = true
+  if account[1] ~= seq then
+    account[1] = seq
     touched_nodes[#touched_nodes + 1] = node
   end
   taken[uid] = node
@@ -231,9 +231,7 @@ if #reserved_uids > 0 then
   local records, changes = {}, {}
   for i = 1, #touched_nodes do
     local node = touched_nodes[i]
-    local account = accounts[node]
-    account[1] = seq
-    local record = write_account(account)
+    local record = write_account(accounts[node])
     records[i], changes[2 * i - 1], changes[2 * i] = record, node, record
   end
   write_fields(ACCOUNTS, changes)

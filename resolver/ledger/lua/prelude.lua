@@ -31,12 +31,12 @@ end
 
 -- An account as a table: 1 seq, 2 born, 3 flags, 4 reserved; of resource r (from 0) allocatable at 5 + 2r and requested
 -- at 6 + 2r; then the spread, and one number that is no part of the account.
-local account_formats = {}
-local function account_format(resources)
-  local format = account_formats[resources]
+local account_formats = {}  -- by the number of values
+local function account_format(values)
+  local format = account_formats[values]
   if not format then
-    format = '<I8I8I4I4' .. rep('i8i8', resources) .. 'c' .. SPREAD_BYTES
-    account_formats[resources] = format
+    format = '<I8I8I4I4' .. rep('i8i8', (values - 5) / 2) .. 'c' .. SPREAD_BYTES
+    account_formats[values] = format
   end
   return format
 end
@@ -51,13 +51,15 @@ local function widen(record, resources)
 end
 
 local function read_account(record, resources)
-  record = widen(record, resources)
-  return {unpack_values(account_format((#record - HEAD_BYTES - SPREAD_BYTES) / AMOUNT_BYTES), record)}
+  if #record < HEAD_BYTES + SPREAD_BYTES + AMOUNT_BYTES * resources then
+    record = widen(record, resources)
+  end
+  return {unpack_values(account_format((#record - HEAD_BYTES - SPREAD_BYTES) / 8 + 5), record)}
 end
 
 local function write_account(account)
   local values = #account - 1
-  return pack_values(account_format((values - 5) / 2), unpack(account, 1, values))
+  return pack_values(account_format(values), unpack(account, 1, values))
 end
 
 local function has_flag(account, flag)

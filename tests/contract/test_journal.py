@@ -1,0 +1,125 @@
+"""What every journal promises, held against each implementation."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from dispatcher.journal import Journal, MemoryJournal, Record
+from dispatcher.redis_journal import RedisJournal
+from hoss.errors import LedgerUnavailable
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def journal(request: pytest.FixtureRequest) -> AsyncIterator[Journal]:
+    if request.param == "memory":
+        made: Journal = MemoryJournal()
+    else:
+        made = RedisJournal(request.getfixturevalue("redis_server").url)
+    yield made
+    await made.close()
+
+
+def record(number: int, content: bytes = b"message") -> Record:
+    return Record(number.to_bytes(12, "big"), 1_700_000_000_000 + number, content)
+
+
+async def test_an_empty_journal_recovers_nothing(journal):
+    recovered = await journal.recover()
+    assert (recovered.records, recovered.deletions, recovered.workers) == ([], {}, set())
+
+
+@pytest.mark.parametrize("content", [b"", b"\1small", b"\0" * 100_000])
+async def test_what_was_recorded_comes_back_whole(journal, content):
+    await journal.record(record(1, content))
+    assert (await journal.recover()).records == [record(1, content)]
+
+
+async def test_records_come_back_in_the_order_they_were_accepted(journal):
+    for number in (3, 1, 2):
+        await journal.record(record(number))
+    await asyncio.gather(*(journal.record(record(number)) for number in (9, 7, 8)))
+    recovered = await journal.recover()
+    assert [int.from_bytes(r.key, "big") for r in recovered.records] == [3, 1, 2, 9, 7, 8]
+
+
+async def test_many_records_come_back_each_once(journal):
+    await asyncio.gather(*(journal.record(record(number)) for number in range(2000)))
+    assert len((await journal.recover()).records) == 2000
+
+
+async def test_a_record_repeated_is_one_record(journal):
+    await journal.record(record(1))
+    await journal.record(record(1))
+    assert len((await journal.recover()).records) == 1
+
+
+async def test_the_last_bitmap_of_a_set_stands(journal):
+    prefix = b"p" * 12
+    await journal.delete({prefix: np.array([True, False, False])})
+    await journal.delete({prefix: np.array([True, False, True]), b"q" * 12: np.ones(100_000, np.bool_)})
+    deletions = (await journal.recover()).deletions
+    assert deletions[prefix].tolist() == [True, False, True]
+    assert deletions[b"q" * 12].all()
+    assert len(deletions[b"q" * 12]) == 100_000
+
+
+async def test_what_was_dropped_is_gone_and_dropping_again_is_harmless(journal):
+    await journal.record(record(1))
+    await journal.delete({b"p" * 12: np.ones(3, np.bool_)})
+    for _ in range(2):
+        await journal.drop(record(1).key, [b"p" * 12])
+    recovered = await journal.recover()
+    assert (recovered.records, recovered.deletions) == ([], {})
+
+
+async def test_workers_are_remembered_once_each(journal):
+    for name in ("w1", "w2", "w1"):
+        await journal.remember_worker(name)
+    assert (await journal.recover()).workers == {"w1", "w2"}
+
+
+async def test_records_after_a_recovery_follow_those_before(redis_server):
+    for number in (5, 4):
+        journal = RedisJournal(redis_server.url)
+        await journal.recover()
+        await journal.record(record(number))
+        await journal.close()
+    journal = RedisJournal(redis_server.url)
+    assert [int.from_bytes(r.key, "big") for r in (await journal.recover()).records] == [5, 4]
+    await journal.close()
+
+
+async def test_with_redis_away_every_write_says_unavailable_and_later_ones_succeed(own_redis, tmp_path):
+    journal = RedisJournal(own_redis.url)
+    await journal.record(record(1))
+    port = own_redis.port
+    own_redis.stop()
+    results = await asyncio.gather(*(journal.record(record(n)) for n in (2, 3)), return_exceptions=True)
+    assert all(isinstance(result, LedgerUnavailable) for result in results)
+    with pytest.raises(LedgerUnavailable):
+        await journal.delete({b"p" * 12: np.ones(1, np.bool_)})
+    restarted = type(own_redis).start(tmp_path / "redis", port=port, append_only=True)
+    try:
+        await journal.record(record(4))
+        assert [int.from_bytes(r.key, "big") for r in (await journal.recover()).records] == [1, 4]
+    finally:
+        await journal.close()
+        restarted.kill()
+
+
+async def test_concurrent_records_share_writes(redis_server):
+    journal = RedisJournal(redis_server.url)
+    writes = 0
+    inner = journal._write
+
+    async def counted(batch):
+        nonlocal writes
+        writes += 1
+        await inner(batch)
+
+    journal._write = counted
+    await asyncio.gather(*(journal.record(record(n)) for n in range(100)))
+    assert writes <= 2
+    await journal.close()

@@ -1,0 +1,497 @@
+"""The dispatcher as a process, over real gRPC and a real Redis, with workers and a ledger that do what the test says."""
+# ruff: noqa: N802 - the fake ledger's methods have the contract's names
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from hoss import rpc
+from hoss.client.dispatcher import DispatcherClient, submission
+from hoss.errors import InvalidInput, LedgerUnavailable, NotFound
+from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.v1 import common_pb2, resolver_pb2, workerlink_pb2
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
+from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
+from hoss.wire.columns import NONE_U32, decode, decode_uids
+
+DEADLINE_SECONDS = 15.0
+BOUND, UNSCHEDULABLE, RETURNED = 1, 2, 4
+
+
+class FakeLedger(ResolverServicer):
+    """A resolver that keeps reservations in a dict and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[str, int] = {}
+        self.reserved: dict[bytes, int] = {}
+        self.assumed: set[bytes] = set()
+        self.confirmed: list[int] = []
+        self.changed = asyncio.Event()
+
+    async def GrantEpoch(self, request, context):
+        self.epochs[request.worker] = self.epochs.get(request.worker, 0) + 1
+        return resolver_pb2.GrantEpochReply(epoch=self.epochs[request.worker])
+
+    async def Lookup(self, request, context):
+        uids = [uid.tobytes() for uid in decode_uids(request.uids)]
+        nodes = np.array([self.reserved.get(uid, NONE_U32) for uid in uids], "<u4")
+        zeros = np.zeros(len(uids), "<u8").tobytes()
+        return resolver_pb2.LookupReply(nodes=nodes.tobytes(), seqs=zeros, epochs=zeros)
+
+    async def Confirm(self, request, context):
+        seqs = [int(seq) for commits in request.commits for seq in np.frombuffer(commits.seqs, "<u8")]
+        self.confirmed += seqs
+        return resolver_pb2.ConfirmReply(confirmed=len(seqs))
+
+    async def Release(self, request, context):
+        uids = [uid.tobytes() for uid in decode_uids(request.uids)]
+        released = sum(self.reserved.pop(uid, None) is not None for uid in uids)
+        self.changed.set()
+        return resolver_pb2.ReleaseReply(released=released)
+
+    async def ListReservations(self, request, context):
+        uids = list(self.reserved)
+        n = len(uids)
+        yield resolver_pb2.ReservationChunk(
+            uids=b"".join(uids),
+            nodes=np.array([self.reserved[uid] for uid in uids], "<u4").tobytes(),
+            seqs=np.full(n, 77, "<u8").tobytes(),
+            epochs=np.ones(n, "<u8").tobytes(),
+            assumed=np.array([uid in self.assumed for uid in uids], np.uint8).tobytes(),
+        )
+
+    async def GetStatus(self, request, context):
+        return resolver_pb2.ResolverStatus(shards=1, serving=True)
+
+    async def Feed(self, request, context):
+        nodes = [
+            resolver_pb2.NodeEntry(index=index, spec=common_pb2.NodeSpec(name=f"node-{index}")) for index in range(10)
+        ]
+        yield resolver_pb2.FeedMessage(shards=1, seq=1, snapshot=True, nodes=nodes, ledger_epoch="e")
+        seq = 1
+        while True:
+            await self.changed.wait()
+            self.changed.clear()
+            yield resolver_pb2.FeedMessage(shards=1, seq=seq + 1, previous_seq=seq, released=1)
+            seq += 1
+
+
+class FakeWorker:
+    """One worker stream; `work` receives its batches."""
+
+    def __init__(self, ledger: FakeLedger, address: str, name: str, window: int = 2000, labels=()) -> None:
+        self._ledger = ledger
+        self._channel = rpc.channel([address])
+        self._call = WorkerLinkStub(self._channel).Connect()
+        self._register = workerlink_pb2.Register(name=name, window=window, incarnation=1, labels=labels)
+        self.welcome: workerlink_pb2.Welcome | None = None
+
+    async def join(self) -> "FakeWorker":
+        await self._call.write(workerlink_pb2.WorkerMessage(register=self._register))
+        self.welcome = (await self.read()).welcome
+        await self.beat()
+        self._beating = asyncio.create_task(self._beat_on())
+        return self
+
+    async def beat(self) -> None:
+        await self._call.write(workerlink_pb2.WorkerMessage(heartbeat=workerlink_pb2.Heartbeat(ready=True)))
+
+    async def read(self) -> workerlink_pb2.DispatcherMessage:
+        message = await asyncio.wait_for(self._call.read(), DEADLINE_SECONDS)
+        assert message is not grpc.aio.EOF, "the stream ended"
+        return message
+
+    async def take(self, pods: int) -> list[workerlink_pb2.WorkBatch]:
+        """Read batches until `pods` pods are here."""
+        batches: list[workerlink_pb2.WorkBatch] = []
+        while sum(len(batch.uids) // 16 for batch in batches) < pods:
+            batches.append((await self.read()).work)
+        return batches
+
+    def reserve(self, batch: workerlink_pb2.WorkBatch, node: int = 3, positions=None) -> None:
+        """Commit in the ledger, as a proposal would."""
+        for position, uid in enumerate(decode_uids(batch.uids)):
+            if positions is None or position in positions:
+                self._ledger.reserved[uid.tobytes()] = node
+
+    async def answer(self, batch, code: int, *, node: int = 3, reason: str = "", positions=None) -> None:
+        positions = np.arange(len(batch.uids) // 16) if positions is None else np.array(positions)
+        n = len(positions)
+        if code == BOUND:
+            self.reserve(batch, node, set(positions.tolist()))
+        await self._call.write(
+            workerlink_pb2.WorkerMessage(
+                outcomes=workerlink_pb2.Outcomes(
+                    batch_id=batch.batch_id,
+                    positions=positions.astype("<u4").tobytes(),
+                    codes=bytes([code]) * n,
+                    nodes=np.full(n, node, "<u4").tobytes(),
+                    reasons=np.zeros(n, "<u2").tobytes() if reason else b"",
+                    reason_texts=[reason] if reason else [],
+                    commits=[workerlink_pb2.CommitRef(shard=0, seq=batch.batch_id)] if code == BOUND else [],
+                )
+            )
+        )
+
+    async def say(self, **kind) -> None:
+        await self._call.write(workerlink_pb2.WorkerMessage(**kind))
+
+    async def die(self) -> None:
+        if hasattr(self, "_beating"):
+            self._beating.cancel()
+        self._call.cancel()
+        await self._channel.close()
+
+    async def _beat_on(self) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await asyncio.sleep(0.3)
+                await self.beat()
+
+
+class Platform:
+    """A dispatcher process with its Redis and fake ledger."""
+
+    def __init__(self, folder: Path, redis_url: str, ledger: FakeLedger, resolver: str) -> None:
+        self._folder, self._redis_url, self.ledger, self._resolver = folder, redis_url, ledger, resolver
+        self._process: subprocess.Popen[bytes] | None = None
+        self._open: list[FakeWorker | DispatcherClient] = []
+        self.port = 0
+
+    async def start(self, *flags: str) -> DispatcherClient:
+        ready = self._folder / "ready.json"
+        ready.unlink(missing_ok=True)
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a moment, and nothing else runs yet
+            [
+                *(sys.executable, "-m", "dispatcher", "--listen", f"127.0.0.1:{self.port}", "--log-level", "error"),
+                *("--redis-url", self._redis_url, "--resolver", self._resolver, "--ready-file", str(ready), *flags),
+            ]
+        )
+        await until(ready.exists)
+        self.port = json.loads(ready.read_bytes())["port"]
+        client = DispatcherClient([f"127.0.0.1:{self.port}"])
+        self._open.append(client)
+        # A channel to the same port may remember its last life as unreachable for a moment.
+        await asyncio.wait_for(client._channel.channel_ready(), DEADLINE_SECONDS)
+        return client
+
+    async def worker(self, name: str, **options) -> FakeWorker:
+        worker = FakeWorker(self.ledger, f"127.0.0.1:{self.port}", name, **options)
+        self._open.append(worker)
+        return await worker.join()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    async def stop(self) -> None:
+        for peer in self._open:
+            await (peer.die() if isinstance(peer, FakeWorker) else peer.close())
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(self._process.wait, 10) in {0, -signal.SIGKILL}
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[tuple[FakeLedger, str]]:
+    fake, server = FakeLedger(), grpc.aio.server()
+    add_ResolverServicer_to_server(fake, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield fake, f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+@pytest.fixture
+async def platform(ledger, redis_server, tmp_path) -> AsyncIterator[Platform]:
+    made = Platform(tmp_path, redis_server.url, *ledger)
+    yield made
+    await made.stop()
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = DEADLINE_SECONDS) -> None:
+    """Wait for something that nobody signals; a condition may be a coroutine function."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        holds = condition()
+        if holds if isinstance(holds, bool) else await holds:
+            return
+        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
+        await asyncio.sleep(0.01)
+
+
+async def phases(client: DispatcherClient) -> dict[str, int]:
+    counts = (await client.status()).pods_by_phase
+    return {phase: count for phase, count in counts.items() if count}
+
+
+async def until_phases(client: DispatcherClient, **expected: int) -> None:
+    seen: dict[str, int] = {}
+
+    async def as_expected() -> bool:
+        seen.clear()
+        seen.update(await phases(client))
+        return seen == expected
+
+    try:
+        await until(as_expected)
+    except AssertionError:
+        assert seen == expected
+
+
+def job(name: str, replicas: int, *, request_id: str | None = None, **spec) -> pb.SubmitRequest:
+    template = PodTemplate(PodSpec(**spec), owner_kind="Job")
+    (request,) = submission([Workload(name, template, replicas)], request_id)
+    return request
+
+
+async def test_pods_go_from_submit_to_bound_and_everyone_is_told(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    reply = await client.submit(job("web", 1200, labels=(("app", "web"),)))
+    assert (reply.accepted_pods, reply.sets[0].count) == (1200, 1200)
+    for batch in await worker.take(1200):
+        await worker.answer(batch, BOUND)
+    seen, names = 0, {}
+    async for events in client.watch(reply.revision):
+        seen += len(decode(events.phases, np.dtype("u1"), name="phases"))
+        names |= {entry.index: entry.name for entry in events.node_names}
+        if seen == 1200:
+            break
+    assert names == {3: "node-3"}
+    pod = await client.get_pod("default", "web-1199")
+    assert (pod.phase, pod.node, pod.worker, pod.job, pod.rule) == (pb.BOUND, "node-3", "w1", "web", "default")
+    assert pod.uid == reply.sets[0].uid_prefix + (1199).to_bytes(4, "big")
+    listed = [pod async for pod in client.list_pods(label_selector="app=web", node="node-3", page_pods=500)]
+    assert len({pod.name for pod in listed}) == 1200
+    (counted,) = await client.list_jobs()
+    assert (counted.replicas, counted.bound, counted.kind) == (1200, 1200, "Job")
+    await until(lambda: len(platform.ledger.confirmed) >= 2)
+
+
+async def test_deleting_gives_reservations_back_and_frees_the_name(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    await client.submit(job("web", 10))
+    (batch,) = await worker.take(10)
+    await worker.answer(batch, BOUND)
+    await until_phases(client, BOUND=10)
+    reply = await client.delete("default", jobs=["web"], pods=["nobody"])
+    assert (reply.deleted_pods, list(reply.not_found)) == (10, ["pod nobody"])
+    await until(lambda: not platform.ledger.reserved)
+    await until_phases(client)  # forgotten altogether
+    assert (await client.submit(job("web", 3))).accepted_pods == 3
+
+
+async def test_the_same_request_again_is_accepted_once_and_answered_alike(platform):
+    client = await platform.start()
+    request = job("web", 10, request_id="mine")
+    first, second = await asyncio.gather(client.submit(request), client.submit(request))
+    third = await client.submit(request)
+    assert first.sets == second.sets == third.sets
+    assert await phases(client) == {"QUEUED": 10}
+
+
+async def test_a_taken_name_is_refused_with_nothing_of_its_message_accepted(platform):
+    client = await platform.start()
+    await client.submit(job("web", 10))
+    request = job("web", 5)
+    request.jobs.insert(0, pb.Job(name="other", template=0, replicas=7))
+    with pytest.raises(InvalidInput, match="job 'web' is there already in namespace 'default'"):
+        await client.submit(request)
+    assert await phases(client) == {"QUEUED": 10}
+
+
+async def test_a_stream_answers_in_order_and_ends_at_the_first_bad_message(platform):
+    client = await platform.start()
+    good = [job(f"job-{number}", 5) for number in range(40)]
+
+    async def requests():
+        for request in [*good, pb.SubmitRequest(request_id="bad"), job("never", 1)]:
+            yield request
+
+    answered = []
+
+    async def submit_all() -> None:
+        async for reply in client.submit_stream(requests()):
+            answered.append(reply.request_id)  # noqa: PERF401 - what came before the error matters
+
+    with pytest.raises(InvalidInput, match="give jobs, or pods with names"):
+        await submit_all()
+    assert answered == [request.request_id for request in good]
+    assert await phases(client) == {"QUEUED": 200}
+
+
+async def test_a_dead_workers_pods_are_bound_if_it_reserved_them_and_go_to_another_if_not(platform):
+    client = await platform.start()
+    first = await platform.worker("w1")
+    await client.submit(job("web", 100))
+    (batch,) = await first.take(100)
+    first.reserve(batch, positions=range(30))
+    second = await platform.worker("w2")
+    await first.die()
+    (rest,) = await second.take(70)
+    assert platform.ledger.epochs["w1"] == 2
+    assert not {u.tobytes() for u in decode_uids(rest.uids)} & platform.ledger.reserved.keys()
+    await second.answer(rest, BOUND, node=4)
+    await until_phases(client, BOUND=100)
+    states = {worker.name: worker.state for worker in await client.list_workers()}
+    assert states == {"w1": "Lost", "w2": "Ready"}
+
+
+async def test_a_silent_worker_is_lost_within_the_timeout(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    worker._beating.cancel()
+    await client.submit(job("web", 10))
+    await worker.take(10)
+
+    async def lost() -> bool:
+        return (await client.list_workers())[0].state == "Lost"
+
+    await until(lost, seconds=4.0)
+    await until_phases(client, QUEUED=10)
+
+
+async def test_bad_and_doubtful_workers_are_refused(platform):
+    await platform.start()
+    twice = [common_pb2.Label(key="role", value=value) for value in ("a", "b")]
+    with pytest.raises(grpc.aio.AioRpcError, match=r"'role' is given twice \('a' and 'b'\)") as refused:
+        await platform.worker("w1", labels=twice)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await platform.worker("w1")
+    with pytest.raises(grpc.aio.AioRpcError, match="worker 'w1' is registered and alive") as refused:
+        await platform.worker("w1")
+    assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
+
+
+async def test_a_policy_for_a_label_no_worker_has_makes_pods_wait_and_say_so(platform, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
+        "rules: [{name: gpu, workers: {matchLabels: {role: gpu}}}]\n"
+    )
+    client = await platform.start("--policy", str(policy))
+    await platform.worker("w1")
+    await client.submit(job("web", 10))
+    told = "no registered worker matches rule gpu: role=gpu"
+    assert (await client.get_pod("default", "web-0")).reason == told
+    assert list((await client.status()).problems) == [f"{told}; 10 pods wait"]
+    with pytest.raises(InvalidInput, match=r"rules\.0\.fallback"):
+        await client.set_policy(policy.read_text().replace("}}}]", "}}, fallback: Never}]"))
+    assert (await client.get_policy()).version == 1
+    gpu = await platform.worker("w2", labels=[common_pb2.Label(key="role", value="gpu")])
+    await gpu.take(10)
+
+
+async def test_an_unschedulable_pod_says_why_and_is_tried_again_when_room_is_given_back(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    await client.submit(job("first", 1))
+    (batch,) = await worker.take(1)
+    await worker.answer(batch, BOUND)
+    await client.submit(job("second", 1))
+    (batch,) = await worker.take(1)
+    await worker.answer(batch, UNSCHEDULABLE, reason="0/10 nodes are available: 10 Insufficient cpu.")
+    await until_phases(client, BOUND=1, UNSCHEDULABLE=1)
+    waiting = await client.get_pod("default", "second-0")
+    assert (waiting.reason, waiting.attempts) == ("0/10 nodes are available: 10 Insufficient cpu.", 1)
+    await client.delete("default", jobs=["first"])
+    (batch,) = await worker.take(1)
+    assert list(np.frombuffer(batch.run_attempts, "<u2")) == [1]
+
+
+async def test_what_was_acknowledged_survives_kill_9_of_the_dispatcher(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    request = job("web", 100, request_id="mine")
+    reply = await client.submit(request)
+    (batch,) = await worker.take(100)
+    await worker.answer(batch, BOUND, positions=range(40))
+    await until_phases(client, BOUND=40, SCHEDULING=60)
+    worker.reserve(batch, positions=range(40, 50))  # committed, and the dispatcher dies before it is told
+    await client.delete("default", pods=["web-0", "web-99"])
+    last = reply.sets[0].uid_prefix + (99).to_bytes(4, "big")
+    platform.ledger.reserved[last] = 5  # its release was lost with the process
+    platform.ledger.assumed = set(platform.ledger.reserved)
+    platform.kill()
+    client = await platform.start()
+    await until_phases(client, BOUND=49, QUEUED=49, DELETED=2)
+    assert platform.ledger.epochs["w1"] == 2, "the old life's worker was not fenced before its pods were queued"
+    await until(lambda: len(platform.ledger.reserved) == 49)
+    assert 77 in platform.ledger.confirmed
+    assert (await client.submit(request)).sets == reply.sets
+    with pytest.raises(InvalidInput, match="not in the event log any more"):
+        await anext(client.watch(reply.revision))
+    worker = await platform.worker("w1")
+    (rest,) = await worker.take(49)
+    await worker.answer(rest, BOUND)
+    await until_phases(client, BOUND=98, DELETED=2)
+
+
+async def test_with_the_journal_away_submit_is_unavailable_and_what_was_accepted_goes_on(ledger, own_redis, tmp_path):
+    platform = Platform(tmp_path, own_redis.url, *ledger)
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    await client.submit(job("before", 10))
+    port = own_redis.port
+    own_redis.stop()
+    with pytest.raises(LedgerUnavailable, match="nothing was accepted"):
+        await client.submit(job("during", 10, request_id="again"))
+    (batch,) = await worker.take(10)
+    await worker.answer(batch, BOUND)
+    await until_phases(client, BOUND=10)
+    restarted = type(own_redis).start(tmp_path / "redis", port=port, append_only=True)
+    try:
+        await client.submit(job("during", 10, request_id="again"))
+        await worker.take(10)
+        await until_phases(client, BOUND=10, SCHEDULING=10)
+    finally:
+        await platform.stop()
+        restarted.kill()
+
+
+async def test_draining_takes_back_what_was_not_started(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    await client.submit(job("web", 10))
+    (batch,) = await worker.take(10)
+    assert (await client.set_worker_state("w1", "Draining")).state == "Draining"
+    assert (await worker.read()).WhichOneof("kind") == "drain"
+    await worker.answer(batch, RETURNED)
+    await until_phases(client, QUEUED=10)
+    await client.set_worker_state("w1", "Ready")
+    await worker.take(10)
+    with pytest.raises(NotFound, match="no worker 'w9'"):
+        await client.set_worker_state("w9", "Cordoned")
+    with pytest.raises(InvalidInput, match="'Gone' is none of Ready, Cordoned, Draining"):
+        await client.set_worker_state("w1", "Gone")
+
+
+async def test_an_audit_gathers_the_views_of_workers_that_answer(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    await platform.worker("silent")
+    await client.submit(job("web", 1))
+
+    async def answer_view() -> None:
+        while True:
+            message = await worker.read()
+            if message.WhichOneof("kind") == "view":
+                shards = [workerlink_pb2.ShardView(shard=0, seq=9, digest=2**63 + 1)]
+                view = workerlink_pb2.CacheView(id=message.view.id, shards=shards, idle=True)
+                return await worker.say(view=view)
+
+    reply, _ = await asyncio.gather(client.audit(timeout_ms=500), answer_view())
+    assert [(v.worker, v.seq, v.digest, v.idle) for v in reply.views] == [("w1", 9, 2**63 + 1, True)]

@@ -1,0 +1,72 @@
+"""The audit on a live ledger that somebody damaged."""
+
+import numpy as np
+import pytest
+import redis
+
+from hoss.client.resolver import ResolverClient
+from hoss.model.node import NodeSpec
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import numbered_uids
+
+
+@pytest.fixture
+async def client(redis_server, start_resolver):
+    client = ResolverClient([start_resolver(redis_server.url, "--allow-unchecked")])
+    await client.upsert_nodes([NodeSpec("a", allocatable=(("cpu", 100), ("pods", 5)))])
+    await client.grant_epoch("w1")
+    yield client
+    await client.close()
+
+
+async def place(client, pods, *, cpu, unchecked=False):
+    call = client.stub.Propose()
+    await call.write(
+        pb.ProposalBatch(
+            worker="w1",
+            epoch=1,
+            batch_id=1,
+            snapshot_seq=2**40,
+            resources=6,
+            uids=numbered_uids(b"twelve bytes", 0, pods).tobytes(),
+            slots=bytes(2 * pods),
+            candidates=1,
+            nodes=bytes(4 * pods),
+            requests=np.array([cpu, 0, 0, 1, 0, 0], "<i8").tobytes(),
+            priorities=bytes(4),
+            attempts=bytes(2),
+            unchecked=unchecked,
+        )
+    )
+    return await call.read()
+
+
+async def test_a_sound_ledger_has_no_violations(client):
+    await place(client, 3, cpu=30)
+    audit = await client.audit()
+    assert (list(audit.violations), audit.nodes, audit.reservations) == ([], 1, 3)
+
+
+async def test_invariant_1_shows_what_uncoordinated_schedulers_do(client):
+    await place(client, 3, cpu=50, unchecked=True)
+    [violation] = (await client.audit()).violations
+    assert (violation.invariant, violation.node) == (1, "a")
+    assert violation.text == "node a: cpu requested 150 > allocatable 100"
+
+
+async def test_invariant_6_shows_a_reservation_that_vanished(client, redis_server):
+    await place(client, 1, cpu=50)
+    with redis.Redis(port=redis_server.port) as direct:
+        direct.delete("{hoss:0}:reservations")
+    violations = (await client.audit()).violations
+    assert {violation.invariant for violation in violations} == {6}
+    assert "cpu requested 50, its reservations add up to 0" in violations[0].text
+
+
+async def test_a_shrunken_node_is_a_report(client):
+    await place(client, 2, cpu=50)
+    reply = await client.upsert_nodes([NodeSpec("a", allocatable=(("cpu", 60), ("pods", 5)))])
+    assert list(reply.overcommitted) == ["a"]
+    audit = await client.audit()
+    assert list(audit.violations) == []
+    assert list(audit.reports) == ["node a: cpu requested 100 > allocatable 60 since it shrank"]

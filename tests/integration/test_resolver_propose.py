@@ -1,0 +1,260 @@
+"""Proposals over real gRPC against a real Redis, in good weather and in bad."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from hoss.client.resolver import ResolverClient
+from hoss.errors import InvalidInput, NotFound
+from hoss.model.node import NodeSpec
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import numbered_uids
+from hossctl.redis_server import RedisServer
+from resolver.core.values import Verdict
+
+NODES = [NodeSpec(f"n{i}", allocatable=(("cpu", 1000), ("memory", 2**30), ("pods", 10))) for i in range(4)]
+
+
+def batch(batch_id, nodes, *, cpu=100, first=0, **fields):
+    """A proposal of one pod for each of `nodes`, all in one slot."""
+    requests = np.array([cpu, 0, 0, 1, 0, 0], "<i8")
+    count = len(nodes)
+    columns = {
+        "worker": "w1",
+        "epoch": 1,
+        "batch_id": batch_id,
+        "snapshot_seq": 2**40,
+        "resources": 6,
+        "uids": numbered_uids(b"test-prefix-", first, count).tobytes(),
+        "slots": bytes(2 * count),
+        "candidates": 1,
+        "nodes": np.array(nodes, "<u4").tobytes(),
+        "requests": requests.tobytes(),
+        "priorities": bytes(4),
+        "attempts": bytes(2),
+    }
+    return pb.ProposalBatch(**(columns | fields))
+
+
+class Stream:
+    """A Propose stream, one question at a time."""
+
+    def __init__(self, client):
+        self._call = client.stub.Propose()
+
+    async def ask(self, message):
+        await self._call.write(message)
+        return await asyncio.wait_for(self._call.read(), 10)
+
+    async def ask_until(self, message, accepts):
+        """Ask again, as workers do, until the answer is accepted."""
+        deadline = time.monotonic() + 20
+        while not accepts(answer := await self.ask(message)):
+            assert time.monotonic() < deadline, answer
+            await asyncio.sleep(0.05)
+        return answer
+
+
+def decided(answer):
+    return not answer.unavailable
+
+
+async def until(condition):
+    deadline = time.monotonic() + 20
+    while not await condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def resolver(redis_server, start_resolver):
+    """A client of a resolver whose ledger has NODES and worker w1 at epoch 1."""
+    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "600")])
+    assert list((await client.upsert_nodes(NODES)).indexes) == [0, 1, 2, 3]
+    assert await client.grant_epoch("w1") == 1
+    yield client
+    await client.close()
+
+
+async def test_a_batch_is_committed_confirmed_looked_up_and_released(resolver):
+    answer = await Stream(resolver).ask(batch(7, [0, 1]))
+    assert (answer.batch_id, answer.verdicts) == (7, bytes([Verdict.COMMITTED] * 2))
+    uids = numbered_uids(b"test-prefix-", 0, 3)
+    assert await resolver.confirm({0: np.array([answer.seq], np.uint64)}) == 1
+    assert (await resolver.lookup(uids)).nodes.tolist() == [0, 1, 0xFFFFFFFF]
+    chunks = [chunk async for chunk in resolver.reservations()]
+    assert sorted(np.frombuffer(chunks[0].nodes, "<u4").tolist()) == [0, 1]
+    assert chunks[0].assumed == b"\0\0"
+    assert sorted(name.name for name in chunks[0].node_names) == ["n0", "n1"]
+    assert await resolver.release(uids) == 2
+    assert (await resolver.status()).reservations == 0
+
+
+async def test_invariant_2_a_resend_to_another_resolver_finds_the_commit_that_stands(
+    resolver, redis_server, start_resolver
+):
+    first = await Stream(resolver).ask(batch(1, [0, 1]))
+    other = ResolverClient([start_resolver(redis_server.url)])
+    again = await Stream(other).ask(batch(1, [0, 1]))
+    assert again.verdicts == bytes([Verdict.DUPLICATE] * 2)
+    assert np.frombuffer(again.duplicate_seqs, "<u8").tolist() == [first.seq] * 2
+    await other.close()
+
+
+async def test_a_malformed_batch_is_refused_with_its_field_and_the_stream_goes_on(resolver):
+    stream = Stream(resolver)
+    refused = await stream.ask(batch(1, [0], slots=b"\0"))
+    assert refused.invalid.startswith("slots: 1 bytes")
+    assert (refused.batch_id, refused.verdicts) == (1, b"")
+    assert (await stream.ask(batch(2, [0]))).verdicts == bytes([Verdict.COMMITTED])
+
+
+async def test_many_batches_under_way_at_once_are_all_answered(resolver):
+    call = resolver.stub.Propose()
+    for i in range(200):
+        await call.write(batch(i, [i % 4], first=i))
+    await call.done_writing()
+    answers = [answer async for answer in call]
+    assert sorted(answer.batch_id for answer in answers) == list(range(200))
+    assert sum(answer.verdicts == bytes([Verdict.COMMITTED]) for answer in answers) == 40  # ten to a node
+    assert list((await resolver.audit()).violations) == []
+
+
+async def test_without_confirmation_a_reservation_ends_with_its_lease(redis_server, start_resolver):
+    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "0.2")])
+    await client.upsert_nodes(NODES)
+    await client.grant_epoch("w1")
+    stream = Stream(client)
+    kept = await stream.ask(batch(1, [0]))
+    assert await client.confirm({0: np.array([kept.seq], np.uint64)}) == 1
+    await stream.ask(batch(2, [1], first=1))
+
+    async def ended():
+        return (await client.status()).counters["reaped"] == 1
+
+    await until(ended)
+    assert (await client.lookup(numbered_uids(b"test-prefix-", 0, 2))).nodes.tolist() == [0, 0xFFFFFFFF]
+    await client.close()
+
+
+async def test_redis_away_refuses_as_unavailable_and_all_resumes_when_it_is_back(own_redis, start_resolver, tmp_path):
+    address = start_resolver(own_redis.url, "--reservation-lease-seconds", "600")
+    client = ResolverClient([address])
+    await client.upsert_nodes(NODES)
+    await client.grant_epoch("w1")
+    stream = Stream(client)
+    assert (await stream.ask(batch(1, [0]))).verdicts == bytes([Verdict.COMMITTED])
+    own_redis.stop()
+    away = await stream.ask(batch(2, [1], first=1))
+    assert away.unavailable
+    assert away.retry_after_ms > 0
+    assert away.verdicts == b""
+    await until(lambda: serving_is(client, wanted=False))
+    assert (await client.status()).problem
+    back = RedisServer.start(tmp_path / "redis", port=own_redis.port, append_only=True)
+    try:
+        answer = await stream.ask_until(batch(2, [1], first=1), decided)
+        assert answer.verdicts == bytes([Verdict.COMMITTED])
+        assert (await stream.ask(batch(1, [0]))).verdicts == bytes([Verdict.DUPLICATE])
+        await until(lambda: serving_is(client, wanted=True))
+        assert list((await client.audit()).violations) == []
+    finally:
+        back.kill()
+        await client.close()
+
+
+async def serving_is(client, *, wanted):
+    answer = await health_pb2_grpc.HealthStub(client._channel).Check(health_pb2.HealthCheckRequest())
+    return (answer.status == health_pb2.HealthCheckResponse.SERVING) == wanted
+
+
+async def test_a_frozen_redis_that_commits_late_commits_once(own_redis, start_resolver):
+    client = ResolverClient([start_resolver(own_redis.url, "--reservation-lease-seconds", "600")])
+    await client.upsert_nodes(NODES)
+    await client.grant_epoch("w1")
+    stream = Stream(client)
+    os.kill(own_redis.pid, signal.SIGSTOP)
+    try:
+        assert (await stream.ask(batch(1, [0, 1]))).unavailable
+    finally:
+        os.kill(own_redis.pid, signal.SIGCONT)
+    answer = await stream.ask_until(batch(1, [0, 1]), decided)
+    assert set(answer.verdicts) <= {Verdict.COMMITTED, Verdict.DUPLICATE}
+    assert (await client.status()).reservations == 2
+    assert list((await client.audit()).violations) == []
+    await client.close()
+
+
+async def test_a_redis_that_comes_back_empty_is_refused_and_said_so(own_redis, start_resolver, tmp_path):
+    client = ResolverClient([start_resolver(own_redis.url)])
+    await client.upsert_nodes(NODES)
+    await client.grant_epoch("w1")
+    own_redis.stop()
+    empty = RedisServer.start(tmp_path / "other", port=own_redis.port)
+    try:
+        stream = Stream(client)
+        answer = await stream.ask_until(batch(1, [0]), lambda answer: "empty" in answer.unavailable)
+        assert "restore it" in answer.unavailable
+        assert not (await client.status()).serving
+    finally:
+        empty.kill()
+        await client.close()
+
+
+def test_a_resolver_with_another_number_of_shards_refuses_to_start_and_names_both(redis_server, start_resolver):
+    start_resolver(redis_server.url, "--shards", "2")
+    command = [sys.executable, "-m", "resolver", "--listen", "127.0.0.1:0", "--redis-url", redis_server.url]
+    refused = subprocess.run([*command, "--shards", "3"], capture_output=True, text=True, timeout=30, check=False)
+    assert refused.returncode == 2
+    assert "shards: is 3" in refused.stderr
+    assert "made with 2" in refused.stderr
+
+
+async def test_a_lost_script_cache_is_not_noticed(resolver, redis_server):
+    async def flush():
+        process = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-c", FLUSH, str(redis_server.port)], check=True
+        )
+        return process.returncode
+
+    await flush()
+    assert (await Stream(resolver).ask(batch(1, [0]))).verdicts == bytes([Verdict.COMMITTED])
+
+
+FLUSH = "import redis, sys; redis.Redis(port=int(sys.argv[1])).script_flush()"
+
+
+async def test_nodes_are_listed_by_name_and_label_with_what_is_requested(resolver):
+    await resolver.upsert_nodes([NodeSpec("n9", labels=(("zone", "a"),), allocatable=(("cpu", 5), ("pods", 1)))])
+    await Stream(resolver).ask(batch(1, [2], cpu=250))
+    assert [node.spec.name for node in await resolver.list_nodes(label_selector="zone=a")] == ["n9"]
+    [node] = await resolver.list_nodes(["n2"])
+    assert {amount.resource: amount.amount for amount in node.requested} == {"cpu": 250, "pods": 1}
+    with pytest.raises(InvalidInput, match="label_selector"):
+        await resolver.list_nodes(label_selector="a b c")
+
+
+async def test_cordon_closes_a_node_and_names_one_that_is_not_there(resolver):
+    assert (await resolver.cordon_node("n1", True)).node.unschedulable
+    stream = Stream(resolver)
+    assert (await stream.ask(batch(1, [1]))).verdicts == bytes([Verdict.NODE_UNSCHEDULABLE])
+    await resolver.cordon_node("n1", False)
+    assert (await stream.ask(batch(2, [1]))).verdicts == bytes([Verdict.COMMITTED])
+    with pytest.raises(NotFound, match="nowhere"):
+        await resolver.cordon_node("nowhere", True)
+
+
+async def test_bad_nodes_are_refused_whole(resolver):
+    good = NodeSpec("fine", allocatable=(("pods", 1),))
+    with pytest.raises(InvalidInput, match="'big' memory"):
+        await resolver.upsert_nodes([good, NodeSpec("big", allocatable=(("memory", 2**53 + 1),))])
+    with pytest.raises(InvalidInput, match="named twice"):
+        await resolver.upsert_nodes([good, good])
+    assert await resolver.list_nodes(["fine"]) == []

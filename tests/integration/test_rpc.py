@@ -1,0 +1,44 @@
+"""Servers and channels as every service makes them."""
+
+import asyncio
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from hoss import rpc
+from hoss.errors import ConfigError, TransportError
+
+PINGS = 5
+PING_SECONDS = 1.2  # above the least interval that servers allow
+
+
+async def test_an_idle_stream_outlives_keepalive_pings():
+    """A server that is not told otherwise sends GOAWAY after the third ping within five minutes each."""
+    server = rpc.Server()
+    port = await server.start("127.0.0.1:0", [])
+    options = [
+        ("grpc.keepalive_time_ms", int(PING_SECONDS * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(asyncio.TimeoutError):  # it stays open, and nothing is said
+            await asyncio.wait_for(watch.read(), PINGS * PING_SECONDS)
+    await server.stop(0)
+
+
+async def test_a_port_in_use_is_named():
+    first, second = rpc.Server(), rpc.Server()
+    port = await first.start("127.0.0.1:0", [])
+    with pytest.raises(ConfigError, match=f"listen address 127.0.0.1:{port}: .*in use"):
+        await second.start(f"127.0.0.1:{port}", [])
+    await first.stop(0)
+
+
+async def test_one_of_several_addresses_that_is_no_name_is_said():
+    with pytest.raises(TransportError, match=r"no-such-host\.invalid"):
+        rpc.channel(["127.0.0.1:1", "no-such-host.invalid:2"])

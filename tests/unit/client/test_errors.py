@@ -1,0 +1,44 @@
+"""Errors keep their kind across gRPC."""
+
+import asyncio
+
+import grpc
+import grpc.aio
+import pytest
+
+from hoss.client.errors import refuse, translate
+from hoss.errors import ConfigError, InvalidInput, LedgerUnavailable, NotFound, TransportError
+
+
+class Context:
+    """What a servicer's context does with abort."""
+
+    async def abort(self, code, details="", trailing_metadata=()):
+        metadata = grpc.aio.Metadata(*trailing_metadata)
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details=details)
+
+
+@pytest.mark.parametrize(
+    ("raised", "read"),
+    [
+        (InvalidInput("bad", where="uids"), InvalidInput),
+        (ConfigError("bad"), InvalidInput),
+        (NotFound("no node"), NotFound),
+        (LedgerUnavailable("Redis is away"), LedgerUnavailable),
+    ],
+)
+def test_what_a_service_raises_its_client_reads_with_the_same_text(raised, read):
+    with pytest.raises(grpc.aio.AioRpcError) as status:
+        asyncio.run(refuse(Context(), raised))
+    error = translate(status.value, "resolver at h:1")
+    assert type(error) is read
+    assert str(error) == str(raised)
+
+
+def test_a_peer_that_cannot_be_reached_is_named():
+    status = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="connection refused"
+    )
+    error = translate(status, "resolver at h:1")
+    assert isinstance(error, TransportError)
+    assert str(error) == "resolver at h:1: UNAVAILABLE: connection refused"

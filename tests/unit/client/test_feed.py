@@ -1,0 +1,69 @@
+"""Following the feed through interruptions, against streams made by hand."""
+
+import asyncio
+
+import grpc
+import grpc.aio
+import pytest
+
+from hoss.client.feed import follow
+from hoss.errors import InvalidInput
+from hoss.v1 import resolver_pb2 as pb
+
+SNAPSHOT = pb.FeedMessage(shard=0, seq=5, snapshot=True, ledger_epoch="e")
+
+
+def delta(seq, previous):
+    return pb.FeedMessage(shard=0, seq=seq, previous_seq=previous)
+
+
+def broken(code, text=""):
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=text)
+
+
+class Resolver:
+    """Plays one list of messages (or an error) a stream, and keeps the requests; then it stays silent."""
+
+    peer = "resolver at nowhere"
+
+    def __init__(self, *streams):
+        self.stub = self
+        self.requests = []
+        self._streams = list(streams)
+        self.done = asyncio.Event()
+
+    async def Feed(self, request):  # noqa: N802 - gRPC's name
+        self.requests.append(request)
+        if not self._streams:
+            self.done.set()
+            await asyncio.Event().wait()
+        for step in self._streams.pop(0):
+            if isinstance(step, Exception):
+                raise step
+            yield step
+
+
+async def followed(resolver):
+    applied = []
+    task = asyncio.ensure_future(follow(resolver, "test", applied.append))
+    await asyncio.wait_for(resolver.done.wait(), 10)
+    task.cancel()
+    return [message.seq for message in applied]
+
+
+async def test_a_broken_stream_is_resumed_after_the_last_message_applied():
+    resolver = Resolver([SNAPSHOT, delta(6, 5), broken(grpc.StatusCode.UNAVAILABLE)], [delta(7, 6)])
+    assert await followed(resolver) == [5, 6, 7]
+    assert [(p.shard, p.seq) for p in resolver.requests[1].resume] == [(0, 6)]
+    assert resolver.requests[1].ledger_epoch == "e"
+
+
+async def test_a_gap_is_not_applied_and_a_snapshot_is_asked_for():
+    resolver = Resolver([SNAPSHOT, delta(8, 7)], [pb.FeedMessage(shard=0, seq=9, snapshot=True)])
+    assert await followed(resolver) == [5, 9]
+    assert list(resolver.requests[1].resume) == []
+
+
+async def test_a_request_the_resolver_refuses_is_not_repeated():
+    with pytest.raises(InvalidInput, match="no such field"):
+        await follow(Resolver([broken(grpc.StatusCode.INVALID_ARGUMENT, "no such field")]), "test", lambda _: None)

@@ -1,0 +1,152 @@
+"""The dispatcher's machine on a clock of the test's own, with workers and a ledger that do what the test says."""
+
+import random
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+import pytest
+
+from dispatcher.core import messages as m
+from dispatcher.core.machine import Machine, Settings
+from dispatcher.core.membership import Vitals
+from dispatcher.core.podsets import NewJob, NewPods, NewTemplate, Order, Submission
+from dispatcher.core.podtable import Phase
+from dispatcher.core.policy import Policy
+from dispatcher.core.templates import Kind
+from hoss.model.pod import PodSpec, QosClass
+
+NONE = 0xFFFFFFFF
+FOREVER_SECONDS = 1e9
+
+
+class Bench:
+    """One machine under test. `sent` holds the work batches on their way, by worker name; `told` all other instructions."""
+
+    def __init__(self, policy: Policy | None = None, settings: Settings | None = None) -> None:
+        self._specs: dict[bytes, PodSpec] = {}
+        self.machine = Machine(
+            settings or Settings(worker_timeout_seconds=FOREVER_SECONDS),
+            policy or Policy(),
+            self._specs.__getitem__,
+            random.Random(7),
+        )
+        self.now = 1000.0
+        self.sent: dict[str, list[m.SendWork]] = {}
+        self.told: list[m.Instruction] = []
+        self._links = count(1)
+        self._orders = count(1)
+
+    # --- what happens ---
+
+    def tell(self, event: m.Event) -> None:
+        self._take(self.machine.handle(event, self.now))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.tell(m.Tick())
+
+    def pump(self) -> None:
+        self._take(self.machine.pump(self.now))
+
+    def join(self, name: str, *, window: int = 2000, ready: bool = True, **labels: str) -> int:
+        """A worker registers, gets its epoch and says that its cache is filled; returns its link."""
+        link = self.register(name, window=window, **labels)
+        self.tell(m.EpochGranted(link, epoch=link))
+        self.tell(m.Heard(link, Vitals(ready=ready)))
+        return link
+
+    def register(self, name: str, *, window: int = 2000, **labels: str) -> int:
+        link = next(self._links)
+        self.tell(m.Registered(link, name, labels, incarnation=link, window=window))
+        return link
+
+    def job(self, name: str, replicas: int, *, spec: PodSpec | None = None, **kind: str) -> np.ndarray:
+        """A job is admitted; returns its rows."""
+        template = self._template(spec or PodSpec(), **kind)
+        return self.admit((template,), (NewJob(name, 0, replicas),), None)
+
+    def pods(self, *names: str, spec: PodSpec | None = None) -> np.ndarray:
+        """Bare pods are admitted; returns their rows."""
+        template = self._template(spec or PodSpec())
+        return self.admit((template,), (), NewPods(names, np.zeros(len(names), np.uint32), None))
+
+    def admit(self, templates, jobs, pods) -> np.ndarray:
+        submission = self.accept(Order(f"request-{next(self._orders)}", templates, jobs, pods))
+        self.tell(m.Admitted(submission))
+        return np.concatenate([np.arange(s.first, s.first + s.count, dtype=np.uint32) for s in submission.sets])
+
+    def accept(self, order: Order) -> Submission:
+        return self.machine.registry.accept(order, 0)
+
+    def answer(self, worker: str, code: m.OutcomeCode, *, node: int = 0, reason: str = "") -> m.SendWork:
+        """A worker answers its oldest batch, every pod alike."""
+        work = self.sent[worker].pop(0)
+        self.outcomes(work, range(len(work.uids)), code, node=node, reason=reason)
+        return work
+
+    def outcomes(
+        self, work: m.SendWork, positions, code: int, *, node: int = 0, reason: str = "", link: int | None = None
+    ) -> None:
+        n = len(positions)
+        bound = code == m.OutcomeCode.BOUND
+        self.tell(
+            m.OutcomesArrived(
+                link=work.link if link is None else link,
+                batch=work.batch,
+                positions=np.array(positions, np.uint32),
+                codes=np.full(n, code, np.uint8),
+                nodes=np.full(n, node if bound else NONE, np.uint32),
+                reasons=np.zeros(n, np.uint16) if reason else None,
+                texts=(reason,) if reason else (),
+                commits={0: np.array([work.batch], np.uint64)} if bound else {},
+            )
+        )
+
+    # --- what is seen ---
+
+    def phases(self, rows) -> list[Phase]:
+        return [Phase(p) for p in self.machine.registry.pods.phase[rows].tolist()]
+
+    def all_are(self, rows, phase: Phase) -> bool:
+        return set(self.phases(rows)) == {phase}
+
+    def in_hand(self, worker: str) -> int:
+        return sum(len(work.uids) for work in self.sent.get(worker, []))
+
+    def instructions(self, kind):
+        return [instruction for instruction in self.told if isinstance(instruction, kind)]
+
+    def _template(self, spec: PodSpec, **kind: str) -> NewTemplate:
+        data = repr(spec).encode()
+        self._specs[data] = spec
+        fields = {"scheduler_name": "hoss", "priority_class_name": "", "owner_kind": "Job", **kind}
+        return NewTemplate(data, Kind(spec.namespace, qos_class=QosClass.BURSTABLE, **fields), spec.priority)
+
+    def _take(self, instructions: list[m.Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, m.SendWork):
+                worker = self.machine.members.on_link(instruction.link)
+                self.sent.setdefault(worker.name, []).append(instruction)
+            else:
+                self.told.append(instruction)
+
+
+@pytest.fixture
+def new_bench() -> Iterator[type[Bench]]:
+    """Makes benches; each machine's promises are checked when the test is over."""
+    made: list[Bench] = []
+
+    class CheckedBench(Bench):
+        def __init__(self, *args, **kwargs) -> None:
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    yield CheckedBench
+    for bench in made:
+        bench.machine.check()
+
+
+@pytest.fixture
+def bench(new_bench: type[Bench]) -> Bench:
+    return new_bench()

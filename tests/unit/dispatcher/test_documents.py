@@ -1,0 +1,145 @@
+"""Bad policies, bad submissions, bad workers: each is refused with the place, the value and what would be right."""
+
+import pytest
+
+from dispatcher.core.policy import Algorithm, Fallback
+from dispatcher.intake import read_order
+from dispatcher.link import outcomes, registration
+from dispatcher.policy_document import DEFAULT_YAML, parse_policy, warnings
+from hoss.errors import ConfigError, InvalidInput
+from hoss.v1 import common_pb2, workerlink_pb2
+from hoss.v1 import dispatcher_pb2 as pb
+
+HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
+
+
+def test_a_policy_document_becomes_rules():
+    policy = parse_policy(
+        HEAD
+        + """
+rules:
+  - name: gpu
+    match:
+      resources: [nvidia.com/gpu]
+      labels: {matchExpressions: [{key: tier, operator: In, values: [a, b]}]}
+      priority: {min: 10}
+    workers: {matchLabels: {role: gpu}}
+    balance: {algorithm: ConsistentHash}
+    fallback: NextRule
+  - name: rest
+"""
+    )
+    gpu, rest = policy.rules
+    assert (gpu.balance.algorithm, gpu.fallback, gpu.match.priority_min) == (
+        Algorithm.CONSISTENT_HASH,
+        Fallback.NEXT_RULE,
+        10,
+    )
+    assert str(gpu.workers) == "role=gpu"
+    assert (rest.balance.algorithm, rest.fallback) == (Algorithm.LEAST_OUTSTANDING, Fallback.WAIT)
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ("[]", ["rules", "at least 1 item"]),
+        ("[{name: a, balance: {algorithm: Random}}]", ["rules.0.balance.algorithm", "'Random'", "LeastOutstanding"]),
+        ("[{name: a, fallback: Never}]", ["rules.0.fallback", "'Never'", "AnyWorker"]),
+        ("[{name: a, wrkers: {}}]", ["rules.0.wrkers", "not permitted"]),
+        ("[{name: a}, {name: a}]", ["rules", "must differ"]),
+        ("[{name: a, match: {priority: {min: 5, max: 1}}}]", ["rules.0.match.priority", "min 5 is above max 1"]),
+        ("[{name: a, workers: {matchLabels: {'-x': y}}}]", ["rules.0.workers.matchLabels", "-x", "no valid key"]),
+        (
+            "[{name: a, workers: {matchExpressions: [{key: x, operator: Exists, values: [y]}]}}]",
+            ["rules.0.workers.matchExpressions.0", "takes no values"],
+        ),
+        (
+            "[{name: a, workers: {matchExpressions: [{key: x, operator: Gt, values: [many]}]}}]",
+            ["takes one whole number", "many"],
+        ),
+        ("[{name: a, match: {qosClasses: [Best]}}]", ["rules.0.match.qosClasses.0", "'Best'", "Guaranteed"]),
+    ],
+)
+def test_a_bad_policy_names_the_field_the_value_and_what_is_right(rules, told):
+    with pytest.raises(ConfigError) as caught:
+        parse_policy(HEAD + f"rules: {rules}\n")
+    assert all(text in str(caught.value) for text in told), str(caught.value)
+
+
+def test_a_rule_nobody_reaches_and_pods_nobody_takes_are_warned_of():
+    assert warnings(parse_policy(DEFAULT_YAML)) == []
+    hidden = parse_policy(HEAD + "rules: [{name: all}, {name: gpu, match: {resources: [x.io/y]}}]")
+    assert warnings(hidden) == ["rule all matches every pod, so these are never reached: gpu"]
+    assert (
+        "no rule matches every pod" in warnings(parse_policy(HEAD + "rules: [{name: a, match: {namespaces: [b]}}]"))[0]
+    )
+
+
+def submit(**changes):
+    template = pb.PodTemplate(spec=common_pb2.PodSpec(namespace="default"))
+    request = pb.SubmitRequest(templates=[template])
+    for name, value in changes.items():
+        if name in {"amount", "namespace", "qos"}:
+            continue
+        getattr(request, name).MergeFrom(value) if name != "jobs" else request.jobs.extend(value)
+    if "amount" in changes:
+        template = request.templates[0]
+        template.spec.requests.add(resource="cpu", amount=changes["amount"])
+    if "namespace" in changes:
+        request.templates[0].spec.namespace = changes["namespace"]
+    if "qos" in changes:
+        request.templates[0].qos_class = changes["qos"]
+    return request
+
+
+JOB = [pb.Job(name="a", template=0, replicas=1)]
+
+
+@pytest.mark.parametrize(
+    ("request_message", "told"),
+    [
+        (submit(), "give jobs, or pods with names"),
+        (submit(jobs=[pb.Job(name="a", template=1, replicas=1)]), "jobs[0].template: 1 names no template; there are 1"),
+        (submit(jobs=[pb.Job(name="a", replicas=0)]), "jobs[0].replicas: 0 is not from 1 to 10000000"),
+        (submit(jobs=[pb.Job(name="a", replicas=10_000_001)]), "jobs[0].replicas"),
+        (submit(jobs=[pb.Job(name="", replicas=1)]), "jobs[0].name: '' is no valid name"),
+        (submit(jobs=JOB, amount=2**53 + 1), "templates[0].spec.requests: 9007199254740993 of 'cpu'"),
+        (submit(jobs=JOB, amount=-1), "templates[0].spec.requests: -1 of 'cpu' is not from 0 to 2^53"),
+        (submit(jobs=JOB, namespace=""), "templates[0].spec.namespace: '' is no valid namespace"),
+        (submit(jobs=JOB, qos="Better"), "templates[0].qos_class: 'Better' is none of BestEffort"),
+        (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 3)), "pods.templates: 3 bytes"),
+        (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 8)), "pods.templates: 2 rows where 1"),
+        (submit(pods=pb.PodList(names=["a"], templates=b"\1\0\0\0")), "pods.templates: 1 names no template"),
+        (submit(pods=pb.PodList(names=["A"], templates=b"\0" * 4)), "pods.names: 'A' is no valid name"),
+        (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 4, uids=b"\0" * 32)), "uids: 2 rows where 1"),
+    ],
+)
+def test_a_bad_submission_names_the_field_and_the_value(request_message, told):
+    with pytest.raises(InvalidInput) as caught:
+        read_order(request_message)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("register", "told"),
+    [
+        (workerlink_pb2.Register(name="", window=1), "register.name: is empty"),
+        (workerlink_pb2.Register(name="w", window=0), "register.window: 0 is not from 1"),
+        (
+            workerlink_pb2.Register(
+                name="w", window=1, labels=[common_pb2.Label(key="a", value="1"), common_pb2.Label(key="a", value="2")]
+            ),
+            "register.labels: 'a' is given twice ('1' and '2')",
+        ),
+        (workerlink_pb2.Register(name="w", window=1, labels=[common_pb2.Label(key="a b")]), "'a b' is no valid key"),
+    ],
+)
+def test_a_bad_registration_is_refused(register, told):
+    with pytest.raises(InvalidInput) as caught:
+        registration(register, 1)
+    assert told in str(caught.value)
+
+
+def test_outcome_columns_of_different_length_are_refused():
+    with pytest.raises(InvalidInput, match=r"outcomes.codes: 1 rows where 2"):
+        outcomes(workerlink_pb2.Outcomes(positions=b"\0" * 8, codes=b"\1", nodes=b"\0" * 8), 1)

@@ -1,0 +1,152 @@
+"""Rules, selectors and fallbacks; and what pods are told while nobody may have them."""
+
+import pytest
+
+from dispatcher.core import messages as m
+from dispatcher.core.podtable import Phase
+from dispatcher.core.policy import (
+    Algorithm,
+    Balance,
+    Fallback,
+    Match,
+    Policy,
+    Rule,
+    Selector,
+)
+from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, QosClass
+from hoss.model.selectors import Requirement
+
+
+def labelled(**labels):
+    return Selector(tuple(Requirement(key, "In", (value,)) for key, value in labels.items()))
+
+
+GPU_POD = PodSpec(requests=(("cpu", 1), ("nvidia.com/gpu", 1)))
+GPU_RULE = Rule("gpu", Match(resources=frozenset({"nvidia.com/gpu"})), labelled(role="gpu"))
+REST = Rule("rest", workers=labelled(role="general"))
+
+
+@pytest.mark.parametrize(
+    ("match", "matches"),
+    [
+        (Match(), True),
+        (Match(labels=labelled(app="web")), True),
+        (Match(labels=labelled(app="db")), False),
+        (Match(labels=Selector((Requirement("canary", "DoesNotExist"),))), True),
+        (Match(namespaces=frozenset({"prod", "test"})), True),
+        (Match(namespaces=frozenset({"test"})), False),
+        (Match(priority_min=10, priority_max=10), True),
+        (Match(priority_min=11), False),
+        (Match(priority_max=9), False),
+        (Match(priority_class_names=frozenset({"high"})), True),
+        (Match(scheduler_names=frozenset({"other"})), False),
+        (Match(qos_classes=frozenset({"Guaranteed"})), True),
+        (Match(owner_kinds=frozenset({"Job"})), True),
+        (Match(owner_kinds=frozenset({"Pod"})), False),
+        (Match(resources=frozenset({"cpu"})), True),
+        (Match(resources=frozenset({"memory"})), False),
+        (Match(resources=frozenset({"hoss.dev/gpu-milli"})), True),
+        (Match(namespaces=frozenset({"prod"}), priority_min=11), False),
+    ],
+)
+def test_a_rule_matches_when_all_it_names_agrees(match, matches):
+    spec = PodSpec(
+        namespace="prod",
+        labels=(("app", "web"),),
+        priority=10,
+        requests=(("cpu", 100), ("memory", 0)),
+        devices=DeviceRequest(1, 500),
+    )
+    assert match.matches(PodTemplate(spec, "hoss", "high", QosClass.GUARANTEED, "Job")) is matches
+
+
+def test_labels_come_first_then_load(new_bench):
+    bench = new_bench(Policy((GPU_RULE, REST)))
+    bench.join("idle", role="general")
+    bench.join("busy", role="gpu")
+    bench.job("first", 500, spec=GPU_POD)
+    bench.job("second", 500, spec=GPU_POD)
+    bench.job("third", 10)
+    assert bench.in_hand("busy") == 1000
+    assert bench.in_hand("idle") == 10
+
+
+def test_pods_of_a_rule_that_no_worker_matches_wait_and_go_when_one_comes(new_bench):
+    bench = new_bench(Policy((GPU_RULE, REST)))
+    bench.join("general", role="general")
+    rows = bench.job("job", 10, spec=GPU_POD)
+    assert bench.all_are(rows, Phase.QUEUED)
+    (lane,) = bench.machine.queues.active.lanes()
+    assert bench.machine.routing.destination(lane).problem == "no registered worker matches rule gpu: role=gpu"
+    bench.join("special", role="gpu")
+    assert bench.in_hand("special") == 10
+
+
+@pytest.mark.parametrize(
+    ("fallback", "goes_to"), [(Fallback.WAIT, None), (Fallback.NEXT_RULE, "general"), (Fallback.ANY_WORKER, "other")]
+)
+def test_the_fallback_says_what_happens_while_no_worker_matches(new_bench, fallback, goes_to):
+    bench = new_bench(Policy((Rule("gpu", GPU_RULE.match, GPU_RULE.workers, fallback=fallback), REST)))
+    bench.join("general", role="general")
+    bench.join("other", role="other", window=4000)
+    bench.job("blocker", 500)  # makes the general worker the busier one
+    rows = bench.job("job", 10, spec=GPU_POD)
+    bench.now += 0.01
+    bench.pump()
+    if goes_to is None:
+        assert bench.all_are(rows, Phase.QUEUED)
+    else:
+        assert bench.all_are(rows, Phase.SCHEDULING)
+        worker = bench.machine.registry.pods.worker[rows[0]]
+        assert bench.machine.members.numbered(worker).name == goes_to
+
+
+def test_when_the_last_matching_worker_dies_the_fallback_takes_over(new_bench):
+    bench = new_bench(Policy((Rule("gpu", GPU_RULE.match, GPU_RULE.workers, fallback=Fallback.NEXT_RULE), REST)))
+    special = bench.join("special", role="gpu")
+    bench.join("general", role="general")
+    bench.tell(m.LinkClosed(special))
+    bench.job("job", 10, spec=GPU_POD)
+    assert bench.in_hand("general") == 10
+
+
+def test_pods_that_no_rule_matches_wait_and_say_so(new_bench):
+    bench = new_bench(Policy((GPU_RULE,)))
+    bench.join("special", role="gpu")
+    rows = bench.job("job", 10)
+    assert bench.all_are(rows, Phase.QUEUED)
+    lane = bench.machine.registry.templates.lane[bench.machine.registry.pods.template[rows[0]]]
+    assert bench.machine.routing.destination(int(lane)).problem == "no rule of the policy matches"
+
+
+def test_a_new_policy_applies_to_pods_that_wait_and_keeps_their_order(new_bench):
+    bench = new_bench(Policy((GPU_RULE, REST)))
+    first = bench.job("first", 10, spec=GPU_POD)
+    second = bench.job("second", 10)
+    bench.join("special", role="special")
+    bench._take(bench.machine.set_policy(Policy((Rule("all"),)), bench.now))
+    (work,) = bench.sent["special"]
+    assert bench.machine.routing.policy.version == 2
+    assert work.uids.tobytes() == bench.machine.registry.pods.uid[[*first, *second]].tobytes()
+
+
+def test_a_policy_that_treats_all_pods_alike_never_decodes_a_template(bench):
+    bench.machine.registry.templates._decode = None
+    bench.join("w1")
+    bench.job("job", 10)
+    assert bench.in_hand("w1") == 10
+
+
+def test_a_class_stays_with_its_worker_under_consistent_hash(new_bench):
+    bench = new_bench(Policy((Rule("hash", balance=Balance(Algorithm.CONSISTENT_HASH)),)))
+    for name in ("w1", "w2", "w3"):
+        bench.join(name, window=10_000)
+    homes = {}
+    for number in range(60):
+        spec = PodSpec(labels=(("class", str(number % 20)),))
+        rows = bench.job(f"job-{number}", 5, spec=spec)
+        bench.now += 0.01
+        bench.pump()
+        homes.setdefault(number % 20, set()).update(bench.machine.registry.pods.worker[rows].tolist())
+    assert all(len(workers) == 1 for workers in homes.values())
+    assert len(set.union(*homes.values())) == 3

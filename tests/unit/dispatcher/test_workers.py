@@ -1,0 +1,143 @@
+"""Workers come, fall silent, are fenced and come back; their pods are with one worker at a time."""
+
+import numpy as np
+
+from dispatcher.core import messages as m
+from dispatcher.core.machine import Settings
+from dispatcher.core.membership import Vitals, WorkerState
+from dispatcher.core.podtable import Phase
+
+NONE = 0xFFFFFFFF
+
+
+def fenced(bench, worker, reserved=()):
+    """The ledger answers a fence: the pods at these positions hold reservations on node 9."""
+    nodes = np.full(len(bench.instructions(m.Fence)[-1].uids), NONE, np.uint32)
+    nodes[list(reserved)] = 9
+    bench.tell(m.Fenced(worker, nodes, {0: np.array([5], np.uint64)} if len(reserved) else {}))
+
+
+def test_a_dead_workers_pods_go_to_others_only_after_it_was_fenced(bench):
+    first = bench.join("w1")
+    rows = bench.job("job", 100)
+    bench.join("w2")
+    bench.tell(m.LinkClosed(first))
+    assert bench.in_hand("w2") == 0
+    assert bench.all_are(rows, Phase.SCHEDULING)
+    fenced(bench, "w1")
+    assert bench.in_hand("w2") == 100
+    assert bench.sent["w2"][0].run_attempts.tolist() == [1]
+
+
+def test_what_a_dead_worker_reserved_is_bound_and_confirmed_and_the_rest_is_placed_again(bench):
+    first = bench.join("w1")
+    rows = bench.job("job", 100)
+    bench.tell(m.LinkClosed(first))
+    fenced(bench, "w1", reserved=range(40))
+    assert bench.phases(rows) == [Phase.BOUND] * 40 + [Phase.QUEUED] * 60
+    (confirm,) = bench.instructions(m.Confirm)
+    assert confirm.rows.tolist() == rows[:40].tolist()
+    bench.join("w2")
+    assert bench.in_hand("w2") == 60
+
+
+def test_what_comes_late_over_a_dead_link_changes_nothing(bench):
+    first = bench.join("w1")
+    rows = bench.job("job", 10)
+    work = bench.sent["w1"][0]
+    bench.tell(m.LinkClosed(first))
+    bench.outcomes(work, range(10), m.OutcomeCode.BOUND)
+    fenced(bench, "w1")
+    bench.outcomes(work, range(10), m.OutcomeCode.BOUND)
+    assert bench.all_are(rows, Phase.QUEUED)
+
+
+def test_silence_for_the_timeout_is_death_and_its_link_is_closed(new_bench):
+    bench = new_bench(settings=Settings(worker_timeout_seconds=2.0))
+    link = bench.join("w1")
+    bench.job("job", 10)
+    for _ in range(19):
+        bench.pass_time(0.1)
+    assert bench.machine.members.get("w1").state is WorkerState.READY
+    bench.pass_time(0.2)
+    assert bench.machine.members.get("w1").state is WorkerState.LOST
+    assert bench.instructions(m.CloseLink)[0].link == link
+    assert len(bench.instructions(m.Fence)) == 1
+
+
+def test_heartbeats_and_outcomes_keep_a_worker_alive(new_bench):
+    bench = new_bench(settings=Settings(worker_timeout_seconds=2.0))
+    link = bench.join("w1")
+    for _ in range(100):
+        bench.pass_time(0.1)
+        bench.tell(m.Heard(link, Vitals(ready=True)))
+    assert bench.machine.members.get("w1").state is WorkerState.READY
+
+
+def test_a_dispatcher_that_slept_itself_does_not_hold_it_against_its_workers(new_bench):
+    bench = new_bench(settings=Settings(worker_timeout_seconds=2.0))
+    bench.join("w1")
+    bench.pass_time(0.1)
+    bench.pass_time(30.0)
+    assert bench.machine.members.get("w1").state is WorkerState.READY
+
+
+def test_a_second_worker_of_a_living_name_is_refused_and_the_first_stays(bench):
+    first = bench.join("w1")
+    second = bench.register("w1")
+    (refusal,) = bench.instructions(m.Refuse)
+    assert (refusal.link, "w1" in refusal.text) == (second, True)
+    bench.tell(m.LinkClosed(second))
+    assert bench.machine.members.on_link(first).state is WorkerState.READY
+
+
+def test_a_worker_that_comes_back_gets_its_epoch_only_after_its_last_life_was_fenced(bench):
+    first = bench.join("w1")
+    rows = bench.job("job", 10)
+    bench.tell(m.LinkClosed(first))
+    grants = len(bench.instructions(m.GrantEpoch))
+    second = bench.register("w1")
+    assert len(bench.instructions(m.GrantEpoch)) == grants
+    fenced(bench, "w1")
+    assert bench.instructions(m.GrantEpoch)[-1].link == second
+    bench.tell(m.EpochGranted(second, 99))
+    bench.tell(m.Heard(second, Vitals(ready=True)))
+    assert bench.all_are(rows, Phase.SCHEDULING)
+    assert bench.machine.members.get("w1").epoch == 99
+
+
+def test_an_epoch_granted_to_a_link_that_is_over_is_not_anothers(bench):
+    first = bench.register("w1")
+    bench.tell(m.LinkClosed(first))
+    second = bench.register("w1")
+    bench.tell(m.EpochGranted(first, 1))
+    assert bench.machine.members.on_link(second).state is WorkerState.JOINING
+
+
+def test_a_worker_whose_epoch_the_ledger_does_not_know_must_register_anew(bench):
+    link = bench.join("w1")
+    rows = bench.job("job", 200)
+    work = bench.sent["w1"][0]
+    bench.outcomes(work, range(100), m.OutcomeCode.FENCED)
+    assert bench.instructions(m.CloseLink)[0].link == link
+    fenced(bench, "w1")
+    assert bench.all_are(rows, Phase.QUEUED)
+
+
+def test_a_cordon_outlives_the_workers_link(bench):
+    first = bench.join("w1")
+    bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
+    bench.tell(m.LinkClosed(first))
+    fenced(bench, "w1")
+    bench.join("w1")
+    assert bench.machine.members.get("w1").state is WorkerState.CORDONED
+
+
+def test_a_pod_deleted_while_its_worker_is_being_fenced_gives_back_what_it_got(bench):
+    first = bench.join("w1")
+    rows = bench.job("job", 2)
+    bench.tell(m.LinkClosed(first))
+    bench.tell(m.Deleted(rows))
+    fenced(bench, "w1", reserved=[0])
+    assert bench.all_are(rows, Phase.DELETED)
+    assert bench.instructions(m.Release)[0].rows.tolist() == [rows[0]]

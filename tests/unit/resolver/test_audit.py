@@ -1,0 +1,80 @@
+"""Every kind of damage to a ledger that an audit must find, and what it must not mistake for damage."""
+
+import numpy as np
+import pytest
+
+from hoss.wire.account import FLAG_SHRUNK, account_dtype
+from hoss.wire.columns import numbered_uids
+from resolver.core.audit import ShardAccounts, audit
+from resolver.core.values import reservation_dtype
+
+SCHEMA = ["cpu", "memory"]
+NAMES = {0: "alpha", 1: "beta"}
+
+
+@pytest.fixture
+def shard():
+    """Two nodes of 1,000 milli cpu, two pods of 300 on node 0, the first with half of card 0."""
+    accounts = np.zeros(2, account_dtype(2))
+    accounts["amounts"][:, 0, 0] = 1000
+    accounts["amounts"][0, 0, 1] = 600
+    cards = np.full((1, 16), 0xFFFF, np.uint16)
+    cards[0, :2] = 500, 0
+    records = np.zeros(2, reservation_dtype(2))
+    records["requests"][:, 0] = 300
+    records["card_mask"][0], records["card_milli"][0] = 1, 500
+    uids = numbered_uids(b"twelve bytes", 0, 2)
+    return ShardAccounts(0, np.array([0, 1], np.uint32), accounts, np.array([0], np.uint32), cards, uids, records)
+
+
+def findings(*shards):
+    return [(finding.invariant, finding.text) for finding in audit(shards, SCHEMA, NAMES)]
+
+
+def test_a_sound_shard_has_no_findings(shard):
+    assert findings(shard) == []
+
+
+def test_invariant_1_names_node_resource_and_numbers(shard):
+    shard.accounts["amounts"][0, 0, 0] = 599
+    assert findings(shard) == [(1, "node alpha: cpu requested 600 > allocatable 599")]
+
+
+def test_a_node_that_shrank_is_reported_and_no_violation(shard):
+    shard.accounts["amounts"][0, 0, 0] = 599
+    shard.accounts["flags"][0] = FLAG_SHRUNK
+    assert findings(shard) == [(0, "node alpha: cpu requested 600 > allocatable 599 since it shrank")]
+
+
+def test_invariant_1_covers_cards(shard):
+    shard.cards[0, 0] = 1001
+    shard.records["card_milli"][0] = 1001
+    assert findings(shard) == [(1, "node alpha: card 0 has 1001 of 1000 thousandths in use")]
+
+
+def test_invariant_2_finds_a_pod_on_two_shards(shard):
+    other = np.zeros(1, reservation_dtype(2))
+    other["node"] = 1
+    empty = np.zeros(0, account_dtype(2))
+    elsewhere = ShardAccounts(
+        1, np.zeros(0, np.uint32), empty, np.zeros(0, np.uint32), shard.cards[:0], shard.uids[:1], other
+    )
+    assert (2, f"pod {'7477656c-7665-2062-7974-657300000000'} holds more than one reservation") in findings(
+        shard, elsewhere
+    )
+
+
+def test_invariant_6_compares_sums_of_reservations_with_accounts(shard):
+    shard.accounts["amounts"][1, 1] = 9, 7
+    assert findings(shard) == [(6, "node beta: memory requested 7, its reservations add up to 0")]
+
+
+def test_invariant_6_compares_cards_too(shard):
+    shard.cards[0, 1] = 250
+    assert findings(shard) == [(6, "node alpha: card 1 has 250 thousandths in use, its reservations add up to 0")]
+
+
+def test_invariant_6_finds_reservations_on_nodes_that_are_not_there(shard):
+    shard.records["node"][1] = 9
+    assert (6, "reserved on a node that is not there") in findings(shard)
+    assert (6, "node alpha: cpu requested 600, its reservations add up to 300") in findings(shard)

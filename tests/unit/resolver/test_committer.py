@@ -1,0 +1,70 @@
+"""Proposals that wait for a shard go together; what goes wrong reaches whoever asked and nobody else."""
+
+import asyncio
+
+import pytest
+
+from hoss.errors import LedgerUnavailable
+from resolver.committer import Committer
+from resolver.ledger.memory import MemoryLedger
+
+
+class SlowLedger(MemoryLedger):
+    """Answers when told to, and remembers what came together."""
+
+    def __init__(self):
+        super().__init__(1, lambda: 0)
+        self.trips = []
+        self.go = asyncio.Event()
+        self.failure = None
+
+    async def commit(self, shard, proposals):
+        self.trips.append(len(proposals))
+        await self.go.wait()
+        if self.failure:
+            raise self.failure
+        return await super().commit(shard, proposals)
+
+
+@pytest.fixture
+async def slow():
+    ledger = SlowLedger()
+    committer = Committer(ledger, 0)
+    running = asyncio.ensure_future(committer.run())
+    yield ledger, committer
+    running.cancel()
+
+
+async def test_what_arrives_while_scripts_run_goes_in_one_round_trip(slow, make_proposal):
+    ledger, committer = slow
+    answers = []
+    for pod in range(6):
+        answers.append(asyncio.ensure_future(committer.decide(make_proposal([pod], [[0]]))))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert ledger.trips == [1, 1]  # two under way, four waiting
+    ledger.go.set()
+    await asyncio.gather(*answers)
+    assert sum(ledger.trips) == 6
+    assert max(ledger.trips) >= 3
+    assert committer.counters["proposals"] == 6
+
+
+async def test_a_ledger_that_fails_fails_the_waiting_and_serves_the_next(slow, make_proposal):
+    ledger, committer = slow
+    ledger.go.set()
+    ledger.failure = LedgerUnavailable("away")
+    with pytest.raises(LedgerUnavailable, match="away"):
+        await committer.decide(make_proposal([1], [[0]]))
+    ledger.failure = None
+    assert len((await committer.decide(make_proposal([1], [[0]]))).verdicts) == 1
+
+
+async def test_an_asker_that_left_does_not_hold_up_the_others(slow, make_proposal):
+    ledger, committer = slow
+    left = asyncio.ensure_future(committer.decide(make_proposal([1], [[0]])))
+    stays = asyncio.ensure_future(committer.decide(make_proposal([2], [[0]])))
+    await asyncio.sleep(0.01)
+    left.cancel()
+    ledger.go.set()
+    assert len((await stays).verdicts) == 1

@@ -1,0 +1,92 @@
+"""A shard's feed to its followers, on the ledger in memory."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from hoss.errors import LedgerUnavailable
+from resolver.feed import ShardFeed
+from resolver.ledger.memory import MemoryLedger
+
+
+class Flaky(MemoryLedger):
+    """Can be away; counts snapshots."""
+
+    def __init__(self):
+        super().__init__(1, lambda: 0)
+        self.away = False
+        self.snapshots = 0
+
+    async def feed(self, shard, after, wait_ms):
+        if self.away:
+            raise LedgerUnavailable("away")
+        return await super().feed(shard, after, min(wait_ms, 10))
+
+    async def snapshot(self, shard):
+        self.snapshots += 1
+        return await super().snapshot(shard)
+
+
+@pytest.fixture
+async def running(make_node):
+    ledger = Flaky()
+    await ledger.upsert_nodes(0, [make_node("a")])
+    feed = ShardFeed(ledger, 0)
+    task = asyncio.ensure_future(feed.run())
+    yield ledger, feed
+    task.cancel()
+
+
+async def take(follower, count):
+    return [await asyncio.wait_for(anext(follower), 10) for _ in range(count)]
+
+
+async def change(ledger, make_node, times):
+    for _ in range(times):
+        cpu = 1000 + await ledger.seq(0)
+        await ledger.upsert_nodes(0, [make_node("a", cpu=cpu)])
+
+
+async def test_a_follower_begins_with_a_snapshot_and_then_has_every_change(running, make_node):
+    ledger, feed = running
+    async with aclosing(feed.follow(None)) as follower:
+        [snapshot] = await take(follower, 1)
+        await change(ledger, make_node, 5)
+        messages = await take(follower, 5)
+    assert (snapshot.snapshot, snapshot.seq) == (True, 1)
+    assert [(m.previous_seq, m.seq) for m in messages] == [(s, s + 1) for s in range(1, 6)]
+
+
+async def test_a_follower_slower_than_the_ring_misses_nothing(running, make_node):
+    ledger, feed = running
+    async with aclosing(feed.follow(None)) as slow, aclosing(feed.follow(None)) as quick:
+        await take(slow, 1)
+        await take(quick, 1)
+        await change(ledger, make_node, 300)
+        await take(quick, 300)
+        messages = await take(slow, 300)
+    assert [m.seq for m in messages] == list(range(2, 302))
+
+
+async def test_followers_that_begin_together_share_one_snapshot(running, make_node):
+    ledger, feed = running
+    async with aclosing(feed.follow(None)) as one, aclosing(feed.follow(None)) as other:
+        first = await take(one, 1)
+        await change(ledger, make_node, 3)
+        await take(one, 3)
+        assert await take(other, 1) == first
+        assert [m.seq for m in await take(other, 3)] == [2, 3, 4]
+    assert ledger.snapshots == 1
+
+
+async def test_after_the_ledger_was_away_positions_mean_nothing_and_a_snapshot_comes(running, make_node):
+    ledger, feed = running
+    async with aclosing(feed.follow(None)) as follower:
+        await take(follower, 1)
+        ledger.away = True
+        following = asyncio.ensure_future(anext(follower))
+        await asyncio.sleep(0.05)
+        ledger.away = False
+        message = await asyncio.wait_for(following, 10)
+    assert message.snapshot

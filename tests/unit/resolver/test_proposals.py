@@ -1,0 +1,71 @@
+"""What the resolver accepts as a proposal, before anything is written."""
+
+import numpy as np
+import pytest
+
+from hoss.errors import InvalidInput
+from hoss.v1 import resolver_pb2 as pb
+from resolver.proposals import read_proposal
+
+
+def batch(**fields):
+    """A good proposal of one pod, with some columns replaced."""
+    columns = {
+        "worker": "w1",
+        "uids": bytes(16),
+        "slots": bytes(2),
+        "candidates": 1,
+        "nodes": bytes(4),
+        "resources": 6,
+        "requests": np.array([100, 0, 0, 1, 0, 0], "<i8").tobytes(),
+        "priorities": bytes(4),
+        "attempts": bytes(2),
+    }
+    return pb.ProposalBatch(**(columns | fields))
+
+
+def read(message, shards=2):
+    return read_proposal(message, shards=shards, schema=7, allow_unchecked=False)
+
+
+def test_columns_become_arrays_of_rows():
+    message = batch(
+        candidates=2, nodes=np.array([4, 0xFFFFFFFF], "<u4").tobytes(), devices=np.array([1, 500], "<u2").tobytes()
+    )
+    proposal = read(message)
+    assert proposal.nodes.tolist() == [[4, 0xFFFFFFFF]]
+    assert proposal.requests.tolist() == [[100, 0, 0, 1, 0, 0]]
+    assert proposal.devices.tolist() == [[1, 500]]
+
+
+def test_devices_that_nobody_wants_are_none():
+    assert read(batch(devices=bytes(4))).devices is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"slots": b"\0"}, "slots: 1 bytes"),
+        ({"slots": b"\1\0"}, "slots: slot 1"),
+        ({"uids": b"short"}, "uids: 5 bytes"),
+        ({"uids": b""}, "uids: 0 pods"),
+        ({"uids": bytes(16 * 1001)}, "uids: 1001 pods"),
+        ({"nodes": b"\0\0\0\0\1\0\0\0"}, "nodes: 2 rows"),
+        ({"nodes": b"\xff\xff\xff\xff"}, "nodes: a pod has no first"),
+        ({"nodes": np.array([1], "<u4").tobytes()}, "nodes: node 1 is not on shard 0 of 2"),
+        ({"candidates": 0}, "candidates: 0"),
+        ({"requests": np.array([-1, 0, 0, 1, 0, 0], "<i8").tobytes()}, "requests: -1"),
+        ({"requests": np.array([2**53 + 1, 0, 0, 1, 0, 0], "<i8").tobytes()}, "requests: 9007199254740993"),
+        ({"requests": np.array([1, 0, 0, 2, 0, 0], "<i8").tobytes()}, "requests: every pod counts"),
+        ({"resources": 40}, "resources: 40"),
+        ({"shard": 3}, "shard: 3"),
+        ({"worker": ""}, "worker: needs"),
+        ({"attempts": b""}, "attempts: 0 rows"),
+        ({"devices": np.array([1, 1001], "<u2").tobytes()}, "devices: [1, 1001]"),
+        ({"unchecked": True}, "unchecked: "),
+    ],
+)
+def test_a_malformed_batch_is_refused_with_its_field(fields, said):
+    with pytest.raises(InvalidInput) as refused:
+        read(batch(**fields))
+    assert str(refused.value).startswith(said)

@@ -1,0 +1,52 @@
+import pytest
+from pydantic import Field
+
+from hoss.config import Document, parse_document
+from hoss.errors import ConfigError
+
+HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: Example\n"
+
+
+class Item(Document):
+    size: int
+
+
+class Example(Document):
+    items: tuple[Item, ...] = ()
+    name: str = "x"
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        parse_document(text, "Example", Example, where="example.yaml")
+    return str(error.value)
+
+
+def test_a_good_document_is_read():
+    assert parse_document(HEAD + "items: [{size: 3}]\n", "Example", Example, where="x").items[0].size == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HEAD + "nmae: y\n", "example.yaml: nmae: Extra inputs are not permitted"),
+        (HEAD + "items: [{size: big}]\n", "items.0.size: Input should be a valid integer"),
+        (HEAD.replace("v1alpha1", "v1"), "apiVersion: is 'hoss.dev/v1'; this release reads 'hoss.dev/v1alpha1'"),
+        (HEAD.replace("Example", "Other"), "kind: is 'Other'; this release reads 'Example'"),
+        ("a: [", "example.yaml: is no valid YAML"),
+        ("- 1\n", "holds list, not a mapping"),
+    ],
+)
+def test_a_bad_document_is_refused_with_file_field_and_value(text, said):
+    assert said in refusal(text)
+
+
+def test_a_bad_item_is_told_alone_and_not_that_its_list_is_too_short():
+    class Filled(Document):
+        items: tuple[Item, ...] = Field(min_length=1)
+
+    with pytest.raises(ConfigError) as error:
+        parse_document(HEAD + "items: [{size: big}]\n", "Example", Filled, where="example.yaml")
+    assert str(error.value).count(";") == 0
+    with pytest.raises(ConfigError, match="items: Tuple should have at least 1 item"):
+        parse_document(HEAD + "items: []\n", "Example", Filled, where="example.yaml")
