@@ -16,9 +16,11 @@ from scheduler_worker.core.accounts import AccountLayer, heightened, widened
 from scheduler_worker.core.assumptions import Assumption, AssumptionBook
 from scheduler_worker.core.cards import CardLayers, CardMasks
 from scheduler_worker.core.catalogue import Mask, NodeCatalogue
+from scheduler_worker.core.census import PodCensus
 from scheduler_worker.core.changes import ChangeLog, NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
+from scheduler_worker.core.questions import PodGroup
 from scheduler_worker.core.view import NodeView
 
 _FIRST_CAPACITY = 64
@@ -36,16 +38,20 @@ class _State(NamedTuple):
 class NodeInfoCache:
     """Arrays have room for more nodes than there are; indexes below `size` may be in use, `present` says which are."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_pods: bool = False) -> None:
+        self.counts_pods = counts_pods  # whether the census hears of all pods there are
         self.schema = ResourceSchema()
         self.shards = 0  # 0 until the first snapshot
         self.seqs: dict[int, int] = {}  # shard -> the sequence number its nodes stand at
         self.size = 0
         self.catalogue = NodeCatalogue()
+        self.census = PodCensus(self.catalogue)
         self.cards = CardLayers()
         self.accounts = AccountLayer(len(self.schema), self.cards)
         self.assumed: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
         self.requested: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
+        # (2, nodes) cpu and memory: by how much the non-zero requests of bound pods exceed `requested`, where known.
+        self.nonzero_excess: NDArray[np.int64] | None = None
         self.changes = ChangeLog()  # nodes whose room, existence or spec changed
         self.spec_changes = ChangeLog()  # nodes whose existence or spec changed
         self._book = AssumptionBook()
@@ -85,12 +91,15 @@ class NodeInfoCache:
 
     # What this worker does
 
-    def assume(self, nodes: NodeIndexes, demand: Demand) -> CardMasks:
+    def assume(self, nodes: NodeIndexes, demand: Demand, group: PodGroup | None = None) -> CardMasks:
         """Count one pod with this demand on each of `nodes` (repetitions allowed), from now on: the Reserve step.
 
+        With a group it counts in the census too; the assumption that is tracked later then names the group.
         Returns the cards each pod is reckoned to get. `track` or `forget_unanswered` follows.
         """
         request = demand.request
+        if group is not None:
+            self.census.add(group, nodes)
         if len(nodes) == 1:
             node = int(nodes[0])
             self.assumed[:, node] += request
@@ -130,16 +139,25 @@ class NodeInfoCache:
         return pods
 
     def forget_unanswered(self) -> None:
-        """Give back everything the ledger has not said yes to, tracked or not."""
+        """Give back everything the ledger has not said yes to, tracked or not.
+
+        What is not tracked leaves the census by `forget_group`.
+        """
         for assumption in self._book.take_open():
+            self._uncount(assumption, np.flatnonzero(assumption.live))
             assumption.live[:] = False
         self.assumed[:] = 0
         self.cards.assumed[:] = 0
         for assumption in self._book:
-            self._add(assumption, np.flatnonzero(assumption.live), sign=1)
+            self._add_amounts(assumption, np.flatnonzero(assumption.live), sign=1)
         self.requested = self.accounts.committed + self.assumed
         self.cards.combine(np.arange(self.size))
         self.changes.everything()
+
+    def forget_group(self, group: PodGroup | None, nodes: NodeIndexes) -> None:
+        """Pods of the group that were assumed on `nodes` and never tracked leave the census."""
+        if group is not None:
+            self.census.remove(group, nodes)
 
     # What placing reads
 
@@ -162,7 +180,7 @@ class NodeInfoCache:
             return NodeView(
                 allocatable=accounts.allocatable[:, : self.size],
                 requested=requested,
-                nonzero_requested=requested[:2],
+                nonzero_requested=self._nonzero(requested, slice(self.size)),
                 divisors=accounts.divisors[:, : self.size],
                 mean_factors=accounts.mean_factors[: self.size],
                 exact_in_doubles=accounts.exact_in_doubles,
@@ -172,7 +190,7 @@ class NodeInfoCache:
         return NodeView(
             allocatable=accounts.allocatable.take(nodes, axis=1),
             requested=requested,
-            nonzero_requested=requested[:2],
+            nonzero_requested=self._nonzero(requested, nodes),
             divisors=accounts.divisors.take(nodes, axis=1),
             mean_factors=accounts.mean_factors.take(nodes),
             exact_in_doubles=accounts.exact_in_doubles,
@@ -184,6 +202,7 @@ class NodeInfoCache:
         view = self.view(nodes, cards=cards)
         for row in demand.rows:
             view.requested[row] += demand.request[row] * ahead
+        view.nonzero_requested = self._nonzero(view.requested, nodes)
         view.ahead = ahead
         return view
 
@@ -209,6 +228,11 @@ class NodeInfoCache:
             self.requested = widened(self.requested, larger - capacity)
             self.cards.grow(larger)
             self.catalogue.grow(larger)
+            self.census.grow(larger)
+
+    def _nonzero(self, requested: NDArray[np.int64], at: NodeIndexes | slice) -> NDArray[np.int64]:
+        excess = self.nonzero_excess
+        return requested[:2] if excess is None else requested[:2] + excess[:, at]
 
     def _state(self, nodes: NodeIndexes) -> _State:
         return _State(
@@ -253,10 +277,17 @@ class NodeInfoCache:
             self._recombine(assumption.nodes[rows])
 
     def _give_up(self, assumption: Assumption, rows: NDArray[np.intp]) -> None:
-        self._add(assumption, rows, sign=-1)
+        self._add_amounts(assumption, rows, sign=-1)
+        self._uncount(assumption, rows)
         assumption.live[rows] = False  # an answer that comes later must not give it back again
 
-    def _add(self, assumption: Assumption, rows: NDArray[np.intp], *, sign: int) -> None:
+    def _uncount(self, assumption: Assumption, rows: NDArray[np.intp]) -> None:
+        slots = assumption.slots[rows]
+        for slot, group in enumerate(assumption.groups):
+            if group is not None:
+                self.census.remove(group, assumption.nodes[rows[slots == slot]])
+
+    def _add_amounts(self, assumption: Assumption, rows: NDArray[np.intp], *, sign: int) -> None:
         nodes, slots = assumption.nodes[rows], assumption.slots[rows]
         for resource in np.flatnonzero(assumption.requests.any(axis=0)):
             np.add.at(self.assumed[resource], nodes, sign * assumption.requests[slots, resource])

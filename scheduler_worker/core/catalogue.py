@@ -11,18 +11,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.node import NodeSpec
+from hoss.model.pod import Pairs
 from hoss.model.selectors import NodeSelectorTerm, Requirement
 from hoss.model.taints import Taint
 from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.images import ImageIndex
 
 Mask = NDArray[np.bool_]  # (n,)
 _ABSENT = -1  # indexes the last entry of a table: what holds for nodes without the label
 
 
 @dataclass(slots=True)
-class _LabelColumn:
-    codes: NDArray[np.int32]  # (capacity,): number of the node's value, _ABSENT without the label
+class LabelColumn:
+    """One label of all nodes. Its values are the domains of the topology key of that name."""
+
+    codes: NDArray[np.int32]  # (capacity,): number of the node's value, -1 without the label
     numbers: dict[str, int] = field(default_factory=dict)  # value -> its number
+    version: int = 0  # grows whenever a node's value changes
+
+    def put(self, index: int, value: str) -> None:
+        """The node's label has this value."""
+        code = self.numbers.setdefault(value, len(self.numbers))
+        if self.codes[index] != code:
+            self.codes[index] = code
+            self.version += 1
+
+    def clear(self, index: int) -> None:
+        """The node is without the label."""
+        self.codes[index] = _ABSENT
+        self.version += 1
 
     def table(self, requirement: Requirement) -> Mask:
         """What the requirement says of each value, and last of a node without the label."""
@@ -47,8 +64,10 @@ class NodeCatalogue:
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_set_numbers: dict[tuple[Taint, ...], int] = {(): 0}
         self._taint_sets_of: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._columns: dict[str, _LabelColumn] = {}
+        self._columns: dict[str, LabelColumn] = {}
         self._index_of: dict[str, int] = {}
+        self.images = ImageIndex()
+        self.nodes = 0  # how many are known
 
     def grow(self, capacity: int) -> None:
         """Make room for indexes below `capacity`."""
@@ -60,20 +79,23 @@ class NodeCatalogue:
         self._taint_sets_of = _grown(self._taint_sets_of, capacity, fill=0)
         for column in self._columns.values():
             column.codes = _grown(column.codes, capacity, fill=_ABSENT)
+            column.version += 1
 
     def put(self, index: int, spec: NodeSpec) -> None:
         """The node at `index` is `spec` from now on."""
-        self.remove(index)
+        old = self.specs[index]
+        if old is not None and old.name != spec.name:
+            self.remove(index)
+            old = None
         self.specs[index] = spec
+        self.nodes += not self.known[index]
         self.known[index] = True
         self.unschedulable[index] = spec.unschedulable
         self._index_of[spec.name] = index
-        for key, value in spec.labels:
-            column = self._columns.get(key)
-            if column is None:
-                column = _LabelColumn(np.full(len(self.specs), _ABSENT, np.int32))
-                self._columns[key] = column
-            column.codes[index] = column.numbers.setdefault(value, len(column.numbers))
+        if old is None or old.labels != spec.labels:
+            self._relabel(index, () if old is None else old.labels, spec.labels)
+        if old is None or old.images != spec.images:
+            self.images.replace(index, () if old is None else old.images, spec.images)
         number = self._taint_set_numbers.setdefault(spec.taints, len(self.taint_sets))
         if number == len(self.taint_sets):
             self.taint_sets.append(spec.taints)
@@ -86,10 +108,11 @@ class NodeCatalogue:
             return
         self.specs[index] = None
         self.known[index] = False
+        self.nodes -= 1
         if self._index_of.get(old.name) == index:
             del self._index_of[old.name]
-        for key, _ in old.labels:
-            self._columns[key].codes[index] = _ABSENT
+        self._relabel(index, old.labels, ())
+        self.images.replace(index, old.images, ())
 
     def remove_all(self, nodes: NodeIndexes) -> None:
         """Nothing is known of these indexes any more."""
@@ -128,10 +151,25 @@ class NodeCatalogue:
             mask &= named if requirement.operator == "In" else ~named
         return mask
 
+    def column(self, key: str) -> LabelColumn:
+        """The label's values on all nodes."""
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = LabelColumn(np.full(len(self.specs), _ABSENT, np.int32))
+        return column
+
     def by_taints(self, table: NDArray[np.int64], at: NodeIndexes) -> NDArray[np.int64]:
         """Per node the entry of `table` for its taints; `table` has one entry for each of `taint_sets`."""
         values: NDArray[np.int64] = table[self._taint_sets_of[at]]
         return values
+
+    def _relabel(self, index: int, old: Pairs, new: Pairs) -> None:
+        kept = dict(new)
+        for key, _ in old:
+            if key not in kept:
+                self._columns[key].clear(index)
+        for key, value in new:
+            self.column(key).put(index, value)
 
     def _meets(self, requirement: Requirement, at: NodeIndexes) -> Mask:
         column = self._columns.get(requirement.key)

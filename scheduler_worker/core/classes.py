@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.resources import PODS, ResourceSchema
+from scheduler_worker.core.census import PodCensus
+from scheduler_worker.core.images import ImageIndex
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +33,18 @@ class Demand:
         return self.spec.devices
 
     @property
+    def about_pods(self) -> bool:
+        """Whether it depends on which pods are where. Only then do namespace and labels matter and are kept."""
+        return self.spec.namespace != ""
+
+    @property
     def foreseeable(self) -> bool:
-        """Whether room for one pod tells how many more of them fit: not so for shares of several cards at once."""
+        """Whether room for one pod tells how many more of them fit.
+
+        Not so for shares of several cards at once, nor where each pod changes what the next one may do elsewhere.
+        """
+        if self.about_pods:
+            return False
         return self.devices is None or self.devices.count == 1 or self.devices.milli == WHOLE_CARD_MILLI
 
 
@@ -40,29 +53,74 @@ class PodClass:
     """A class as the dispatcher numbers them."""
 
     demand: Demand
-    priority: int
+    spec: PodSpec
+    basis: tuple[int, ...]  # what the demand was compiled against, see DemandTable
+
+    @property
+    def priority(self) -> int:
+        """Higher goes first."""
+        return self.spec.priority
 
 
 @dataclass(slots=True)
 class DemandTable:
-    """Compiles specs against the schema; equal ones give the same object as long as anyone holds it."""
+    """Compiles specs against what there is; equal ones give the same object as long as anyone holds it.
+
+    Without a census nobody counts which pods are where, and rules about other pods are left out.
+    """
 
     schema: ResourceSchema
+    images: ImageIndex = field(default_factory=ImageIndex)
+    census: PodCensus | None = None
     _demands: WeakValueDictionary[PodSpec, Demand] = field(default_factory=WeakValueDictionary)
 
     def compile(self, spec: PodSpec) -> PodClass:
         """The class of a spec."""
-        # Today's plugins look at neither of these; NodePorts and InterPodAffinity will.
-        deciding = replace(spec, namespace="", labels=(), priority=0, host_ports=())
+        deciding = self._deciding(spec)
         demand = self._demands.get(deciding)
         if demand is None or len(demand.request) != len(self.schema):
             demand = compile_demand(deciding, self.schema)
             self._demands[deciding] = demand
-        return PodClass(demand, spec.priority)
+        return PodClass(demand, spec, self._basis())
 
-    def current(self, demand: Demand) -> Demand:
-        """The demand itself, or the same compiled anew where the schema has grown since."""
-        return demand if len(demand.request) == len(self.schema) else self.compile(demand.spec).demand
+    def current(self, pod_class: PodClass) -> PodClass:
+        """The class itself, or the same compiled anew where what matters of a spec has changed since."""
+        return pod_class if pod_class.basis == self._basis() else self.compile(pod_class.spec)
+
+    def _basis(self) -> tuple[int, ...]:
+        # New resources get rows; images that appear on a node begin to count; so do labels that a new rule asks for.
+        return (len(self.schema), self.images.version, -1 if self.census is None else self.census.bearings_version)
+
+    def _deciding(self, spec: PodSpec) -> PodSpec:
+        """The spec without what no plugin looks at here and now: the less remains, the more classes share a ranking."""
+        images = tuple(image for image in spec.images if image in self.images)
+        plain: dict[str, Any] = {
+            "priority": 0,
+            "may_preempt": True,
+            "images": images,
+            "image_containers": spec.image_containers if images else 0,
+        }
+        if self.census is None:
+            plain |= {"scheduling_gates": ()}
+        if self.census is None or not _about_pods(spec, self.census):
+            plain |= _NOTHING_ABOUT_PODS
+        return replace(spec, **plain)
+
+
+_NOTHING_ABOUT_PODS: dict[str, Any] = {
+    "namespace": "",
+    "labels": (),
+    "host_ports": (),
+    "pod_affinity": None,
+    "spread": (),
+    "default_spread": None,
+}
+
+
+def _about_pods(spec: PodSpec, census: PodCensus) -> bool:
+    if spec.host_ports or spec.pod_affinity is not None or spec.spread or spec.default_spread is not None:
+        return True
+    return bool(census.bearings_about(spec.namespace, spec.labels))
 
 
 def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
@@ -82,7 +140,9 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
         request=request,
         rows=rows,
         names=tuple(schema.names[row] for row in rows),
-        nonzero=np.array([[spec.nonzero_cpu_milli], [spec.nonzero_memory_bytes]], np.int64),
+        nonzero=np.array(spec.pending_nonzero or (spec.nonzero_cpu_milli, spec.nonzero_memory_bytes), np.int64)[
+            :, None
+        ],
         unknown=tuple(sorted(unknown)),
         static_key=(
             spec.node_name,
@@ -90,5 +150,8 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
             spec.required_node_affinity,
             spec.preferred_node_affinity,
             spec.tolerations,
+            spec.images,
+            spec.image_containers,
+            spec.scheduling_gates,
         ),
     )

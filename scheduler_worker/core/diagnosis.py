@@ -1,39 +1,93 @@
 """Why a class fits nowhere, in kube-scheduler's words."""
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.framework import DynamicFilter, Filter, FilterStanding, Profile, Refusals, StaticFilter
+from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import StaticFit
 
 _NOT_NAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
 
-def fit_error(demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache) -> str:
-    """`0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`
+class Verdict(NamedTuple):
+    """What one plugin says against n nodes that no plugin before it refuses."""
 
-    Each node speaks through the first plugin that refuses it, with all reasons of that plugin.
+    plugin: str  # empty: the restriction to named nodes
+    refused: Mask  # (n,)
+    refusals: Refusals
+
+
+class Judged(Protocol):
+    """A class and what is known of it: a ranking, as of its last refresh."""
+
+    @property
+    def demand(self) -> Demand: ...
+    @property
+    def static(self) -> StaticFit: ...
+    @property
+    def standings(self) -> PodStandings: ...
+
+
+def verdicts(of: Judged, profile: Profile, cache: NodeInfoCache, at: NodeIndexes) -> Iterator[Verdict]:
+    """Of each filter about the nodes `at`, in order. A node speaks through the first plugin that refuses it.
+
+    Not for classes that are rejected before nodes are looked at.
     """
+    left = np.ones(len(at), np.bool_)
+    for plugin, refusals in _refusals(of, profile, cache, at):
+        said = np.logical_or.reduce([mask for _, mask in refusals.reasons])
+        refused = left & said
+        if refused.any():
+            yield Verdict(plugin, refused, refusals)
+            left &= ~refused
+
+
+def fit_error(of: Judged, profile: Profile, cache: NodeInfoCache) -> str:
+    """`0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`"""
     nodes = np.flatnonzero(cache.present)
     head = f"0/{len(nodes)} nodes are available"
-    if static.rejection is not None:
-        return f"{head}: {static.rejection.reason}."
+    if of.static.rejection is not None:
+        return f"{head}: {of.static.rejection.reason}."
     counts: Counter[str] = Counter()
-    left = np.ones(len(nodes), np.bool_)
-    for static_filter, refused in static.first_refusals(nodes):
-        counts[_NOT_NAMED if static_filter is None else static_filter.reason] += int((refused & left).sum())
-        left &= ~refused
-    view = cache.view(nodes, cards=demand.devices is not None)
-    for dynamic_filter in profile.dynamic_filters:
-        refusals = dynamic_filter.refusals(demand, view)
-        if refusals is None:
-            continue
-        for reason, refused in refusals.reasons:
-            counts[reason] += int((refused & left).sum())
-        for _, refused in refusals.reasons:
-            left &= ~refused
+    for verdict in verdicts(of, profile, cache, nodes):
+        for reason, refused in verdict.refusals.reasons:
+            counts[reason] += int((refused & verdict.refused).sum())
     entries = sorted(f"{count} {reason}" for reason, count in counts.items() if count)
     return f"{head}: {', '.join(entries)}." if entries else f"{head}."
+
+
+def _refusals(of: Judged, profile: Profile, cache: NodeInfoCache, at: NodeIndexes) -> Iterator[tuple[str, Refusals]]:
+    by_specs = of.static.first_refusals(at)
+    by_pods: dict[Filter, FilterStanding] = dict(of.standings.filters)
+    view = None
+    if by_specs and by_specs[0][0] is None:
+        yield "", _unresolvable(_NOT_NAMED, by_specs[0][1])
+    for plugin in profile.filters:
+        if isinstance(plugin, StaticFilter):
+            for static_filter, refused in by_specs:
+                if static_filter is plugin:
+                    yield plugin.name, _unresolvable(plugin.reason, refused)
+        if isinstance(plugin, DynamicFilter):
+            view = view or cache.view(at, cards=profile.wants_cards(of.demand))
+            refusals = plugin.refusals(of.demand, view)
+            if refusals is not None:
+                yield plugin.name, refusals
+        if plugin in by_pods:
+            yield plugin.name, _taken(by_pods[plugin].refusals(), at)
+
+
+def _unresolvable(reason: str, refused: Mask) -> Refusals:
+    return Refusals(reasons=((reason, refused),), unresolvable=refused)
+
+
+def _taken(refusals: Refusals, at: NodeIndexes) -> Refusals:
+    reasons = tuple((reason, mask[at]) for reason, mask in refusals.reasons)
+    return Refusals(reasons, refusals.unresolvable[at])

@@ -1,9 +1,11 @@
 """The scheduling framework: kube-scheduler's extension points over columns of nodes instead of one node at a time.
 
-Filters and scores come in two sorts. *Static* ones depend on the pod's class and the nodes' specs alone: they are computed
+Filters and scores come in three sorts. *Static* ones depend on the pod's class and the nodes' specs alone: they are computed
 once per class and repaired for nodes whose spec changed. *Dynamic* ones depend on what is requested: they are computed
-again for nodes that changed. A profile lists plugins by name; a plugin serves every extension point whose methods
-it has. Reserve is the cache's `assume`, for all plugins at once.
+again for nodes that changed. *Pod* ones depend on which pods are where, also on other nodes: for each class they keep a
+*standing*, the state that kube-scheduler's PreFilter and PreScore would compute anew for each pod. A profile lists
+plugins by name; a plugin serves every extension point whose methods it has. Reserve is the cache's `assume`, for all
+plugins at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from hoss.errors import ConfigError, InvalidInput
 from hoss.model.pod import PodSpec
+from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask, NodeCatalogue
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
@@ -47,6 +50,17 @@ class Refusals:
 
     reasons: tuple[tuple[str, Mask], ...]  # in the order they are reported
     unresolvable: Mask  # (n,): refused, and evicting pods would not help
+
+
+@runtime_checkable
+class PreEnqueue(Protocol):
+    """Decides whether a pod is ready to be scheduled at all."""
+
+    name: str
+
+    def pre_enqueue(self, spec: PodSpec) -> Rejection | None:
+        """Why it is not; None: it is."""
+        ...
 
 
 @runtime_checkable
@@ -89,7 +103,11 @@ class DynamicFilter(Protocol):
 
 @runtime_checkable
 class StaticScore(Protocol):
-    """Scores by specs; normalised over the feasible nodes."""
+    """Scores by specs; normalised over the feasible nodes.
+
+    A plugin with a true attribute `of_all_nodes` scores each node by the specs of others too: it is asked again for all
+    nodes when one changed.
+    """
 
     name: str
 
@@ -113,6 +131,54 @@ class DynamicScore(Protocol):
         ...
 
 
+class FilterStanding(Protocol):
+    """What a pod filter says of all nodes below the cache's size, for one class."""
+
+    passed: Mask  # (size,), as of the last `refresh`
+
+    def refresh(self) -> bool:
+        """Take in what happened since; whether `passed` may have changed."""
+        ...
+
+    def refusals(self) -> Refusals:
+        """The same with reasons. A node that several reasons apply to is refused for the first of them."""
+        ...
+
+
+@runtime_checkable
+class PodFilter(Protocol):
+    """Refuses by the pods on a node and in its domains."""
+
+    name: str
+
+    def filter_standing(self, spec: PodSpec, cache: NodeInfoCache) -> FilterStanding | None:
+        """The standing of a class; None: nothing to say on it, ever (Skip)."""
+        ...
+
+
+class ScoreStanding(Protocol):
+    """What a pod score says of all nodes below the cache's size, for one class."""
+
+    def refresh(self) -> bool:
+        """Take in what happened since; whether scores may have changed although the same nodes are feasible."""
+        ...
+
+    def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
+        """0 to MAX_SCORE for feasible nodes, normalised over them, anything for others: (size,). None: nothing to say."""
+        ...
+
+
+@runtime_checkable
+class PodScore(Protocol):
+    """Scores by the pods on a node and in its domains."""
+
+    name: str
+
+    def score_standing(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreStanding | None:
+        """The standing of a class; None: nothing to say on it, ever (Skip)."""
+        ...
+
+
 @runtime_checkable
 class Observer(Protocol):
     """Sees what work comes in, besides what else it does."""
@@ -125,7 +191,8 @@ class Observer(Protocol):
         ...
 
 
-Plugin = PreFilter | StaticFilter | DynamicFilter | StaticScore | DynamicScore
+Filter = StaticFilter | DynamicFilter | PodFilter
+Plugin = PreEnqueue | PreFilter | Filter | StaticScore | DynamicScore | PodScore | Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +206,7 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Plugins by extension point, each in the order in which a node's first refusal is looked for."""
+    """Plugins by extension point, each in the order given."""
 
     pre_filters: tuple[PreFilter, ...]
     static_filters: tuple[StaticFilter, ...]
@@ -148,6 +215,10 @@ class Profile:
     dynamic_scores: tuple[tuple[DynamicScore, int], ...]
     observers: tuple[Observer, ...] = ()
     reads_cards: bool = False  # views hold cards for every pod, not only for those that ask for some
+    pre_enqueues: tuple[PreEnqueue, ...] = ()
+    pod_filters: tuple[PodFilter, ...] = ()
+    pod_scores: tuple[tuple[PodScore, int], ...] = ()
+    filters: tuple[Filter, ...] = ()  # of all sorts, in the order in which a node's first refusal is looked for
     by_chance: bool = False  # each pod draws anew among the best nodes; else a worker's order of them is fixed
 
     @property
@@ -220,5 +291,9 @@ class Registry:
             dynamic_scores=tuple((p, w) for p, w in made if w and isinstance(p, DynamicScore)),
             observers=tuple(p for p, _ in made if isinstance(p, Observer)),
             reads_cards=any(w and getattr(p, "reads_cards", False) for p, w in made),
+            pre_enqueues=tuple(p for p, _ in made if isinstance(p, PreEnqueue)),
+            pod_filters=tuple(p for p, _ in made if isinstance(p, PodFilter)),
+            pod_scores=tuple((p, w) for p, w in made if w and isinstance(p, PodScore)),
+            filters=tuple(p for p, _ in made if isinstance(p, (StaticFilter, DynamicFilter, PodFilter))),
             by_chance=by_chance,
         )

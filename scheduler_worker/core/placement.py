@@ -12,6 +12,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.cards import CardMasks
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.guard import PluginFailed
+from scheduler_worker.core.questions import PodGroup
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ties import INFEASIBLE, Keys, TieOrder, levels_of, slack
 
@@ -39,9 +40,10 @@ class RunPlacer:
         self._ties = ties
         self._alternates = alternates
 
-    def place(self, ranking: Ranking, count: int) -> Placed:
+    def place(self, ranking: Ranking, count: int, group: PodGroup | None = None) -> Placed:
         """Place up to `count` pods and assume them. Fewer come back when nothing fits any more, or a plugin failed.
 
+        With a `group` the census counts them.
         Raises PluginFailed only if it places none.
         """
         parts: list[Placed] = []
@@ -57,7 +59,7 @@ class RunPlacer:
                 break  # what is assumed must come back; who asks for the others meets the failure again
             if not len(nodes):
                 break
-            masks = self._cache.assume(nodes, ranking.demand)
+            masks = self._cache.assume(nodes, ranking.demand, group)
             parts.append(Placed(nodes, self._assign(nodes, spare), masks))
             left -= len(nodes)
         if len(parts) == 1:

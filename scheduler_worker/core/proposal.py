@@ -7,8 +7,11 @@ from numpy.typing import NDArray
 
 from hoss.wire.columns import NONE_U32
 from scheduler_worker.core.assumptions import Assumption
+from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.placement import Placed
+from scheduler_worker.core.questions import group_of
 from scheduler_worker.core.work import Run, Work
 
 
@@ -40,17 +43,30 @@ class Draft:
         self._placed.append((run, placed))
         self.pods += len(placed.nodes)
 
+    @property
+    def placements(self) -> list[tuple[PodClass, NodeIndexes]]:
+        """Of each run its class and the nodes chosen."""
+        return [(run.pod_class, placed.nodes) for run, placed in self._placed]
+
     def clear(self) -> None:
         """Nothing of it is proposed."""
         self._placed.clear()
         self.pods = 0
 
     def close(
-        self, first_id: int, seqs: dict[int, int], shards: int, resources: int, expires_at: float
+        self,
+        first_id: int,
+        seqs: dict[int, int],
+        shards: int,
+        resources: int,
+        expires_at: float,
+        *,
+        counted: bool = False,
     ) -> list[Proposal]:
         """The proposals, numbered from `first_id` on, one for each shard that was chosen. Empties the draft.
 
-        `seqs` is where the cache stands per shard, `resources` the length of the schema.
+        `seqs` is where the cache stands per shard, `resources` the length of the schema; `counted` whether the pods stand
+        in the census.
         """
         work = self.work
         if work is None:
@@ -62,6 +78,7 @@ class Draft:
         masks = np.concatenate([placed.card_masks for _, placed in self._placed])
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
+        groups = tuple(group_of(run.pod_class.spec) for run in runs) if counted else ()
         self.clear()
         shared = _shared_columns(runs, resources)
         proposals: list[Proposal] = []
@@ -82,7 +99,13 @@ class Draft:
                 devices=shared.devices if shared.devices.any() else None,
             )
             assumption = Assumption(
-                nodes[at], slots[at], shared.requests, masks[at], shared.devices[:, 1], expires_at=expires_at
+                nodes[at],
+                slots[at],
+                shared.requests,
+                masks[at],
+                shared.devices[:, 1],
+                expires_at=expires_at,
+                groups=groups,
             )
             proposals.append(Proposal(columns, work, runs, rows[at], assumption))
         return proposals

@@ -10,6 +10,7 @@ from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import RawScore, StaticFit
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, Keys, TieOrder
 from scheduler_worker.core.view import NodeView
@@ -27,6 +28,7 @@ class Ranking:
     ) -> None:
         self.demand = demand
         self.static = static
+        self.standings = PodStandings(demand, profile, cache)
         self.keys: Keys = np.zeros(0, np.int64)  # (nodes,)
         self.highest: list[int] = []  # per varying static score: the largest raw score among feasible nodes
         self.levels_hint = 2  # how many pods of a run a chosen node took lately

@@ -22,7 +22,9 @@ from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
 from scheduler_worker.core.placement import RunPlacer
+from scheduler_worker.core.pod_ranking import PodRanking
 from scheduler_worker.core.proposal import Draft, Proposal
+from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
@@ -55,7 +57,8 @@ class Scheduler:
         self._ties = TieOrder(rng)
         self._statics = StaticFits(profile, cache)
         self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
-        self._demands = DemandTable(cache.schema)
+        census = cache.census if cache.counts_pods else None
+        self._demands = DemandTable(cache.schema, cache.catalogue.images, census)
         self._classes: dict[int, PodClass] = {}
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
         self._runs: deque[Run] = deque()
@@ -119,14 +122,14 @@ class Scheduler:
         count = 0
         try:
             ranking = self._ranking(run.pod_class.demand)
-            placed = self._placer.place(ranking, len(run.rows))
+            placed = self._placer.place(ranking, len(run.rows), self._group(run.pod_class))
             count = len(placed.nodes)
             if count:
                 self._draft.add(run, placed)
             if count == len(run.rows):
                 return count
             ranking.refresh()
-            reason = ranking.fit_error(lambda: fit_error(ranking.demand, ranking.static, self._profile, self.cache))
+            reason = ranking.fit_error(lambda: fit_error(ranking, self._profile, self.cache))
         except PluginFailed as failure:
             self._failures.setdefault(str(failure), failure)
             reason = str(failure)
@@ -142,6 +145,7 @@ class Scheduler:
             max(cache.shards, 1),
             len(cache.schema),
             now + self.limits.assumption_seconds,
+            counted=cache.counts_pods,
         )
         self._next_id += len(proposals)
         for proposal in proposals:
@@ -207,6 +211,8 @@ class Scheduler:
     def drop_everything(self) -> None:
         """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
         self._runs.clear()
+        for pod_class, nodes in self._draft.placements:
+            self.cache.forget_group(self._group(pod_class), nodes)
         self._draft.clear()
         self._proposals.clear()
         self._answered.clear()
@@ -234,15 +240,20 @@ class Scheduler:
             self._answered[work] = None
 
     def _current(self, run: Run) -> Run:
-        demand = self._demands.current(run.pod_class.demand)
-        return run if demand is run.pod_class.demand else replace(run, pod_class=replace(run.pod_class, demand=demand))
+        pod_class = self._demands.current(run.pod_class)
+        return run if pod_class is run.pod_class else replace(run, pod_class=pod_class)
+
+    def _group(self, pod_class: PodClass) -> PodGroup | None:
+        """What the census counts pods of the class as; None where it counts none."""
+        return group_of(pod_class.spec) if self.cache.counts_pods else None
 
     def _ranking(self, demand: Demand) -> Ranking:
         ranking = self._rankings.get(demand)
         if ranking is not None:
             self._rankings.move_to_end(demand)
             return ranking
-        ranking = Ranking(demand, self._statics.of(demand), self._profile, self.cache, self._ties)
+        kind = PodRanking if demand.about_pods else Ranking
+        ranking = kind(demand, self._statics.of(demand), self._profile, self.cache, self._ties)
         self._rankings[demand] = ranking
         while len(self._rankings) * self.cache.size * 8 > self.limits.ranking_bytes and len(self._rankings) > 1:
             self._rankings.popitem(last=False)
@@ -257,7 +268,8 @@ class Scheduler:
         slots = assumption.slots[rows]
         for slot, seq in sorted(set(zip(slots.tolist(), seqs[rows].tolist(), strict=True))):
             of_commit = nodes[rows[(slots == slot) & (seqs[rows] == seq)]].astype(np.intp)
-            masks = self.cache.assume(of_commit, proposal.runs[slot].pod_class.demand)
+            pod_class = proposal.runs[slot].pod_class
+            masks = self.cache.assume(of_commit, pod_class.demand, self._group(pod_class))
             part = Assumption(
                 nodes=of_commit,
                 slots=np.full(len(of_commit), slot),
@@ -265,6 +277,7 @@ class Scheduler:
                 card_masks=masks,
                 card_millis=assumption.card_millis,
                 expires_at=assumption.expires_at,
+                groups=assumption.groups,
             )
             self.cache.track(part)
             self.cache.confirm(part, proposal.columns.shard, seq)

@@ -36,9 +36,10 @@ class StaticFit:
         self.mask: Mask = np.zeros(0, np.bool_)
         self.constant = 0  # weighted sum of the scores that are the same wherever the pod may go
         self.varying: list[RawScore] = []  # the others: their normalisation depends on which nodes have room
-        self._raws: list[RawScore] = []
+        self.raws: list[RawScore] = []  # of all static scores that have something to say
+        gates = (plugin.pre_enqueue(spec) for plugin in profile.pre_enqueues)
         found = [pre.pre_filter(spec) for pre in profile.pre_filters]
-        self.rejection = next((r for r in found if isinstance(r, Rejection)), None)
+        self.rejection = next((r for r in (*gates, *found) if isinstance(r, Rejection)), None)
         restrictions = [r for r in found if isinstance(r, frozenset)]
         self.only_named = frozenset.intersection(*restrictions) if restrictions else None
 
@@ -70,12 +71,16 @@ class StaticFit:
 
     def _evaluate_all(self, at: NodeIndexes) -> None:
         self.mask = self._admitted(at)
-        self._raws = [RawScore(p, w, raw) for p, w, raw in self._raw_scores(at)]
+        self.raws = [RawScore(p, w, raw) for p, w, raw in self._raw_scores(at)]
 
     def _evaluate_some(self, at: NodeIndexes) -> None:
         self.mask[at] = self._admitted(at)
-        for stored, (_, _, raw) in zip(self._raws, self._raw_scores(at), strict=True):
-            stored.raw[at] = raw
+        for stored, (plugin, _, raw) in zip(self.raws, self._raw_scores(at), strict=True):
+            if getattr(plugin, "of_all_nodes", False):
+                whole = plugin.raw_score(self._spec, self._cache.catalogue, np.arange(self._cache.size))
+                stored.raw = stored.raw if whole is None else whole
+            else:
+                stored.raw[at] = raw
 
     def _admitted(self, at: NodeIndexes) -> Mask:
         mask = self._cache.present[at] if self.rejection is None else np.zeros(len(at), np.bool_)
@@ -89,7 +94,7 @@ class StaticFit:
 
     def _sort_scores(self) -> None:
         self.constant, self.varying = 0, []
-        for score in self._raws:
+        for score in self.raws:
             raw = score.raw[self.mask]
             if len(raw) and raw.min() != raw.max():
                 self.varying.append(score)

@@ -10,23 +10,33 @@ from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
 from scheduler_worker.core.plugins.device_cards import DeviceCards
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.image_locality import ImageLocality
+from scheduler_worker.core.plugins.inter_pod_affinity import InterPodAffinity
 from scheduler_worker.core.plugins.node_affinity import NodeAffinity
 from scheduler_worker.core.plugins.node_name import NodeName
+from scheduler_worker.core.plugins.node_ports import NodePorts
 from scheduler_worker.core.plugins.node_unschedulable import NodeUnschedulable
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
+from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
 from scheduler_worker.core.plugins.scoring_strategies import LEAST_ALLOCATED
 from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+from scheduler_worker.core.plugins.topology_spread import PodTopologySpread
 
 REGISTRY = Registry(
     {
         plugin.name: plugin
         for plugin in (
+            SchedulingGates,
             NodeUnschedulable,
             NodeName,
             TaintToleration,
             NodeAffinity,
+            NodePorts,
             ResourcesFit,
+            PodTopologySpread,
+            InterPodAffinity,
             BalancedAllocation,
+            ImageLocality,
             DeviceCards,
             GpuBestFit,
             GpuFragmentation,
@@ -37,12 +47,17 @@ REGISTRY = Registry(
 
 # kube-scheduler's default order and weights; cards, which it does not know, come last.
 DEFAULT_PLUGINS = (
+    Weighted(SchedulingGates.name),
     Weighted(NodeUnschedulable.name),
     Weighted(NodeName.name),
     Weighted(TaintToleration.name, 3),
     Weighted(NodeAffinity.name, 2),
+    Weighted(NodePorts.name),
     Weighted(ResourcesFit.name, 1),
+    Weighted(PodTopologySpread.name, 2),
+    Weighted(InterPodAffinity.name, 2),
     Weighted(BalancedAllocation.name, 1),
+    Weighted(ImageLocality.name, 1),
     Weighted(DeviceCards.name),
 )
 

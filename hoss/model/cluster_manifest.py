@@ -1,0 +1,158 @@
+"""Objects of a cluster as the API server stores them, to the model: what a scheduler would see of it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar
+
+from hoss.errors import InvalidInput
+from hoss.model.cluster import (
+    BoundPod,
+    Cluster,
+    Controller,
+    DisruptionBudget,
+    OwnerReference,
+    Service,
+    default_spread_selector,
+)
+from hoss.model.fields import Object, boolean, integer, mapping, mappings, text
+from hoss.model.names import read_labels
+from hoss.model.node_manifest import read_node
+from hoss.model.pod import PodSpec
+from hoss.model.pod_manifest import read_namespace, read_pod_template
+from hoss.model.pod_requests import amounts, nonzero_requests, total_requests
+from hoss.model.pod_resources import as_bound, read_pod_resources
+from hoss.model.pod_rules_manifest import read_label_selector
+from hoss.model.selectors import LabelSelector, Requirement
+
+_Read = TypeVar("_Read")
+_GONE = ("Succeeded", "Failed")
+_CONTROLLER_GROUPS = {"ReplicationController": "", "ReplicaSet": "apps", "StatefulSet": "apps"}
+_CONTROLLER_LISTS = {
+    "replicationControllers": "ReplicationController",
+    "replicaSets": "ReplicaSet",
+    "statefulSets": "StatefulSet",
+}
+
+
+def read_cluster(objects: Object) -> Cluster:
+    """A cluster given as lists of objects by kind: nodes, pods, namespaces, services, replicaSets and so on.
+
+    Pods without a node, and those that are done, are left out. Raises InvalidInput with the place.
+    """
+    return Cluster(
+        nodes=[_at(f"nodes[{i}]", read_node, node) for i, node in enumerate(mappings(objects, "nodes", ""))],
+        pods=read_bound_pods(mappings(objects, "pods", "")),
+        namespaces={
+            text(mapping(n, "metadata", "namespace"), "name", "metadata"): dict(
+                read_labels(mapping(n, "metadata", "namespace"), "labels", "metadata")
+            )
+            for n in mappings(objects, "namespaces", "")
+        },
+        services=[_read_service(service) for service in mappings(objects, "services", "")],
+        controllers=[
+            _read_controller(controller, kind)
+            for key, kind in _CONTROLLER_LISTS.items()
+            for controller in mappings(objects, key, "")
+        ],
+        budgets=[_read_budget(budget) for budget in mappings(objects, "podDisruptionBudgets", "")],
+    )
+
+
+def read_bound_pods(pods: Iterable[Object]) -> list[BoundPod]:
+    """Those of the pods that count on a node."""
+    found = []
+    for i, pod in enumerate(pods):
+        bound = _at(f"pods[{i}]", _read_bound_pod, pod)
+        if bound is not None:
+            found.append(bound)
+    return found
+
+
+def read_pending_pod(pod: Object, cluster: Cluster) -> PodSpec:
+    """A pod that is to be placed in the cluster."""
+    metadata, spec = mapping(pod, "metadata", "pod"), mapping(pod, "spec", "pod")
+    read = read_pod_template(metadata, spec, "", namespace=read_namespace(metadata, "metadata")).spec
+    owner = next(
+        (
+            OwnerReference(text(o, "kind", "owner"), _group(text(o, "apiVersion", "owner")), text(o, "name", "owner"))
+            for o in mappings(metadata, "ownerReferences", "metadata")
+            if boolean(o, "controller", "metadata.ownerReferences")
+        ),
+        None,
+    )
+    return replace(read, default_spread=default_spread_selector(read, owner, cluster))
+
+
+def _read_bound_pod(pod: Object) -> BoundPod | None:
+    metadata, spec = mapping(pod, "metadata", "pod"), mapping(pod, "spec", "pod")
+    status = mapping(pod, "status", "pod")
+    node = text(spec, "nodeName", "spec")
+    if not node or text(status, "phase", "status") in _GONE:
+        return None
+    resources = as_bound(read_pod_resources(spec, "spec"), status)
+    cpu_milli, memory_bytes = nonzero_requests(resources)
+    started = text(status, "startTime", "status")
+    return BoundPod(
+        name=text(metadata, "name", "metadata"),
+        node=node,
+        spec=read_pod_template(metadata, spec, "", namespace=read_namespace(metadata, "metadata")).spec,
+        requests=tuple(sorted(amounts(total_requests(resources), "spec").items())),
+        nonzero_cpu_milli=cpu_milli,
+        nonzero_memory_bytes=memory_bytes,
+        deleting=metadata.get("deletionTimestamp") is not None,
+        started_at=_read_time(started, "status.startTime") if started else float("inf"),
+    )
+
+
+def _read_service(service: Object) -> Service:
+    metadata, spec = mapping(service, "metadata", "service"), mapping(service, "spec", "service")
+    selector = None if spec.get("selector") is None else read_labels(spec, "selector", "spec")
+    return Service(read_namespace(metadata, "metadata"), selector)
+
+
+def _read_controller(controller: Object, kind: str) -> Controller:
+    metadata, spec = mapping(controller, "metadata", kind), mapping(controller, "spec", kind)
+    identity = OwnerReference(kind, _CONTROLLER_GROUPS[kind], text(metadata, "name", "metadata"))
+    namespace = read_namespace(metadata, "metadata")
+    if kind == "ReplicationController":
+        pairs = read_labels(spec, "selector", "spec")
+        selector = LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in pairs))
+        return Controller(identity, namespace, selector)
+    return Controller(identity, namespace, _read_selector(spec))
+
+
+def _read_budget(budget: Object) -> DisruptionBudget:
+    metadata, spec = mapping(budget, "metadata", "budget"), mapping(budget, "spec", "budget")
+    status = mapping(budget, "status", "budget")
+    return DisruptionBudget(
+        namespace=read_namespace(metadata, "metadata"),
+        selector=_read_selector(spec),
+        allowed=integer(status, "disruptionsAllowed", "status", least=0, most=2**31 - 1, default=0),
+        disrupted=frozenset(mapping(status, "disruptedPods", "status")),
+    )
+
+
+def _read_selector(spec: Object) -> LabelSelector | None:
+    if spec.get("selector") is None:
+        return None
+    return read_label_selector(mapping(spec, "selector", "spec"), "spec.selector")
+
+
+def _group(api_version: str) -> str:
+    group, slash, _ = api_version.partition("/")
+    return group if slash else ""
+
+
+def _read_time(written: str, path: str) -> float:
+    try:
+        return datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        raise InvalidInput(f"{written!r} is no time; write it as 2026-01-02T03:04:05Z", where=path) from None
+
+
+def _at(place: str, read: Callable[[Object], _Read], value: Object) -> _Read:
+    try:
+        return read(value)
+    except InvalidInput as exc:
+        raise exc.at(place) from None

@@ -1,0 +1,101 @@
+"""A cluster given as objects, put into a cache: what the judge stands on.
+
+Every bound pod is an assumption of its own, so that it can be taken away and put back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hoss.model.cluster import BoundPod, Cluster
+from hoss.model.resources import BASE_RESOURCES
+from hoss.wire.account import CARD_SLOTS, NO_CARD, account_dtype
+from scheduler_worker.core.assumptions import Assumption
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.classes import Demand, DemandTable, compile_demand
+from scheduler_worker.core.messages import AccountBatch, FeedUpdate
+from scheduler_worker.core.questions import group_of
+
+
+class Ground:
+    """The cluster's nodes, numbered in the order given, with its pods on them. Pods on unknown nodes are nowhere."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.cache = NodeInfoCache(counts_pods=True)
+        self.cache.apply_feed(_snapshot(cluster))
+        self.cache.nonzero_excess = np.zeros((2, self.cache.accounts.capacity), np.int64)
+        self.cache.census.set_namespaces(cluster.namespaces)
+        self.demands = DemandTable(self.cache.schema, self.cache.catalogue.images, self.cache.census)
+        self._index = {node.name: i for i, node in enumerate(cluster.nodes)}
+        self._assumptions: dict[int, Assumption] = {}
+        self._pods_on: dict[int, list[int]] = {}
+        for number, pod in enumerate(cluster.pods):
+            if pod.node in self._index:
+                self._pods_on.setdefault(self._index[pod.node], []).append(number)
+                self.restore(number)
+
+    def pods_on(self, node: int) -> Sequence[int]:
+        """Numbers of the pods of this node."""
+        return self._pods_on.get(node, ())
+
+    def evict(self, number: int) -> None:
+        """This pod is gone."""
+        assumption = self._assumptions.pop(number)
+        self._weigh(self.cluster.pods[number], int(assumption.nodes[0]), sign=-1)
+        self.cache.forget(assumption, np.zeros(1, np.intp))
+
+    def restore(self, number: int) -> None:
+        """This pod is where it was."""
+        pod = self.cluster.pods[number]
+        nodes = np.array((self._index[pod.node],))
+        demand, group = self._demand(pod), group_of(pod.spec, deleting=pod.deleting)
+        masks = self.cache.assume(nodes, demand, group)
+        milli = 0 if demand.devices is None else demand.devices.milli
+        assumption = Assumption(
+            nodes=nodes,
+            slots=np.zeros(1, np.intp),
+            requests=demand.request[None, :],
+            card_masks=masks,
+            card_millis=np.array((milli,), np.uint16),
+            expires_at=float("inf"),
+            groups=(group,),
+        )
+        self.cache.track(assumption)
+        self._assumptions[number] = assumption
+        self._weigh(pod, int(nodes[0]), sign=1)
+
+    def _demand(self, pod: BoundPod) -> Demand:
+        # What it takes on its node, which a resize may have changed. Its rules are the census's business.
+        return compile_demand(replace(pod.spec, requests=pod.requests), self.cache.schema)
+
+    def _weigh(self, pod: BoundPod, node: int, *, sign: int) -> None:
+        plain = dict(pod.requests)
+        excess = self.cache.nonzero_excess
+        if excess is not None:
+            excess[0, node] += sign * (pod.nonzero_cpu_milli - plain.get("cpu", 0))
+            excess[1, node] += sign * (pod.nonzero_memory_bytes - plain.get("memory", 0))
+
+
+def _snapshot(cluster: Cluster) -> FeedUpdate:
+    offered = {resource for node in cluster.nodes for resource, _ in node.allocatable}
+    schema = (*BASE_RESOURCES, *sorted(offered.difference(BASE_RESOURCES)))
+    rows = {resource: row for row, resource in enumerate(schema)}
+    records = np.zeros(len(cluster.nodes), account_dtype(len(schema)))
+    records["seq"] = 1
+    cards = np.full((len(cluster.nodes), CARD_SLOTS), NO_CARD, np.uint16)
+    for i, node in enumerate(cluster.nodes):
+        for resource, amount in node.allocatable:
+            records["amounts"][i, rows[resource], 0] = amount
+        cards[i, : node.cards] = 0
+    indexes = np.arange(len(cluster.nodes), dtype=np.uint32)
+    return FeedUpdate(
+        shard=0,
+        seq=1,
+        accounts=AccountBatch(indexes, records, indexes, cards),
+        specs=tuple(enumerate(cluster.nodes)),
+        snapshot=True,
+        shards=1,
+        schema=schema,
+    )

@@ -1,0 +1,38 @@
+"""ImageLocality: prefers nodes that have the pod's images, the larger the better."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.pod import PodSpec
+from scheduler_worker.core.catalogue import NodeCatalogue
+from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.framework import MAX_SCORE
+
+_MIB = 2**20
+_LEAST_BYTES = 23 * _MIB  # below, fetching is quick anyway
+_MOST_BYTES_PER_CONTAINER = 1000 * _MIB
+
+
+class ImageLocality:
+    """An image counts in proportion to how many nodes have it, so that a new image does not draw all pods to one node."""
+
+    name = "ImageLocality"
+    of_all_nodes = True  # a score depends on who else has the images: see StaticScore
+
+    def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64] | None:
+        """The score itself, 0 to 100. See StaticScore."""
+        known = [image for image in spec.images if image in catalogue.images]
+        if not known:
+            return None
+        total = np.zeros(len(catalogue.known), np.int64)
+        for image in known:
+            holders, sizes = catalogue.images.holders(image)
+            total[holders] += (sizes * (len(holders) / catalogue.nodes)).astype(np.int64)
+        most = _MOST_BYTES_PER_CONTAINER * spec.image_containers
+        held = np.clip(total[at], _LEAST_BYTES, most)
+        scores: NDArray[np.int64] = MAX_SCORE * (held - _LEAST_BYTES) // (most - _LEAST_BYTES)
+        return scores
+
+    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:  # noqa: ARG002 - see StaticScore
+        """As it is."""
+        return raw

@@ -1,0 +1,178 @@
+"""InterPodAffinity: where pods want or shun each other's company, in both directions."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.pod import PodSpec
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.framework import MAX_SCORE, FilterStanding, Refusals, ScoreStanding
+from scheduler_worker.core.questions import Bearing, Matching, group_of
+from scheduler_worker.core.tally import DomainSums
+
+_NOT_NEAR = "node(s) didn't match pod affinity rules"
+_TOO_NEAR = "node(s) didn't match pod anti-affinity rules"
+_KEPT_AWAY = "node(s) didn't satisfy existing pods anti-affinity rules"
+
+
+class InterPodAffinity:
+    """Required terms filter; preferred terms and required affinity of others score."""
+
+    name = "InterPodAffinity"
+
+    def filter_standing(self, spec: PodSpec, cache: NodeInfoCache) -> FilterStanding | None:
+        """See PodFilter. Pods that come later may bring rules that this one falls under, so there always is one."""
+        return _Company(spec, cache)
+
+    def score_standing(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreStanding | None:
+        """See PodScore."""
+        return _Attraction(spec, cache)
+
+
+class _Domains:
+    """Sums that a standing reads."""
+
+    def __init__(self, cache: NodeInfoCache) -> None:
+        self._cache = cache
+        self._held: list[DomainSums] = []
+        self._versions: list[int] = []
+
+    def of(self, question: Matching | Bearing, key: str) -> DomainSums:
+        sums = self._cache.census.tally(question).by_domain(key)
+        self._held.append(sums)
+        return sums
+
+    def refresh(self) -> bool:
+        """Whether any has changed since the last time."""
+        versions = [sums.refresh() for sums in self._held]
+        changed = versions != self._versions
+        self._versions = versions
+        return changed
+
+
+class _OthersRules:
+    """Rules of pods in the census that the class falls under, looked up again when there are new ones."""
+
+    def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
+        self.bearings: list[Bearing] = []
+        self._spec = spec
+        self._census = cache.census
+        self._version = -1  # grows with the known namespaces too
+
+    def refresh(self) -> bool:
+        """Whether they may be others than before."""
+        if self._version == self._census.bearings_version:
+            return False
+        self._version = self._census.bearings_version
+        self.bearings = self._census.bearings_about(self._spec.namespace, self._spec.labels)
+        return True
+
+
+class _Company:
+    def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
+        self.passed: Mask = np.zeros(0, np.bool_)
+        self._cache = cache
+        self._affinity = spec.pod_affinity or PodAffinity()
+        self._others = _OthersRules(spec, cache)
+        self._domains = _Domains(cache)
+        self._near: list[DomainSums] = []
+        self._shunned: list[DomainSums] = []
+        self._shunning: list[DomainSums] = []
+        self._self = group_of(spec)
+        self._may_be_first = False
+        self._connect()
+
+    def refresh(self) -> bool:
+        reconnected = self._others.refresh()
+        if reconnected:
+            self._connect()
+        size = self._cache.size
+        if not self._domains.refresh() and not reconnected and len(self.passed) == size:
+            return False
+        passed = self._is_near(size)
+        for sums in (*self._shunned, *self._shunning):
+            passed &= sums.sums[sums.column.codes[:size]] == 0
+        self.passed = passed
+        return True
+
+    def refusals(self) -> Refusals:
+        size = self._cache.size
+        far = ~self._is_near(size)
+        too_near = _any_pod(self._shunned, size) & ~far
+        kept_away = _any_pod(self._shunning, size) & ~far & ~too_near
+        return Refusals(((_NOT_NEAR, far), (_TOO_NEAR, too_near), (_KEPT_AWAY, kept_away)), unresolvable=far)
+
+    def _connect(self) -> None:
+        self._domains = _Domains(self._cache)
+        required = self._affinity.required
+        # A pod that all its own terms match may be the first of its kind.
+        self._may_be_first = Matching(required).includes(self._self, self._cache.census.namespaces)
+        self._near = [self._domains.of(Matching(required), term.topology_key) for term in required]
+        self._shunned = [self._domains.of(Matching((t,)), t.topology_key) for t in self._affinity.anti_required]
+        self._shunning = [
+            self._domains.of(bearing, bearing.term.topology_key)
+            for bearing in self._others.bearings
+            if bearing.points is None
+        ]
+
+    def _is_near(self, size: int) -> Mask:
+        near = np.ones(size, np.bool_)
+        first = self._may_be_first and not any(sums.sums.any() for sums in self._near)
+        for sums in self._near:
+            codes = sums.column.codes[:size]
+            near &= codes >= 0 if first else sums.sums[codes] > 0
+        return near
+
+
+class _Attraction:
+    def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
+        affinity = spec.pod_affinity or PodAffinity()
+        self._cache = cache
+        self._own: list[tuple[PodAffinityTerm, int]] = [(p.term, p.weight) for p in affinity.preferred]
+        self._own += [(p.term, -p.weight) for p in affinity.anti_preferred]
+        self._others = _OthersRules(spec, cache)
+        self._domains = _Domains(cache)
+        self._weighted: list[tuple[DomainSums, int]] = []
+        self._raw: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._connect()
+
+    def refresh(self) -> bool:
+        reconnected = self._others.refresh()
+        if reconnected:
+            self._connect()
+        size = self._cache.size
+        if not self._domains.refresh() and not reconnected and len(self._raw) == size:
+            return False
+        raw = np.zeros(size, np.int64)
+        for sums, weight in self._weighted:
+            if sums.sums.any():
+                raw += (sums.sums.astype(np.int64) * weight)[sums.column.codes[:size]]
+        self._raw = raw
+        return True
+
+    def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
+        raw = self._raw[feasible]
+        if not len(raw):
+            return None
+        lowest, highest = int(raw.min()), int(raw.max())
+        if lowest == highest:
+            return None
+        normalized: NDArray[np.int64] = (MAX_SCORE * ((self._raw - lowest) / (highest - lowest))).astype(np.int64)
+        return normalized
+
+    def _connect(self) -> None:
+        self._domains = _Domains(self._cache)
+        self._weighted = [(self._domains.of(Matching((t,)), t.topology_key), weight) for t, weight in self._own]
+        self._weighted += [
+            (self._domains.of(bearing, bearing.term.topology_key), bearing.points)
+            for bearing in self._others.bearings
+            if bearing.points is not None
+        ]
+
+
+def _any_pod(domains: list[DomainSums], size: int) -> Mask:
+    found = np.zeros(size, np.bool_)
+    for sums in domains:
+        found |= sums.sums[sums.column.codes[:size]] > 0
+    return found

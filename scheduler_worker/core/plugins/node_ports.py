@@ -1,0 +1,40 @@
+"""NodePorts: two pods of a node cannot hold the same port of it."""
+
+import numpy as np
+
+from hoss.model.pod import PodSpec
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.framework import FilterStanding, Refusals
+from scheduler_worker.core.questions import PortHolders
+
+_REASON = "node(s) didn't have free ports for the requested pod ports"
+
+
+class NodePorts:
+    """Ports clash with the same number and protocol on the same address, or where one of the addresses is 0.0.0.0."""
+
+    name = "NodePorts"
+
+    def filter_standing(self, spec: PodSpec, cache: NodeInfoCache) -> FilterStanding | None:
+        """See PodFilter."""
+        return _FreePorts(spec, cache) if spec.host_ports else None
+
+
+class _FreePorts:
+    def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
+        self.passed: Mask = np.zeros(0, np.bool_)
+        self._cache = cache
+        self._holders = cache.census.tally(PortHolders(spec.host_ports))
+        self._position = -1
+
+    def refresh(self) -> bool:
+        size, position = self._cache.size, self._holders.changes.position
+        if self._position == position and len(self.passed) == size:
+            return False
+        self.passed = self._holders.counts[:size] == 0
+        self._position = position
+        return True
+
+    def refusals(self) -> Refusals:
+        return Refusals(reasons=((_REASON, ~self.passed),), unresolvable=self.passed & False)

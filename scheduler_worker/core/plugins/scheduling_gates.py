@@ -1,0 +1,17 @@
+"""SchedulingGates: a pod with gates is not ready to be scheduled."""
+
+from hoss.model.pod import PodSpec
+from scheduler_worker.core.framework import Code, Rejection
+
+
+class SchedulingGates:
+    """spec.schedulingGates, which whoever set them takes away one by one (KEP-3521)."""
+
+    name = "SchedulingGates"
+
+    def pre_enqueue(self, spec: PodSpec) -> Rejection | None:
+        """See PreEnqueue."""
+        if not spec.scheduling_gates:
+            return None
+        waiting = f"waiting for scheduling gates: [{' '.join(spec.scheduling_gates)}]"
+        return Rejection(self.name, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, waiting)

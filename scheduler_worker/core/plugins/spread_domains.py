@@ -1,0 +1,91 @@
+"""The domains of topology spread constraints: which nodes take part in counting, and how many pods are in each domain."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.pod import PodSpec
+from hoss.model.pod_rules import SpreadConstraint
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.catalogue import LabelColumn, Mask
+from scheduler_worker.core.plugins.node_affinity import NodeAffinity
+from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+from scheduler_worker.core.questions import Peers
+from scheduler_worker.core.tally import DomainSums, Tally
+
+
+class SpreadDomains:
+    """Of several constraints of one class. Whether a node takes part is looked at again when specs of nodes change."""
+
+    def __init__(
+        self, spec: PodSpec, constraints: tuple[SpreadConstraint, ...], cache: NodeInfoCache, *, all_keys: bool
+    ) -> None:
+        self.has_all_keys: Mask = np.zeros(0, np.bool_)  # (size,)
+        self._spec = spec
+        self._constraints = constraints
+        self._cache = cache
+        self._all_keys = all_keys  # whether only nodes with the keys of all constraints take part
+        self._columns: list[LabelColumn] = [cache.catalogue.column(c.topology_key) for c in constraints]
+        self._tallies: list[Tally] = [cache.census.tally(Peers(spec.namespace, c.selector)) for c in constraints]
+        self._sums: list[DomainSums] = []
+        self._found: list[Mask] = []
+        self._position = -1
+        self._versions: list[int] = []
+
+    def refresh(self) -> bool:
+        """Take in what happened; whether anything changed."""
+        log, size = self._cache.spec_changes, self._cache.size
+        stale = self._position != log.position or len(self.has_all_keys) != size
+        if stale:
+            self._look_at_nodes(size)
+            self._position = log.position
+        versions = [sums.refresh() for sums in self._sums]
+        changed = stale or versions != self._versions
+        self._versions = versions
+        return changed
+
+    def codes(self, index: int) -> NDArray[np.int32]:
+        """Per node the number of its domain, -1 without one: (size,)."""
+        return self._columns[index].codes[: self._cache.size]
+
+    def counts(self, index: int) -> NDArray[np.int32]:
+        """Pods per domain, by its number, and last 0 for nodes without one."""
+        return self._sums[index].sums
+
+    def counts_of_nodes(self, index: int) -> NDArray[np.int32]:
+        """Pods on each node, whether it takes part or not: (size,)."""
+        return self._tallies[index].counts[: self._cache.size]
+
+    def found(self, index: int) -> Mask:
+        """Which domains have a node that takes part, by number, and last False."""
+        return self._found[index]
+
+    def distinct(self, index: int, at: Mask) -> int:
+        """How many domains these nodes lie in. To be without the label is a domain too, the one of the empty value."""
+        column = self._columns[index]
+        reached = np.zeros(len(column.numbers) + 1, np.bool_)
+        reached[self.codes(index)[at]] = True
+        empty = column.numbers.get("")
+        return int(reached.sum()) - (empty is not None and bool(reached[empty] and reached[-1]))
+
+    def _look_at_nodes(self, size: int) -> None:
+        cache, at = self._cache, np.arange(size)
+        present = cache.present
+        self.has_all_keys = np.logical_and.reduce([self.codes(i) >= 0 for i in range(len(self._columns))])
+        taking_part = present & self.has_all_keys if self._all_keys else present
+        matching = NodeAffinity().admits(self._spec, cache.catalogue, at)
+        tolerated = None
+        if any(c.honor_taints for c in self._constraints):
+            tolerated = TaintToleration().admits(self._spec, cache.catalogue, at)
+        self._sums, self._found = [], []
+        for constraint, column, tally in zip(self._constraints, self._columns, self._tallies, strict=True):
+            eligible = np.zeros(len(column.codes), np.bool_)
+            eligible[:size] = taking_part
+            if constraint.honor_node_affinity and matching is not None:
+                eligible[:size] &= matching
+            if constraint.honor_taints and tolerated is not None:
+                eligible[:size] &= tolerated
+            self._sums.append(DomainSums(tally, column, eligible))
+            found = np.zeros(len(column.numbers) + 1, np.bool_)
+            found[column.codes[eligible]] = True
+            found[-1] = False
+            self._found.append(found)

@@ -1,0 +1,58 @@
+"""The ranking of a class that depends on which pods are where."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.static import StaticFit
+from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, TieOrder
+
+
+class PodRanking(Ranking):
+    """A pod placed anywhere may change every node's standing, so keys are put together anew after each change.
+
+    What needs only the node itself, room and the scores of room, is kept and repaired as in any ranking.
+    """
+
+    def __init__(
+        self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder
+    ) -> None:
+        super().__init__(demand, static, profile, cache, ties)
+        self._room: Mask = np.zeros(0, np.bool_)  # (nodes,)
+        self._scores: NDArray[np.int64] = np.zeros(0, np.int64)  # (nodes,)
+
+    def refresh(self) -> None:
+        """Bring the keys up to date with the cache and the census."""
+        cache = self._cache
+        self.static.refresh()
+        self._ties.cover(cache.size)
+        versions = (self.static.version, self._ties.version, self._profile.version)
+        fresh = versions == self._versions and len(self._room) == cache.size
+        changed = cache.changes.since(self._position, cache.size) if fresh else None
+        if changed is None:
+            self._room, self._scores = self._evaluate(None)
+        elif len(changed):
+            self._room[changed], self._scores[changed] = self._evaluate(changed)
+        moved = self.standings.refresh()
+        if changed is None or len(changed) or moved:
+            self._combine()
+        self._position, self._versions = cache.changes.position, versions
+
+    def _evaluate(self, nodes: NDArray[np.intp] | None) -> tuple[Mask, NDArray[np.int64]]:
+        mask, score = self._profile.evaluate(self.demand, self._cache.view(nodes, cards=self._cards))
+        room = np.ones(len(score), np.bool_) if mask is None else mask
+        return room, score.astype(np.int64)
+
+    def _combine(self) -> None:
+        feasible = self.standings.narrow(self._room & self.static.mask)
+        self._normalize(feasible)
+        keys = self._scores + self._static_total
+        self.standings.add_scores(keys, feasible)
+        keys <<= SCORE_SHIFT
+        keys |= self._ties.bits[: len(keys)]
+        np.copyto(keys, INFEASIBLE, where=~feasible)
+        self.keys = keys

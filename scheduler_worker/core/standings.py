@@ -1,0 +1,46 @@
+"""How one class stands with the pods around it: the standings of all pod filters and pod scores of a profile."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework import FilterStanding, PodFilter, PodScore, Profile, ScoreStanding
+
+
+class PodStandings:
+    """Kept with a class's ranking. Right as of the last `refresh`."""
+
+    def __init__(self, demand: Demand, profile: Profile, cache: NodeInfoCache) -> None:
+        self.filters: list[tuple[PodFilter, FilterStanding]] = []  # in the profile's order
+        self.scores: list[tuple[PodScore, int, ScoreStanding]] = []
+        if not demand.about_pods:
+            return
+        for plugin in profile.pod_filters:
+            standing = plugin.filter_standing(demand.spec, cache)
+            if standing is not None:
+                self.filters.append((plugin, standing))
+        for scorer, weight in profile.pod_scores:
+            score_standing = scorer.score_standing(demand.spec, cache)
+            if score_standing is not None:
+                self.scores.append((scorer, weight, score_standing))
+
+    def refresh(self) -> bool:
+        """Take in what happened; whether anything may have changed."""
+        changed = [standing.refresh() for _, standing in self.filters]
+        changed += [standing.refresh() for _, _, standing in self.scores]
+        return any(changed)
+
+    def narrow(self, feasible: Mask) -> Mask:
+        """Those of the nodes that every pod filter lets pass, in place: (size,)."""
+        for _, standing in self.filters:
+            feasible &= standing.passed
+        return feasible
+
+    def add_scores(self, total: NDArray[np.int64], feasible: Mask) -> None:
+        """Add the weighted scores of feasible nodes, in place."""
+        for _, weight, standing in self.scores:
+            scores = standing.scores(feasible)
+            if scores is not None:
+                total += weight * scores
