@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 import redis
 
+from hoss.model.pod import HostPort
 from hoss.model.resources import PODS
 from hoss.v1 import common_pb2
 from hoss.wire.columns import NONE_U32, numbered_uids
 from hossctl.redis_server import RedisServer
-from resolver.core.values import NodeChange, Proposal
+from resolver.core.ports import claim_of
+from resolver.core.values import Group, NodeChange, Proposal
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +70,10 @@ def make_node() -> Callable[..., NodeChange]:
 
 @pytest.fixture(scope="session")
 def make_proposal() -> Callable[..., Proposal]:
-    """Builds a proposal: a row of `nodes` for each pod, a slot for each pod unless `slots` says otherwise."""
+    """Builds a proposal: a row of `nodes` for each pod, a slot for each pod unless `slots` says otherwise.
+
+    `ports` and `groups` (names, "" for none) are by slot.
+    """
 
     def build(
         pods: Sequence[int],
@@ -81,6 +87,8 @@ def make_proposal() -> Callable[..., Proposal]:
         epoch: int = 1,
         snapshot_seq: int = 2**40,
         unchecked: bool = False,
+        ports: Sequence[Sequence[HostPort]] | None = None,
+        groups: Sequence[str] | None = None,
     ) -> Proposal:
         slots = list(range(len(pods))) if slots is None else slots
         count = max(slots) + 1
@@ -100,9 +108,23 @@ def make_proposal() -> Callable[..., Proposal]:
             attempts=np.zeros(count, np.uint16),
             devices=None if devices is None else np.array(devices, np.uint16),
             unchecked=unchecked,
+            groups=() if ports is None and groups is None else _groups(count, ports, groups),
         )
 
     return build
+
+
+def _groups(
+    count: int, ports: Sequence[Sequence[HostPort]] | None, groups: Sequence[str] | None
+) -> tuple[Group | None, ...]:
+    """By slot: a group of that name ("": none) with those ports."""
+    made: list[Group | None] = []
+    for slot in range(count):
+        held = tuple(map(claim_of, ports[slot])) if ports else ()
+        name = groups[slot] if groups else f"slot {slot}"
+        definition = (name + "".join(claim.hex() for claim in held)).encode()
+        made.append(Group(zlib.crc32(definition) + 1, definition, held) if name else None)
+    return tuple(made)
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from hoss.model.fit import insufficient, pick_cards
 from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD
 from hoss.wire.columns import NONE_U32, Uids
-from resolver.core.values import NodeChange, Proposal, Verdict
+from resolver.core.ports import clash, port_number
+from resolver.core.values import Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
 
 Uid = bytes
 
@@ -28,6 +29,7 @@ class Account:
     allocatable: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     requested: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     cards: list[int] = field(default_factory=list)
+    ports: list[PortHold] = field(default_factory=list)
 
     def widen(self, resources: int) -> None:
         """Make room for that many resources."""
@@ -65,6 +67,7 @@ class Reservation:
     priority: int
     attempt: int
     requests: NDArray[np.int64]  # (R,)
+    group: Group | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class Change:
     specs: tuple[tuple[int, bytes], ...] = ()
     removed: tuple[int, ...] = ()
     released: int = 0
+    runs: tuple[GroupRun, ...] = ()
 
 
 class Arbiter:
@@ -136,7 +140,8 @@ class Arbiter:
                 changed.add(ruling.node)
         if reserved:
             self.pending[seq] = (deadline_ms, reserved)
-            self._publish(Change(seq, tuple(changed)))
+            runs = group_runs((self.reservations[uid] for uid in reserved), gone=False)
+            self._publish(Change(seq, tuple(changed), runs=runs))
         return [rulings[position] for position in range(len(proposal))], list(refusing)
 
     def _place(self, proposal: Proposal, position: int, seq: int, refusing: "_Ordered") -> Ruling:
@@ -174,6 +179,13 @@ class Arbiter:
                 r = int(short[0])
                 free = int(allocatable[r] - requested[r])
                 return Refusal(Verdict.CONFLICT_RESOURCE, r, int(request[r]), free), ()
+            group = proposal.groups[slot] if proposal.groups else None
+            for claim in group.ports if group else ():
+                if any(clash(claim, held) for _, held in account.ports):
+                    return Refusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()
+        return self._try_cards(proposal, slot, account)
+
+    def _try_cards(self, proposal: Proposal, slot: int, account: Account) -> tuple[Refusal | None, tuple[int, ...]]:
         count, milli = (0, 0) if proposal.devices is None else proposal.devices[slot].tolist()
         if not count:
             return None, ()
@@ -194,7 +206,9 @@ class Arbiter:
         if proposal.unchecked:
             account.mark(FLAG_SHRUNK, False)  # what exceeds from now on was not the node's doing
         account.seq = seq
-        self.reservations[proposal.uids[position].tobytes()] = Reservation(
+        uid, group = proposal.uids[position].tobytes(), proposal.groups[slot] if proposal.groups else None
+        account.ports += [(uid, claim) for claim in (group.ports if group else ())]
+        self.reservations[uid] = Reservation(
             node,
             sum(1 << card for card in cards),
             milli,
@@ -203,19 +217,22 @@ class Arbiter:
             int(proposal.priorities[slot]),
             int(proposal.attempts[slot]),
             request,
+            group,
         )
 
     def release(self, uids: Iterable[Uid], seqs: Sequence[int] | None = None) -> list[Uid]:
         """Give back what pods hold; with `seqs`, only what that very commit reserved. Returns whose it was."""
-        seq, changed, released = self.seq + 1, _Ordered(), []
+        seq, changed, released, held_before = self.seq + 1, _Ordered(), [], []
         for i, uid in enumerate(uids):
             held = self.reservations.get(uid)
             if held is None or (seqs is not None and held.seq != seqs[i]):
                 continue
             del self.reservations[uid]
             released.append(uid)
+            held_before.append(held)
             changed.add(held.node)
             account = self.accounts[held.node]
+            account.ports = [hold for hold in account.ports if hold[0] != uid]
             account.widen(len(held.requests))
             account.requested[: len(held.requests)] -= held.requests
             account.seq = seq
@@ -227,7 +244,8 @@ class Arbiter:
             account = self.accounts[node]
             account.mark(FLAG_SHRUNK, account.has(FLAG_SHRUNK) and account.exceeded())
         if released:
-            self._publish(Change(seq, tuple(changed), released=len(released)))
+            runs = group_runs(held_before, gone=True)
+            self._publish(Change(seq, tuple(changed), released=len(released), runs=runs))
         return released
 
     def confirm(self, seqs: Iterable[int]) -> int:
@@ -327,6 +345,15 @@ def resized_cards(used_milli: Sequence[int], count: int) -> list[int]:
     before = list(used_milli) or [NO_CARD] * CARD_SLOTS
     holds = [0 if used == NO_CARD else used % CARD_CLOSED for used in before]
     return [held if slot < count else CARD_CLOSED + held if held else NO_CARD for slot, held in enumerate(holds)]
+
+
+def group_runs(reservations: Iterable[Reservation], *, gone: bool) -> tuple[GroupRun, ...]:
+    """Where these pods are or were, group by group."""
+    nodes: dict[bytes, list[int]] = {}
+    for held in reservations:
+        if held.group is not None:
+            nodes.setdefault(held.group.definition, []).append(held.node)
+    return tuple(GroupRun(definition, tuple(on), gone) for definition, on in nodes.items())
 
 
 def uid_bytes(uids: Uids) -> list[Uid]:

@@ -7,12 +7,24 @@ Arguments of many values are MessagePack arrays of fixed-width elements: NumPy w
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U16, U32, U64, UID_BYTES, Uids
-from resolver.core.values import CONFLICT, AccountRows, Decision, Proposal, Verdict, reservation_dtype
+from resolver.core.ports import CLAIM_BYTES
+from resolver.core.values import (
+    CONFLICT,
+    HOLDS_PORTS,
+    AccountRows,
+    Decision,
+    GroupRun,
+    PortHold,
+    Proposal,
+    Verdict,
+    reservation_dtype,
+)
 
 # Records in Redis end with bytes for Lua's string hash; see lua/prelude.lua.
 SPREAD_BYTES = 7
@@ -50,11 +62,22 @@ def commit_arguments(proposal: Proposal, order: NDArray[np.intp] | None, lease_m
     count, resources = proposal.requests.shape
     shared = np.zeros(
         count,
-        np.dtype([("priority", "<i4"), ("attempt", "<u2"), ("flags", "<u2"), ("requests", "<i8", (resources,))]),
+        np.dtype(
+            [
+                ("priority", "<i4"),
+                ("attempt", "<u2"),
+                ("flags", "<u2"),
+                ("group", "<u8"),
+                ("requests", "<i8", (resources,)),
+            ]
+        ),
     )
     shared["priority"] = proposal.priorities
     shared["attempt"] = proposal.attempts
     shared["requests"] = proposal.requests
+    if proposal.groups:
+        shared["group"] = [0 if group is None else group.key for group in proposal.groups]
+        shared["flags"] = [HOLDS_PORTS if group is not None and group.ports else 0 for group in proposal.groups]
     alternates = nodes.shape[1] - 1
     return [
         proposal.worker,
@@ -70,7 +93,15 @@ def commit_arguments(proposal: Proposal, order: NDArray[np.intp] | None, lease_m
         string_array(nodes[:, 1:].astype(U32).reshape(-1)) if alternates else b"\x90",
         shared.tobytes(),
         b"" if proposal.devices is None else proposal.devices.astype(U16).tobytes(),
+        _groups(proposal),
     ]
+
+
+def _groups(proposal: Proposal) -> bytes:
+    groups = {group.key: group for group in proposal.groups if group is not None}.values()
+    parts = [part for g in groups for part in (g.key.to_bytes(8, "little"), g.definition, b"".join(g.ports))]
+    packed: bytes = msgpack.packb(parts, use_bin_type=False)
+    return packed
 
 
 def read_decision(reply: Sequence[Any], order: NDArray[np.intp] | None) -> Decision:
@@ -88,7 +119,8 @@ def read_decision(reply: Sequence[Any], order: NDArray[np.intp] | None) -> Decis
             conflicts = conflicts[np.argsort(conflicts["position"], kind="stable")]
         if len(duplicate_seqs):
             duplicate_seqs = duplicate_seqs[np.argsort(order[served_verdicts == Verdict.DUPLICATE], kind="stable")]
-    return Decision(int(seq), verdicts, nodes, conflicts, duplicate_seqs, account_rows(*reply[5:10]))
+    fresh = account_rows(*reply[5:10])
+    return Decision(int(seq), verdicts, nodes, conflicts, duplicate_seqs, fresh, int(reply[10]))
 
 
 def _placed(served: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
@@ -139,3 +171,31 @@ def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, 
     )
     uids: Uids = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, UID_BYTES)
     return uids, np.frombuffer(records, dtype)
+
+
+def read_runs(packed: bytes) -> tuple[GroupRun, ...]:
+    """Runs of a feed entry: `<i32 sign, u32 length of the definition, u32 pods>`, the definition, and a u32 for each pod."""
+    runs, at = [], 0
+    while at < len(packed):
+        sign, length, pods = np.frombuffer(packed, "<i4", 3, at).tolist()
+        nodes = np.frombuffer(packed, U32, pods, at + 12 + length).tolist()
+        runs.append(GroupRun(packed[at + 12 : at + 12 + length], tuple(nodes), gone=sign < 0))
+        at += 12 + length + 4 * pods
+    return tuple(runs)
+
+
+def runs_of_reservations(records: NDArray[Any], definitions: dict[int, bytes]) -> tuple[GroupRun, ...]:
+    """Where the pods of each group are. `records` has the fields node and group."""
+    records = records[records["group"] != 0]
+    order = np.argsort(records["group"], kind="stable")
+    keys, starts = np.unique(records["group"][order], return_index=True)
+    parts = np.split(records["node"][order], starts[1:])
+    return tuple(
+        GroupRun(definitions[key], tuple(nodes.tolist())) for key, nodes in zip(keys.tolist(), parts, strict=False)
+    )
+
+
+def read_ports(record: bytes) -> list[PortHold]:
+    """Ports that pods hold on one node."""
+    width = UID_BYTES + CLAIM_BYTES
+    return [(record[at : at + UID_BYTES], record[at + UID_BYTES : at + width]) for at in range(0, len(record), width)]

@@ -15,6 +15,7 @@ from hoss.wire.columns import U32, UID_BYTES, Uids
 from resolver.core.values import (
     Decision,
     FeedEntry,
+    GroupRun,
     NodeChange,
     Proposal,
     Removed,
@@ -26,7 +27,10 @@ from resolver.core.values import (
 from resolver.ledger import packing
 from resolver.ledger.scripts import Call, ScriptRunner, unavailable_when_failing
 
-_SHARD_KEYS = ("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed")
+_SHARD_KEYS = (
+    *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
+    *("ports", "groups", "group_pods"),
+)
 
 PreparedCommit = tuple[Call, NDArray[np.intp] | None]  # and the order in which its pods are served
 
@@ -232,22 +236,34 @@ class RedisLedger:
     async def seq(self, shard: int) -> int:
         return (await self._read(shard))[0]
 
-    async def snapshot(self, shard: int) -> Snapshot:
+    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
         keys = self._keys[shard]
-        seq, (accounts, cards, specs) = await self._read(
-            shard, ("hgetall", keys[1]), ("hgetall", keys[2]), ("hgetall", keys[3])
+        resources = len(await self.schema()) if groups else 0
+        seq, (accounts, cards, specs, *pods) = await self._read(
+            shard,
+            *(("hgetall", keys[key]) for key in (1, 2, 3)),
+            *(("hgetall", keys[key]) for key in (5, 10) if groups),
         )
-        return _snapshot(seq, {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}, cards, specs)
+        runs: tuple[GroupRun, ...] = ()
+        if groups:
+            _, records = packing.read_reservations(pods[0], resources)
+            runs = packing.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
+        return _snapshot(seq, {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}, cards, specs, runs)
 
     async def state(self, shard: int) -> ShardState:
         keys = self._keys[shard]
-        seq, (accounts, cards, specs, held, pending) = await self._read(
+        seq, (accounts, cards, specs, held, ports, groups, group_pods, pending) = await self._read(
             shard,
-            *(("hgetall", keys[key]) for key in (1, 2, 3, 5)),
+            *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
             ("hkeys", keys[6]),
         )
         resources = max(len(await self.schema()), 1)
-        return ShardState(_snapshot(seq, accounts, cards, specs), _reservations(held, pending, resources))
+        return ShardState(
+            _snapshot(seq, accounts, cards, specs),
+            _reservations(held, pending, resources),
+            {_key(node): packing.read_ports(record) for node, record in ports.items()},
+            {_key(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
+        )
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         keys, cursor = self._keys[shard], 0
@@ -291,11 +307,22 @@ class RedisLedger:
         return nodes, reservations
 
 
-def _snapshot(seq: int, accounts: dict[bytes, bytes], cards: dict[bytes, bytes], specs: dict[bytes, bytes]) -> Snapshot:
+def _key(field: bytes) -> int:
+    return int.from_bytes(field, "little")
+
+
+def _snapshot(
+    seq: int,
+    accounts: dict[bytes, bytes],
+    cards: dict[bytes, bytes],
+    specs: dict[bytes, bytes],
+    runs: tuple[GroupRun, ...] = (),
+) -> Snapshot:
     return Snapshot(
         seq,
         packing.joined_accounts(accounts, cards),
-        {int.from_bytes(index, "little"): spec for index, spec in specs.items()},
+        {_key(index): spec for index, spec in specs.items()},
+        runs,
     )
 
 
@@ -317,4 +344,5 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         tuple(specs),
         tuple(np.frombuffer(fields.get(b"g", b""), U32).tolist()),
         int(fields.get(b"x", 0)),
+        packing.read_runs(fields.get(b"p", b"")),
     )

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from hoss.model.pod import HostPort
 from hoss.wire.account import CARDS, FLAG_SHRUNK, account_dtype
+from resolver.core.ports import port_text
 from resolver.core.values import Verdict
 
 C, D = Verdict.COMMITTED, Verdict.DUPLICATE
@@ -185,3 +187,59 @@ async def test_unchecked_commits_go_beyond_what_there_is_and_still_only_once(nod
 async def test_several_proposals_in_one_round_trip_see_each_other(nodes, make_proposal):
     decisions = await nodes.commit(0, [make_proposal([pod], [[0]], cpu=600) for pod in (1, 2)])
     assert [d.verdicts.tolist() for d in decisions] == [[C], [Verdict.CONFLICT_RESOURCE]]
+
+
+async def ports_of(ledger, node):
+    holds = (await ledger.state(0)).ports.get(node, [])
+    return sorted(port_text(claim) for _, claim in holds)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "verdict"),
+    [
+        (HostPort(80), HostPort(80), Verdict.CONFLICT_PORT),
+        (HostPort(80), HostPort(80, host_ip="10.0.0.1"), Verdict.CONFLICT_PORT),
+        (HostPort(80, host_ip="10.0.0.1"), HostPort(80, host_ip=""), Verdict.CONFLICT_PORT),
+        (HostPort(80, host_ip="10.0.0.1"), HostPort(80, host_ip="10.0.0.1"), Verdict.CONFLICT_PORT),
+        (HostPort(80, host_ip="10.0.0.1"), HostPort(80, host_ip="10.0.0.2"), C),
+        (HostPort(80, host_ip="::"), HostPort(80, host_ip="10.0.0.2"), C),
+        (HostPort(80, host_ip="::"), HostPort(80), Verdict.CONFLICT_PORT),
+        (HostPort(80), HostPort(80, "UDP"), C),
+        (HostPort(80), HostPort(81), C),
+    ],
+)
+async def test_a_port_is_taken_for_the_same_protocol_on_the_same_address_or_on_every_address(
+    nodes, make_proposal, held, asked, verdict
+):
+    await nodes.commit(0, [make_proposal([1], [[0]], ports=[[held]])])
+    [decision] = await nodes.commit(0, [make_proposal([2], [[0]], ports=[[asked]])])
+    assert decision.verdicts.tolist() == [verdict]
+
+
+async def test_a_taken_port_is_evidence_and_nothing_of_the_pod_is_written(nodes, make_proposal):
+    proposal = make_proposal([1, 2], [[0], [0]], ports=[[HostPort(80), HostPort(443)], [HostPort(90), HostPort(443)]])
+    [decision] = await nodes.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [C, Verdict.CONFLICT_PORT]
+    assert decision.conflicts.tolist() == [(1, 0, 0, 443, 0)]
+    assert await ports_of(nodes, 0) == ["443/TCP", "80/TCP"]
+    assert await requested(nodes, 0) == [100, 0, 0, 1, 0, 0]
+
+
+async def test_an_alternate_with_the_port_free_is_taken(nodes, make_proposal):
+    await nodes.commit(0, [make_proposal([1], [[0]], ports=[[HostPort(80)]])])
+    [decision] = await nodes.commit(0, [make_proposal([2], [[0, 2]], ports=[[HostPort(80)]])])
+    assert decision.nodes.tolist() == [2]
+
+
+async def test_a_refusal_says_as_of_when_and_so_does_a_commit(nodes, make_proposal):
+    [made] = await nodes.commit(0, [make_proposal([1], [[0]], ports=[[HostPort(80)]])])
+    [refused] = await nodes.commit(0, [make_proposal([2], [[0]], ports=[[HostPort(80)]])])
+    assert (made.as_of, refused.seq, refused.as_of) == (made.seq, 0, made.seq)
+
+
+async def test_unchecked_commits_hold_ports_together_and_give_back_their_own(nodes, make_proposal):
+    proposal = make_proposal([1, 2], [[0], [0]], ports=[[HostPort(80)], [HostPort(80)]], unchecked=True)
+    [decision] = await nodes.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [C, C]
+    await nodes.release(0, proposal.uids[:1])
+    assert await ports_of(nodes, 0) == ["80/TCP"]

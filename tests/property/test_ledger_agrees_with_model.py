@@ -1,6 +1,8 @@
 """Random histories give the same answers and leave the same state in the scripts as in the model; and the ledger keeps its invariants."""
 
 import asyncio
+import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -10,10 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hoss.model.pod import HostPort
 from hoss.wire.account import CARDS, FLAG_GONE, account_dtype, digest
 from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
-from resolver.core.values import Proposal
+from resolver.core.ports import claim_of
+from resolver.core.values import Group, Proposal
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
@@ -47,6 +51,10 @@ def commits(draw, unchecked):
     slots = draw(st.integers(1, 3))
     candidates = draw(st.integers(1, 3))
     rows = st.lists(st.sampled_from(INDEXES), min_size=1, max_size=candidates)
+    port = st.sampled_from(
+        [HostPort(80), HostPort(80, host_ip="10.0.0.1"), HostPort(80, "UDP"), HostPort(80, host_ip="::")]
+    )
+    group = st.none() | st.tuples(st.sampled_from("ab"), st.lists(port, max_size=2, unique=True))
     device = st.sampled_from([(0, 0), (1, 300), (1, 500), (1, 1000), (2, 1000)])
     return (
         "commit",
@@ -63,6 +71,7 @@ def commits(draw, unchecked):
             "fenced": draw(st.integers(0, 9)) == 0,
             "behind": draw(st.sampled_from([0, 0, 0, 2])),
             "unchecked": unchecked and draw(st.booleans()),
+            "groups": draw(st.just([]) | st.lists(group, min_size=slots, max_size=slots)),
             "lease_over": draw(st.booleans()),
         },
     )
@@ -141,8 +150,14 @@ class History:
             attempts=np.arange(len(what["cpu"]), dtype=np.uint16),
             devices=None if what["devices"] is None else np.array(what["devices"], np.uint16),
             unchecked=what["unchecked"],
+            groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
         )
         return [shown(decision) for decision in await self.ledger.commit(0, [proposal])]
+
+
+def group_with(name, ports):
+    definition = f"{name} {ports}".encode()
+    return Group(zlib.crc32(definition) + 1, definition, tuple(map(claim_of, ports)))
 
 
 def uids(pods):
@@ -174,13 +189,14 @@ def shown(decision):
         decision.conflicts.tolist(),
         decision.duplicate_seqs.tolist(),
         shown_accounts(decision.fresh),
+        decision.as_of,
     )
 
 
 def shown_reservations(held):
     return {
         uid.tobytes(): (
-            *(int(record[name]) for name in ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "attempt")),
+            *(int(record[name]) for name in RESERVED),
             np.trim_zeros(record["requests"], "b").tolist(),
             bool(assumed),
         )
@@ -198,12 +214,15 @@ def shard_accounts(state):
         np.frombuffer(rows.cards, CARDS.base).reshape(-1, 16),
         state.reservations.uids,
         state.reservations.records,
+        state.ports,
+        {key: pods for key, (_, pods) in state.groups.items()},
     )
 
 
 async def replay(ledger):
-    """The shard's state as a subscriber builds it from the feed alone: accounts, cards and specs of live nodes."""
+    """The shard's state as a subscriber builds it from the feed alone: live nodes' accounts, cards and specs; groups' pods."""
     accounts, cards, specs = {}, {}, {}
+    pods = Counter()
     for entry in await ledger.feed(0, 0, 1):
         changed, changed_cards = shown_accounts(entry.accounts)
         accounts |= changed
@@ -211,8 +230,11 @@ async def replay(ledger):
         specs |= dict(entry.specs)
         for index in entry.removed:
             del specs[index]
+        for run in entry.runs:
+            for node in run.nodes:
+                pods[run.definition, node] += -1 if run.gone else 1
     live = {index: account for index, account in accounts.items() if not account[2] & FLAG_GONE}
-    return live, {index: used for index, used in cards.items() if index in live}, specs
+    return live, {index: used for index, used in cards.items() if index in live}, specs, +pods
 
 
 async def compare(url, make_node, history):
@@ -232,13 +254,21 @@ async def compare(url, make_node, history):
     seen = shard_accounts(state)
     wanted = shard_accounts(expected)
     assert digest(*(getattr(seen, f) for f in DIGESTED)) == digest(*(getattr(wanted, f) for f in DIGESTED))
-    snapshot = await real.snapshot(0)
-    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs)
+    assert sorted_ports(state) == sorted_ports(expected)
+    assert state.groups == expected.groups
+    snapshot = await real.snapshot(0, groups=True)
+    pods = Counter((run.definition, node) for run in snapshot.runs for node in run.nodes)
+    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods)
     await real.erase()
     await real.close()
     return audit([seen], await model.ledger.schema(), {})
 
 
+def sorted_ports(state):
+    return {node: sorted(holds) for node, holds in state.ports.items()}
+
+
+RESERVED = ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "attempt", "flags", "group")
 DIGESTED = ("indexes", "accounts", "card_indexes", "cards")
 
 

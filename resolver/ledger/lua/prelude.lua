@@ -1,12 +1,12 @@
 -- Begins every script: the shard's keys, the ledger's epoch, and how records are read and written.
 --
--- KEYS  the shard's nine keys, as named below.
+-- KEYS  the shard's twelve keys, as named below.
 -- ARGV  1: the epoch of the ledger the resolver knows. A script never touches any other ledger.
 --
 -- Nodes are named by their index as 4 little-endian bytes, the very bytes that stand in messages and hash fields: no
 -- script ever needs the number. Records are described in hoss/wire/account.py and docs/architecture.md.
 
-local META, ACCOUNTS, CARDS, SPECS, NAMES, RESERVATIONS, PENDING, WORKERS, FEED = unpack(KEYS)
+local META, ACCOUNTS, CARDS, SPECS, NAMES, RESERVATIONS, PENDING, WORKERS, FEED, PORTS, GROUPS, GROUP_PODS = unpack(KEYS)
 local call, rep, concat, floor = redis.call, string.rep, table.concat, math.floor
 local pack_values, unpack_values = struct.pack, struct.unpack
 
@@ -155,4 +155,44 @@ local function append_cards(entry, nodes, changed, cards)
   write_fields(CARDS, changes)
   local at = #entry
   entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'k', concat(card_nodes), 'c', concat(records)
+end
+
+-- Ports that pods hold on a node: for each the pod's UID and a claim (resolver/core/ports.py).
+local UID_BYTES, CLAIM_BYTES = 16, 12
+local function read_ports(node)
+  local record, held = call('HGET', PORTS, node) or '', {}
+  for at = 1, #record, UID_BYTES + CLAIM_BYTES do
+    held[#held + 1] = record:sub(at, at + UID_BYTES + CLAIM_BYTES - 1)
+  end
+  return held
+end
+
+local function write_ports(node, held)
+  if #held > 0 then
+    call('HSET', PORTS, node, concat(held))
+  else
+    call('HDEL', PORTS, node)
+  end
+end
+
+-- Pods of groups that came (sign 1) or went (-1), for the feed. `keys` lists the groups' keys, `nodes` has for each key
+-- where its pods are or were. A group's definition is kept as long as any pod is of it; `definitions` has those that come.
+local function append_groups(entry, sign, keys, nodes, definitions)
+  local runs = {}
+  for i = 1, #keys do
+    local key, on = keys[i], nodes[keys[i]]
+    local pods = call('HINCRBY', GROUP_PODS, key, sign * #on)
+    local definition = definitions and definitions[key] or call('HGET', GROUPS, key)
+    if sign > 0 and pods == #on then
+      call('HSET', GROUPS, key, definition)
+    elseif pods == 0 then
+      call('HDEL', GROUPS, key)
+      call('HDEL', GROUP_PODS, key)
+    end
+    runs[i] = pack_values('<i4I4I4', sign, #definition, #on) .. definition .. concat(on)
+  end
+  if #runs > 0 then
+    local at = #entry
+    entry[at + 1], entry[at + 2] = 'p', concat(runs)
+  end
 end
