@@ -30,6 +30,7 @@ COMMANDS = {
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
     "get": ("get", "List pods, nodes, workers, jobs or reservations."),
     "describe": ("get", "One pod, node, worker or job in full."),
+    "explain": ("explain", "Why, where and with which scores a pod would be placed, node by node."),
     "delete": ("change", "Delete pods or jobs; what they held is free again."),
     "cordon": ("change", "Give a node or worker nothing more; it keeps what it has."),
     "uncordon": ("change", "Give a node or worker work again."),

@@ -3,7 +3,7 @@
 The documents are those of tests/conformance/README.md, so that answers can be compared with kube-scheduler's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hoss.errors import InvalidInput
@@ -146,14 +146,22 @@ def explain_rows(document: Document) -> list[dict[str, Any]]:
     return rows
 
 
-def sorted_kinds(objects: Sequence[Object]) -> Object:
-    """Objects of manifests as the lists by kind that a cluster is read from. Other kinds are passed over."""
-    found: Object = {}
+def cluster_of(objects: Iterable[Object]) -> Cluster:
+    """The cluster that objects of manifests make up. Kinds that say nothing about where pods may go are passed over."""
+    by_kind: dict[str, list[Object]] = {}
     for item in objects:
         key = _LISTS.get(text(item, "kind", "object"))
         if key is not None:
-            found.setdefault(key, []).append(item)
-    return found
+            by_kind.setdefault(key, []).append(item)
+    return read_cluster(dict(by_kind))
+
+
+def explain_pod(pod: Object, cluster: Cluster) -> Document:
+    """What the scheduler says of a Pod object, preemption included, with the pod's name."""
+    metadata = mapping(pod, "metadata", "pod")
+    spec = read_pending_pod(pod, cluster)
+    name = text(metadata, "name", "metadata") or text(metadata, "generateName", "metadata") or "pod"
+    return {"pod": f"{spec.namespace}/{name}", **explain(spec, cluster, preemption=True)}
 
 
 _LISTS = {

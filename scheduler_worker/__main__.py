@@ -29,6 +29,9 @@ from scheduler_worker.profiles import chosen_profile
 from scheduler_worker.proposals import ProposalStream
 from scheduler_worker.service import WorkerService
 
+# Of pods in hand, where the configuration names none; see WorkerConfig.window.
+_WINDOW, _PACKING_WINDOW = 2000, 250
+
 # A stopping worker waits this long for the ledger's answers.
 _PATIENCE_SECONDS = 2.0
 
@@ -64,7 +67,7 @@ async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None)
         name=config.name,
         labels=labels_to_proto(sorted(config.labels.items())),
         incarnation=secrets.randbits(63),
-        window=config.window,
+        window=config.window or (_PACKING_WINDOW if profile.mixes else _WINDOW),
     )
     link = DispatcherLink(config.dispatcher, registration, service)
     service.connect(link, proposals)

@@ -66,8 +66,10 @@ class WorkerConfig(Document):
     # Seeds the order of equally good nodes; by default differs at every start, so that workers do not all want the same node.
     seed: int = Field(default_factory=lambda: random.SystemRandom().getrandbits(63), ge=0)
 
-    # Pods it takes at once, sent and not answered. Two full proposals: one placed while the other is at the ledger.
-    window: int = Field(default=2000, ge=1, le=100_000)
+    # Pods it takes at once, sent and not answered. Left out: two full proposals, 2,000, so that one is placed while the
+    # other is at the ledger; with a profile that packs pod by pod 250: what lies in a worker's hand is packed
+    # without knowing what others do meanwhile, and those profiles are slow enough to be kept busy by less.
+    window: int | None = Field(default=None, ge=1, le=100_000)
 
     # How nodes are chosen: the name of one of `profiles` or of a preset. Left out, it is the value of the label
     # `strategy` where that names one, else spread; so a worker that policies know as strategy=binpack packs.

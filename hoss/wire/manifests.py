@@ -57,9 +57,31 @@ def read_manifest(
     or UID that stands twice, naming the document, the field's path or line and column, the value and what would be right.
     """
     reader = _Reader(reservations, generate_suffix)
-    for place, value in _documents(_decode(data, where), where):
+    for place, value in read_objects(data, where=where):
         reader.read(value, place)
     return Manifest(tuple(reader.workloads), tuple(reader.nodes), tuple(reader.warnings))
+
+
+def read_objects(data: bytes | str, *, where: str) -> Iterator[tuple[str, Object]]:
+    """(place, object) of every object of a manifest, those in lists one by one. Each has a kind and an apiVersion."""
+    for place, value in _documents(_decode(data, where), where):
+        yield from _flattened(value, place, lists=0)
+
+
+def _flattened(value: Any, place: str, *, lists: int) -> Iterator[tuple[str, Object]]:
+    if not isinstance(value, dict):
+        raise wrong_type(value, "a mapping with apiVersion and kind", place)
+    try:
+        items = _items(value, kind_and_group(value)[0])
+    except InvalidInput as exc:
+        raise exc.at(place) from None
+    if items is None:
+        yield place, value
+    elif lists == _MAX_NESTED_LISTS:
+        raise InvalidInput(f"is a list within {lists} others; no more are read", where=place)
+    else:
+        for i, item in enumerate(items):
+            yield from _flattened(item, f"{place} items[{i}]", lists=lists + 1)
 
 
 class _Reader:
@@ -74,24 +96,12 @@ class _Reader:
         self._templates: dict[PodTemplate, PodTemplate] = {}
         self._places: dict[tuple[str, ...] | bytes, str] = {}
 
-    def read(self, value: Any, place: str, *, lists: int = 0) -> None:
-        if not isinstance(value, dict):
-            raise wrong_type(value, "a mapping with apiVersion and kind", place)
+    def read(self, value: Object, place: str) -> None:
         try:
             kind, group = kind_and_group(value)
-            items = _items(value, kind)
+            self._read_object(value, kind, group, place)
         except InvalidInput as exc:
             raise exc.at(place) from None
-        if items is None:
-            try:
-                self._read_object(value, kind, group, place)
-            except InvalidInput as exc:
-                raise exc.at(place) from None
-        elif lists == _MAX_NESTED_LISTS:
-            raise InvalidInput(f"is a list within {lists} others; no more are read", where=place)
-        else:
-            for i, item in enumerate(items):
-                self.read(item, f"{place} items[{i}]", lists=lists + 1)
 
     def _read_object(self, value: Object, kind: str, group: str, place: str) -> None:
         if kind == "Node" and not group:

@@ -6,7 +6,7 @@ the cluster's GPU together, and submitted in the order they were drawn. What doe
 in this process, one pod after the other; several run as a platform of their own, each process at once.
 
 The JSON document: nodes, cardsMilli, overload, seeds; results[] with policy, workers, allocatedPercent (mean over the seeds),
-lowest, highest, paperPercent, pods (mean), seconds (mean), violations, and allocatedPercents by seed.
+lowest, highest, paperPercent, pods (mean), seconds (mean), conflicts (mean), violations (texts), allocatedPercents by seed.
 """
 
 import random
@@ -71,7 +71,8 @@ class Run:
     pods: int
     allocated_milli: int
     seconds: float
-    violations: int = 0  # found by the audit
+    conflicts: int = 0
+    violations: tuple[str, ...] = ()  # what the audit found
 
 
 @dataclass(slots=True)
@@ -100,7 +101,8 @@ class PolicyResult:
             "paperPercent": PAPER[self.policy],
             "pods": round(sum(run.pods for run in self.runs) / count),
             "seconds": round(sum(run.seconds for run in self.runs) / count, 2),
-            "violations": sum(run.violations for run in self.runs),
+            "violations": [text for run in self.runs for text in run.violations],
+            "conflicts": round(sum(run.conflicts for run in self.runs) / count),
             "allocatedPercents": [round(percent, 3) for percent in percents],
         }
 
@@ -196,4 +198,5 @@ async def _place(
             placement = await report.place(clients, requests, progress)
         used = await report.usage(clients)
         audit = await auditing.audit(clients.dispatcher, clients.resolver)
-    return Run(len(load), used.requested.get(CARDS, 0), placement.seconds, len(audit.findings))
+    findings = tuple(f"invariant {finding.invariant}: {finding.text}" for finding in audit.findings)
+    return Run(len(load), used.requested.get(CARDS, 0), placement.seconds, placement.conflicts, findings)

@@ -12,7 +12,7 @@ from hossctl.bench import gpu
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
-from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary
+from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
 from hossctl.openb import read_nodes, read_pods
 from hossctl.options import Output, RedisUrl, Seed, only
@@ -115,6 +115,7 @@ _GPU_COLUMNS = (
     Column("PAPER", lambda row: f"{row['paperPercent']:.1f} %"),
     Column("PODS", lambda row: f"{row['pods']:,}"),
     Column("SECONDS", lambda row: f"{row['seconds']:.1f}"),
+    Column("CONFLICTS", lambda row: f"{row['conflicts']:,}"),
 )
 
 
@@ -158,7 +159,9 @@ def gpu_allocation(
         print_rows(document["results"], _GPU_COLUMNS, wide=False)
     else:
         print_document(document, output)
-    if any(run.violations for result in results for run in result.runs):
+    violations = [text for result in document["results"] for text in result["violations"]]
+    if violations:
+        warn("; ".join(violations))
         raise typer.Exit(EXIT_FAILED)
 
 

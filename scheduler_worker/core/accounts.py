@@ -21,6 +21,8 @@ class AccountLayer:
         self.mean_factors: NDArray[np.float64] = np.ones(0)
         self.exact_in_doubles = True
         self._seqs: NDArray[np.uint64] = np.zeros(0, np.uint64)  # 0: nothing said
+        # Of the cards: a refusal of pods that want none brings accounts without cards, ahead of entries that have them.
+        self._card_seqs: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._cards = cards
 
     @property
@@ -37,6 +39,7 @@ class AccountLayer:
         self.divisors = np.concatenate((self.divisors, np.ones((2, more))), axis=1)
         self.mean_factors = np.concatenate((self.mean_factors, np.ones(more)))
         self._seqs = np.concatenate((self._seqs, np.zeros(more, np.uint64)))
+        self._card_seqs = np.concatenate((self._card_seqs, np.zeros(more, np.uint64)))
 
     def extend_rows(self, rows: int) -> None:
         """The schema has `rows` resources now."""
@@ -49,16 +52,15 @@ class AccountLayer:
         self.committed[:, nodes] = 0
         self.flags[nodes] = FLAG_GONE
         self._seqs[nodes] = 0
+        self._card_seqs[nodes] = 0
         self._cards.committed[nodes] = NO_CARD
 
     def put(self, accounts: AccountBatch) -> None:
         """Replace what is known by what is as new or newer. Resources beyond the batch's are 0."""
         nodes, records = accounts.indexes.astype(np.intp), accounts.records
-        card_nodes, cards = accounts.card_indexes.astype(np.intp), accounts.cards
+        self._put_cards(accounts)
         newer = records["seq"] >= self._seqs[nodes]
         if not newer.all():
-            kept = ~np.isin(card_nodes, nodes[~newer])
-            card_nodes, cards = card_nodes[kept], cards[kept]
             nodes, records = nodes[newer], records[newer]
         known = records["amounts"].shape[1]
         allocatable = np.zeros((len(self.allocatable), len(nodes)), np.int64)
@@ -71,7 +73,17 @@ class AccountLayer:
         self.committed[known:, nodes] = 0
         self.flags[nodes] = records["flags"]
         self._seqs[nodes] = records["seq"]
-        self._cards.committed[card_nodes] = cards
+
+    def _put_cards(self, accounts: AccountBatch) -> None:
+        """Cards are as new as the account they come with."""
+        if not len(accounts.card_indexes):
+            return
+        order = np.argsort(accounts.indexes)
+        beside = order[np.searchsorted(accounts.indexes, accounts.card_indexes, sorter=order)]
+        nodes, seqs = accounts.card_indexes.astype(np.intp), accounts.records["seq"][beside]
+        newer = seqs >= self._card_seqs[nodes]
+        self._cards.committed[nodes[newer]] = accounts.cards[newer]
+        self._card_seqs[nodes[newer]] = seqs[newer]
 
     def digest(self, nodes: NodeIndexes) -> int:
         """Digest of these nodes' state, as the ledger would compute it."""

@@ -230,9 +230,13 @@ class Profile:
         """Whether views for this demand must hold cards."""
         return self.reads_cards or demand.devices is not None
 
-    def foreseeable(self, demand: Demand) -> bool:
-        """Whether nodes can be judged as they would be with further pods: a view ahead does not move cards."""
-        return demand.foreseeable and not self.by_chance and not (self.reads_cards and demand.devices is not None)
+    @property
+    def mixes(self) -> bool:
+        """Whether pods of a batch are placed in a drawn order, one by one, and not class after class.
+
+        What packs cards depends on the order: pods of one shape in a row make fragments that no other shape fits.
+        """
+        return self.reads_cards or self.by_chance
 
     def evaluate(self, demand: Demand, view: NodeView) -> tuple[Mask | None, NDArray[np.float64]]:
         """Dynamic filters and scores of n nodes: which pass (None: all), and their weighted sum."""

@@ -14,7 +14,7 @@ from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.questions import PodGroup
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.ties import INFEASIBLE, Keys, TieOrder, levels_of, slack
+from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, Keys, TieOrder, levels_of, slack
 
 # Runs up to here go pod by pod: a selection over levels costs about as much as three repairs of one node.
 _POD_BY_POD = 3
@@ -82,12 +82,14 @@ class RunPlacer:
         shards = max(self._cache.shards, 1)
         shard = best % shards
         of_shard = keys[shard::shards]
+        # A packed pod has no use for second best: once refused, it is placed anew with the numbers the ledger sent.
+        least = keys[best] >> SCORE_SHIFT << SCORE_SHIFT if ranking.only_best else 0
         taken, spare = [best], []
         hidden = [keys[best]]
         for _ in range(self._alternates):
             keys[taken[-1]] = INFEASIBLE
             following = int(pick(of_shard)) * shards + shard
-            if keys[following] == INFEASIBLE:
+            if keys[following] < least:
                 break
             taken.append(following)
             hidden.append(keys[following])

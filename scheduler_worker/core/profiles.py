@@ -7,6 +7,7 @@ from scheduler_worker.core.framework import Profile, Registry, Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.inter_pod_affinity import InterPodAffinity
 from scheduler_worker.core.plugins.node_affinity import NodeAffinity
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
 from scheduler_worker.core.plugins.scoring_strategies import MOST_ALLOCATED
@@ -33,7 +34,9 @@ class ProfileSpec:
 
 
 # What the owners of pods and nodes wished for counts in every preset that scores at all.
-_WISHES = tuple(p for p in DEFAULT_PLUGINS if p.name in (TaintToleration.name, NodeAffinity.name))
+_WISHES = tuple(
+    p for p in DEFAULT_PLUGINS if p.name in (TaintToleration.name, NodeAffinity.name, InterPodAffinity.name)
+)
 
 PRESETS: Mapping[str, ProfileSpec] = {
     # kube-scheduler's default profile.

@@ -34,8 +34,9 @@ class Ranking:
         self.levels_hint = 2  # how many pods of a run a chosen node took lately
         self._profile = profile
         self._cards = profile.wants_cards(demand)
-        self.foreseeable = profile.foreseeable(demand)
+        self.foreseeable = demand.foreseeable and not profile.mixes
         self.by_chance = profile.by_chance
+        self.only_best = profile.mixes  # alternates are as good as the choice
         self._cache = cache
         self._ties = ties
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`

@@ -28,7 +28,7 @@ from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
-from scheduler_worker.core.work import OutcomeColumns, Run, Work, runs_of
+from scheduler_worker.core.work import OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
 _MAX_KNOWN_FAILURES = 100
 
@@ -54,6 +54,7 @@ class Scheduler:
         self.limits = limits or Limits()
         self.conflicts = 0  # refusals by the ledger, ever
         self._profile = profile
+        self._rng = rng
         self._ties = TieOrder(rng)
         self._statics = StaticFits(profile, cache)
         self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
@@ -95,7 +96,11 @@ class Scheduler:
             raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
         classes = [self._classes[n] for n in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
-        self._runs.extend(runs_of(Work(batch_id, uids), classes, run_counts, run_attempts))
+        work = Work(batch_id, uids)
+        if self._profile.mixes:
+            self._runs.extend(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
+        else:
+            self._runs.extend(runs_of(work, classes, run_counts, run_attempts))
 
     @property
     def backlog(self) -> int:

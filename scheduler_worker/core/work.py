@@ -94,3 +94,20 @@ def runs_of(work: Work, classes: list[PodClass], counts: NDArray[np.uint32], att
         runs.append(Run(work, classes[members[0]], attempt, np.concatenate(parts) if len(parts) > 1 else parts[0]))
     runs.sort(key=lambda run: -run.pod_class.priority)
     return runs
+
+
+def mixed_runs_of(
+    work: Work,
+    classes: list[PodClass],
+    counts: NDArray[np.uint32],
+    attempts: NDArray[np.uint16],
+    rng: np.random.Generator,
+) -> list[Run]:
+    """The batch's runs, highest priority first, else pod by pod in an order drawn anew for each batch."""
+    entries = np.repeat(np.arange(len(classes)), counts)
+    priorities = np.array([pod_class.priority for pod_class in classes], np.int64)[entries]
+    order = np.lexsort((rng.permutation(len(entries)), -priorities))
+    return [
+        Run(work, classes[entry], int(attempts[entry]), order[place : place + 1])
+        for place, entry in enumerate(entries[order].tolist())
+    ]

@@ -1,13 +1,17 @@
 """The cache: a pod counts once, from assume until the feed shows its commit or until it is given back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hoss.model.pod import DeviceRequest
-from hoss.wire.account import FLAG_UNSCHEDULABLE, NO_CARD, digest
+from hoss.wire.account import CARD_SLOTS, FLAG_UNSCHEDULABLE, NO_CARD, digest
 from hoss.wire.columns import NONE_U32
+from scheduler_worker.core.messages import AccountBatch
 
 CPU, PODS = 0, 3
+_NO_CARDS = (np.empty(0, np.uint32), np.empty((0, CARD_SLOTS), np.uint16))
 
 
 @pytest.fixture
@@ -155,3 +159,18 @@ def test_cards_are_given_back_with_their_pod(make_ledger, harness_of, make_pod):
     assert harness.cache.cards.used[0, :3].tolist() == [600, 600, NO_CARD]
     harness.scheduler.reject(proposal.batch_id, "malformed")
     assert harness.cache.cards.used[0, :3].tolist() == [0, 0, NO_CARD]
+
+
+def test_cards_of_the_feed_count_although_a_refusal_brought_a_newer_account_without_cards(make_ledger, harness_of):
+    ledger = make_ledger(1, cards=2)
+    harness = harness_of(ledger)
+    ledger.cards[0][0] = 400  # a pod with a share of a card
+    entry_of_cards = ledger.reserve([0], [[100, 0, 0, 1]])
+    entry_without = ledger.reserve([0], [[100, 0, 0, 1]])  # then one without, refusing a third which asked for none
+    fresh = AccountBatch(entry_without.accounts.indexes, entry_without.accounts.records, *_NO_CARDS)
+    harness.cache.apply_fresh(fresh)
+    harness.cache.apply_feed(entry_of_cards)
+    harness.cache.apply_feed(replace(entry_without, accounts=fresh))
+    assert harness.cache.cards.used[0, :3].tolist() == [400, 0, NO_CARD]
+    accounts = ledger.accounts([0])
+    assert harness.cache.digest(0) == digest(accounts.indexes, accounts.records, accounts.card_indexes, accounts.cards)
