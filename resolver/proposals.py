@@ -18,7 +18,7 @@ from hoss.model.pod import HostPort
 from hoss.model.resources import MAX_AMOUNT, PODS
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.account import CARD_SLOTS
-from hoss.wire.columns import I32, I64, NONE_U32, U16, U32, decode, decode_uids, encode
+from hoss.wire.columns import I32, I64, NONE_U32, U16, U32, decode, decode_uids
 from resolver.core.ports import claim_of
 from resolver.core.values import MAX_BATCH_PODS, MAX_CANDIDATES, AccountRows, Decision, Group, GroupRun, Proposal
 
@@ -157,7 +157,7 @@ def accounts_message(rows: AccountRows) -> pb.Accounts:
 
 def group_runs_message(runs: Iterable[GroupRun]) -> list[pb.GroupRun]:
     """Runs as feed messages carry them."""
-    return [pb.GroupRun(group=r.definition, nodes=encode(r.nodes, U32), gone=r.gone) for r in runs]
+    return [pb.GroupRun(group=r.definition, nodes=r.nodes, gone=r.gone) for r in runs]
 
 
 def reservation_chunk(shard: int, uids: Any, records: NDArray[Any], assumed: NDArray[np.bool_]) -> pb.ReservationChunk:

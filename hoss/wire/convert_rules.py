@@ -14,7 +14,7 @@ def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
         cpu_milli, memory_bytes = spec.pending_nonzero
         message.pending_nonzero.CopyFrom(pb.CpuAndMemory(cpu_milli=cpu_milli, memory_bytes=memory_bytes))
     if spec.pod_affinity is not None:
-        message.pod_affinity.CopyFrom(_affinity_to_proto(spec.pod_affinity))
+        message.pod_affinity.CopyFrom(affinity_to_proto(spec.pod_affinity))
     if spec.spread:
         message.spread.extend(map(_constraint_to_proto, spec.spread))
     if spec.default_spread is not None:
@@ -30,7 +30,7 @@ def read_rules(message: pb.PodSpec) -> dict[str, Any]:
     pending, default = message.pending_nonzero, message.default_spread
     return {
         "pending_nonzero": (pending.cpu_milli, pending.memory_bytes) if message.HasField("pending_nonzero") else None,
-        "pod_affinity": _affinity_from_proto(message.pod_affinity) if message.HasField("pod_affinity") else None,
+        "pod_affinity": affinity_from_proto(message.pod_affinity) if message.HasField("pod_affinity") else None,
         "spread": tuple(map(_constraint_from_proto, message.spread)),
         "default_spread": _selector_from_proto(default) if message.HasField("default_spread") else None,
         "images": tuple(message.images),
@@ -58,7 +58,8 @@ def _selector_from_proto(message: pb.LabelSelector) -> LabelSelector:
     return LabelSelector(tuple(map(requirement_from_proto, message.requirements)))
 
 
-def _affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:
+def affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:
+    """What a pod asks of the pods near it."""
     return pb.PodAffinity(
         required=map(_term_to_proto, affinity.required),
         preferred=map(_weighted_to_proto, affinity.preferred),
@@ -67,7 +68,8 @@ def _affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:
     )
 
 
-def _affinity_from_proto(message: pb.PodAffinity) -> PodAffinity:
+def affinity_from_proto(message: pb.PodAffinity) -> PodAffinity:
+    """What a pod asks of the pods near it."""
     return PodAffinity(
         required=tuple(map(_term_from_proto, message.required)),
         preferred=tuple(map(_weighted_from_proto, message.preferred)),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hoss.model.fit import insufficient, pick_cards
 from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD
-from hoss.wire.columns import NONE_U32, Uids
+from hoss.wire.columns import NONE_U32, U32, Uids, encode
 from resolver.core.ports import clash, port_number
 from resolver.core.values import Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
 
@@ -353,7 +353,7 @@ def group_runs(reservations: Iterable[Reservation], *, gone: bool) -> tuple[Grou
     for held in reservations:
         if held.group is not None:
             nodes.setdefault(held.group.definition, []).append(held.node)
-    return tuple(GroupRun(definition, tuple(on), gone) for definition, on in nodes.items())
+    return tuple(GroupRun(definition, encode(on, U32), gone) for definition, on in nodes.items())
 
 
 def uid_bytes(uids: Uids) -> list[Uid]:

@@ -150,7 +150,7 @@ class GroupRun:
     """Pods of one group that were placed, or are gone."""
 
     definition: bytes
-    nodes: tuple[int, ...]  # one for each pod
+    nodes: bytes  # u32, one for each pod
     gone: bool = False
 
 

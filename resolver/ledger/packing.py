@@ -178,9 +178,9 @@ def read_runs(packed: bytes) -> tuple[GroupRun, ...]:
     runs, at = [], 0
     while at < len(packed):
         sign, length, pods = np.frombuffer(packed, "<i4", 3, at).tolist()
-        nodes = np.frombuffer(packed, U32, pods, at + 12 + length).tolist()
-        runs.append(GroupRun(packed[at + 12 : at + 12 + length], tuple(nodes), gone=sign < 0))
-        at += 12 + length + 4 * pods
+        end = at + 12 + length + 4 * pods
+        runs.append(GroupRun(packed[at + 12 : end - 4 * pods], packed[end - 4 * pods : end], gone=sign < 0))
+        at = end
     return tuple(runs)
 
 
@@ -190,9 +190,7 @@ def runs_of_reservations(records: NDArray[Any], definitions: dict[int, bytes]) -
     order = np.argsort(records["group"], kind="stable")
     keys, starts = np.unique(records["group"][order], return_index=True)
     parts = np.split(records["node"][order], starts[1:])
-    return tuple(
-        GroupRun(definitions[key], tuple(nodes.tolist())) for key, nodes in zip(keys.tolist(), parts, strict=False)
-    )
+    return tuple(GroupRun(definitions[key], nodes.tobytes()) for key, nodes in zip(keys.tolist(), parts, strict=False))
 
 
 def read_ports(record: bytes) -> list[PortHold]:

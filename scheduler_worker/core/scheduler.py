@@ -63,6 +63,7 @@ class Scheduler:
         self._classes: dict[int, PodClass] = {}
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
         self._runs: deque[Run] = deque()
+        self._held: list[tuple[int, int, Run]] = []  # until the cache of a shard stands at a seq
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
         self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
@@ -105,12 +106,12 @@ class Scheduler:
     @property
     def backlog(self) -> int:
         """Pods not yet placed."""
-        return sum(len(run.rows) for run in self._runs)
+        return sum(len(run.rows) for run in (*self._runs, *(run for _, _, run in self._held)))
 
     @property
     def idle(self) -> bool:
         """Whether every pod is answered for and the ledger owes no answer."""
-        return not (self._runs or self._draft.pods or self._proposals or self.cache.undecided)
+        return not (self._runs or self._held or self._draft.pods or self._proposals or self.cache.undecided)
 
     def step(self) -> int:
         """Place the next run, as far as the draft has room. How many pods that settled; 0: nothing can be done now.
@@ -195,8 +196,20 @@ class Scheduler:
         self._answer(proposal.work, proposal.rows[bound], Outcome.BOUND, nodes=answer.nodes[bound])
         fenced = np.flatnonzero(verdicts == Verdict.STALE_EPOCH)
         self._answer(proposal.work, proposal.rows[fenced], Outcome.FENCED)
-        self._retry(proposal, np.flatnonzero(~committed & ~duplicate & (verdicts != Verdict.STALE_EPOCH)))
+        self._retry(proposal, np.flatnonzero(~committed & ~duplicate & (verdicts != Verdict.STALE_EPOCH)), answer)
         return len(fenced) == 0
+
+    def resume(self, shard: int, *, snapshot: bool = False) -> bool:
+        """The cache has heard of the shard: try those again that waited for it. Whether there are any.
+
+        A snapshot ends every wait: the shard's history may have begun anew.
+        """
+        seq = self.cache.seqs.get(shard, 0)
+        due = [run for on, until, run in self._held if on == shard and (snapshot or until <= seq)]
+        if due:
+            self._held = [held for held in self._held if held[0] != shard or not (snapshot or held[1] <= seq)]
+            self._runs.extendleft(reversed(due))
+        return bool(due)
 
     def reject(self, batch_id: int, reason: str) -> None:
         """The resolver called the whole proposal malformed: nothing of it is in the ledger."""
@@ -209,13 +222,15 @@ class Scheduler:
 
     def drain(self) -> None:
         """Give back what was not started."""
-        for run in self._runs:
+        for run in (*self._runs, *(run for _, _, run in self._held)):
             self._answer(run.work, run.rows, Outcome.RETURNED)
         self._runs.clear()
+        self._held.clear()
 
     def drop_everything(self) -> None:
         """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
         self._runs.clear()
+        self._held.clear()
         for pod_class, nodes in self._draft.placements:
             self.cache.forget_group(self._group(pod_class), nodes)
         self._draft.clear()
@@ -287,16 +302,27 @@ class Scheduler:
             self.cache.track(part)
             self.cache.confirm(part, proposal.columns.shard, seq)
 
-    def _retry(self, proposal: Proposal, refused: NDArray[np.intp]) -> None:
+    def _retry(self, proposal: Proposal, refused: NDArray[np.intp], answer: Verdicts) -> None:
         self.conflicts += len(refused)
         slots = proposal.assumption.slots[refused]
+        shard = proposal.columns.shard
+        # What other pods are in the way of only the feed tells; room came with the answer.
+        unseen = np.isin(answer.verdicts, (Verdict.CONFLICT_PORT, Verdict.CONFLICT_TOPOLOGY))
+        unseen &= self.cache.seqs.get(shard, 0) < answer.as_of
         again = []
         for slot in np.unique(slots).tolist():
             run = proposal.runs[slot]
-            rows = proposal.rows[refused[slots == slot]]
+            of_slot = refused[slots == slot]
             if run.tries + 1 >= self.limits.tries:
-                self._answer(run.work, rows, Outcome.CONFLICT)
-            else:
-                again.append(replace(run, rows=rows, tries=run.tries + 1))
+                self._answer(run.work, proposal.rows[of_slot], Outcome.CONFLICT)
+                continue
+            for waits in (False, True):
+                rows = proposal.rows[of_slot[unseen[of_slot] == waits]]
+                if len(rows):
+                    retried = replace(run, rows=rows, tries=run.tries + 1)
+                    if waits:
+                        self._held.append((shard, answer.as_of, retried))
+                    else:
+                        again.append(retried)
         # They have waited longest, and the numbers that came with the refusal are fresh now.
         self._runs.extendleft(reversed(again))

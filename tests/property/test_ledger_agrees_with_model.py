@@ -231,7 +231,7 @@ async def replay(ledger):
         for index in entry.removed:
             del specs[index]
         for run in entry.runs:
-            for node in run.nodes:
+            for node in np.frombuffer(run.nodes, "<u4").tolist():
                 pods[run.definition, node] += -1 if run.gone else 1
     live = {index: account for index, account in accounts.items() if not account[2] & FLAG_GONE}
     return live, {index: used for index, used in cards.items() if index in live}, specs, +pods
@@ -257,7 +257,7 @@ async def compare(url, make_node, history):
     assert sorted_ports(state) == sorted_ports(expected)
     assert state.groups == expected.groups
     snapshot = await real.snapshot(0, groups=True)
-    pods = Counter((run.definition, node) for run in snapshot.runs for node in run.nodes)
+    pods = Counter((run.definition, node) for run in snapshot.runs for node in np.frombuffer(run.nodes, "<u4").tolist())
     assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods)
     await real.erase()
     await real.close()
