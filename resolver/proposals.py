@@ -4,7 +4,7 @@ A proposal is checked whole before anything is written: lengths, ranges, and tha
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,10 @@ from hoss.model.resources import MAX_AMOUNT, PODS
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.account import CARD_SLOTS
 from hoss.wire.columns import I32, I64, NONE_U32, U16, U32, decode, decode_uids
+from hoss.wire.convert import labels_from_proto
+from hoss.wire.convert_rules import affinity_from_proto, constraint_from_proto
 from resolver.core.ports import claim_of
+from resolver.core.rules import Rule
 from resolver.core.values import MAX_BATCH_PODS, MAX_CANDIDATES, AccountRows, Decision, Group, GroupRun, Proposal
 
 _MAX_NAME_BYTES = 253  # as Kubernetes' names
@@ -82,7 +85,24 @@ def _group(definition: bytes) -> Group:
         named = ", ".join(f"{p.port}/{p.protocol}" for p in ports)
         raise InvalidInput(f"{named}: ports go to 65535 and are of TCP, UDP or SCTP", where="groups") from exc
     key = int.from_bytes(hashlib.blake2b(definition, digest_size=8).digest(), "little")
-    return Group(key or 1, definition, claims)
+    labels = labels_from_proto(message.labels)
+    return Group(key or 1, definition, claims, message.namespace, labels, tuple(_rules(message)))
+
+
+def _rules(message: pb.PodGroup) -> Iterator[Rule]:
+    """Required anti-affinity and DoNotSchedule constraints. A rule without a selector sees nothing and is none."""
+    affinity = affinity_from_proto(message.affinity)
+    for term in affinity.anti_required:
+        if term.selector is not None:
+            yield Rule(
+                term.topology_key,
+                term.selector,
+                term.namespaces,
+                every_namespace=term.namespace_selector is not None,
+            )
+    for constraint in map(constraint_from_proto, message.spread):
+        if constraint.selector is not None and not constraint.selector.everything:  # which counts none, as it happens
+            yield Rule(constraint.topology_key, constraint.selector, (message.namespace,), keeps_apart=False)
 
 
 def _candidates(batch: pb.ProposalBatch, pods: int, shards: int) -> NDArray[np.uint32]:

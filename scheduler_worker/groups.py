@@ -6,7 +6,12 @@ from hoss.model.pod import HostPort
 from hoss.v1 import common_pb2
 from hoss.v1.resolver_pb2 import PodGroup as PodGroupMessage
 from hoss.wire.convert import labels_from_proto, labels_to_proto
-from hoss.wire.convert_rules import affinity_from_proto, affinity_to_proto
+from hoss.wire.convert_rules import (
+    affinity_from_proto,
+    affinity_to_proto,
+    constraint_from_proto,
+    constraint_to_proto,
+)
 from scheduler_worker.core.questions import PodGroup
 
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' word, nothing is bound here
@@ -22,6 +27,7 @@ def definition_of(group: PodGroup) -> bytes:
     )
     if group.affinity is not None:
         message.affinity.CopyFrom(affinity_to_proto(group.affinity))
+    message.spread.extend(map(constraint_to_proto, group.spread))
     return message.SerializeToString(deterministic=True)
 
 
@@ -36,4 +42,5 @@ def group_defined(definition: bytes) -> PodGroup:
         host_ports=tuple(
             HostPort(p.port, p.protocol or "TCP", p.host_ip or _EVERY_ADDRESS) for p in message.host_ports
         ),
+        spread=tuple(map(constraint_from_proto, message.spread)),
     )

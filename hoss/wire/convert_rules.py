@@ -16,7 +16,7 @@ def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
     if spec.pod_affinity is not None:
         message.pod_affinity.CopyFrom(affinity_to_proto(spec.pod_affinity))
     if spec.spread:
-        message.spread.extend(map(_constraint_to_proto, spec.spread))
+        message.spread.extend(map(constraint_to_proto, spec.spread))
     if spec.default_spread is not None:
         message.default_spread.CopyFrom(_selector_to_proto(spec.default_spread))
     message.images.extend(spec.images)
@@ -31,7 +31,7 @@ def read_rules(message: pb.PodSpec) -> dict[str, Any]:
     return {
         "pending_nonzero": (pending.cpu_milli, pending.memory_bytes) if message.HasField("pending_nonzero") else None,
         "pod_affinity": affinity_from_proto(message.pod_affinity) if message.HasField("pod_affinity") else None,
-        "spread": tuple(map(_constraint_from_proto, message.spread)),
+        "spread": tuple(map(constraint_from_proto, message.spread)),
         "default_spread": _selector_from_proto(default) if message.HasField("default_spread") else None,
         "images": tuple(message.images),
         "image_containers": message.image_containers,
@@ -105,7 +105,8 @@ def _term_from_proto(message: pb.PodAffinityTerm) -> PodAffinityTerm:
     )
 
 
-def _constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
+def constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
+    """One constraint on spreading."""
     return pb.SpreadConstraint(
         max_skew=constraint.max_skew,
         topology_key=constraint.topology_key,
@@ -117,7 +118,8 @@ def _constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
     )
 
 
-def _constraint_from_proto(message: pb.SpreadConstraint) -> SpreadConstraint:
+def constraint_from_proto(message: pb.SpreadConstraint) -> SpreadConstraint:
+    """One constraint on spreading."""
     return SpreadConstraint(
         max_skew=message.max_skew,
         topology_key=message.topology_key,

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.pod import Pairs
 from hoss.wire.columns import Uids
 from resolver.core.ports import Claim
+from resolver.core.rules import Rule
 
 # A script that serves this many pods holds Redis for 3 to 5 ms; more is refused as invalid.
 MAX_BATCH_PODS = 1000
@@ -23,6 +25,7 @@ class Verdict(IntEnum):
     CONFLICT_RESOURCE = 3
     CONFLICT_PORT = 4
     CONFLICT_DEVICE = 5
+    CONFLICT_TOPOLOGY = 6
     NODE_GONE = 7
     NODE_UNSCHEDULABLE = 8
     STALE_EPOCH = 9
@@ -31,7 +34,8 @@ class Verdict(IntEnum):
 PortHold = tuple[bytes, Claim]  # UID of the pod, and what it holds
 
 # Evidence for one refused pod: `node` is its first candidate. CONFLICT_RESOURCE: resource (schema index), asked, free in schema
-# units. CONFLICT_DEVICE: asked and free are numbers of cards. CONFLICT_PORT: asked is the taken port. Otherwise zeros.
+# units. CONFLICT_DEVICE: asked and free are numbers of cards. CONFLICT_PORT: asked is the taken port.
+# CONFLICT_TOPOLOGY: asked is the seq of what the worker did not know. Otherwise zeros.
 CONFLICT = np.dtype(
     [("position", "<u4"), ("node", "<u4"), ("resource", "<u4"), ("asked", "<i8"), ("free", "<i8")],
 )
@@ -47,6 +51,9 @@ class Group:
     key: int
     definition: bytes
     ports: tuple[Claim, ...] = ()  # that each of its pods takes on its node
+    namespace: str = ""
+    labels: Pairs = ()
+    rules: tuple[Rule, ...] = ()  # that its pods bear
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,7 @@ class NodeChange:
     allocatable: tuple[int, ...]
     unschedulable: bool
     cards: int
+    labels: Pairs = ()
 
 
 class Upserted(NamedTuple):

@@ -47,6 +47,7 @@ class MemoryLedger:
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         decisions = []
         for proposal in proposals:
+            self.arbiters[shard].register(proposal.groups)
             before = self.arbiters[shard].seq
             rulings, refusing = self.arbiters[shard].commit(proposal, deadline_ms=self._now_ms() + self._lease_ms)
             seq = self.arbiters[shard].seq

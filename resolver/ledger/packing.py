@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U16, U32, U64, UID_BYTES, Uids
 from resolver.core.ports import CLAIM_BYTES
+from resolver.core.rules import Registered, Rule, RuleBook, packed, unpacked
 from resolver.core.values import (
     CONFLICT,
     HOLDS_PORTS,
@@ -31,6 +32,7 @@ SPREAD_BYTES = 7
 
 _FIXED_STRING = 0xA0  # MessagePack: a string of up to 31 bytes, the length in the low bits
 _UINT16 = 0xCD
+_EMPTY_ARRAY = b"\x90"
 
 _LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
 
@@ -54,7 +56,9 @@ def _array(count: int, tag: int, values: NDArray[Any], element: str) -> bytes:
     return b"\xdd" + count.to_bytes(4, "big") + packed.tobytes()
 
 
-def commit_arguments(proposal: Proposal, order: NDArray[np.intp] | None, lease_ms: int) -> list[bytes | str | int]:
+def commit_arguments(
+    proposal: Proposal, order: NDArray[np.intp] | None, lease_ms: int, book: RuleBook
+) -> list[bytes | str | int]:
     """The arguments of commit.lua after the ledger epoch and the feed window."""
     uids, slots, nodes = proposal.uids, proposal.slots, proposal.nodes
     if order is not None:
@@ -90,18 +94,61 @@ def commit_arguments(proposal: Proposal, order: NDArray[np.intp] | None, lease_m
         uint16_array(slots),
         string_array(nodes[:, 0].astype(U32)),
         alternates,
-        string_array(nodes[:, 1:].astype(U32).reshape(-1)) if alternates else b"\x90",
+        string_array(nodes[:, 1:].astype(U32).reshape(-1)) if alternates else _EMPTY_ARRAY,
         shared.tobytes(),
         b"" if proposal.devices is None else proposal.devices.astype(U16).tobytes(),
         _groups(proposal),
+        str(book.version) if proposal.groups else "",
+        _guards(proposal, book),
     ]
+
+
+def _guards(proposal: Proposal, book: RuleBook) -> bytes:
+    found = [book.guards(group) for group in proposal.groups]
+    if not any(found):
+        return _EMPTY_ARRAY
+    values = [
+        [
+            value
+            for guard in of_slot
+            for value in (
+                guard.key.to_bytes(8, "little"),
+                guard.registered.born,
+                guard.registered.rule.topology_key,
+                guard.notes,
+                guard.relies_on,
+                int(guard.bears and not guard.registered.rule.keeps_apart),
+            )
+        ]
+        for of_slot in found
+    ]
+    arguments: bytes = msgpack.packb(values, use_bin_type=False)
+    return arguments
+
+
+def rule_arguments(rules: dict[int, Rule]) -> bytes:
+    """Keys and records, for register_rules.lua."""
+    parts = [part for key, rule in rules.items() for part in (key.to_bytes(8, "little"), msgpack.packb(packed(rule)))]
+    arguments: bytes = msgpack.packb(parts, use_bin_type=False)
+    return arguments
+
+
+def read_rules(records: dict[bytes, bytes], version: int) -> RuleBook:
+    """The rules of a shard as Redis has them."""
+    known = {
+        int.from_bytes(key, "little"): Registered(
+            unpacked(msgpack.unpackb(record[8:])), int.from_bytes(record[:8], "little")
+        )
+        for key, record in records.items()
+    }
+    return RuleBook(version, known)
 
 
 def _groups(proposal: Proposal) -> bytes:
     groups = {group.key: group for group in proposal.groups if group is not None}.values()
     parts = [part for g in groups for part in (g.key.to_bytes(8, "little"), g.definition, b"".join(g.ports))]
-    packed: bytes = msgpack.packb(parts, use_bin_type=False)
-    return packed
+    arguments: bytes = msgpack.packb(parts, use_bin_type=False)
+    return arguments
 
 
 def read_decision(reply: Sequence[Any], order: NDArray[np.intp] | None) -> Decision:
@@ -173,13 +220,13 @@ def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, 
     return uids, np.frombuffer(records, dtype)
 
 
-def read_runs(packed: bytes) -> tuple[GroupRun, ...]:
+def read_runs(packed_runs: bytes) -> tuple[GroupRun, ...]:
     """Runs of a feed entry: `<i32 sign, u32 length of the definition, u32 pods>`, the definition, and a u32 for each pod."""
     runs, at = [], 0
-    while at < len(packed):
-        sign, length, pods = np.frombuffer(packed, "<i4", 3, at).tolist()
+    while at < len(packed_runs):
+        sign, length, pods = np.frombuffer(packed_runs, "<i4", 3, at).tolist()
         end = at + 12 + length + 4 * pods
-        runs.append(GroupRun(packed[at + 12 : end - 4 * pods], packed[end - 4 * pods : end], gone=sign < 0))
+        runs.append(GroupRun(packed_runs[at + 12 : end - 4 * pods], packed_runs[end - 4 * pods : end], gone=sign < 0))
         at = end
     return tuple(runs)
 

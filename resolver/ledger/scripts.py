@@ -33,6 +33,7 @@ _PARTS = {
     "grant": ("prelude", "grant"),
     "upsert_nodes": ("prelude", "upsert_nodes"),
     "remove_nodes": ("prelude", "remove_nodes"),
+    "register_rules": ("prelude", "register_rules"),
     "bootstrap": ("bootstrap",),
     "schema": ("schema",),
 }

@@ -12,6 +12,7 @@ from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.model.resources import BASE_RESOURCES
 from hoss.wire.account import FLAG_GONE
 from hoss.wire.columns import U32, UID_BYTES, Uids
+from resolver.core.rules import RuleBook
 from resolver.core.values import (
     Decision,
     FeedEntry,
@@ -29,7 +30,7 @@ from resolver.ledger.scripts import Call, ScriptRunner, unavailable_when_failing
 
 _SHARD_KEYS = (
     *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
-    *("ports", "groups", "group_pods"),
+    *("ports", "groups", "group_pods", "labels", "rules", "stamps"),
 )
 
 PreparedCommit = tuple[Call, NDArray[np.intp] | None]  # and the order in which its pods are served
@@ -39,6 +40,7 @@ _STEP = 1000
 _SCAN_STEP = 2000
 _REAP_LOOKS = 64
 _FEED_STEP = 64
+_RULE_READS = 10
 
 
 class RedisLedger:
@@ -52,6 +54,7 @@ class RedisLedger:
         self._lease_ms = lease_ms
         self._feed_window = feed_window
         self._keys: list[list[str]] = []
+        self._rules: list[RuleBook] = []  # by shard, as last read
         self.epoch = ""
         self.shards = 0
 
@@ -75,6 +78,7 @@ class RedisLedger:
                     f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq {int(seq)}) than shard 0 ({epoch})"
                 )
         self.epoch, self.shards = epoch, shards
+        self._rules = [RuleBook() for _ in range(shards)]
         await self.schema(BASE_RESOURCES)
 
     async def close(self) -> None:
@@ -105,21 +109,50 @@ class RedisLedger:
     # -- pods ---------------------------------------------------------------------------------------------------------
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
-        return await self.run_prepared(self.prepare(shard, proposals))
+        try:
+            return await self._commit(shard, proposals)
+        except LedgerUnavailable:
+            self._rules[shard] = RuleBook()  # it may come back without its last second, and the last rules
+            raise
+
+    async def _commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
+        missing = self._rules[shard].missing(group for proposal in proposals for group in proposal.groups)
+        if missing:
+            await self._run("register_rules", shard, self._feed_window, packing.rule_arguments(missing))
+            await self._read_rules(shard)
+        decisions: list[Decision | None] = [None] * len(proposals)
+        for _ in range(_RULE_READS):
+            left = [position for position, decision in enumerate(decisions) if decision is None]
+            prepared = self.prepare(shard, [proposals[position] for position in left])
+            for position, decision in zip(left, await self.run_prepared(prepared), strict=True):
+                decisions[position] = decision
+            decided = [decision for decision in decisions if decision is not None]
+            if len(decided) == len(proposals):
+                return decided
+            await self._read_rules(shard)  # another resolver registered one meanwhile
+        raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
+
+    async def _read_rules(self, shard: int) -> None:
+        keys = self._keys[shard]
+        _, (version, records) = await self._read(shard, ("hget", keys[0], "rules"), ("hgetall", keys[13]))
+        self._rules[shard] = packing.read_rules(records, int(version or 0))
 
     def prepare(self, shard: int, proposals: Sequence[Proposal]) -> list[PreparedCommit]:
         """The calls that decide the proposals, ready to be sent."""
         prepared = []
         for proposal in proposals:
             order = proposal.serving_order()
-            arguments = packing.commit_arguments(proposal, order, self._lease_ms)
+            arguments = packing.commit_arguments(proposal, order, self._lease_ms, self._rules[shard])
             prepared.append((self._call("commit", shard, self._feed_window, *arguments), order))
         return prepared
 
-    async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision]:
-        """Send what `prepare` made, in one round trip."""
+    async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision | None]:
+        """Send what `prepare` made, in one round trip. None: prepared by rules that are out of date."""
         replies = await self._scripts.run_all([call for call, _ in prepared])
-        return [packing.read_decision(reply, order) for reply, (_, order) in zip(replies, prepared, strict=True)]
+        return [
+            None if reply is None else packing.read_decision(reply, order)
+            for reply, (_, order) in zip(replies, prepared, strict=True)
+        ]
 
     async def release(self, shard: int, uids: Uids) -> int:
         return len(await self._release(shard, uids))
@@ -189,6 +222,7 @@ class RedisLedger:
                     )
                 ),
                 expected,
+                msgpack.packb([msgpack.packb(dict(n.labels)) if n.labels else b"" for n in step], use_bin_type=False),
             )
             if reply is None:
                 return None

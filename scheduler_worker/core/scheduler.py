@@ -116,11 +116,13 @@ class Scheduler:
     def step(self) -> int:
         """Place the next run, as far as the draft has room. How many pods that settled; 0: nothing can be done now.
 
-        0 with runs left means that the draft must be taken first.
+        0 with runs left means that the draft must be taken first, or a verdict be heard.
         """
         room = self.limits.proposal_pods - self._draft.pods
         if not self._runs or room <= 0 or self._draft.work not in (None, self._runs[0].work):
             return 0
+        if self._proposals and any(constraint.required for constraint in self._runs[0].pod_class.spec.spread):
+            return 0  # spreading counts on pods placed before, and some of them may be refused
         run = self._current(self._runs.popleft())
         if len(run.rows) > room:
             self._runs.appendleft(replace(run, rows=run.rows[room:]))

@@ -2,15 +2,19 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from e2e.cluster import Cluster
 
 from hoss.client.dispatcher import submission
 from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec, PodTemplate, Workload
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.selectors import LabelSelector, Requirement
 from hossctl.auditing import audit, until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
@@ -48,9 +52,32 @@ async def test_two_workers_that_want_the_same_port_everywhere_share_the_nodes(cl
     await until(lambda: decided(clients, bound=NODES, unschedulable=50 - NODES))
     result = await audit(clients.dispatcher, clients.resolver)
     assert (result.findings, result.unchecked, result.bound) == ([], [], NODES)
+    assert list(Counter(await nodes_of_pods(clients)).values()) == [1] * NODES
+
+
+async def test_two_workers_keep_pods_apart_that_shun_each_other(clients: Clients) -> None:
+    db = LabelSelector((Requirement("app", "In", ("db",)),))
+    alone = PodAffinity(anti_required=(PodAffinityTerm("kubernetes.io/hostname", db, ("default",)),))
+    spec = PodSpec(requests=(("cpu", 10),), labels=(("app", "db"),), pod_affinity=alone)
+    await submit(clients, jobs=10, replicas=5, spec=spec)
+    await until(lambda: decided(clients, bound=NODES, unschedulable=50 - NODES))
+    assert list(Counter(await nodes_of_pods(clients)).values()) == [1] * NODES
+
+
+async def test_two_workers_spread_pods_over_racks_no_more_unevenly_than_is_allowed(clients: Clients) -> None:
+    web = LabelSelector((Requirement("app", "In", ("web",)),))
+    spec = PodSpec(requests=(("cpu", 10),), labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", web),))
+    await submit(clients, jobs=10, replicas=10, spec=spec)
+    await until(lambda: decided(clients, bound=100, unschedulable=0))
+    counts = Counter(node % 3 for node in await nodes_of_pods(clients))
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert (await audit(clients.dispatcher, clients.resolver)).findings == []
+
+
+async def nodes_of_pods(clients: Clients) -> list[int]:
+    """Node index of every reservation."""
     chunks = [chunk async for chunk in clients.resolver.reservations()]
-    nodes = b"".join(chunk.nodes for chunk in chunks)
-    assert len({nodes[at : at + 4] for at in range(0, len(nodes), 4)}) == NODES
+    return [node for chunk in chunks for node in np.frombuffer(chunk.nodes, "<u4").tolist()]
 
 
 async def submit(clients: Clients, *, jobs: int, replicas: int, spec: PodSpec) -> None:

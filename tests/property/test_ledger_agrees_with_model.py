@@ -13,15 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hoss.model.pod import HostPort
+from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.account import CARDS, FLAG_GONE, account_dtype, digest
 from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
 from resolver.core.ports import claim_of
+from resolver.core.rules import Rule
 from resolver.core.values import Group, Proposal
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
 NAMES = ["a", "b", "c", "d"]
+RACK = (("rack", "r0"),)
 INDEXES = [0, 1, 2, 3, 9]
 PODS = 10
 _prefixes = count()
@@ -36,12 +39,23 @@ upserts = st.tuples(
                 "pods": st.integers(0, 4),
                 "cards": st.integers(0, 3),
                 "unschedulable": st.booleans(),
+                "labels": st.sampled_from([(), (("rack", "r0"),), (("rack", "r1"),)]),
             }
         ),
         min_size=1,
         max_size=4,
         unique_by=lambda node: node["name"],
     ),
+)
+
+
+rules = st.builds(
+    Rule,
+    st.just("rack"),
+    st.sampled_from("ab").map(lambda app: LabelSelector((Requirement("app", "In", (app,)),))),
+    st.sampled_from([("default",), ("other",)]),
+    st.booleans(),
+    st.booleans(),
 )
 
 
@@ -54,7 +68,9 @@ def commits(draw, unchecked):
     port = st.sampled_from(
         [HostPort(80), HostPort(80, host_ip="10.0.0.1"), HostPort(80, "UDP"), HostPort(80, host_ip="::")]
     )
-    group = st.none() | st.tuples(st.sampled_from("ab"), st.lists(port, max_size=2, unique=True))
+    group = st.none() | st.tuples(
+        st.sampled_from("ab"), st.lists(port, max_size=2, unique=True), st.lists(rules, max_size=2, unique=True)
+    )
     device = st.sampled_from([(0, 0), (1, 300), (1, 500), (1, 1000), (2, 1000)])
     return (
         "commit",
@@ -69,7 +85,7 @@ def commits(draw, unchecked):
             "devices": draw(st.none() | st.lists(device, min_size=slots, max_size=slots)),
             "worker": draw(st.sampled_from(["w1", "w2"])),
             "fenced": draw(st.integers(0, 9)) == 0,
-            "behind": draw(st.sampled_from([0, 0, 0, 2])),
+            "behind": draw(st.sampled_from([-1, -1, 0, 1, 2])),
             "unchecked": unchecked and draw(st.booleans()),
             "groups": draw(st.just([]) | st.lists(group, min_size=slots, max_size=slots)),
             "lease_over": draw(st.booleans()),
@@ -106,7 +122,9 @@ class History:
         await self.ledger.schema(["seventh"])
         for worker in ("w1", "w2"):
             self.epochs[worker] = await self.ledger.grant(worker)
-        await self.ledger.upsert_nodes(0, [self.make_node(name, cpu=4, pods=3, cards=2) for name in NAMES[:3]])
+        await self.ledger.upsert_nodes(
+            0, [self.make_node(name, cpu=4, pods=3, cards=2, labels=RACK) for name in NAMES[:3]]
+        )
 
     async def do(self, kind, what):
         """Run one operation; its answer in a form that compares."""
@@ -155,9 +173,10 @@ class History:
         return [shown(decision) for decision in await self.ledger.commit(0, [proposal])]
 
 
-def group_with(name, ports):
-    definition = f"{name} {ports}".encode()
-    return Group(zlib.crc32(definition) + 1, definition, tuple(map(claim_of, ports)))
+def group_with(name, ports, borne):
+    definition = f"{name} {ports} {borne}".encode()
+    claims = tuple(map(claim_of, ports))
+    return Group(zlib.crc32(definition) + 1, definition, claims, "default", (("app", name),), tuple(borne))
 
 
 def uids(pods):

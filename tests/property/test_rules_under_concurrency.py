@@ -9,6 +9,8 @@ from property.builders_race import Race
 
 from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.selectors import LabelSelector, Requirement
 from scheduler_worker.core.codes import Outcome
 from scheduler_worker.groups import group_defined
 
@@ -17,7 +19,7 @@ WEB = HostPort(80)
 
 moves = st.lists(
     st.tuples(st.sampled_from(["place", "decide", "tell"]), st.integers(0, 1)),
-    max_size=12,
+    max_size=16,
 )
 
 
@@ -79,6 +81,59 @@ def test_every_census_is_the_ledgers_whatever_order_verdicts_and_feed_come_in(hi
     assert_everyone_counts_what_the_ledger_holds(race)
 
 
+def app(name):
+    return LabelSelector((Requirement("app", "In", (name,)),))
+
+
+def apart(name, key):
+    return PodAffinity(anti_required=(PodAffinityTerm(key, app(name), ("default",)),))
+
+
+def racks_of(race, name):
+    """How many pods of an app are in each rack."""
+    placed = [(group_defined(definition), node) for definition, node in race.placed()]
+    return Counter(node % 2 for group, node in placed if ("app", name) in group.labels)
+
+
+@settings(max_examples=60, deadline=None)
+@given(moves)
+def test_two_workers_never_bring_pods_together_that_keep_apart(history):
+    race = Race(2, racks(4), tries=20)
+    for worker in race.workers:
+        race.submit(worker, pod(labels=(("app", "db"),), pod_affinity=apart("db", "kubernetes.io/hostname")), 3)
+    play(race, history)
+    nodes = [node for _, node in race.placed()]
+    assert len(nodes) == len(set(nodes)) == 4
+    assert_everyone_counts_what_the_ledger_holds(race)
+
+
+@settings(max_examples=60, deadline=None)
+@given(moves, st.booleans())
+def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to_it(history, shunned_first):
+    race = Race(2, racks(6), tries=20)
+    first, second = race.workers if shunned_first else race.workers[::-1]
+    race.submit(first, pod(labels=(("app", "web"),)), 2)
+    race.submit(second, pod(labels=(("app", "db"),), pod_affinity=apart("web", "rack")), 2)
+    play(race, history)
+    assert not racks_of(race, "web").keys() & racks_of(race, "db").keys()
+    assert_everyone_counts_what_the_ledger_holds(race)
+
+
+@settings(max_examples=100, deadline=None)
+@given(moves, st.integers(1, 5), st.integers(1, 5))
+def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, mine, yours):
+    race = Race(2, racks(4), tries=20)
+    spread = (SpreadConstraint(1, "rack", app("web")),)
+    for worker, count in zip(race.workers, (mine, yours), strict=True):
+        for _ in range(count):  # a batch each, so that one worker's proposals are under way together
+            race.submit(worker, pod(labels=(("app", "web"),), spread=spread), 1)
+    play(race, history)
+    counts = racks_of(race, "web")
+    assert counts.total() == mine + yours
+    assert abs(counts[0] - counts[1]) <= 1
+    assert_everyone_counts_what_the_ledger_holds(race)
+
+
 def test_a_pod_refused_for_a_port_waits_for_the_feed_and_then_goes_elsewhere():
     race = Race(2, racks(2))
     first, second = race.workers
@@ -94,3 +149,24 @@ def test_a_pod_refused_for_a_port_waits_for_the_feed_and_then_goes_elsewhere():
     race.tell(second)
     race.place(second)
     assert second.outcomes == [Outcome.UNSCHEDULABLE]
+
+
+def test_spreading_does_not_count_on_own_pods_that_may_yet_be_refused():
+    race = Race(2, racks(2), tries=20)
+    first, second = race.workers
+    spreading = pod(labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", app("web")),))
+    race.submit(first, spreading, 1)  # whose refusal makes the rule known
+    for step in (race.place, race.decide, race.tell):
+        step(first)
+    for _ in range(2):
+        race.submit(first, spreading, 1)
+    for _ in range(3):
+        race.place(first)
+    [proposal] = first.sent
+    [node] = np.frombuffer(proposal.nodes, "<u4")[:1].tolist()
+    race.submit(second, PodSpec(requests=(("cpu", 63_950),), node_name=f"n{node}"), 1)
+    race.place(second)
+    race.decide(second)
+    race.finish()
+    assert sorted(first.outcomes) == [Outcome.BOUND] + [Outcome.UNSCHEDULABLE] * 2
+    assert racks_of(race, "web") == Counter({1 - node: 1})

@@ -7,13 +7,17 @@
 --      14 per slot `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x R requests>`
 --      15 per slot `<u16 count, u16 milli>` of cards, or '' when no slot wants any
 --      16 of each group its key (8 bytes), definition and claims of ports (12 bytes each), in turn  (MessagePack array)
+--      17 the version of the rules by which 18 was found, or '' where no pod is of any group
+--      18 by slot, from 1: of each rule that its pods bear or match its key (8 bytes), the seq of its registration, topology
+--         key, roles under which a placement is noted, roles it relies on, 1 where it is a spread of theirs  (MessagePack)
 -- Pods stand in the order in which they are to be served.
 --
--- Returns seq (0: nothing committed), verdicts (u8 each), nodes (u32 each), conflicts (`<u32 position, u32 node, u32
--- resource, i64 asked, i64 free>`, one for each refused pod), the seqs that stand (u64, one for each DUPLICATE), and the refusing nodes:
--- R, indexes, accounts, indexes of those with cards, cards. Last the shard's seq as of now.
+-- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
+-- conflicts (`<u32 position, u32 node, u32 resource, i64 asked, i64 free>`, one for each refused pod), the seqs that stand (u64,
+-- one for each DUPLICATE), and the refusing nodes: R, indexes, accounts, indexes of those with cards, cards. Last the shard's
+-- seq as of now.
 
-local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE = 1, 2, 3, 4, 5
+local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
 local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH = 7, 8, 9
 local NO_NODE, NO_GROUP, EVERY_ADDRESS = '\255\255\255\255', rep('\0', 8), rep('\0', 8)
 
@@ -22,6 +26,10 @@ local count = #uids
 
 if call('HGET', WORKERS, ARGV[3]) ~= ARGV[4] then
   return {0, rep(string.char(STALE_EPOCH), count), concat(first), '', '', 0, '', '', '', '', last_seq}
+end
+
+if ARGV[17] ~= '' and (meta[4] or '0') ~= ARGV[17] then
+  return false
 end
 
 local slots, resources = cmsgpack.unpack(ARGV[10]), tonumber(ARGV[8])
@@ -160,6 +168,79 @@ local function taken_port(held, asked)
   end
 end
 
+-- Stamps: when the last pod came that is something to a rule (its role) in a domain, of which worker epoch, and when the
+-- last one of any other epoch.
+local guards, epoch = cmsgpack.unpack(ARGV[18]), tonumber(ARGV[4])
+local GUARD_VALUES, NO_LABELS = 6, {}
+local labels, stamps, stamped, missed = {}, {}, {}, {}
+local function domain_of(node, topology_key)
+  local known = labels[node]
+  if not known then
+    local record = call('HGET', LABELS, node)
+    known = record and cmsgpack.unpack(record) or NO_LABELS
+    labels[node] = known
+  end
+  return known[topology_key]
+end
+
+local function stamp_at(field)
+  local stamp = stamps[field]
+  if not stamp then
+    local record = call('HGET', STAMPS, field)
+    stamp = record and {unpack_values('<I8I8I8', record)} or {0, 0, 0}
+    stamps[field] = stamp
+  end
+  return stamp
+end
+
+-- What the worker did not know when it placed a pod of the slot there, as the seq at which it happened; nil: nothing.
+local function unknown_to_worker(node, slot)
+  local of_slot = guards[slot + 1]
+  for i = 1, of_slot and #of_slot or 0, GUARD_VALUES do
+    local rule, born, topology_key, _, relies_on, spreads = unpack(of_slot, i, i + GUARD_VALUES - 1)
+    local domain = domain_of(node, topology_key)
+    if domain and relies_on:find('m') and born > snapshot_seq then
+      return born
+    end
+    if domain and spreads == 1 and missed[rule] then
+      return seq  -- it counted on pods of this batch that were refused
+    end
+    for at = 1, domain and #relies_on or 0 do
+      local stamp = stamp_at(rule .. relies_on:sub(at, at) .. domain)
+      local newest = stamp[2] == epoch and stamp[3] or stamp[1]
+      if newest > snapshot_seq then
+        return newest
+      end
+    end
+  end
+end
+
+local function note(node, slot)
+  local of_slot = guards[slot + 1]
+  for i = 1, of_slot and #of_slot or 0, GUARD_VALUES do
+    local rule, _, topology_key, notes = unpack(of_slot, i, i + 3)
+    local domain = domain_of(node, topology_key)
+    for at = 1, domain and #notes or 0 do
+      local field = rule .. notes:sub(at, at) .. domain
+      local stamp = stamp_at(field)
+      if stamp[2] ~= epoch then
+        stamp[2], stamp[3] = epoch, stamp[1]
+      end
+      stamp[1] = seq
+      stamped[field] = stamp
+    end
+  end
+end
+
+local function note_missed(slot)
+  local of_slot = guards[slot + 1]
+  for i = 1, of_slot and #of_slot or 0, GUARD_VALUES do
+    if of_slot[i + 3]:find('m') then
+      missed[of_slot[i]] = true
+    end
+  end
+end
+
 -- Nil and the mask of cards where the node takes a pod of the slot; else the verdict, and resource, asked and free.
 local function refusal(account, node, flat, slot)
   if not account or account[2] > snapshot_seq or has_flag(account, FLAG_GONE) then
@@ -181,6 +262,10 @@ local function refusal(account, node, flat, slot)
     local port = claimed and taken_port(ports_of(node), claimed)
     if port then
       return CONFLICT_PORT, 0, port, 0
+    end
+    local unknown = unknown_to_worker(node, slot)
+    if unknown then
+      return CONFLICT_TOPOLOGY, 0, unknown, 0
     end
   end
   local want = card_counts[slot]
@@ -246,6 +331,7 @@ local function reserve(position, node, slot, mask)
   if slot_groups[slot] ~= NO_GROUP then
     count_in(slot_groups[slot], node, uid)
   end
+  note(node, slot)
   taken[uid] = node
   local done = #reserved_uids + 1
   reserved_uids[done] = uid
@@ -269,7 +355,8 @@ for position = 1, count do
     else
       refuse_from(node)
       local found = false
-      for rank = 1, alternates_each do
+      -- The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
+      for rank = 1, guards[slot + 1] and #guards[slot + 1] > 0 and 0 or alternates_each do
         local other = alternate(position, rank)
         if other == NO_NODE then
           break
@@ -283,6 +370,7 @@ for position = 1, count do
         refuse_from(other)
       end
       if not found then
+        note_missed(slot)
         verdicts[position], chosen[position] = verdict, node
         conflicts[#conflicts + 1] = pack_values('<I4', position - 1) .. node .. pack_values('<I4i8i8', evidence, asked, free)
       end
@@ -306,6 +394,9 @@ if #reserved_uids > 0 then
   append_groups(entry, 1, placed_groups, placed, definitions)
   for node, held in pairs(touched_ports) do
     write_ports(node, held)
+  end
+  for field, stamp in pairs(stamped) do
+    call('HSET', STAMPS, field, pack_values('<I8I8I8', stamp[1], stamp[2], stamp[3]))
   end
   local now = call('TIME')
   local deadline = now[1] * 1000 + floor(now[2] / 1000) + tonumber(ARGV[6])
