@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hoss.model.fit import insufficient, pick_cards
 from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD
 from hoss.wire.columns import NONE_U32, U32, Uids, encode
+from resolver.core.guarding import DomainGuards
 from resolver.core.ports import clash, port_number
-from resolver.core.rules import Guard, RuleBook
 from resolver.core.values import Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
 
 Uid = bytes
@@ -103,23 +103,6 @@ class Change:
     runs: tuple[GroupRun, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """When the last pod came that is something to a rule in a domain, of which worker epoch, and the last of any other."""
-
-    seq: int = 0
-    epoch: int = 0
-    others_seq: int = 0
-
-    def newest_of_others(self, epoch: int) -> int:
-        """The last one that a worker of this epoch did not commit itself."""
-        return self.others_seq if self.epoch == epoch else self.seq
-
-    def after(self, seq: int, epoch: int) -> "Stamp":
-        """The stamp once another came."""
-        return Stamp(seq, epoch, self.others_seq if epoch == self.epoch else self.seq)
-
-
 class Arbiter:
     """The state of one shard and the operations on it."""
 
@@ -134,18 +117,15 @@ class Arbiter:
         self.reservations: dict[Uid, Reservation] = {}
         self.pending: dict[int, tuple[int, list[Uid]]] = {}  # seq of a commit: deadline (ms), UIDs
         self.feed: list[Change] = []
-        self.rules = RuleBook()
-        self.labels: dict[int, dict[str, str]] = {}
-        self.stamps: dict[tuple[int, str, str], Stamp] = {}  # by rule, role and domain
-        self._missed: set[int] = set()  # rules that refused pods of this batch match
+        self.guards = DomainGuards()
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
     def register(self, groups: Iterable[Group | None]) -> None:
         """From here on every placement is noted that a rule of these groups sees."""
-        missing = self.rules.missing(groups)
+        missing = self.guards.book.missing(groups)
         if missing:
-            self.rules.register(missing, self.seq + 1)
+            self.guards.book.register(missing, self.seq + 1)
             self._publish(Change(self.seq + 1, ()))
 
     def commit(self, proposal: Proposal, *, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
@@ -155,7 +135,7 @@ class Arbiter:
         seq, changed, refusing = self.seq + 1, _Ordered(), _Ordered()
         rulings: dict[int, Ruling] = {}
         reserved: list[Uid] = []
-        self._missed.clear()
+        self.guards.begin()
         order = proposal.serving_order()
         for position in range(len(proposal)) if order is None else order.tolist():
             uid = proposal.uids[position].tobytes()
@@ -178,22 +158,23 @@ class Arbiter:
         """Reserve on the first candidate that takes the pod. Of several refusals the first candidate's counts."""
         slot = int(proposal.slots[position])
         first: Refusal | None = None
-        guards = self.rules.guards(proposal.groups[slot]) if proposal.groups else ()
+        group = proposal.groups[slot] if proposal.groups else None
+        guarded = bool(self.guards.book.guards(group))
         # The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
-        for node in proposal.nodes[position, : 1 if guards else None].tolist():
+        for node in proposal.nodes[position, : 1 if guarded else None].tolist():
             if node == NONE_U32:
                 break
             refusal, cards = self._try(proposal, slot, node)
             if refusal is None:
                 self._reserve(proposal, position, node, cards, seq)
-                self._note(guards, node, proposal.epoch, seq)
+                self.guards.placed(group, node, proposal.epoch, seq)
                 return Ruling(Verdict.COMMITTED, node, seq)
             first = first or refusal
             if node in self.accounts:
                 refusing.add(node)
         if first is None:
             raise ValueError(f"pod {position} has no candidate")
-        self._missed.update(guard.key for guard in guards if guard.matches)
+        self.guards.refused(group)
         return Ruling(first.verdict, int(proposal.nodes[position, 0]), refusal=first)
 
     def _try(self, proposal: Proposal, slot: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
@@ -217,33 +198,10 @@ class Arbiter:
             for claim in group.ports if group else ():
                 if any(clash(claim, held) for _, held in account.ports):
                     return Refusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()
-            unknown = self._unknown(proposal, self.rules.guards(group), node)
+            unknown = self.guards.unknown(proposal, group, node, self.seq + 1)
             if unknown:
                 return Refusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
         return self._try_cards(proposal, slot, account)
-
-    def _unknown(self, proposal: Proposal, guards: Sequence[Guard], node: int) -> int:
-        """The seq of what the worker did not know when it placed a pod there; 0: nothing."""
-        for guard in guards:
-            domain = self.labels.get(node, {}).get(guard.registered.rule.topology_key)
-            if domain is None:
-                continue
-            if guard.bears and guard.registered.born > proposal.snapshot_seq:
-                return guard.registered.born
-            if guard.bears and not guard.registered.rule.keeps_apart and guard.key in self._missed:
-                return self.seq + 1  # it counted on pods of this batch that were refused
-            for role in guard.relies_on:
-                stamp = self.stamps.get((guard.key, role, domain), Stamp())
-                if stamp.newest_of_others(proposal.epoch) > proposal.snapshot_seq:
-                    return stamp.newest_of_others(proposal.epoch)
-        return 0
-
-    def _note(self, guards: Sequence[Guard], node: int, epoch: int, seq: int) -> None:
-        for guard in guards:
-            domain = self.labels.get(node, {}).get(guard.registered.rule.topology_key)
-            for role in guard.notes if domain is not None else "":
-                field = (guard.key, role, domain or "")
-                self.stamps[field] = self.stamps.get(field, Stamp()).after(seq, epoch)
 
     def _try_cards(self, proposal: Proposal, slot: int, account: Account) -> tuple[Refusal | None, tuple[int, ...]]:
         count, milli = (0, 0) if proposal.devices is None else proposal.devices[slot].tolist()
@@ -362,7 +320,7 @@ class Arbiter:
         account.mark(FLAG_UNSCHEDULABLE, change.unschedulable)
         account.seq = seq
         self.specs[node] = change.spec
-        self.labels[node] = dict(change.labels)
+        self.guards.labels[node] = dict(change.labels)
 
     def remove(self, names: Sequence[str]) -> tuple[list[Uid], list[int]]:
         """Pods whose reservations went, and positions of names that are not there."""
@@ -377,7 +335,7 @@ class Arbiter:
             account.mark(FLAG_SHRUNK, False)
             account.seq = seq
             del self.specs[node]
-            self.labels.pop(node, None)
+            self.guards.labels.pop(node, None)
             gone.append(node)
         if gone:
             self._publish(Change(seq, tuple(gone), removed=tuple(gone)))

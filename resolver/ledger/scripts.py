@@ -25,9 +25,9 @@ _TIMEOUT_SECONDS = 2.0
 _CONNECT_SECONDS = 1.0
 
 _PARTS = {
-    "commit": ("prelude", "commit"),
-    "release": ("prelude", "give_back", "release"),
-    "reap": ("prelude", "give_back", "reap"),
+    "commit": ("prelude", "pods", "guards", "commit"),
+    "release": ("prelude", "pods", "give_back", "release"),
+    "reap": ("prelude", "pods", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),
     "lookup": ("prelude", "lookup"),
     "grant": ("prelude", "grant"),

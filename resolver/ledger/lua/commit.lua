@@ -19,7 +19,7 @@
 
 local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
 local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH = 7, 8, 9
-local NO_NODE, NO_GROUP, EVERY_ADDRESS = '\255\255\255\255', rep('\0', 8), rep('\0', 8)
+local NO_NODE, NO_GROUP = '\255\255\255\255', rep('\0', 8)
 
 local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
 local count = #uids
@@ -33,8 +33,7 @@ if ARGV[17] ~= '' and (meta[4] or '0') ~= ARGV[17] then
 end
 
 local slots, resources = cmsgpack.unpack(ARGV[10]), tonumber(ARGV[8])
-local snapshot_seq, unchecked = tonumber(ARGV[5]), ARGV[7] == '1'
-local seq = last_seq + 1
+local unchecked = ARGV[7] == '1'
 local seq_bytes = pack_values('<I8', seq)
 
 -- What the pods of a slot share: places in the account and amounts asked there, in turn; the reservation's tail; cards.
@@ -150,95 +149,6 @@ local function ports_of(node)
     ports[node] = held
   end
   return held
-end
-
--- The number of the first port asked for that clashes with one held: the same port and protocol, and the same address or
--- either of them every address.
-local function taken_port(held, asked)
-  for i = 1, #asked do
-    local port, address = asked[i]:sub(1, 4), asked[i]:sub(5)
-    for j = 1, #held do
-      if held[j]:sub(17, 20) == port then
-        local other = held[j]:sub(21)
-        if other == address or other == EVERY_ADDRESS or address == EVERY_ADDRESS then
-          return (unpack_values('<I2', port))
-        end
-      end
-    end
-  end
-end
-
--- Stamps: when the last pod came that is something to a rule (its role) in a domain, of which worker epoch, and when the
--- last one of any other epoch.
-local guards, epoch = cmsgpack.unpack(ARGV[18]), tonumber(ARGV[4])
-local GUARD_VALUES, NO_LABELS = 6, {}
-local labels, stamps, stamped, missed = {}, {}, {}, {}
-local function domain_of(node, topology_key)
-  local known = labels[node]
-  if not known then
-    local record = call('HGET', LABELS, node)
-    known = record and cmsgpack.unpack(record) or NO_LABELS
-    labels[node] = known
-  end
-  return known[topology_key]
-end
-
-local function stamp_at(field)
-  local stamp = stamps[field]
-  if not stamp then
-    local record = call('HGET', STAMPS, field)
-    stamp = record and {unpack_values('<I8I8I8', record)} or {0, 0, 0}
-    stamps[field] = stamp
-  end
-  return stamp
-end
-
--- What the worker did not know when it placed a pod of the slot there, as the seq at which it happened; nil: nothing.
-local function unknown_to_worker(node, slot)
-  local of_slot = guards[slot + 1]
-  for i = 1, of_slot and #of_slot or 0, GUARD_VALUES do
-    local rule, born, topology_key, _, relies_on, spreads = unpack(of_slot, i, i + GUARD_VALUES - 1)
-    local domain = domain_of(node, topology_key)
-    if domain and relies_on:find('m') and born > snapshot_seq then
-      return born
-    end
-    if domain and spreads == 1 and missed[rule] then
-      return seq  -- it counted on pods of this batch that were refused
-    end
-    for at = 1, domain and #relies_on or 0 do
-      local stamp = stamp_at(rule .. relies_on:sub(at, at) .. domain)
-      local newest = stamp[2] == epoch and stamp[3] or stamp[1]
-      if newest > snapshot_seq then
-        return newest
-      end
-    end
-  end
-end
-
-local function note(node, slot)
-  local of_slot = guards[slot + 1]
-  for i = 1, of_slot and #of_slot or 0, GUARD_VALUES do
-    local rule, _, topology_key, notes = unpack(of_slot, i, i + 3)
-    local domain = domain_of(node, topology_key)
-    for at = 1, domain and #notes or 0 do
-      local field = rule .. notes:sub(at, at) .. domain
-      local stamp = stamp_at(field)
-      if stamp[2] ~= epoch then
-        stamp[2], stamp[3] = epoch, stamp[1]
-      end
-      stamp[1] = seq
-      stamped[field] = stamp
-    end
-  end
-end
-
-local function note_missed(slot)
-  local of_slot = guards[slot + 1]
-  for i = 1, of_slot and #of_slot or 0, GUARD_VALUES do
-    if of_slot[i + 3]:find('m') then
-      missed[of_slot[i]] = true
-    end
-  end
 end
 
 -- Nil and the mask of cards where the node takes a pod of the slot; else the verdict, and resource, asked and free.
@@ -395,9 +305,7 @@ if #reserved_uids > 0 then
   for node, held in pairs(touched_ports) do
     write_ports(node, held)
   end
-  for field, stamp in pairs(stamped) do
-    call('HSET', STAMPS, field, pack_values('<I8I8I8', stamp[1], stamp[2], stamp[3]))
-  end
+  write_stamps()
   local now = call('TIME')
   local deadline = now[1] * 1000 + floor(now[2] / 1000) + tonumber(ARGV[6])
   call('HSET', PENDING, string.format('%d', seq), pack_values('<I8', deadline) .. concat(reserved_uids))
