@@ -40,7 +40,7 @@ local seq_bytes = pack_values('<I8', seq)
 local slot_format, slot_bytes = '<' .. rep('i8', resources), 16 + 8 * resources
 local slot_stamp = seq_bytes .. pack_values('<I8', tonumber(ARGV[4]))
 local wanted, tails, card_counts, card_millis = {}, {}, {}, {}
-local definitions, claims, slot_groups = {}, {}, {}
+local definitions, claims, slot_groups, any_ports = {}, {}, {}, false
 local groups = cmsgpack.unpack(ARGV[16])
 for i = 1, #groups, 3 do
   local key, packed, asked = groups[i], groups[i + 2], {}
@@ -48,6 +48,7 @@ for i = 1, #groups, 3 do
     asked[#asked + 1] = packed:sub(at, at + CLAIM_BYTES - 1)
   end
   definitions[key], claims[key] = groups[i + 1], #asked > 0 and asked
+  any_ports = any_ports or #asked > 0
 end
 local function open_slot(slot)
   local shared = ARGV[14]:sub(slot * slot_bytes + 1, (slot + 1) * slot_bytes)
@@ -168,12 +169,12 @@ local function refusal(account, node, flat, slot)
         return CONFLICT_RESOURCE, (at - 5) / 2, asked, free
       end
     end
-    local claimed = claims[slot_groups[slot]]
+    local claimed = any_ports and claims[slot_groups[slot]]
     local port = claimed and taken_port(ports_of(node), claimed)
     if port then
       return CONFLICT_PORT, 0, port, 0
     end
-    local unknown = unknown_to_worker(node, slot)
+    local unknown = guarded and unknown_to_worker(node, slot)
     if unknown then
       return CONFLICT_TOPOLOGY, 0, unknown, 0
     end
@@ -241,7 +242,9 @@ local function reserve(position, node, slot, mask)
   if slot_groups[slot] ~= NO_GROUP then
     count_in(slot_groups[slot], node, uid)
   end
-  note(node, slot)
+  if guarded then
+    note(node, slot)
+  end
   taken[uid] = node
   local done = #reserved_uids + 1
   reserved_uids[done] = uid

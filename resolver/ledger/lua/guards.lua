@@ -5,6 +5,7 @@
 
 local guards, epoch, snapshot_seq = cmsgpack.unpack(ARGV[18]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local seq = last_seq + 1  -- of this commit
+local guarded = #guards > 0
 local GUARD_VALUES, NO_LABELS = 6, {}
 local labels, stamps, stamped, missed = {}, {}, {}, {}
 local function domain_of(node, topology_key)
