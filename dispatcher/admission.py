@@ -1,4 +1,4 @@
-"""Submissions and deletions: nothing is acknowledged before the journal has it.
+"""Submissions, deletions and removed gates: nothing is acknowledged before the journal has it.
 
 A submission takes its rows and names first, so that two that come at once cannot have the same; then it is written;
 then its pods exist. If the write fails, it never was.
@@ -20,7 +20,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 
 
 class Admission:
-    """Accepts and deletes pods."""
+    """Accepts, ungates and deletes pods."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -80,6 +80,33 @@ class Admission:
             await self._runtime.journal.delete(self._bitmaps(rows))
             self._runtime.tell(m.Deleted(rows))
             return len(rows)
+
+    async def remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
+        """Take gates (none named: all) off the pods that `find` names. How many had one, and how many of them have none left.
+        Raises LedgerUnavailable with nothing removed."""
+        async with self._deleting:  # the same bitmaps, the same rows that must not become someone else's
+            phase = self._registry.pods.phase
+            named = np.unique(find())
+            found = self._registry.gates_of(named[phase[named] == Phase.UNSCHEDULABLE])
+            parts = [rows for has, rows in found.items() if not gates or not gates.isdisjoint(has)]
+            if not parts:
+                return 0, 0
+            rows = np.concatenate(parts)
+            going = gates or frozenset(gate for has in found for gate in has)
+            await self._runtime.journal.ungate(self._removals(rows, going))
+            self._runtime.tell(m.GatesRemoved(rows, going))
+            return len(rows), int((~self._registry.gated(rows)).sum())
+
+    def _removals(self, rows: Rows, gates: frozenset[str]) -> dict[bytes, dict[str, NDArray[np.bool_]]]:
+        removals = {}
+        pod_sets = self._registry.pods.pod_set[rows]
+        for index in np.unique(pod_sets).tolist():
+            pod_set = self._registry.directory.sets[index]
+            going = np.zeros(pod_set.count, np.bool_)
+            going[rows[pod_sets == index] - pod_set.first] = True
+            all_gates = {gate: going | pod_set.ungated.get(gate, False) for gate in gates}
+            removals[pod_set.uid_prefix] = {**pod_set.ungated, **all_gates}
+        return removals
 
     def _bitmaps(self, rows: Rows) -> dict[bytes, NDArray[np.bool_]]:
         pods = self._registry.pods

@@ -19,6 +19,8 @@ from hoss.wire.convert import labels_to_proto, template_to_proto
 DEFAULT_PAGE_PODS = 500
 MAX_PAGE_PODS = 10_000
 
+_QUEUES = {Phase.QUEUED: "active", Phase.BACKOFF: "backoff", Phase.UNSCHEDULABLE: "unschedulable"}
+
 
 class Answers:
     """Builds replies."""
@@ -53,6 +55,23 @@ class Answers:
         if detail:
             info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))
         return info
+
+    def queue_standing(self, row: int) -> pb.QueueStanding | None:
+        """Where the pod in a row waits; None if it does not."""
+        pods, reasons = self._registry.pods, self._registry.reasons
+        queue = _QUEUES.get(Phase(int(pods.phase[row])))
+        if queue is None:
+            return None
+        gated = bool(self._registry.templates.gated[pods.template[row]])
+        times = self._machine.queues.times(row)
+        not_before, at_latest = (0, 0) if times is None else map(self._machine.unix_ms, times)
+        return pb.QueueStanding(
+            name="gated" if gated else queue,
+            since_unix_ms=int(pods.since_ms[row]),
+            not_before_unix_ms=not_before,
+            at_latest_unix_ms=at_latest,
+            refused_by=sorted(reasons.refused_by[int(pods.reason[row])]),
+        )
 
     def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsReply:
         """One page, by row. Deleted pods are listed only when their phase is asked for. Raises InvalidInput."""
@@ -147,7 +166,26 @@ class Answers:
     def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
         return (j for j in self._registry.directory.jobs() if j.name == name and namespace in {"", j.namespace})
 
+    def broken_gangs(self) -> list[pb.BrokenGang]:
+        """Gangs of which some pods are bound, and too few."""
+        gangs = self._registry.gangs
+        broken = []
+        for gang in gangs:
+            bound, needed = gangs.bound(gang), gangs.needed(gang)
+            if 0 < bound < needed:
+                broken.append(
+                    pb.BrokenGang(
+                        namespace=gang.namespace,
+                        name=gang.name,
+                        bound=bound,
+                        needed=needed,
+                        complete_before=gang.complete,
+                    )
+                )
+        return broken
+
     def _job(self, job: PodSet) -> pb.JobInfo:
+        gang = self._registry.gangs.numbered(int(self._registry.pods.gang[job.first]))
         counts = np.bincount(self._registry.pods.phase[job.rows], minlength=len(Phase)).tolist()
         return pb.JobInfo(
             namespace=job.namespace,
@@ -160,6 +198,8 @@ class Answers:
             failed=counts[Phase.FAILED],
             deleted=counts[Phase.DELETED],
             submitted_unix_ms=job.submission.submitted_ms,
+            min_available=0 if gang is None else gang.minimum,
+            gang="" if gang is None else gang.name,
         )
 
     def _problems(self) -> list[str]:

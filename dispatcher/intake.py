@@ -6,16 +6,19 @@ no template into the model.
 
 import re
 import uuid
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.podsets import NewJob, NewPods, NewTemplate, Order
+from dispatcher.core.gangs import MAX_GANG_PODS
+from dispatcher.core.podsets import NewGang, NewJob, NewPods, NewTemplate, Order
 from dispatcher.core.templates import Kind
 from hoss.errors import InvalidInput
-from hoss.model.names import check_name, check_namespace
+from hoss.model.names import check_key, check_name, check_namespace
 from hoss.model.pod import QosClass
 from hoss.model.resources import MAX_AMOUNT
+from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import U32, decode, decode_uids
 
@@ -33,12 +36,23 @@ def read_order(message: pb.SubmitRequest) -> Order:
     templates = tuple(_template(t, i, kinds) for i, t in enumerate(message.templates))
     if not message.jobs and not message.pods.names:
         raise InvalidInput("is empty: give jobs, or pods with names", where="submit")
-    return Order(
+    gangs = [_gang(gang, i) for i, gang in enumerate(message.gangs)]
+    jobs = []
+    for number, job in enumerate(message.jobs):
+        new = _job(job, number, len(templates), len(message.gangs))
+        if job.min_available:
+            new = replace(new, gang=len(gangs))
+            gangs.append(_gang_of_job(job, number, templates[job.template].kind.namespace))
+        jobs.append(new)
+    order = Order(
         request_id=message.request_id or str(uuid.uuid4()),
         templates=templates,
-        jobs=tuple(_job(job, i, len(templates)) for i, job in enumerate(message.jobs)),
-        pods=_pods(message.pods, len(templates)) if message.HasField("pods") and message.pods.names else None,
+        jobs=tuple(jobs),
+        pods=_pods(message.pods, len(templates), len(message.gangs)) if message.pods.names else None,
+        gangs=tuple(gangs),
     )
+    _check_members(order)
+    return order
 
 
 def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...], Kind]) -> NewTemplate:
@@ -56,11 +70,18 @@ def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...],
         message.priority_class_name,
         message.qos_class,
         message.owner_kind,
+        *spec.scheduling_gates,
     )
     kind = kinds.get(parts)
     if kind is None:  # a message has few kinds: what they share is checked once
         kind = kinds[parts] = _kind(message, number)
-    return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority)
+    if kind.gates:
+        # A copy: the journal gets the message as it came.
+        spec = common_pb2.PodSpec()
+        spec.CopyFrom(message.spec)
+        spec.ClearField("scheduling_gates")
+    minds_pods = bool(spec.host_ports or spec.spread or spec.HasField("pod_affinity"))
+    return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority, minds_pods)
 
 
 def _kind(message: pb.PodTemplate, number: int) -> Kind:
@@ -74,20 +95,64 @@ def _kind(message: pb.PodTemplate, number: int) -> Kind:
         message.priority_class_name,
         _QOS_CLASSES[message.qos_class],
         message.owner_kind,
+        tuple(sorted({check_key(gate, f"{where}.spec.scheduling_gates") for gate in message.spec.scheduling_gates})),
     )
 
 
-def _job(message: pb.Job, number: int, templates: int) -> NewJob:
+def _gang(message: pb.Gang, number: int) -> NewGang:
+    where = f"gangs[{number}]"
+    if not 1 <= message.min_available <= MAX_GANG_PODS:
+        raise InvalidInput(
+            f"{message.min_available} is not from 1 to {MAX_GANG_PODS}, which is as many as the ledger decides at once",
+            where=f"{where}.min_available",
+        )
+    namespace = check_namespace(message.namespace, f"{where}.namespace")
+    return NewGang(namespace, check_name(message.name, f"{where}.name"), message.min_available)
+
+
+def _gang_of_job(job: pb.Job, number: int, namespace: str) -> NewGang:
+    where = f"jobs[{number}]"
+    if job.gang:
+        raise InvalidInput(f"is in gang {job.gang} and has a min_available of its own; give one of them", where=where)
+    if job.min_available > min(job.replicas, MAX_GANG_PODS):
+        most = f"{job.replicas} replicas" if job.replicas <= MAX_GANG_PODS else f"{MAX_GANG_PODS} pods of a gang"
+        raise InvalidInput(f"{job.min_available} is over its {most}", where=f"{where}.min_available")
+    return NewGang(namespace, job.name, job.min_available)
+
+
+def _check_members(order: Order) -> None:
+    """Every gang has as many pods as it needs. A gang of fewer would wait for ever."""
+    if not order.gangs:
+        return
+    members = np.zeros(len(order.gangs), np.int64)
+    for job in order.jobs:
+        if job.gang is not None:
+            members[job.gang] += job.replicas
+    if order.pods is not None and order.pods.gangs is not None:
+        numbers = order.pods.gangs[order.pods.gangs > 0]
+        members += np.bincount(numbers - 1, minlength=len(members))
+    for number, (gang, count) in enumerate(zip(order.gangs, members.tolist(), strict=True)):
+        if gang.minimum > count:
+            raise InvalidInput(
+                f"{gang.minimum} is over the {count} pods of gang {gang.namespace}/{gang.name} in this message; all of them "
+                "must come in one",
+                where=f"gangs[{number}].min_available",
+            )
+
+
+def _job(message: pb.Job, number: int, templates: int, gangs: int) -> NewJob:
     where = f"jobs[{number}]"
     check_name(message.name, f"{where}.name")
     if message.template >= templates:
         raise InvalidInput(f"{message.template} names no template; there are {templates}", where=f"{where}.template")
     if not 1 <= message.replicas <= MAX_REPLICAS:
         raise InvalidInput(f"{message.replicas} is not from 1 to {MAX_REPLICAS}", where=f"{where}.replicas")
-    return NewJob(message.name, message.template, message.replicas)
+    if message.gang > gangs:
+        raise InvalidInput(f"{message.gang} names no gang; there are {gangs}", where=f"{where}.gang")
+    return NewJob(message.name, message.template, message.replicas, message.gang - 1 if message.gang else None)
 
 
-def _pods(message: pb.PodList, templates: int) -> NewPods:
+def _pods(message: pb.PodList, templates: int, gangs: int) -> NewPods:
     names = tuple(message.names)
     for name in names:
         if not _PLAIN_NAME.fullmatch(name):
@@ -96,4 +161,7 @@ def _pods(message: pb.PodList, templates: int) -> NewPods:
     if numbers.max() >= templates:
         raise InvalidInput(f"{numbers.max()} names no template; there are {templates}", where="pods.templates")
     uids = decode_uids(message.uids, name="pods.uids", rows=len(names)) if message.uids else None
-    return NewPods(names, numbers, uids)
+    of_gangs = decode(message.gangs, U32, name="pods.gangs", rows=len(names)) if message.gangs else None
+    if of_gangs is not None and of_gangs.max() > gangs:
+        raise InvalidInput(f"{of_gangs.max()} names no gang; there are {gangs}", where="pods.gangs")
+    return NewPods(names, numbers, uids, of_gangs)

@@ -1,4 +1,4 @@
-"""What the dispatcher must not forget: accepted submissions, deletions, and the names of its workers.
+"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, and the names of its workers.
 
 The dispatcher owns this port. One record per submission, whatever its size; deletions are one bitmap a pod set. Bound pods
 are not recorded here: their reservations are in the ledger.
@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SMALL_BYTES = 512
+
+GateRemovals = Mapping[str, NDArray[np.bool_]]  # gate -> which ordinals lost it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Recovered:
     records: list[Record] = field(default_factory=list)
     deletions: dict[bytes, NDArray[np.bool_]] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
+    ungated: dict[bytes, GateRemovals] = field(default_factory=dict)  # by the set's UID prefix
 
 
 class Journal(Protocol):
@@ -42,6 +45,10 @@ class Journal(Protocol):
 
     async def delete(self, deleted: Mapping[bytes, NDArray[np.bool_]]) -> None:
         """Replace the bitmaps of these sets: by UID prefix, which ordinals are deleted."""
+        ...
+
+    async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
+        """Replace what was removed of the gates of these sets, by UID prefix."""
         ...
 
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
@@ -68,6 +75,7 @@ class MemoryJournal:
         self._records: dict[bytes, Record] = {}
         self._deletions: dict[bytes, NDArray[np.bool_]] = {}
         self._workers: set[str] = set()
+        self._ungated: dict[bytes, GateRemovals] = {}
 
     async def record(self, record: Record) -> None:
         self._records.setdefault(record.key, record)
@@ -75,16 +83,22 @@ class MemoryJournal:
     async def delete(self, deleted: Mapping[bytes, NDArray[np.bool_]]) -> None:
         self._deletions.update({prefix: bitmap.copy() for prefix, bitmap in deleted.items()})
 
+    async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
+        self._ungated.update(
+            {prefix: {g: bits.copy() for g, bits in gates.items()} for prefix, gates in removed.items()}
+        )
+
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
         self._records.pop(key, None)
         for prefix in prefixes:
             self._deletions.pop(prefix, None)
+            self._ungated.pop(prefix, None)
 
     async def remember_worker(self, name: str) -> None:
         self._workers.add(name)
 
     async def recover(self) -> Recovered:
-        return Recovered(list(self._records.values()), dict(self._deletions), set(self._workers))
+        return Recovered(list(self._records.values()), dict(self._deletions), set(self._workers), dict(self._ungated))
 
     async def close(self) -> None:
         """Nothing is open."""

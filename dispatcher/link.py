@@ -156,6 +156,8 @@ def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
         reasons=decode(message.reasons, U16, name="outcomes.reasons", rows=rows) if message.reasons else None,
         texts=tuple(message.reason_texts),
         commits={shard: np.array(seqs, np.uint64) for shard, seqs in commits.items()},
+        refused_by=tuple(frozenset(refused.plugins) for refused in message.refused_by),
+        seen={position.shard: position.seq for position in message.seen},
     )
 
 
@@ -172,4 +174,5 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.run_counts = encode(work.run_counts, U32)
     batch.run_attempts = encode(work.run_attempts, U16)
     batch.uids = work.uids.tobytes()
+    batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
     return message

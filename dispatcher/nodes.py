@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dispatcher.cluster_changes import NodeHistory
 from dispatcher.core import messages as m
 from dispatcher.runtime import Runtime
 from hoss.v1 import resolver_pb2 as pb
@@ -13,6 +14,7 @@ class NodeNames:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._names: dict[int, str] = {}
+        self.history = NodeHistory()
 
     def get(self, index: int) -> str:
         """The node's name; "" for an index that names nothing here yet."""
@@ -39,5 +41,6 @@ class NodeNames:
             self._runtime.tell(m.NodesGone(np.array(sorted(gone), np.uint32)))
             for index in gone - {entry.index for entry in message.nodes if not entry.removed}:
                 del self._names[index]
-        if message.nodes or message.released:
-            self._runtime.tell(m.ClusterChanged())
+        changes = self.history.read(message)
+        if changes:
+            self._runtime.tell(m.ClusterChanged(changes, message.shard, message.seq))

@@ -27,6 +27,7 @@ async def recover(runtime: Runtime) -> None:
     submissions = [_accept_again(runtime, record) for record in journal.records]
     for submission in submissions:
         _delete_again(runtime, submission, journal)
+        _ungate_again(runtime, submission, journal)
     for worker in sorted(journal.workers):
         await runtime.until_answered(lambda name=worker: runtime.ledger.grant_epoch(name))  # type: ignore[misc]
     bound = await _restore_reservations(runtime)
@@ -52,11 +53,20 @@ def _delete_again(runtime: Runtime, submission: Submission, journal: Recovered) 
             runtime.machine.registry.mark_deleted(rows, runtime.now_ms())
 
 
+def _ungate_again(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+    for pod_set in submission.sets:
+        for gate, bitmap in journal.ungated.get(pod_set.uid_prefix, {}).items():
+            rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
+            runtime.machine.registry.remove_gates(rows, frozenset((gate,)))
+
+
 async def _restore_reservations(runtime: Runtime) -> int:
     async def read_all() -> list[Held]:
         return [held async for held in runtime.ledger.reservations()]
 
     bound = strangers = 0
+    assumed: list[m.Instruction] = []
+    unconfirmed = [np.empty(0, np.uint32)]
     for held in await runtime.until_answered(read_all):
         rows = runtime.machine.registry.directory.rows_of_uids(held.uids)
         ours = rows != NONE_U32
@@ -67,7 +77,10 @@ async def _restore_reservations(runtime: Runtime) -> int:
         pending = ours & held.assumed
         if pending.any():
             commits = commits_of(held.shards[pending], held.seqs[pending])
-            runtime.perform([m.Confirm(commits, rows[pending], held.uids[pending])])
+            assumed.append(m.Confirm(commits, rows[pending], held.uids[pending]))
+            unconfirmed.append(rows[pending])
+    runtime.perform(runtime.machine.restore_gangs(np.concatenate(unconfirmed), runtime.now()))
+    runtime.perform(assumed)
     if strangers:
         logger().warning("reservations_of_strangers", pods=strangers)
     return bound

@@ -1,4 +1,4 @@
-"""The journal in Redis: three hashes and a set under `{hoss}:journal:`.
+"""The journal in Redis: four hashes and a set under `{hoss}:journal:`.
 
 Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
 one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
@@ -17,15 +17,17 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from dispatcher.journal import Record, Recovered, squeeze, unsqueeze
+from dispatcher.journal import GateRemovals, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
 WORKERS = "{hoss}:journal:workers"  # names
+GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each gate that was removed from pods
 
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
+_GATE_HEADER = struct.Struct("<HII")  # bytes of the name, pods in the set, bytes of the bitmap
 _TIMEOUT_SECONDS = 2.0
 _SCAN_COUNT = 500
 
@@ -67,12 +69,20 @@ class RedisJournal:
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
 
+    async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
+        fields = {prefix: _pack_removals(gates) for prefix, gates in removed.items()}
+        try:
+            await self._redis.hset(GATES, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
         try:
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hdel(SUBMISSIONS, key)
                 if prefixes:
                     pipe.hdel(DELETIONS, *prefixes)
+                    pipe.hdel(GATES, *prefixes)
                 await pipe.execute()
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
@@ -94,13 +104,16 @@ class RedisJournal:
                 (pods,) = _BITMAP_HEADER.unpack_from(value)
                 bits = np.frombuffer(unsqueeze(value[_BITMAP_HEADER.size :]), np.uint8)
                 deletions[prefix] = np.unpackbits(bits, count=pods).astype(np.bool_)
+            ungated: dict[bytes, GateRemovals] = {}
+            async for prefix, value in self._redis.hscan_iter(GATES, count=_SCAN_COUNT):
+                ungated[prefix] = _unpack_removals(value)
             members = await self._redis.smembers(WORKERS)
             workers = {name.decode() if isinstance(name, bytes) else name for name in members}
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
         entries = sorted(ordered.values(), key=lambda entry: entry[0])
         self._order = count(entries[-1][0] + 1 if entries else 1)
-        return Recovered([record for _, record in entries], deletions, workers)
+        return Recovered([record for _, record in entries], deletions, workers, ungated)
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -128,6 +141,25 @@ class RedisJournal:
             pipe.hset(SUBMISSIONS, mapping=batch)  # type: ignore[arg-type]
             await pipe.execute()
         self._doubtful.clear()
+
+
+def _pack_removals(gates: GateRemovals) -> bytes:
+    parts = []
+    for gate, bitmap in gates.items():
+        name, bits = gate.encode(), squeeze(np.packbits(bitmap).tobytes())
+        parts += [_GATE_HEADER.pack(len(name), len(bitmap), len(bits)), name, bits]
+    return b"".join(parts)
+
+
+def _unpack_removals(data: bytes) -> dict[str, NDArray[np.bool_]]:
+    gates, at = {}, 0
+    while at < len(data):
+        name_bytes, pods, bitmap_bytes = _GATE_HEADER.unpack_from(data, at)
+        name_end = at + _GATE_HEADER.size + name_bytes
+        bits = np.frombuffer(unsqueeze(data[name_end : name_end + bitmap_bytes]), np.uint8)
+        gates[data[name_end - name_bytes : name_end].decode()] = np.unpackbits(bits, count=pods).astype(np.bool_)
+        at = name_end + bitmap_bytes
+    return gates
 
 
 def _unavailable(exc: Exception) -> LedgerUnavailable:

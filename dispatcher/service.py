@@ -89,6 +89,9 @@ class DispatcherService(DispatcherServicer):
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:  # noqa: N802
         return await _answer(self._delete(request), context)
 
+    async def RemoveGates(self, request: pb.RemoveGatesRequest, context: Context) -> pb.RemoveGatesReply:  # noqa: N802
+        return await _answer(self._remove_gates(request), context)
+
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:  # noqa: ARG002, N802
         return self._answers.workers()
 
@@ -122,7 +125,9 @@ class DispatcherService(DispatcherServicer):
         streams = [self._runtime.links[worker.link] for worker in self._runtime.machine.members.living()]
         views = await self._views.gather(streams, request.timeout_ms / 1000)
         uids, nodes = self._answers.bound()
-        return pb.DispatcherAuditReply(views=views, bound_uids=uids, bound_nodes=nodes)
+        return pb.DispatcherAuditReply(
+            views=views, bound_uids=uids, bound_nodes=nodes, broken_gangs=self._answers.broken_gangs()
+        )
 
     async def _read_submissions(
         self,
@@ -147,7 +152,10 @@ class DispatcherService(DispatcherServicer):
             told = f"pod {request.name!r} in namespace {request.namespace!r}"
         if row is None or row == NONE_U32 or self._registry.pods.phase[row] == Phase.ABSENT:
             raise NotFound(f"there is no {told}")
-        return self._answers.pod(row, detail=True)
+        info = self._answers.pod(row, detail=True)
+        if request.queue and (standing := self._answers.queue_standing(row)) is not None:
+            info.queue.CopyFrom(standing)
+        return info
 
     async def _delete(self, request: pb.DeleteRequest) -> pb.DeleteReply:
         not_found: list[str] = []
@@ -159,8 +167,18 @@ class DispatcherService(DispatcherServicer):
         deleted = await self._admission.delete(find)
         return pb.DeleteReply(deleted_pods=deleted, not_found=not_found)
 
-    def _named(self, request: pb.DeleteRequest, not_found: list[str]) -> Rows:
-        """The rows a deletion names; what names nothing goes to `not_found`."""
+    async def _remove_gates(self, request: pb.RemoveGatesRequest) -> pb.RemoveGatesReply:
+        not_found: list[str] = []
+
+        def find() -> Rows:
+            not_found.clear()
+            return self._named(request, not_found)
+
+        changed, queued = await self._admission.remove_gates(find, frozenset(request.gates))
+        return pb.RemoveGatesReply(changed_pods=changed, queued_pods=queued, not_found=not_found)
+
+    def _named(self, request: pb.DeleteRequest | pb.RemoveGatesRequest, not_found: list[str]) -> Rows:
+        """The rows a request names; what names nothing goes to `not_found`."""
         directory, phase = self._registry.directory, self._registry.pods.phase
         parts: list[Rows] = [np.empty(0, np.uint32)]
         for name in request.jobs:

@@ -1,7 +1,7 @@
 """`hoss audit`: the invariants of docs/architecture.md held against a live system.
 
 The resolver checks the ledger by itself (1, 2, and its half of 6). Here the workers' caches and the dispatcher's bound
-pods are held against the ledger. These come from several processes at slightly different moments, so a difference
+pods are held against the ledger, and gangs against their minimum. These come from several processes at slightly different moments, so a difference
 counts once it has stood through every look of the whole waiting time, or at once when both sides speak of the same moment.
 """
 
@@ -24,8 +24,9 @@ _PAUSE_SECONDS = 0.1
 _VIEW_TIMEOUT_MS = 2000
 _MOST_NAMED = 20  # pods named one by one in the evidence
 
-AGREEMENT = 6
 NOTHING_LOST = 3
+ALL_OR_NOTHING = 5
+AGREEMENT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ async def audit(
         seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
         workers = await dispatcher.list_workers()
         views = _compare_views(ledger.digests, seen.views, workers)
-        differences = _compare_bound(seen, await _reservations(resolver))
+        partial = [_gang_text(gang) for gang in seen.broken_gangs if not gang.complete_before]
+        differences = [*_compare_bound(seen, await _reservations(resolver)), *partial]
         standing = set(differences) if standing is None else standing & set(differences)
         settled = not views.moving and not differences
         if ledger.violations or views.broken or settled or time.monotonic() > deadline:
@@ -83,12 +85,14 @@ async def audit(
         reservations=ledger.reservations,
         bound=len(seen.bound_uids) // UID_BYTES,
         workers=len({view.worker for view in seen.views}),
-        reports=list(ledger.reports),
+        reports=[*ledger.reports, *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before)],
         unchecked=views.moving,
     )
     result.findings += [Finding(v.invariant, v.text or f"{v.node} {v.pod_uid}".strip()) for v in ledger.violations]
     result.findings += [Finding(AGREEMENT, text) for text in views.broken]
-    result.findings += [Finding(NOTHING_LOST, text) for text in sorted(standing)[:_MOST_NAMED]]
+    gangs = standing.intersection(partial)
+    result.findings += [Finding(ALL_OR_NOTHING, text) for text in sorted(gangs)[:_MOST_NAMED]]
+    result.findings += [Finding(NOTHING_LOST, text) for text in sorted(standing - gangs)[:_MOST_NAMED]]
     if differences and not standing:
         result.unchecked.append("the bound pods: they and the reservations changed all the time")
     return result
@@ -178,6 +182,11 @@ def _compare_bound(seen: dispatcher_pb2.DispatcherAuditReply, held: _Reservation
         ),
         *(f"pod {_text(uid)} has a confirmed reservation and is not bound" for uid in held.uids[~claimed]),
     ]
+
+
+def _gang_text(gang: dispatcher_pb2.BrokenGang) -> str:
+    since = ", after it was complete" if gang.complete_before else ""
+    return f"gang {gang.namespace}/{gang.name} has {gang.bound} pods bound and needs {gang.needed}{since}"
 
 
 def _positions(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:

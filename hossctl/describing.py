@@ -34,10 +34,11 @@ async def _pods_on(endpoints: Endpoints, node: str) -> list[str]:
 
 
 async def _reasons(endpoints: Endpoints, query: Query) -> Document:
-    """Reasons of the job's pods that are not bound, by phase and kind."""
+    """Reasons of the job's pods that are not bound, by phase and kind; a gang's in full, as they count for all of it."""
     counts: Counter[str] = Counter()
     async with dispatcher_of(endpoints) as dispatcher:
         async for pod in dispatcher.list_pods(query.namespace, job=query.names[0]):
             if pod.reason:
-                counts[f"{phase_name(pod.phase)}: {reason_kinds(pod.reason)}"] += 1
+                told = pod.reason if pod.reason.startswith("gang ") else reason_kinds(pod.reason)
+                counts[f"{phase_name(pod.phase)}: {told}"] += 1
     return dict(counts)

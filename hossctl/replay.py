@@ -16,6 +16,7 @@ from hossctl.platform import PlatformOptions, WorkerOptions, temporary
 from hossctl.progress import counting, placing
 from hossctl.redis_database import borrowed
 from hossctl.usage import Usage
+from scheduler_worker.config import STRATEGY_LABEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,18 @@ def run(
     *,
     endpoints: Endpoints | None,
     workers: int,
+    strategy: str,
     redis_url: str,
     seed: int,
     quiet: bool,
 ) -> ReplayResult:
-    """Replay on the platform at `endpoints`, or on one of its own."""
+    """Replay on the platform at `endpoints`, or on one of its own, whose workers have the profile `strategy` if any."""
     with ExitStack() as stack:
         expected = 1
         if endpoints is None:
             stack.enter_context(borrowed(redis_url))
-            named = tuple(WorkerOptions(f"w{i + 1}") for i in range(workers))
+            labels = ((STRATEGY_LABEL, strategy),) if strategy else ()
+            named = tuple(WorkerOptions(f"w{i + 1}", labels) for i in range(workers))
             starter = stack.enter_context(temporary(PlatformOptions(workers=named, redis_url=redis_url, seed=seed)))
             endpoints, expected = of_state(starter.state), workers
         return run_async(replay(endpoints, nodes, pods, expected, quiet=quiet))

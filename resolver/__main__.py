@@ -36,6 +36,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--redis-url")
     parser.add_argument("--shards", type=int, help="of a ledger that is made now; an existing one has its own")
     parser.add_argument("--reservation-lease-seconds", type=float)
+    parser.add_argument("--gang-hold-seconds", type=float)
     parser.add_argument("--feed-window-entries", type=int)
     parser.add_argument("--allow-unchecked", action="store_true", default=None, help="for benchmarks only")
     parser.add_argument("--ready-file", type=Path)
@@ -58,6 +59,7 @@ async def serve(config: ResolverConfig, ready_file: Path | None) -> None:
     ledger = RedisLedger(
         config.redis_url,
         lease_ms=round(config.reservation_lease_seconds * 1000),
+        hold_ms=round(config.gang_hold_seconds * 1000),
         feed_window=config.feed_window_entries,
     )
     await _open(ledger, config.shards)

@@ -4,7 +4,7 @@ A proposal is checked whole before anything is written: lengths, ranges, and tha
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -58,6 +58,7 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         devices=_devices(batch, len(priorities)),
         unchecked=batch.unchecked,
         groups=_groups(batch, len(priorities)),
+        gang_minimum=batch.gang_minimum,
     )
 
 
@@ -103,6 +104,25 @@ def _rules(message: pb.PodGroup) -> Iterator[Rule]:
     for constraint in map(constraint_from_proto, message.spread):
         if constraint.selector is not None and not constraint.selector.everything:  # which counts none, as it happens
             yield Rule(constraint.topology_key, constraint.selector, (message.namespace,), keeps_apart=False)
+
+
+def read_gang(parts: Sequence[pb.ProposalBatch], proposals: Sequence[Proposal]) -> None:
+    """Check what the parts of a gang, the first of which carries the others, must have in common. Raises InvalidInput."""
+    whole = parts[0]
+    pods = sum(len(proposal) for proposal in proposals)
+    if not whole.gang_minimum <= pods <= MAX_BATCH_PODS:
+        raise InvalidInput(
+            f"{whole.gang_minimum} of {pods} pods; a gang has up to {MAX_BATCH_PODS} and as many as its minimum",
+            where="gang_minimum",
+        )
+    if whole.parts and not whole.gang_minimum:
+        raise InvalidInput("has parts and no minimum; only a gang has parts", where="gang_minimum")
+    if len({(part.worker, part.epoch) for part in parts}) > 1 or any(part.parts for part in whole.parts):
+        raise InvalidInput("parts are of one worker and epoch, and have no parts themselves", where="parts")
+    if len({part.shard for part in parts}) < len(parts):
+        raise InvalidInput("has two parts on one shard", where="parts")
+    if whole.gang_minimum and len(np.unique(np.concatenate([p.uids for p in proposals]), axis=0)) < pods:
+        raise InvalidInput("a pod stands in the gang twice", where="uids")
 
 
 def _candidates(batch: pb.ProposalBatch, pods: int, shards: int) -> NDArray[np.uint32]:

@@ -9,13 +9,18 @@ from hoss.model.resources import BASE_RESOURCES
 from hoss.v1 import resolver_pb2 as pb
 from resolver.availability import Availability
 from resolver.committer import Committer
+from resolver.gangs import decide_gang
 from resolver.ledger.port import Ledger
-from resolver.proposals import read_proposal, verdict_message
+from resolver.proposals import read_gang, read_proposal, verdict_message
 
 _RETRY_AFTER_MS = 250
 
 # Proposals of one stream under way at once; the rest wait unread, and gRPC holds the sender up.
 _STREAM_WINDOW = 64
+
+# Gangs on several shards that are decided at once. Their second phase does not wait in a committer's queue, and a
+# connection to Redis each for all that streams may bring would be more than its pool has.
+_GANGS_UNDER_WAY = 16
 
 
 class Proposing:
@@ -29,6 +34,7 @@ class Proposing:
         self._availability = availability
         self._allow_unchecked = allow_unchecked
         self._schema = len(BASE_RESOURCES)
+        self._gangs = asyncio.Semaphore(_GANGS_UNDER_WAY)
         self.counters: Counter[str] = Counter()
 
     async def serve(self, batches: AsyncIterator[pb.ProposalBatch]) -> AsyncIterator[pb.VerdictBatch]:
@@ -66,18 +72,31 @@ class Proposing:
         if self._availability.problem:
             return self._unavailable(batch, self._availability.problem)
         try:
-            if batch.resources > self._schema:
+            if max(part.resources for part in (batch, *batch.parts)) > self._schema:
                 self._schema = len(await self._ledger.schema())
-            proposal = read_proposal(
-                batch, shards=self._ledger.shards, schema=self._schema, allow_unchecked=self._allow_unchecked
-            )
-            decision = await self._committers[batch.shard].decide(proposal)
+            parts = [batch, *batch.parts]
+            proposals = [
+                read_proposal(
+                    part, shards=self._ledger.shards, schema=self._schema, allow_unchecked=self._allow_unchecked
+                )
+                for part in parts
+            ]
+            if batch.gang_minimum or batch.parts:
+                read_gang(parts, proposals)
+            if batch.parts:
+                of_shards = [(part.shard, proposal) for part, proposal in zip(parts, proposals, strict=True)]
+                async with self._gangs:
+                    decisions = await decide_gang(self._ledger, self._committers, of_shards, batch.gang_minimum)
+            else:
+                decisions = [await self._committers[batch.shard].decide(proposals[0])]
         except InvalidInput as exc:
             self.counters["invalid"] += 1
             return pb.VerdictBatch(batch_id=batch.batch_id, shard=batch.shard, invalid=str(exc))
         except LedgerUnavailable as exc:
             return self._unavailable(batch, str(exc))
-        return verdict_message(batch.batch_id, batch.shard, decision)
+        verdicts = [verdict_message(p.batch_id, p.shard, d) for p, d in zip(parts, decisions, strict=True)]
+        verdicts[0].parts.extend(verdicts[1:])
+        return verdicts[0]
 
     def _unavailable(self, batch: pb.ProposalBatch, problem: str) -> pb.VerdictBatch:
         self.counters["unavailable"] += 1

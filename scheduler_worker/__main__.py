@@ -30,7 +30,7 @@ from scheduler_worker.proposals import ProposalStream
 from scheduler_worker.service import WorkerService
 
 # Of pods in hand, where the configuration names none; see WorkerConfig.window.
-_WINDOW, _PACKING_WINDOW = 2000, 250
+_WINDOW, _PACKING_WINDOW = 2000, 100
 
 # A stopping worker waits this long for the ledger's answers.
 _PATIENCE_SECONDS = 2.0

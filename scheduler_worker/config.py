@@ -13,6 +13,9 @@ from hoss.model.names import check_key, check_label_value
 
 KIND = "WorkerConfig"
 
+# The label whose value picks the profile where none is configured.
+STRATEGY_LABEL = "strategy"
+
 
 class PluginSection(Document):
     """One plugin of a profile."""
@@ -67,7 +70,7 @@ class WorkerConfig(Document):
     seed: int = Field(default_factory=lambda: random.SystemRandom().getrandbits(63), ge=0)
 
     # Pods it takes at once, sent and not answered. Left out: two full proposals, 2,000, so that one is placed while the
-    # other is at the ledger; with a profile that packs pod by pod 250: what lies in a worker's hand is packed
+    # other is at the ledger; with a profile that packs pod by pod 100: what lies in a worker's hand is packed
     # without knowing what others do meanwhile, and those profiles are slow enough to be kept busy by less.
     window: int | None = Field(default=None, ge=1, le=100_000)
 

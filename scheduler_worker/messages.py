@@ -66,6 +66,8 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         unchecked=unchecked,
         groups=groups,
         slot_groups=encode([positions[definition_of(group)] for group in columns.groups], U16),
+        gang_minimum=columns.gang_minimum,
+        parts=[proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts],
     )
 
 
@@ -94,6 +96,8 @@ def outcomes(columns: OutcomeColumns) -> workerlink_pb2.WorkerMessage:
             reasons=b"" if columns.reasons is None else encode(columns.reasons, U16),
             reason_texts=columns.reason_texts,
             commits=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.commits],
+            refused_by=[workerlink_pb2.RefusedBy(plugins=sorted(plugins)) for plugins in columns.refused_by],
+            seen=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.seen],
         )
     )
 

@@ -2,11 +2,9 @@
 
 from hoss.errors import ConfigError
 from hoss.telemetry import logger
-from scheduler_worker.config import ProfileSection, WorkerConfig
+from scheduler_worker.config import STRATEGY_LABEL, ProfileSection, WorkerConfig
 from scheduler_worker.core.framework import Profile, Registry, Weighted
 from scheduler_worker.core.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
-
-STRATEGY_LABEL = "strategy"
 
 
 def chosen_profile(config: WorkerConfig, registry: Registry) -> tuple[str, Profile]:

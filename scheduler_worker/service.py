@@ -12,6 +12,7 @@ from hoss.wire.columns import UID_BYTES, decode_uids
 from hoss.wire.convert import pod_spec_from_proto
 from scheduler_worker import messages
 from scheduler_worker.core.scheduler import Scheduler
+from scheduler_worker.core.work import Gang
 from scheduler_worker.link import DispatcherLink
 from scheduler_worker.proposals import ProposalStream
 
@@ -99,11 +100,11 @@ class WorkerService:
         started = time.thread_time()
         if verdict.invalid:
             logger().error("proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid)
-            self._scheduler.reject(verdict.batch_id, verdict.invalid)
+            for part in (proposal, *proposal.parts):
+                self._scheduler.reject(part.batch_id, verdict.invalid)
             in_force = True
         else:
-            pods = len(proposal.uids) // UID_BYTES
-            in_force = self._scheduler.settle(verdict.batch_id, messages.verdicts(verdict, pods))
+            in_force = self._settle(proposal, verdict)
         self._busy_seconds += time.thread_time() - started
         self._answered.set()
         self._send_outcomes()
@@ -167,12 +168,20 @@ class WorkerService:
         self._send_outcomes()
         return pods > 0 or bool(columns)
 
+    def _settle(self, proposal: ProposalBatch, verdict: VerdictBatch) -> bool:
+        """Take in a verdict with those on a gang's other parts. False: this epoch is fenced."""
+        parts = zip((proposal, *proposal.parts), (verdict, *verdict.parts), strict=True)
+        told = [(v.batch_id, messages.verdicts(v, len(p.uids) // UID_BYTES)) for p, v in parts]
+        in_force = [self._scheduler.settle(batch_id, verdicts) for batch_id, verdicts in told]
+        return all(in_force)
+
     def _accept(self, work: WorkBatch) -> None:
         for definition in work.classes:
             self._scheduler.define_class(definition.id, pod_spec_from_proto(definition.spec))
         try:
             classes, counts, attempts = messages.work_columns(work)
-            self._scheduler.accept(work.batch_id, decode_uids(work.uids), classes, counts, attempts)
+            gang = Gang(work.gang, work.gang_minimum) if work.gang_minimum else None
+            self._scheduler.accept(work.batch_id, decode_uids(work.uids), classes, counts, attempts, gang=gang)
         except InvalidInput as exc:
             # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
             logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))

@@ -43,6 +43,7 @@ class Dispatch:
         self._rules = rules
         self._chance = chance
         self._serial = 0
+        self._kept_free: set[str] = set()  # workers that a more urgent gang waits for
         self.wake_at: float | None = None
 
     def pump(self, now: float, now_ms: int) -> list[SendWork]:
@@ -50,12 +51,17 @@ class Dispatch:
         sent: list[SendWork] = []
         stuck: set[int] = set()
         self.wake_at = None
+        self._kept_free = set()
         while (lane := self._queues.active.most_urgent(stuck)) is not None:
-            worker, count = self._choose(lane, now)
+            gang = self._queues.active.next_gang(lane)
+            worker, count = self._choose_for_gang(lane) if gang else self._choose(lane, now)
             if worker is None:
                 stuck.add(lane)
                 continue
-            rows = self._queues.active.take(lane, count, self._registry.pods.phase)
+            if gang:
+                rows = self._queues.take_gang(lane)
+            else:
+                rows = self._queues.active.take(lane, count, self._registry.pods.phase)
             if len(rows):
                 sent.append(self._send(worker, rows, now_ms))
         return sent
@@ -63,7 +69,7 @@ class Dispatch:
     def _choose(self, lane: int, now: float) -> tuple[Worker | None, int]:
         """A worker for the lane's next batch and the batch's size, or None if it must wait."""
         destination = self._routing.destination(lane)
-        working = [worker for worker in destination.workers if worker.takes_work]
+        working = [w for w in destination.workers if w.takes_work and w.name not in self._kept_free]
         if not working:
             return None, 0
         queued = self._queues.active.count(lane)
@@ -80,6 +86,19 @@ class Dispatch:
             self.wake_at = due if self.wake_at is None else min(due, self.wake_at)
             return None, 0
         return worker, min(limit, share, worker.credit)
+
+    def _choose_for_gang(self, lane: int) -> tuple[Worker | None, int]:
+        """A worker that has credit for all of the lane's next gang; one with nothing in hand may exceed its window."""
+        destination, size = self._routing.destination(lane), self._queues.gang_size(lane)
+        working = [w for w in destination.workers if w.takes_work and w.name not in self._kept_free]
+        open_to_it = [w for w in working if w.credit >= size or not w.outstanding]
+        if open_to_it:
+            return self._balance(destination, open_to_it, lane), size
+        if (
+            working
+        ):  # one of them gets nothing else until it has room, or smaller batches would keep it from that for ever
+            self._kept_free.add(max(working, key=lambda w: w.credit).name)
+        return None, 0
 
     def _balance(self, destination: Destination, workers: list[Worker], lane: int) -> Worker:
         if len(workers) == 1 or destination.rule is None or destination.balancer is None:
@@ -109,6 +128,8 @@ class Dispatch:
         pods.move(rows, Phase.SCHEDULING, now_ms)
         pods.batch[rows] = self._serial
         pods.worker[rows] = worker.number
+        gangs = self._registry.gangs
+        whole = next(iter(gangs.incomplete(rows)), None)
         return SendWork(
             link=worker.link,
             batch=self._serial,
@@ -118,4 +139,6 @@ class Dispatch:
             run_counts=np.diff(starts, append=len(rows)).astype(np.uint32),
             run_attempts=attempts[starts],
             uids=pods.uid[rows],
+            gang="" if whole is None else whole.name,
+            gang_minimum=0 if whole is None else gangs.needed(whole),
         )

@@ -2,7 +2,7 @@
 
 It owns every pod from admission until it is bound or deleted. Invariants, checked by `check`: a pod that is SCHEDULING is
 unanswered in exactly one batch of one worker; a pod that is QUEUED, in BACKOFF or UNSCHEDULABLE is with no worker;
-no worker has more in hand than its window.
+no worker has more in hand than its window, or one gang; and of a gang that is not complete no pod is bound.
 """
 
 from collections import Counter
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
 from dispatcher.core.balance import Chance
+from dispatcher.core.changes import Changes
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.eventlog import EventLog
 from dispatcher.core.membership import Membership, Worker, WorkerState
@@ -63,6 +64,7 @@ class Machine:
         self._handlers: dict[type, Callable[..., list[m.Instruction]]] = {
             m.Admitted: self._admitted,
             m.Deleted: self._deleted,
+            m.GatesRemoved: self._gates_removed,
             m.Registered: self._registered,
             m.EpochGranted: self._epoch_granted,
             m.Heard: self._heard,
@@ -106,6 +108,20 @@ class Machine:
         late = rows[deleted]
         return [m.Release(late, pods.uid[late], pods.node[late])] if len(late) else []
 
+    def restore_gangs(self, assumed: Rows, now: float) -> list[m.Instruction]:
+        """While starting, once all that is bound is known; `assumed` are those not confirmed. A gang that stopped half-way
+        through its shards is to give back what it has; one that was confirmed has been complete."""
+        gangs, pods = self.registry.gangs, self.registry.pods
+        out: list[m.Instruction] = []
+        for gang in gangs.every_incomplete():
+            rows = gangs.in_phase(gang, Phase.BOUND)
+            if len(rows) and np.isin(rows, assumed).all():
+                pods.phase[rows] = Phase.ABSENT  # not counted as bound before it is decided
+                out += self.settlement.bound(rows, pods.node[rows], now, self.unix_ms(now))
+            elif len(rows):
+                gangs.complete(gang)
+        return out
+
     def check(self) -> None:
         """Raise InvariantViolation if the module's promises do not hold."""
         pods = self.registry.pods
@@ -119,16 +135,25 @@ class Machine:
             raise InvariantViolation(f"pods are SCHEDULING with no worker: rows {np.setdiff1d(scheduling, held)[:5]}")
         if not np.isin(pods.phase[held], (Phase.SCHEDULING, Phase.DELETED)).all():
             raise InvariantViolation("a pod is with a worker and in a queue")
+        for gang in self.registry.gangs.every_incomplete():
+            if self.registry.gangs.bound(gang):
+                raise InvariantViolation(f"{self.registry.gangs.bound(gang)} pods of {gang.name} are bound")
         for worker in self.members:
             unanswered = sum(int((pods.batch[b.rows] == b.serial).sum()) for b in worker.batches.values())
-            if worker.living and not worker.outstanding == unanswered <= worker.window:
+            within = unanswered <= worker.window or len(worker.batches) == 1  # a gang larger than the window
+            if worker.living and not (worker.outstanding == unanswered and within):
                 raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")
 
     # --- pods ---
 
     def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
         for rows in self.registry.admit(event.submission, self.unix_ms(now)):
-            self.queues.enqueue(rows, now)
+            gated = self.registry.gated(rows)
+            if gated.any():
+                self.settlement.gate(rows[gated], self.unix_ms(now))
+                self.queues.enqueue(rows[~gated], now)
+            else:
+                self.queues.enqueue(rows, now)
             self.counters["accepted"] += len(rows)
         if event.submission.live == 0:
             self._emptied.append(event.submission)
@@ -143,11 +168,22 @@ class Machine:
         self._emptied += self.registry.mark_deleted(rows, self.unix_ms(now))
         self.counters["deleted"] += len(rows)
         self.settlement.publish(rows)
+        self.queues.gather(rows, now)
         return [m.Release(bound, pods.uid[bound], pods.node[bound])] if len(bound) else []
 
+    def _gates_removed(self, event: m.GatesRemoved, now: float) -> list[m.Instruction]:
+        waits = self.registry.pods.phase[event.rows] == Phase.UNSCHEDULABLE
+        rows = event.rows[waits & self.registry.gated(event.rows)]
+        self.settlement.gates_removed(rows, event.gates, now, self.unix_ms(now))
+        return []
+
     def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
-        self.registry.pods.node[event.rows] = NONE_U32
-        return self._cluster_changed(m.ClusterChanged(), now)
+        pods = self.registry.pods
+        pods.node[event.rows] = NONE_U32
+        partial = event.rows[pods.phase[event.rows] == Phase.BACKOFF]  # of gangs; deleted pods are DELETED
+        self.queues.requeue(partial, now, self.unix_ms(now), front=False)
+        self.queues.cluster_changed(Changes(left=self.registry.pod_specs(event.rows)), now, self.unix_ms(now))
+        return []
 
     def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
         pods = self.registry.pods
@@ -215,7 +251,8 @@ class Machine:
         out: list[m.Instruction] = []
         if reserved.any():
             kept = rows[reserved]
-            out += self.settlement.bound(kept, event.nodes[reserved], self.unix_ms(now))
+            out += self.settlement.bound(kept, event.nodes[reserved], now, self.unix_ms(now))
+            kept = kept[pods.phase[kept] != Phase.BACKOFF]
             out.append(m.Confirm(event.commits, kept, pods.uid[kept]))
         self.settlement.lost(rows[~reserved], now, self.unix_ms(now))
         if worker.state is WorkerState.JOINING:
@@ -243,8 +280,8 @@ class Machine:
 
     # --- cluster and time ---
 
-    def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
-        self.queues.cluster_changed(now, self.unix_ms(now))
+    def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:
+        self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)
         return []
 
     def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers

@@ -4,12 +4,13 @@ Row arrays in instructions name pods by their row; UIDs stand beside them where 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.changes import ANYTHING, Changes, Seen
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
@@ -44,6 +45,14 @@ class Deleted:
     """The journal has the deletion of these pods."""
 
     rows: Rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatesRemoved:
+    """The journal has it that these pods lose these scheduling gates."""
+
+    rows: Rows
+    gates: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,8 @@ class OutcomesArrived:
     reasons: NDArray[np.uint16] | None
     texts: tuple[str, ...]
     commits: Commits
+    refused_by: tuple[frozenset[str], ...] = ()  # beside texts, or empty
+    seen: Seen = field(default_factory=dict)  # where the view stood that had no node for the unschedulable ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +133,12 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChanged:
-    """Room was given back, or nodes were added or changed: something may fit now."""
+    """Room was given back, or nodes were added or changed: something may fit now. `shard` and `seq` are the place in the
+    feed that told of it."""
+
+    changes: Changes = ANYTHING
+    shard: int = -1
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +164,7 @@ class Tick:
 Event = (
     Admitted
     | Deleted
+    | GatesRemoved
     | Registered
     | EpochGranted
     | Heard
@@ -210,6 +227,8 @@ class SendWork:
     run_counts: NDArray[np.uint32]
     run_attempts: NDArray[np.uint16]
     uids: Uids
+    gang: str = ""
+    gang_minimum: int = 0  # of a gang: so many of its pods are to be bound at least, or none
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,24 +41,37 @@ class NewTemplate:
     spec: bytes
     kind: Kind
     priority: int
+    minds_pods: bool = False  # whether which other pods are where decides where it fits
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """`replicas` pods of one template."""
+    """`replicas` pods of one template; `gang` is their gang's position in the order."""
 
     name: str
     template: int
     replicas: int
+    gang: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewPods:
-    """Pods with names of their own. `templates` is (n,); `uids` (n, 16) if the client gave them."""
+    """Pods with names of their own. `templates` is (n,); `uids` (n, 16) if the client gave them; `gangs` (n,), 1 + the
+    gang's position in the order, 0 for none, or None where there are none."""
 
     names: tuple[str, ...]
     templates: NDArray[np.uint32]
     uids: Uids | None
+    gangs: NDArray[np.uint32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewGang:
+    """At least `minimum` of the pods that refer to it are bound, or none."""
+
+    namespace: str
+    name: str
+    minimum: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,7 @@ class Order:
     templates: tuple[NewTemplate, ...]
     jobs: tuple[NewJob, ...]
     pods: NewPods | None
+    gangs: tuple[NewGang, ...] = ()
 
 
 @dataclass(slots=True)
@@ -85,6 +99,7 @@ class PodSet:
     count: int
     names: tuple[str, ...] | None = None
     given_uids: bool = False
+    ungated: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # gate -> pods from which it was removed
 
     @property
     def rows(self) -> slice:

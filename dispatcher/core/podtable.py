@@ -14,6 +14,7 @@ from hoss.wire.columns import NONE_U16, NONE_U32, UID_BYTES, Uids
 
 Rows = NDArray[np.uint32]  # (n,), row numbers
 NO_REASON = 0  # index of the empty text
+_NOBODY: frozenset[str] = frozenset()
 
 
 class Phase(IntEnum):
@@ -51,7 +52,19 @@ class GrowingColumns:
 class PodTable(GrowingColumns):
     """The columns, and which ranges of rows are free."""
 
-    _columns = ("uid", "pod_set", "template", "phase", "node", "attempts", "reason", "worker", "batch", "since_ms")
+    _columns = (
+        "uid",
+        "pod_set",
+        "template",
+        "phase",
+        "node",
+        "attempts",
+        "reason",
+        "worker",
+        "batch",
+        "since_ms",
+        "gang",
+    )
 
     def __init__(self) -> None:
         self.uid: Uids = np.zeros((0, UID_BYTES), np.uint8)
@@ -64,6 +77,7 @@ class PodTable(GrowingColumns):
         self.worker = np.zeros(0, np.uint16)  # the last that had it, NONE_U16 if none had
         self.batch = np.zeros(0, np.uint32)  # serial of the unanswered work batch it is in, 0 if none
         self.since_ms = np.zeros(0, np.int64)  # in this phase since, Unix milliseconds
+        self.gang = np.zeros(0, np.uint32)  # number of its gang, 0 if it has none
         self.size = 0  # rows below are, or were, in use
         self._free: list[tuple[int, int]] = []  # (first, count), ascending, never touching each other
 
@@ -81,6 +95,7 @@ class PodTable(GrowingColumns):
         self.reason[rows] = NO_REASON
         self.worker[rows] = NONE_U16
         self.batch[rows] = 0
+        self.gang[rows] = 0
         return first
 
     def free(self, first: int, count: int) -> None:
@@ -114,21 +129,23 @@ class PodTable(GrowingColumns):
 
 
 class Reasons:
-    """Texts that say why pods are not bound, numbered. Texts carry counts and so never repeat exactly for long:
+    """Texts that say why pods are not bound, numbered, and which plugins are behind each. Texts carry counts and so never repeat exactly for long:
     those that no pod has any more are dropped when they become many."""
 
     LIMIT = 50_000
 
     def __init__(self) -> None:
         self.texts: list[str] = [""]
-        self._numbers: dict[str, int] = {"": NO_REASON}
+        self.refused_by: list[frozenset[str]] = [_NOBODY]
+        self._numbers: dict[tuple[str, frozenset[str]], int] = {("", _NOBODY): NO_REASON}
 
-    def number(self, text: str) -> int:
-        """The text's index."""
-        found = self._numbers.get(text)
+    def number(self, text: str, refused_by: frozenset[str] = _NOBODY) -> int:
+        """The index of a text with these plugins behind it."""
+        found = self._numbers.get((text, refused_by))
         if found is None:
-            found = self._numbers[text] = len(self.texts)
+            found = self._numbers[text, refused_by] = len(self.texts)
             self.texts.append(text)
+            self.refused_by.append(refused_by)
         return found
 
     def compact(self, pods: PodTable) -> None:
@@ -139,4 +156,5 @@ class Reasons:
         kept = np.union1d(used, [NO_REASON])
         pods.reason[: pods.size] = np.searchsorted(kept, used)
         self.texts = [self.texts[i] for i in kept]
-        self._numbers = {text: i for i, text in enumerate(self.texts)}
+        self.refused_by = [self.refused_by[i] for i in kept]
+        self._numbers = {key: i for i, key in enumerate(zip(self.texts, self.refused_by, strict=True))}

@@ -20,6 +20,7 @@ class _Segment:
     rows: Rows
     arrival: int
     queued_at: float
+    gang: int = 0  # its number, where the rows are one and leave together
 
 
 class ActiveQueue:
@@ -31,16 +32,16 @@ class ActiveQueue:
         self._newest = 0
         self._oldest = 0
 
-    def push(self, lane: int, priority: int, rows: Rows, now: float) -> None:
-        """Append pods of one priority to a lane."""
+    def push(self, lane: int, priority: int, rows: Rows, now: float, *, gang: int = 0) -> None:
+        """Append pods of one priority, or a gang, to a lane."""
         self._newest += 1
-        self._segments(lane, priority).append(_Segment(rows, self._newest, now))
+        self._segments(lane, priority).append(_Segment(rows, self._newest, now, gang))
         self._counts[lane] = self._counts.get(lane, 0) + len(rows)
 
-    def push_front(self, lane: int, priority: int, rows: Rows, now: float) -> None:
+    def push_front(self, lane: int, priority: int, rows: Rows, now: float, *, gang: int = 0) -> None:
         """Put pods that had their turn already before all others of their priority."""
         self._oldest -= 1
-        self._segments(lane, priority).appendleft(_Segment(rows, self._oldest, now))
+        self._segments(lane, priority).appendleft(_Segment(rows, self._oldest, now, gang))
         self._counts[lane] = self._counts.get(lane, 0) + len(rows)
 
     def lanes(self) -> list[int]:
@@ -68,8 +69,26 @@ class ActiveQueue:
         priorities = self._lanes[lane]
         return priorities[max(priorities)][0].queued_at
 
+    def next_gang(self, lane: int) -> int:
+        """The number of the gang that is next in this lane, 0 where ordinary pods are."""
+        priorities = self._lanes[lane]
+        return priorities[max(priorities)][0].gang
+
+    def drop_next(self, lane: int) -> None:
+        """Remove what is next in this lane: a gang whose pods were taken."""
+        priorities = self._lanes[lane]
+        top = max(priorities)
+        self._counts[lane] -= len(priorities[top].popleft().rows)
+        if not priorities[top]:
+            del priorities[top]
+        if not priorities:
+            del self._lanes[lane], self._counts[lane]
+
     def take(self, lane: int, limit: int, phase: NDArray[np.uint8]) -> Rows:
-        """Remove and return up to `limit` rows of a lane, highest priority first, leaving out those no longer QUEUED."""
+        """Remove and return up to `limit` rows of a lane, highest priority first, leaving out those no longer QUEUED.
+
+        Stops before a gang.
+        """
         taken: list[Rows] = []
         wanted = limit
         priorities = self._lanes.get(lane)
@@ -77,6 +96,8 @@ class ActiveQueue:
             top = max(priorities)
             segments = priorities[top]
             segment = segments[0]
+            if segment.gang:
+                break
             part, rest = segment.rows[:wanted], segment.rows[wanted:]
             if len(rest):
                 segment.rows = rest

@@ -4,15 +4,26 @@ Moves between the three keep the pod table's phase in step. A pod that was tried
 for ever: each refusal lengthens its backoff.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from dispatcher.core.changes import Changes, History, Seen, together
+from dispatcher.core.gangs import MAX_GANG_PODS, Gang
+from dispatcher.core.hints import worth_another_attempt
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.queue import ActiveQueue
 from dispatcher.core.registry import PodRegistry
-from dispatcher.core.waiting import Backoff, Unschedulable, by_backoff
+from dispatcher.core.waiting import Backoff, Group, Unschedulable, by_backoff
 
-# Changes of the cluster come in bursts; one look at the waiting pods serves all within this time.
+# Changes of the cluster come in bursts; one look at the waiting pods serves all within this time. A look costs 2 to 20
+# microseconds a group: the more there are, the rarer it is, so that it takes a small part of the time.
 WAKE_INTERVAL_SECONDS = 0.1
+WAKE_INTERVAL_SECONDS_PER_GROUP = 1e-4
+MAX_WAKE_INTERVAL_SECONDS = 5.0
+
+# A gang of which a pod is in one of these is not together.
+_TO_COME = (Phase.SCHEDULING, Phase.BACKOFF, Phase.UNSCHEDULABLE)
 
 # Refusals by the resolver after which a pod no longer goes straight back to the front.
 PATIENT_ATTEMPTS = 3
@@ -26,12 +37,16 @@ class Queues:
         self.active = ActiveQueue()
         self._backoff = Backoff()
         self._unschedulable = Unschedulable()
-        self.changes = 0  # changes of the cluster seen so far
-        self._change_to_tell = False
+        self._history = History()
         self._woke_at = float("-inf")
 
     def enqueue(self, rows: Rows, now: float, *, front: bool = False) -> None:
-        """Queue pods that are QUEUED, each in its template's lane and at its priority."""
+        """Queue pods that are QUEUED, each in its template's lane and at its priority; gangs as `gather` does."""
+        gangs = self._registry.gangs.incomplete(rows)
+        if gangs:
+            rows = rows[~np.isin(self._registry.pods.gang[rows], [gang.number for gang in gangs])]
+            for gang in gangs:
+                self._gather(gang, now, front=front)
         if not len(rows):
             return
         templates = self._registry.templates
@@ -48,6 +63,40 @@ class Queues:
         for start, part in zip(starts, np.split(rows[order], ends), strict=True):
             push(int(lanes[start]), int(priorities[start]), part, now)
 
+    def gather(self, rows: Rows, now: float) -> None:
+        """Queue those gangs of these pods that are together now: none of their pods is with a worker or waits for anything.
+
+        To be called when pods of a gang left it, or their batch is answered; `enqueue` does it for those that come back.
+        """
+        for gang in self._registry.gangs.incomplete(rows):
+            self._gather(gang, now, front=False)
+
+    def _gather(self, gang: Gang, now: float, *, front: bool) -> None:
+        pods, templates = self._registry.pods, self._registry.templates
+        phase = pods.phase[gang.rows]
+        rows = gang.rows[phase == Phase.QUEUED]
+        if gang.queued or not len(rows) or np.isin(phase, _TO_COME).any():
+            return
+        gang.queued = True
+        # Its most urgent pod speaks for all: they go together, to where the policy sends that one.
+        leader = int(pods.template[rows][templates.priority[pods.template[rows]].argmax()])
+        push = self.active.push_front if front else self.active.push
+        push(int(templates.lane[leader]), int(templates.priority[leader]), rows, now, gang=gang.number)
+
+    def take_gang(self, lane: int) -> Rows:
+        """Remove the gang that is next in this lane and return its pods, as many as travel at once; none if none are left."""
+        gang = self._registry.gangs.numbered(self.active.next_gang(lane))
+        self.active.drop_next(lane)
+        if gang is None:
+            return np.empty(0, np.uint32)
+        gang.queued = False
+        return self._registry.gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
+
+    def gang_size(self, lane: int) -> int:
+        """How many pods `take_gang` would return."""
+        gang = self._registry.gangs.numbered(self.active.next_gang(lane))
+        return 0 if gang is None else min(len(self._registry.gangs.in_phase(gang, Phase.QUEUED)), MAX_GANG_PODS)
+
     def requeue(self, rows: Rows, now: float, now_ms: int, *, front: bool = True) -> None:
         """Put pods back as QUEUED, before those not tried yet."""
         self._registry.pods.move(rows, Phase.QUEUED, now_ms)
@@ -62,26 +111,39 @@ class Queues:
         if not patient.all():
             self._back_off(rows[~patient], now, now_ms)
 
-    def park(self, rows: Rows, change: int, now: float, now_ms: int) -> None:
-        """No node fits these pods. If the cluster changed since change number `change`, that may be old news already: then
-        they wait for their backoff only."""
-        if change != self.changes:
-            self._back_off(rows, now, now_ms)
-            return
-        pods = self._registry.pods
-        pods.move(rows, Phase.UNSCHEDULABLE, now_ms)
-        for seconds, part in by_backoff(rows, pods.attempts[rows]):
-            self._unschedulable.add(part, now, seconds)
+    @property
+    def changes(self) -> int:
+        """The number of the latest change of the cluster."""
+        return self._history.number
 
-    def cluster_changed(self, now: float, now_ms: int) -> None:
-        """Something may fit now. Acts at once, or at the next tick if it did so a moment ago."""
-        self.changes += 1
-        self._change_to_tell = True
-        self._tell_change(now, now_ms)
+    def park(self, rows: Rows, change: int, seen: Seen, now: float, now_ms: int) -> None:
+        """No node fits these pods, for the reasons in the table. If something that may help them changed after change number
+        `change` and was not in the view that stood at `seen`, that is old news: then they wait for their backoff only."""
+        pods = self._registry.pods
+        missed = list(self._history.missed(change, seen))
+        for group, part in self._grouped(rows):
+            if any(self._helped(group, changes) for changes in missed):
+                self._back_off(part, now, now_ms)
+                continue
+            pods.move(part, Phase.UNSCHEDULABLE, now_ms)
+            for seconds, equal in by_backoff(part, pods.attempts[part]):
+                self._unschedulable.add(group, equal, now, seconds)
+
+    def cluster_changed(self, changes: Changes, now: float, now_ms: int, *, shard: int = -1, seq: int = 0) -> None:
+        """Something changed, at this place of the feed if it was told there. Acts at once, or at the next tick if it did so a
+        moment ago."""
+        if changes:
+            self._history.note(changes, now, shard=shard, seq=seq)
+            self._tell_changes(now, now_ms)
+
+    def times(self, row: int) -> tuple[float, float] | None:
+        """Of a pod in backoff or unschedulable: before when it is not tried again, and when it is at the latest."""
+        due = self._backoff.due(row)
+        return self._unschedulable.times(row) if due is None else (due, due)
 
     def tick(self, now: float, now_ms: int) -> None:
         """Queue what waited long enough."""
-        self._tell_change(now, now_ms)
+        self._tell_changes(now, now_ms)
         phase = self._registry.pods.phase
         for rows in self._backoff.take_due(now, phase):
             self.requeue(rows, now, now_ms, front=False)
@@ -98,6 +160,8 @@ class Queues:
     def relane(self) -> None:
         """The policy changed: sort queued pods into their new lanes, in order of arrival."""
         phase = self._registry.pods.phase
+        for gang in self._registry.gangs.every_incomplete():
+            gang.queued = False
         for rows, queued_at in self.active.drain():
             self.enqueue(rows[phase[rows] == Phase.QUEUED], queued_at)
 
@@ -107,14 +171,32 @@ class Queues:
         for seconds, part in by_backoff(rows, pods.attempts[rows]):
             self._backoff.add(part, now + seconds)
 
-    def _tell_change(self, now: float, now_ms: int) -> None:
-        if not self._change_to_tell or now - self._woke_at < WAKE_INTERVAL_SECONDS:
+    def _tell_changes(self, now: float, now_ms: int) -> None:
+        groups = len(self._unschedulable)
+        interval = min(WAKE_INTERVAL_SECONDS + WAKE_INTERVAL_SECONDS_PER_GROUP * groups, MAX_WAKE_INTERVAL_SECONDS)
+        if self._history.all_told or now - self._woke_at < interval:
             return
-        self._change_to_tell, self._woke_at = False, now
+        told = self._history.untold(now)
+        if not told:
+            return
+        self._woke_at = now
+        changes = together(told)
         pods = self._registry.pods
-        woken = self._unschedulable.wake(now, pods.phase)
+        woken = self._unschedulable.wake(lambda group: self._helped(group, changes), now, pods.phase)
         for rows in woken.ready:
             self.requeue(rows, now, now_ms, front=False)
         for due, rows in woken.later:
             pods.move(rows, Phase.BACKOFF, now_ms)
             self._backoff.add(rows, due)
+
+    def _grouped(self, rows: Rows) -> Iterator[tuple[Group, Rows]]:
+        pods, templates, reasons = self._registry.pods, self._registry.templates, self._registry.reasons
+        class_ids, numbers = templates.class_id[pods.template[rows]], pods.reason[rows]
+        pairs, which = np.unique(np.stack([class_ids, numbers]), axis=1, return_inverse=True)
+        for i, (class_id, number) in enumerate(pairs.T.tolist()):
+            yield Group(class_id, reasons.refused_by[number]), rows[which.ravel() == i]
+
+    def _helped(self, group: Group, changes: Changes) -> bool:
+        if changes.anything or not group.refused_by:
+            return bool(changes)
+        return worth_another_attempt(self._registry.templates.pod_spec(group.class_id), group.refused_by, changes)

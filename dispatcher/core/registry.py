@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.gangs import Gangs
 from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
 from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
 from dispatcher.core.templates import TemplateTable
@@ -24,6 +25,8 @@ class PodRegistry:
         self.directory = Directory()
         self.templates = TemplateTable(decode)
         self.reasons = Reasons()
+        self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
+        self.gangs = Gangs(self.pods)
         self._route = route
 
     def accept(self, order: Order, now_ms: int) -> Submission:
@@ -38,6 +41,7 @@ class PodRegistry:
             self._add(pod_set, np.full(job.replicas, template_ids[job.template], np.uint32), None)
         if order.pods is not None:
             self._accept_list(submission, order, order.pods, template_ids)
+        self._add_gangs(submission, order)
         self.templates.forget_unused(template_ids.tolist())  # an order may carry templates that no pod has
         self.directory.submissions[submission.key] = submission
         return submission
@@ -57,6 +61,7 @@ class PodRegistry:
         """Free rows and names. No queue, work batch or reservation may refer to its pods."""
         for pod_set in submission.sets:
             templates = self.pods.template[pod_set.rows]
+            self.gangs.forget(np.arange(pod_set.first, pod_set.first + pod_set.count, dtype=np.uint32))
             self.directory.remove(pod_set, self._namespaces(pod_set, templates), self.pods.uid[pod_set.rows])
             self.templates.drop(templates)
             self.pods.free(pod_set.first, pod_set.count)
@@ -83,6 +88,41 @@ class PodRegistry:
                 emptied.append(submission)
         return emptied
 
+    def gated(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these pods have scheduling gates."""
+        mask: NDArray[np.bool_] = self.templates.gated[self.pods.template[rows]]
+        return mask
+
+    def gates_of(self, rows: Rows) -> dict[tuple[str, ...], Rows]:
+        """Pods by the gates they have; those without are left out."""
+        rows = rows[self.gated(rows)]
+        ids = self.pods.template[rows]
+        found: dict[tuple[str, ...], Rows] = {}
+        for template_id in np.unique(ids).tolist():
+            gates, part = self.templates.kind(template_id).gates, rows[ids == template_id]
+            found[gates] = np.concatenate([found[gates], part]) if gates in found else part
+        return found
+
+    def remove_gates(self, rows: Rows, gates: frozenset[str]) -> None:
+        """Pods lose gates: each moves to a template of the same class that has only the others."""
+        rows = rows[self.gated(rows)]
+        ids = self.pods.template[rows]
+        for template_id in np.unique(ids).tolist():
+            kind, mine = self.templates.kind(template_id), rows[ids == template_id]
+            left = kind._replace(gates=tuple(gate for gate in kind.gates if gate not in gates))
+            priority = int(self.templates.priority[template_id])
+            other, new = self.templates.intern(self.templates.spec(template_id), left, priority)
+            if new:
+                self._route(other)
+            self.pods.template[mine] = other
+            self.templates.hold(self.pods.template[mine])
+            self.templates.drop(np.full(len(mine), template_id, np.uint32))
+        for index in np.unique(self.pods.pod_set[rows]).tolist():
+            pod_set = self.directory.sets[index]
+            ordinals = rows[self.pods.pod_set[rows] == index] - pod_set.first
+            for gate in gates:
+                pod_set.ungated.setdefault(gate, np.zeros(pod_set.count, np.bool_))[ordinals] = True
+
     def set_of(self, row: int) -> PodSet:
         """The set a row belongs to."""
         return self.directory.sets[int(self.pods.pod_set[row])]
@@ -90,6 +130,13 @@ class PodRegistry:
     def namespace_of(self, row: int) -> str:
         """The namespace of the pod in a row."""
         return self.templates.kind(int(self.pods.template[row])).namespace
+
+    def pod_specs(self, rows: Rows) -> frozenset[PodSpec]:
+        """What these pods are, each kind once. While no pod minds others they are not looked into and look all alike."""
+        if not self.minds_pods:
+            return frozenset((PodSpec(),)) if len(rows) else frozenset()
+        class_ids = self.templates.class_id[np.unique(self.pods.template[rows])]
+        return frozenset(map(self.templates.pod_spec, class_ids.tolist()))
 
     def _accept_list(
         self, submission: Submission, order: Order, pods: NewPods, template_ids: NDArray[np.uint32]
@@ -100,10 +147,24 @@ class PodRegistry:
         pod_set.namespace = used.pop() if len(used) == 1 else ""
         self._add(pod_set, template_ids[pods.templates], pods.uids)
 
+    def _add_gangs(self, submission: Submission, order: Order) -> None:
+        """Gangs of the sets just made: the order's jobs, then its list."""
+        members: list[list[Rows]] = [[] for _ in order.gangs]
+        for job, pod_set in zip(order.jobs, submission.sets, strict=False):
+            if job.gang is not None:
+                members[job.gang].append(np.arange(pod_set.first, pod_set.first + pod_set.count, dtype=np.uint32))
+        if order.pods is not None and order.pods.gangs is not None:
+            first = submission.sets[-1].first
+            for number in np.unique(order.pods.gangs[order.pods.gangs > 0]).tolist():
+                members[number - 1].append((np.flatnonzero(order.pods.gangs == number) + first).astype(np.uint32))
+        for gang, rows in zip(order.gangs, members, strict=True):
+            self.gangs.add(gang.namespace, gang.name, gang.minimum, np.concatenate(rows))
+
     def _intern(self, order: Order) -> NDArray[np.uint32]:
         ids = np.empty(len(order.templates), np.uint32)
         for i, template in enumerate(order.templates):
             template_id, new = self.templates.intern(template.spec, template.kind, template.priority)
+            self.minds_pods |= template.minds_pods
             if new:
                 self._route(template_id)
             ids[i] = template_id

@@ -9,7 +9,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.changes import Changes, Seen
 from dispatcher.core.eventlog import NO_TEXT, EventLog
+from dispatcher.core.gangs import Gang
 from dispatcher.core.membership import Batch, Worker
 from dispatcher.core.messages import Confirm, Instruction, OutcomeCode, OutcomesArrived, Release, Warn
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
@@ -18,6 +20,7 @@ from dispatcher.core.registry import PodRegistry
 from hoss.wire.columns import NONE_U32
 
 MAX_ATTEMPTS_COUNTED = 0xFFFF
+SCHEDULING_GATES = "SchedulingGates"  # kube-scheduler's plugin that keeps gated pods out of the queues
 
 
 class Settlement:
@@ -53,17 +56,23 @@ class Settlement:
             mine = codes == code
             if code == OutcomeCode.BOUND:
                 worker.bound += int(mine.sum())
-                out += self.bound(rows[mine], nodes[mine], now_ms)
-                out.append(Confirm(told.commits, rows[mine], self._registry.pods.uid[rows[mine]]))
+                out += self.bound(rows[mine], nodes[mine], now, now_ms)
+                kept = rows[mine][self._registry.pods.phase[rows[mine]] != Phase.BACKOFF]
+                if len(kept):
+                    out.append(Confirm(told.commits, kept, self._registry.pods.uid[kept]))
             else:
-                self._unbound(worker, batch, code, rows[mine], reasons[mine], now=now, now_ms=now_ms)
+                self._unbound(worker, batch, code, rows[mine], reasons[mine], seen=told.seen, now=now, now_ms=now_ms)
+        self._queues.gather(rows, now)
         return out
 
-    def bound(self, rows: Rows, nodes: NDArray[np.uint32], now_ms: int) -> list[Instruction]:
-        """These pods have reservations. Those deleted meanwhile give them back."""
+    def bound(self, rows: Rows, nodes: NDArray[np.uint32], now: float, now_ms: int) -> list[Instruction]:
+        """These pods have reservations. Those deleted meanwhile give them back, and so do too few of a gang: they are in
+        BACKOFF until their release is answered."""
         pods = self._registry.pods
         pods.node[rows] = nodes
         gone = pods.phase[rows] == Phase.DELETED
+        for gang in self._registry.gangs.incomplete(rows):
+            gone |= self._count_gang(gang, rows, now, now_ms)
         if gone.any():
             late = rows[gone]
             rows, nodes = rows[~gone], nodes[~gone]
@@ -75,16 +84,37 @@ class Settlement:
             pods.reason[rows] = NO_REASON
             self._counters["bound"] += len(rows)
             self._log.append(pods.uid[rows], pods.phase[rows], nodes)
+            if self._registry.minds_pods:
+                self._queues.cluster_changed(Changes(came=self._registry.pod_specs(rows)), now, now_ms)
         return out
+
+    def _count_gang(self, gang: Gang, rows: Rows, now: float, now_ms: int) -> NDArray[np.bool_]:
+        """Which of the rows, reserved now, are a part of the gang that is too small. Else it is complete."""
+        pods, gangs = self._registry.pods, self._registry.gangs
+        mine: NDArray[np.bool_] = (pods.gang[rows] == gang.number) & (pods.phase[rows] != Phase.DELETED)
+        reserved, needed = gangs.bound(gang) + int(mine.sum()), gangs.needed(gang)
+        if reserved >= needed:
+            gangs.complete(gang)
+            self._queues.enqueue(gangs.in_phase(gang, Phase.QUEUED), now)  # those that did not travel with it
+            return np.zeros(len(rows), np.bool_)
+        self._counters["partial_gangs"] += 1
+        part = rows[mine]
+        pods.move(part, Phase.BACKOFF, now_ms)
+        pods.reason[part] = self._registry.reasons.number(
+            f"gang {gang.name}: {reserved} of the {needed} pods it needs had room and have given it back"
+        )
+        self.publish(part)
+        return mine
 
     def lost(self, rows: Rows, now: float, now_ms: int) -> None:
         """A fenced worker had these pods and bound none of them: others get them first."""
         pods = self._registry.pods
-        rows = rows[pods.phase[rows] == Phase.SCHEDULING]
-        self._count_attempt(rows)
-        self._counters["requeued"] += len(rows)
-        self._queues.requeue(rows, now, now_ms)
-        self.publish(rows)
+        alive = rows[pods.phase[rows] == Phase.SCHEDULING]
+        self._count_attempt(alive)
+        self._counters["requeued"] += len(alive)
+        self._queues.requeue(alive, now, now_ms)
+        self._queues.gather(rows, now)
+        self.publish(alive)
 
     def unbound_by_ledger(self, rows: Rows, now: float, now_ms: int) -> None:
         """Pods held as bound have no reservation (any more): they are queued again."""
@@ -92,8 +122,30 @@ class Settlement:
         pods.node[rows] = NONE_U32
         rows = rows[pods.phase[rows] == Phase.BOUND]
         self._counters["reservations_lost"] += len(rows)
+        if len(rows):
+            self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
         self._queues.requeue(rows, now, now_ms)
         self.publish(rows)
+
+    def gate(self, rows: Rows, now_ms: int) -> None:
+        """These pods have scheduling gates: they are in no queue until the last is removed."""
+        pods = self._registry.pods
+        for gates, mine in self._registry.gates_of(rows).items():
+            pods.reason[mine] = self._registry.reasons.number(
+                f"SchedulingGated: waits for gates {', '.join(gates)}", frozenset({SCHEDULING_GATES})
+            )
+        pods.move(rows, Phase.UNSCHEDULABLE, now_ms)
+        self.publish(rows)
+
+    def gates_removed(self, rows: Rows, gates: frozenset[str], now: float, now_ms: int) -> None:
+        """Pods that are gated lose these gates; those without any left are queued."""
+        self._registry.remove_gates(rows, gates)
+        gated = self._registry.gated(rows)
+        self.gate(rows[gated], now_ms)
+        free = rows[~gated]
+        self._registry.pods.reason[free] = NO_REASON
+        self._queues.requeue(free, now, now_ms, front=False)
+        self.publish(free)
 
     def publish(self, rows: Rows) -> None:
         """Log the present phase and reason of pods that are not bound."""
@@ -123,7 +175,8 @@ class Settlement:
         """The reason numbers of the fresh rows. Positions beyond the texts count as none."""
         if told.reasons is None:
             return np.zeros(int(fresh.sum()), np.uint32)
-        numbers = np.array([*map(self._registry.reasons.number, told.texts), NO_REASON], np.uint32)
+        refused_by = told.refused_by if len(told.refused_by) == len(told.texts) else (frozenset(),) * len(told.texts)
+        numbers = np.array([*map(self._registry.reasons.number, told.texts, refused_by), NO_REASON], np.uint32)
         return numbers[np.minimum(told.reasons[fresh], len(told.texts))]
 
     def _unbound(
@@ -134,6 +187,7 @@ class Settlement:
         rows: Rows,
         reasons: NDArray[np.uint32],
         *,
+        seen: Seen,
         now: float,
         now_ms: int,
     ) -> None:
@@ -145,7 +199,7 @@ class Settlement:
             self._count_attempt(rows)
             worker.unschedulable += len(rows)
             self._counters["unschedulable"] += len(rows)
-            self._queues.park(rows, batch.change, now, now_ms)
+            self._queues.park(rows, batch.change, seen, now, now_ms)
             self.publish(rows)
         elif code == OutcomeCode.CONFLICT:
             self._count_attempt(rows)

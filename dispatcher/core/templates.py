@@ -6,6 +6,7 @@ template ids are, because only rows refer to them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +24,13 @@ class Kind(NamedTuple):
     priority_class_name: str
     qos_class: QosClass
     owner_kind: str
+    gates: tuple[str, ...] = ()  # scheduling gates, sorted; no part of the class, for they go while the class stays
 
 
 class TemplateTable(GrowingColumns):
     """Templates as columns, by template id."""
 
-    _columns = ("class_id", "kind_id", "priority", "lane", "users")
+    _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated")
 
     def __init__(self, decode: Callable[[bytes], PodSpec]) -> None:
         self._decode = decode
@@ -37,7 +39,9 @@ class TemplateTable(GrowingColumns):
         self.priority = np.zeros(0, np.int32)
         self.lane = np.zeros(0, np.uint32)  # the queue's lane that the policy in force gives it
         self.users = np.zeros(0, np.int64)  # pods that have it
+        self.gated = np.zeros(0, np.bool_)  # has scheduling gates
         self.specs: dict[int, bytes] = {}  # by class id
+        self._decoded: dict[int, PodSpec] = {}  # of classes that were looked into
         self._class_ids: dict[bytes, int] = {}
         self._class_users: dict[int, int] = {}  # templates that have it
         self._next_class_id = 1
@@ -68,7 +72,7 @@ class TemplateTable(GrowingColumns):
         """The template in full."""
         kind = self.kind(template_id)
         return PodTemplate(
-            spec=self._decode(self.spec(template_id)),
+            spec=replace(self._decode(self.spec(template_id)), scheduling_gates=kind.gates),
             scheduler_name=kind.scheduler_name,
             priority_class_name=kind.priority_class_name,
             qos_class=kind.qos_class,
@@ -78,6 +82,13 @@ class TemplateTable(GrowingColumns):
     def spec(self, template_id: int) -> bytes:
         """The bytes of its class."""
         return self.specs[int(self.class_id[template_id])]
+
+    def pod_spec(self, class_id: int) -> PodSpec:
+        """A class, decoded once for as long as any pod has it."""
+        found = self._decoded.get(class_id)
+        if found is None:
+            found = self._decoded[class_id] = self._decode(self.specs[class_id])
+        return found
 
     def kind(self, template_id: int) -> Kind:
         """What it adds to its class."""
@@ -118,6 +129,7 @@ class TemplateTable(GrowingColumns):
         self.kind_id[template_id] = kind_id
         self.priority[template_id] = priority
         self.users[template_id] = 0
+        self.gated[template_id] = bool(self._kinds[kind_id].gates)
         return template_id
 
     def _drop_class(self, class_id: int) -> None:
@@ -125,3 +137,4 @@ class TemplateTable(GrowingColumns):
         if self._class_users[class_id] == 0:
             del self._class_users[class_id]
             del self._class_ids[self.specs.pop(class_id)]
+            self._decoded.pop(class_id, None)

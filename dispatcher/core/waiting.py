@@ -1,12 +1,15 @@
 """Pods that wait for time or for the cluster to change, before they are queued again.
 
-As kube-scheduler's backoffQ and unschedulablePods: a pod that no node fits is looked at again when something changed, but
-not before its backoff has passed, and at the latest after five minutes.
+As kube-scheduler's backoffQ and unschedulablePods: a pod that no node fits is looked at again when something changed that may
+help it, but not before its backoff has passed, and at the latest after five minutes.
 """
 
 import heapq
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +47,10 @@ class Backoff:
             due.append(rows[phase[rows] == Phase.BACKOFF])
         return [rows for rows in due if len(rows)]
 
+    def due(self, row: int) -> float | None:
+        """When a row that waits here is queued again."""
+        return next((due for due, _, rows in self._heap if row in rows), None)
+
     def sweep(self, phase: NDArray[np.uint8]) -> None:
         """Drop rows that no longer wait here."""
         kept = [(due, order, rows[phase[rows] == Phase.BACKOFF]) for due, order, rows in self._heap]
@@ -51,8 +58,16 @@ class Backoff:
         heapq.heapify(self._heap)
 
 
+class Group(NamedTuple):
+    """Pods of one class that the same plugins refused: what helps one may help all."""
+
+    class_id: int
+    refused_by: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Parcel:
+    order: int
     rows: Rows
     not_before: float
     flush_at: float
@@ -67,18 +82,29 @@ class Woken:
 
 
 class Unschedulable:
-    """Pods that no node fits as the cluster is."""
+    """Pods that no node fits as the cluster is, by group. Within a group in the order they came."""
 
     def __init__(self) -> None:
-        self._parcels: list[_Parcel] = []
+        self._groups: dict[Group, list[_Parcel]] = {}
+        self._flushes: deque[tuple[float, Group]] = deque()  # one a parcel, ascending
+        self._order = count()
 
-    def add(self, rows: Rows, now: float, backoff_seconds: float) -> None:
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def add(self, group: Group, rows: Rows, now: float, backoff_seconds: float) -> None:
         """Wait for a change, at least `backoff_seconds` and at most five minutes."""
-        self._parcels.append(_Parcel(rows, now + backoff_seconds, now + FLUSH_UNSCHEDULABLE_SECONDS))
+        flush_at = now + FLUSH_UNSCHEDULABLE_SECONDS
+        parcel = _Parcel(next(self._order), rows, now + backoff_seconds, flush_at)
+        self._groups.setdefault(group, []).append(parcel)
+        self._flushes.append((flush_at, group))
 
-    def wake(self, now: float, phase: NDArray[np.uint8]) -> Woken:
-        """The cluster changed: all may be tried again, each after its backoff."""
-        parcels, self._parcels = self._still_waiting(phase), []
+    def wake(self, helped: Callable[[Group], bool], now: float, phase: NDArray[np.uint8]) -> Woken:
+        """The cluster changed: those that it may have helped can be tried again, each after its backoff."""
+        parcels = []
+        for group in [group for group in self._groups if helped(group)]:
+            parcels += _still_waiting(self._groups.pop(group), phase)
+        parcels.sort(key=lambda parcel: parcel.order)
         return Woken(
             ready=[p.rows for p in parcels if p.not_before <= now],
             later=[(p.not_before, p.rows) for p in parcels if p.not_before > now],
@@ -86,16 +112,34 @@ class Unschedulable:
 
     def take_overdue(self, now: float, phase: NDArray[np.uint8]) -> list[Rows]:
         """Remove and return those that waited five minutes: a change may have been missed."""
-        if not self._parcels or self._parcels[0].flush_at > now:
-            return []
-        parcels = self._still_waiting(phase)
-        self._parcels = [p for p in parcels if p.flush_at > now]
-        return [p.rows for p in parcels if p.flush_at <= now]
+        overdue = []
+        while self._flushes and self._flushes[0][0] <= now:
+            group = self._flushes.popleft()[1]
+            parcels = self._groups.get(group, [])
+            overdue += _still_waiting([p for p in parcels if p.flush_at <= now], phase)
+            self._keep(group, [p for p in parcels if p.flush_at > now])
+        return [parcel.rows for parcel in overdue]
 
     def sweep(self, phase: NDArray[np.uint8]) -> None:
         """Drop rows that no longer wait here."""
-        self._parcels = self._still_waiting(phase)
+        for group, parcels in list(self._groups.items()):
+            self._keep(group, _still_waiting(parcels, phase))
 
-    def _still_waiting(self, phase: NDArray[np.uint8]) -> list[_Parcel]:
-        kept = [_Parcel(p.rows[phase[p.rows] == Phase.UNSCHEDULABLE], p.not_before, p.flush_at) for p in self._parcels]
-        return [p for p in kept if len(p.rows)]
+    def times(self, row: int) -> tuple[float, float] | None:
+        """Before when a row that waits here is not tried again whatever happens, and when it is at the latest."""
+        for parcels in self._groups.values():
+            for parcel in parcels:
+                if row in parcel.rows:
+                    return parcel.not_before, parcel.flush_at
+        return None
+
+    def _keep(self, group: Group, parcels: list[_Parcel]) -> None:
+        if parcels:
+            self._groups[group] = parcels
+        else:
+            self._groups.pop(group, None)
+
+
+def _still_waiting(parcels: list[_Parcel], phase: NDArray[np.uint8]) -> list[_Parcel]:
+    kept = [_Parcel(p.order, p.rows[phase[p.rows] == Phase.UNSCHEDULABLE], p.not_before, p.flush_at) for p in parcels]
+    return [p for p in kept if len(p.rows)]

@@ -14,7 +14,8 @@ import grpc.aio
 
 from hoss import rpc
 from hoss.client.errors import translate
-from hoss.model.pod import PodTemplate, Workload
+from hoss.errors import InvalidInput
+from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
 from hoss.wire.columns import U32, encode, uid_from_text
@@ -67,9 +68,11 @@ class DispatcherClient:
         async for reply in self._stream(self.stub.SubmitStream(outgoing())):
             yield reply
 
-    async def get_pod(self, namespace: str = "", name: str = "", *, uid: bytes = b"") -> pb.PodInfo:
-        """One pod with its template, by name or by UID."""
-        request = pb.GetPodRequest(namespace=namespace, name=name, uid=uid)
+    async def get_pod(
+        self, namespace: str = "", name: str = "", *, uid: bytes = b"", queue: bool = False
+    ) -> pb.PodInfo:
+        """One pod with its template, by name or by UID; with `queue` also where it waits, if it does."""
+        request = pb.GetPodRequest(namespace=namespace, name=name, uid=uid, queue=queue)
         return await self._answer(self.stub.GetPod(request, timeout=CALL_SECONDS))
 
     async def list_pods(
@@ -115,6 +118,13 @@ class DispatcherClient:
         """Delete pods by name or UID (a column of 16 bytes each), and whole jobs."""
         request = pb.DeleteRequest(namespace=namespace, pods=pods, jobs=jobs, uids=uids)
         return await self._answer(self.stub.Delete(request, timeout=SUBMIT_SECONDS))
+
+    async def remove_gates(
+        self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), gates: Iterable[str] = ()
+    ) -> pb.RemoveGatesReply:
+        """Take scheduling gates (none named: all) off pods and whole jobs."""
+        request = pb.RemoveGatesRequest(namespace=namespace, pods=pods, jobs=jobs, gates=gates)
+        return await self._answer(self.stub.RemoveGates(request, timeout=CALL_SECONDS))
 
     async def list_workers(self) -> list[pb.WorkerInfo]:
         """Workers that are registered, or were and are lost."""
@@ -170,19 +180,45 @@ def submission(workloads: Iterable[Workload], request_id: str | None = None) -> 
     number = 0
     # A pod list carries UIDs for all of its pods or for none.
     drafts = {False: _Draft(), True: _Draft()}
-    for workload in workloads:
-        if workload.replicas == 0:
-            continue  # a Deployment scaled to nothing asks for nothing
-        draft = drafts[bool(workload.uid)]
-        draft.add(workload)
-        if draft.workloads == WORKLOADS_PER_MESSAGE:
+    for members in _together(workloads):
+        given_uids = _have_uids(members)
+        draft = drafts[given_uids]
+        for workload in members:
+            draft.add(workload)
+        if draft.workloads >= WORKLOADS_PER_MESSAGE:
             yield draft.finish(f"{stem}/{number}")
             number += 1
-            drafts[bool(workload.uid)] = _Draft()
+            drafts[given_uids] = _Draft()
     for draft in drafts.values():
         if draft.workloads:
             yield draft.finish(f"{stem}/{number}")
             number += 1
+
+
+def _together(workloads: Iterable[Workload]) -> Iterator[list[Workload]]:
+    """Workloads one by one, and then those of each gang, which must come in one message."""
+    gangs: dict[Gang, list[Workload]] = {}
+    for workload in workloads:
+        if workload.replicas == 0:
+            continue  # a Deployment scaled to nothing asks for nothing
+        if workload.gang is None:
+            yield [workload]
+        else:
+            gangs.setdefault(workload.gang, []).append(workload)
+    yield from gangs.values()
+
+
+def _is_job(workload: Workload) -> bool:
+    return workload.replicas > 1 or bool(workload.template.owner_kind)
+
+
+def _have_uids(members: list[Workload]) -> bool:
+    """Whether pods carry UIDs. Raises InvalidInput for a gang of which some do."""
+    carried = {bool(workload.uid) for workload in members if not _is_job(workload)}
+    gang = members[0].gang
+    if len(carried) > 1 and gang is not None:
+        raise InvalidInput("some of its pods have a metadata.uid and some have none", where=f"gang {gang.name}")
+    return True in carried
 
 
 class _Draft:
@@ -194,13 +230,17 @@ class _Draft:
         self._template_numbers: dict[PodTemplate, int] = {}
         self._pod_templates: list[int] = []
         self._uids: list[bytes] = []
+        self._gang_numbers: dict[Gang, int] = {}
+        self._pod_gangs: list[int] = []
 
     def add(self, workload: Workload) -> None:
         self.workloads += 1
         template = self._number_of(workload.template)
-        if workload.replicas > 1 or workload.template.owner_kind:
-            self._message.jobs.add(name=workload.name, template=template, replicas=workload.replicas)
+        gang = 0 if workload.gang is None else self._number_of_gang(workload.gang)
+        if _is_job(workload):
+            self._message.jobs.add(name=workload.name, template=template, replicas=workload.replicas, gang=gang)
             return
+        self._pod_gangs.append(gang)
         self._message.pods.names.append(workload.name)
         self._pod_templates.append(template)
         if workload.uid:
@@ -211,7 +251,17 @@ class _Draft:
         if self._pod_templates:
             self._message.pods.templates = encode(self._pod_templates, U32)
             self._message.pods.uids = b"".join(self._uids)
+            if any(self._pod_gangs):
+                self._message.pods.gangs = encode(self._pod_gangs, U32)
         return self._message
+
+    def _number_of_gang(self, gang: Gang) -> int:
+        """From 1 on; 0 in a message is no gang."""
+        number = self._gang_numbers.get(gang)
+        if number is None:
+            number = self._gang_numbers[gang] = len(self._gang_numbers) + 1
+            self._message.gangs.add(namespace=gang.namespace, name=gang.name, min_available=gang.minimum)
+        return number
 
     def _number_of(self, template: PodTemplate) -> int:
         number = self._template_numbers.get(template)

@@ -28,10 +28,12 @@ def insufficient(
 
 def fits(allocatable: NDArray[np.int64], requested: NDArray[np.int64], request: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which nodes have room for `request` in every resource: (nodes,) of bool. Shapes as in `insufficient`."""
-    ok = np.ones(allocatable.shape[1], np.bool_)
-    for row in np.flatnonzero(request > 0):
-        ok &= allocatable[row] - requested[row] >= request[row]
-    return ok
+    ok: NDArray[np.bool_] | None = None
+    for row, amount in enumerate(request.tolist()):
+        if amount > 0:
+            enough = allocatable[row] - requested[row] >= amount
+            ok = enough if ok is None else np.logical_and(ok, enough, out=ok)
+    return np.ones(allocatable.shape[1], np.bool_) if ok is None else ok
 
 
 def cards_fit(used_milli: NDArray[Any], count: int, milli: int) -> NDArray[np.bool_]:

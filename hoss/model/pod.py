@@ -78,6 +78,15 @@ class PodTemplate:
 
 
 @dataclass(frozen=True, slots=True)
+class Gang:
+    """Of the pods of all workloads that have it, at least `minimum` are bound together, or none."""
+
+    namespace: str
+    name: str
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """What one manifest asks for: `replicas` equal pods. A bare pod has owner kind "" and one replica.
 
@@ -88,3 +97,4 @@ class Workload:
     template: PodTemplate
     replicas: int = 1
     uid: str = ""
+    gang: Gang | None = None

@@ -42,36 +42,54 @@ class PodTemplate(_message.Message):
     def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "template", "replicas")
+    __slots__ = ("name", "template", "replicas", "min_available", "gang")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    MIN_AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
     name: str
     template: int
     replicas: int
-    def __init__(self, name: _Optional[str] = ..., template: _Optional[int] = ..., replicas: _Optional[int] = ...) -> None: ...
+    min_available: int
+    gang: int
+    def __init__(self, name: _Optional[str] = ..., template: _Optional[int] = ..., replicas: _Optional[int] = ..., min_available: _Optional[int] = ..., gang: _Optional[int] = ...) -> None: ...
+
+class Gang(_message.Message):
+    __slots__ = ("namespace", "name", "min_available")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MIN_AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    min_available: int
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., min_available: _Optional[int] = ...) -> None: ...
 
 class PodList(_message.Message):
-    __slots__ = ("names", "templates", "uids")
+    __slots__ = ("names", "templates", "uids", "gangs")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
+    GANGS_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     templates: bytes
     uids: bytes
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., templates: _Optional[bytes] = ..., uids: _Optional[bytes] = ...) -> None: ...
+    gangs: bytes
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., templates: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., gangs: _Optional[bytes] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("request_id", "templates", "jobs", "pods")
+    __slots__ = ("request_id", "templates", "jobs", "pods", "gangs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
+    GANGS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     templates: _containers.RepeatedCompositeFieldContainer[PodTemplate]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     pods: PodList
-    def __init__(self, request_id: _Optional[str] = ..., templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., pods: _Optional[_Union[PodList, _Mapping]] = ...) -> None: ...
+    gangs: _containers.RepeatedCompositeFieldContainer[Gang]
+    def __init__(self, request_id: _Optional[str] = ..., templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., pods: _Optional[_Union[PodList, _Mapping]] = ..., gangs: _Optional[_Iterable[_Union[Gang, _Mapping]]] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ("request_id", "accepted_pods", "sets", "revision")
@@ -98,7 +116,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +130,7 @@ class PodInfo(_message.Message):
     PHASE_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -125,17 +144,34 @@ class PodInfo(_message.Message):
     phase_since_unix_ms: int
     template: PodTemplate
     rule: str
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ...) -> None: ...
+    queue: QueueStanding
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ...) -> None: ...
+
+class QueueStanding(_message.Message):
+    __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    NOT_BEFORE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    AT_LATEST_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    since_unix_ms: int
+    not_before_unix_ms: int
+    at_latest_unix_ms: int
+    refused_by: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., not_before_unix_ms: _Optional[int] = ..., at_latest_unix_ms: _Optional[int] = ..., refused_by: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetPodRequest(_message.Message):
-    __slots__ = ("namespace", "name", "uid")
+    __slots__ = ("namespace", "name", "uid", "queue")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     uid: bytes
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ...) -> None: ...
+    queue: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: _Optional[bool] = ...) -> None: ...
 
 class ListPodsRequest(_message.Message):
     __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token")
@@ -164,7 +200,7 @@ class ListPodsReply(_message.Message):
     def __init__(self, pods: _Optional[_Iterable[_Union[PodInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("namespace", "name", "kind", "replicas", "bound", "queued", "unschedulable", "failed", "deleted", "submitted_unix_ms")
+    __slots__ = ("namespace", "name", "kind", "replicas", "bound", "queued", "unschedulable", "failed", "deleted", "submitted_unix_ms", "min_available", "gang")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +211,8 @@ class JobInfo(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     kind: str
@@ -185,7 +223,9 @@ class JobInfo(_message.Message):
     failed: int
     deleted: int
     submitted_unix_ms: int
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replicas: _Optional[int] = ..., bound: _Optional[int] = ..., queued: _Optional[int] = ..., unschedulable: _Optional[int] = ..., failed: _Optional[int] = ..., deleted: _Optional[int] = ..., submitted_unix_ms: _Optional[int] = ...) -> None: ...
+    min_available: int
+    gang: str
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replicas: _Optional[int] = ..., bound: _Optional[int] = ..., queued: _Optional[int] = ..., unschedulable: _Optional[int] = ..., failed: _Optional[int] = ..., deleted: _Optional[int] = ..., submitted_unix_ms: _Optional[int] = ..., min_available: _Optional[int] = ..., gang: _Optional[str] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ("namespace",)
@@ -244,6 +284,30 @@ class DeleteReply(_message.Message):
     deleted_pods: int
     not_found: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, deleted_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveGatesRequest(_message.Message):
+    __slots__ = ("namespace", "pods", "jobs", "uids", "gates")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pods: _containers.RepeatedScalarFieldContainer[str]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    uids: bytes
+    gates: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace: _Optional[str] = ..., pods: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., uids: _Optional[bytes] = ..., gates: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveGatesReply(_message.Message):
+    __slots__ = ("changed_pods", "queued_pods", "not_found")
+    CHANGED_PODS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_PODS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    changed_pods: int
+    queued_pods: int
+    not_found: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, changed_pods: _Optional[int] = ..., queued_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod")
@@ -360,14 +424,30 @@ class DispatcherAuditRequest(_message.Message):
     def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
 
 class DispatcherAuditReply(_message.Message):
-    __slots__ = ("views", "bound_uids", "bound_nodes")
+    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs")
     VIEWS_FIELD_NUMBER: _ClassVar[int]
     BOUND_UIDS_FIELD_NUMBER: _ClassVar[int]
     BOUND_NODES_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_GANGS_FIELD_NUMBER: _ClassVar[int]
     views: _containers.RepeatedCompositeFieldContainer[WorkerView]
     bound_uids: bytes
     bound_nodes: bytes
-    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ...) -> None: ...
+    broken_gangs: _containers.RepeatedCompositeFieldContainer[BrokenGang]
+    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ...) -> None: ...
+
+class BrokenGang(_message.Message):
+    __slots__ = ("namespace", "name", "bound", "needed", "complete_before")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    bound: int
+    needed: int
+    complete_before: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., bound: _Optional[int] = ..., needed: _Optional[int] = ..., complete_before: _Optional[bool] = ...) -> None: ...
 
 class WorkerView(_message.Message):
     __slots__ = ("worker", "shard", "seq", "digest", "idle")

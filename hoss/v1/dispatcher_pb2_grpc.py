@@ -69,6 +69,11 @@ class DispatcherStub:
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteReply.FromString,
                 _registered_method=True)
+        self.RemoveGates = channel.unary_unary(
+                '/hoss.v1.Dispatcher/RemoveGates',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/hoss.v1.Dispatcher/ListWorkers',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListWorkersRequest.SerializeToString,
@@ -152,6 +157,13 @@ class DispatcherServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveGates(self, request, context):
+        """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListWorkers(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -228,6 +240,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteReply.SerializeToString,
+            ),
+            'RemoveGates': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveGates,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -449,6 +466,33 @@ class Dispatcher:
             '/hoss.v1.Dispatcher/Delete',
             hoss_dot_v1_dot_dispatcher__pb2.DeleteRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.DeleteReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveGates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/RemoveGates',
+            hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class DispatcherStub:
     Watch: _grpc.UnaryStreamMultiCallable[_dispatcher_pb2.WatchRequest, _dispatcher_pb2.WatchBatch]
     Delete: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteRequest, _dispatcher_pb2.DeleteReply]
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
+    RemoveGates: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]
+    """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -72,6 +74,8 @@ class DispatcherAsyncStub(DispatcherStub):
     Watch: _aio.UnaryStreamMultiCallable[_dispatcher_pb2.WatchRequest, _dispatcher_pb2.WatchBatch]  # type: ignore[assignment]
     Delete: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteRequest, _dispatcher_pb2.DeleteReply]  # type: ignore[assignment]
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
+    RemoveGates: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]  # type: ignore[assignment]
+    """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -138,6 +142,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.DeleteReply, _abc.Awaitable[_dispatcher_pb2.DeleteReply]]:
         """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
+
+    @_abc_1.abstractmethod
+    def RemoveGates(
+        self,
+        request: _dispatcher_pb2.RemoveGatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.RemoveGatesReply, _abc.Awaitable[_dispatcher_pb2.RemoveGatesReply]]:
+        """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
 
     @_abc_1.abstractmethod
     def ListWorkers(

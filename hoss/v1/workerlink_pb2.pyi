@@ -92,7 +92,7 @@ class ClassDefinition(_message.Message):
     def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ...) -> None: ...
 
 class WorkBatch(_message.Message):
-    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts")
+    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts", "gang_minimum", "gang")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_CLASSES_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,8 @@ class WorkBatch(_message.Message):
     RUN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
     RUN_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    GANG_MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     classes: _containers.RepeatedCompositeFieldContainer[ClassDefinition]
     forgotten_classes: _containers.RepeatedScalarFieldContainer[int]
@@ -107,10 +109,12 @@ class WorkBatch(_message.Message):
     run_counts: bytes
     uids: bytes
     run_attempts: bytes
-    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ...) -> None: ...
+    gang_minimum: int
+    gang: str
+    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., gang: _Optional[str] = ...) -> None: ...
 
 class Outcomes(_message.Message):
-    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits")
+    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits", "refused_by", "seen")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +122,8 @@ class Outcomes(_message.Message):
     REASONS_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXTS_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     positions: bytes
     codes: bytes
@@ -125,7 +131,15 @@ class Outcomes(_message.Message):
     reasons: bytes
     reason_texts: _containers.RepeatedScalarFieldContainer[str]
     commits: _containers.RepeatedCompositeFieldContainer[CommitRef]
-    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
+    refused_by: _containers.RepeatedCompositeFieldContainer[RefusedBy]
+    seen: _containers.RepeatedCompositeFieldContainer[CommitRef]
+    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., refused_by: _Optional[_Iterable[_Union[RefusedBy, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
+
+class RefusedBy(_message.Message):
+    __slots__ = ("plugins",)
+    PLUGINS_FIELD_NUMBER: _ClassVar[int]
+    plugins: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, plugins: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CommitRef(_message.Message):
     __slots__ = ("shard", "seq")

@@ -6,16 +6,25 @@ An error anywhere refuses the whole manifest, before anything of it was used.
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from hoss.errors import ColumnError, InvalidInput
 from hoss.model.fields import Object, mappings, wrong_type
+from hoss.model.gangs import (
+    POD_GROUPS,
+    VOLCANO_JOB,
+    group_name,
+    join_groups,
+    min_available,
+    read_pod_group,
+    read_volcano_job,
+)
 from hoss.model.node import NodeSpec
 from hoss.model.node_manifest import NO_RESERVATIONS, NodeReservations, read_node
-from hoss.model.pod import PodTemplate, Workload
+from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.model.workloads import kind_and_group, read_workload
 from hoss.wire.columns import uid_from_text
 from hoss.wire.yaml_documents import yaml_documents
@@ -59,7 +68,8 @@ def read_manifest(
     reader = _Reader(reservations, generate_suffix)
     for place, value in read_objects(data, where=where):
         reader.read(value, place)
-    return Manifest(tuple(reader.workloads), tuple(reader.nodes), tuple(reader.warnings))
+    workloads = join_groups(reader.workloads, reader.groups, reader.warnings.append)
+    return Manifest(tuple(workloads), tuple(reader.nodes), tuple(reader.warnings))
 
 
 def read_objects(data: bytes | str, *, where: str) -> Iterator[tuple[str, Object]]:
@@ -88,7 +98,8 @@ class _Reader:
     """Collects the objects of one manifest and remembers where each name and UID stood."""
 
     def __init__(self, reservations: NodeReservations, generate_suffix: Callable[[], str]) -> None:
-        self.workloads: list[Workload] = []
+        self.workloads: list[tuple[Workload, str]] = []  # and the pod group it names
+        self.groups: list[tuple[Gang, str]] = []  # and where it stands
         self.nodes: list[NodeSpec] = []
         self.warnings: list[str] = []
         self._reservations = reservations
@@ -109,12 +120,24 @@ class _Reader:
             self._claim(("node", node.name), f"node {node.name}", place)
             self.nodes.append(node)
             return
+        if (kind, group) in POD_GROUPS:
+            pod_group = read_pod_group(value)
+            title = f"PodGroup {pod_group.namespace}/{pod_group.name}"
+            self._claim(("group", pod_group.namespace, pod_group.name), title, place)
+            self.groups.append((pod_group, place))
+            return
+        if (kind, group) == VOLCANO_JOB:
+            job = read_volcano_job(value)
+            self.warnings.extend(f"{place}: {remark}" for remark in job.remarks)
+            for workload in job.workloads:
+                self._add(workload, "", f"{place}, {workload.name}")
+            return
         result = read_workload(value, self._generate_suffix)
         self.warnings.extend(f"{place}: {remark}" for remark in result.remarks)
         if result.workload is not None:
-            self._add(result.workload, place)
+            self._add(min_available(value, result.workload), group_name(value), place)
 
-    def _add(self, workload: Workload, place: str) -> None:
+    def _add(self, workload: Workload, pod_group: str, place: str) -> None:
         template = self._templates.setdefault(workload.template, workload.template)
         namespace, kind = template.spec.namespace, template.owner_kind
         # Owners share one space of names, whatever their kind: each names its pods <name>-<ordinal>.
@@ -126,7 +149,7 @@ class _Reader:
             except ColumnError as exc:
                 raise InvalidInput(exc.text, where="metadata.uid") from None
             self._claim(uid, f"pod UID {workload.uid}", place)
-        self.workloads.append(Workload(workload.name, template, workload.replicas, workload.uid))
+        self.workloads.append((replace(workload, template=template), pod_group))
 
     def _claim(self, key: tuple[str, ...] | bytes, title: str, place: str) -> None:
         taken = self._places.setdefault(key, place)

@@ -29,6 +29,7 @@ from hossctl.platform import PlatformOptions, PlatformState, WorkerOptions, temp
 from hossctl.progress import placing
 from hossctl.redis_database import borrowed
 from hossctl.usage import CARDS
+from scheduler_worker.config import STRATEGY_LABEL
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.profiles import PRESETS
 
@@ -55,7 +56,7 @@ class Setting:
     pods: Sequence[Workload]  # to draw from
     policies: Sequence[Policy]
     workers: Sequence[int]
-    seeds: int
+    seeds: range  # one load each
     redis_url: str = ""
 
     @property
@@ -134,7 +135,7 @@ def measure(setting: Setting, *, quiet: bool) -> list[PolicyResult]:
     for workers in setting.workers:
         for policy in setting.policies:
             result = PolicyResult(policy, workers, setting.cards_milli)
-            for seed in range(1, setting.seeds + 1):
+            for seed in setting.seeds:
                 load = drawn(setting.pods, OVERLOAD * setting.cards_milli, seed=seed)
                 if workers == 1:
                     result.runs.append(_alone(setting, load, policy, seed))
@@ -172,7 +173,7 @@ def _alone(setting: Setting, load: Sequence[Workload], policy: Policy, seed: int
 def _together(
     setting: Setting, load: Sequence[Workload], policy: Policy, workers: int, seed: int, *, quiet: bool
 ) -> Run:
-    labels = (("strategy", policy.value),)
+    labels = ((STRATEGY_LABEL, policy.value),)
     options = PlatformOptions(
         workers=tuple(WorkerOptions(f"w{i + 1}", labels) for i in range(workers)),
         redis_url=setting.redis_url,

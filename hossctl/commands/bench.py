@@ -1,4 +1,4 @@
-"""bench throughput, bench compare, bench gpu."""
+"""bench throughput, bench compare, bench gpu, bench plugins."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ import typer
 from hoss.errors import InvalidInput
 from hossctl.bench import compare as comparison
 from hossctl.bench import gpu
+from hossctl.bench import plugins as plugin_costs
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
@@ -131,6 +132,7 @@ def gpu_allocation(
         str, typer.Option(metavar="N,N", help="1: in this process, pod by pod; more: a platform of their own.")
     ] = "1,4",
     seeds: Annotated[int, typer.Option(min=1, help="Loads drawn; figures are means over them.")] = 3,
+    seed: Seed = 1,
     redis_url: RedisUrl = "",
     json: JsonFile = None,
     output: Output = Format.TABLE,
@@ -143,7 +145,7 @@ def gpu_allocation(
         pods=read_pods(pods),
         policies=gpu.read_policies(policy),
         workers=gpu.read_counts(workers),
-        seeds=seeds,
+        seeds=range(seed, seed + seeds),
         redis_url=redis_url,
     )
     results = gpu.measure(setting, quiet=not output.for_people)
@@ -151,7 +153,7 @@ def gpu_allocation(
         "nodes": len(setting.nodes),
         "cardsMilli": setting.cards_milli,
         "overload": gpu.OVERLOAD,
-        "seeds": seeds,
+        "seeds": list(setting.seeds),
         "results": [result.as_json() for result in results],
     }
     _write(json, document)
@@ -163,6 +165,40 @@ def gpu_allocation(
     if violations:
         warn("; ".join(violations))
         raise typer.Exit(EXIT_FAILED)
+
+
+_PLUGIN_COLUMNS = (
+    Column("PLUGIN", lambda row: row["plugin"]),
+    Column("NEW CLASS (US)", lambda row: f"{row['newMicros']:.1f}"),
+    Column("KNOWN (US)", lambda row: f"{row['knownMicros']:.1f}"),
+    Column(
+        "GOALS",
+        lambda row: "" if row["goalNewMicros"] is None else f"{row['goalNewMicros']:g}, {row['goalKnownMicros']:g}",
+    ),
+    Column("NEW, 1/10 OF THE PODS", lambda row: f"{row['newMicrosFewer']:.1f}"),
+    Column("KNOWN, 1/10", lambda row: f"{row['knownMicrosFewer']:.1f}"),
+)
+
+
+@group.command()
+def plugins(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[int, typer.Option(min=0, help="Bound already; measured again with a tenth of them.")] = 50_000,
+    repeat: Annotated[int, typer.Option(min=1, help="Classes, and placements of a class; figures are medians.")] = 300,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What each scheduling plugin costs for one pod, of a class never seen and of a known one, in a worker's own core."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_writable(json)
+    document = plugin_costs.measure(plugin_costs.Setting(nodes, pods, repeat, seed))
+    _write(json, document)
+    if output.for_people:
+        print_rows(document["plugins"], _PLUGIN_COLUMNS, wide=False)
+    else:
+        print_document(document, output)
 
 
 def _check_writable(path: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""explain: why, where, with which scores."""
+"""explain: why, where, with which scores; and of a pod that waits, for what."""
 
 import json
 import sys
@@ -13,8 +13,10 @@ from hoss.model.fields import Object
 from hoss.wire.manifests import read_objects
 from hossctl.cli import EXIT_BAD_INPUT
 from hossctl.console import Column, Document, Format, print_document, print_rows, say
+from hossctl.endpoints import Endpoints
 from hossctl.explain import answer_case, cluster_of, explain_pod, explain_rows
-from hossctl.options import Output, only
+from hossctl.explain_live import print_live
+from hossctl.options import Dispatcher, Namespace, Output, Resolver, only
 
 app = typer.Typer()
 
@@ -27,6 +29,8 @@ _COLUMNS = (
 
 @app.command()
 def explain(
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="pod: ask the platform about one it has.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Its name.")] = "",
     *,
     file: Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="The pod's manifest; - is stdin.")] = "",
     nodes: Annotated[
@@ -42,10 +46,21 @@ def explain(
     cases: Annotated[
         str, typer.Option(metavar="FILE", help="JSON lines of conformance cases, answered one by one; - is stdin.")
     ] = "",
+    namespace: Namespace = "default",
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Say of every node whether it would take a pod, why not, and with which scores; offline, by files alone."""
+    """Say of every node whether it would take a pod, why not, and with which scores; offline, by files alone.
+
+    Or, of a pod that the platform has: which queue it waits in, since when, and what would have it tried again.
+    """
     only(output, Format.TABLE, Format.JSON, Format.YAML)
+    if kind:
+        if file or nodes or pods or cases:
+            raise InvalidInput("stands beside a pod of the platform's; files are for other pods", where="-f, --nodes")
+        print_live(kind, name, namespace, Endpoints(dispatcher, resolver), output)
+        return
     if cases and (file or nodes or pods):
         raise InvalidInput("stands beside -f, --nodes or --pods; cases bring their own cluster", where="--cases")
     if cases:
@@ -112,11 +127,8 @@ def _print(document: Document) -> None:
     if "prefilter" in document:
         say(f"{pod}: {document['message']}")
         return
-    say(
-        f"{pod}: {len(document['feasible'])} nodes would take it"
-        if document["feasible"]
-        else f"{pod}: {document['message']}"
-    )
+    takers, nodes = len(document["feasible"]), len(document["feasible"]) + len(document["reasons"])
+    say(f"{pod}: {takers} of {nodes} nodes can take it" if takers else f"{pod}: {document['message']}")
     print_rows(explain_rows(document), _COLUMNS, wide=False)
     preemption = document.get("preemption")
     if preemption and preemption["node"]:

@@ -39,7 +39,8 @@ def submit(
     resolver: Resolver = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Submit manifests of Pod, Job, Deployment, ReplicaSet, StatefulSet, List, and Node. Nothing is sent unless all is right."""
+    """Submit manifests of Pod, Job (Volcano's too), Deployment, ReplicaSet, StatefulSet, PodGroup, List, and Node. Nothing is
+    sent unless all is right."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     manifests = [_read(name) for name in file]
     for text in (text for manifest in manifests for text in manifest.warnings):

@@ -5,6 +5,7 @@ Sequence numbers: every operation that changes anything takes the next one, and 
 """
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -136,6 +137,7 @@ class Arbiter:
         rulings: dict[int, Ruling] = {}
         reserved: list[Uid] = []
         self.guards.begin()
+        before, stamps = (deepcopy(self.accounts), self.guards.stamps()) if proposal.gang_minimum else ({}, {})
         order = proposal.serving_order()
         for position in range(len(proposal)) if order is None else order.tolist():
             uid = proposal.uids[position].tobytes()
@@ -148,6 +150,16 @@ class Arbiter:
             if ruling.verdict is Verdict.COMMITTED:
                 reserved.append(uid)
                 changed.add(ruling.node)
+        fitting = sum(ruling.verdict in (Verdict.COMMITTED, Verdict.DUPLICATE) for ruling in rulings.values())
+        if fitting < proposal.gang_minimum:
+            self.accounts = before
+            self.guards.restore(stamps)
+            for uid in reserved:
+                del self.reservations[uid]
+            reserved = []
+            for position, ruling in rulings.items():
+                if ruling.verdict is Verdict.COMMITTED:
+                    rulings[position] = Ruling(Verdict.GANG_ABORTED, int(proposal.nodes[position, 0]))
         if reserved:
             self.pending[seq] = (deadline_ms, reserved)
             runs = group_runs((self.reservations[uid] for uid in reserved), gone=False)
@@ -269,6 +281,18 @@ class Arbiter:
     def confirm(self, seqs: Iterable[int]) -> int:
         """End leases. Returns how many there were."""
         return sum(self.pending.pop(seq, None) is not None for seq in seqs)
+
+    def keep(self, uids: Sequence[Uid], seqs: Sequence[int], *, deadline_ms: int) -> int:
+        """Give the commits `seqs`, where they are pending, until `deadline_ms`. Returns how many pods still hold what the
+        commit beside them reserved."""
+        standing = 0
+        for uid, seq in zip(uids, seqs, strict=True):
+            held = self.reservations.get(uid)
+            if held is not None and held.seq == seq:
+                standing += 1
+                if seq in self.pending:
+                    self.pending[seq] = (deadline_ms, self.pending[seq][1])
+        return standing
 
     def reap(self, now_ms: int) -> int:
         """Release what every commit still holds whose lease is over, oldest commit first."""

@@ -36,6 +36,14 @@ class DomainGuards:
         """Another batch."""
         self._missed.clear()
 
+    def stamps(self) -> dict[tuple[int, str, str], Stamp]:
+        """All stamps, for `restore`."""
+        return dict(self._stamps)
+
+    def restore(self, stamps: dict[tuple[int, str, str], Stamp]) -> None:
+        """What was placed since they were taken was not placed after all."""
+        self._stamps = stamps
+
     def unknown(self, proposal: Proposal, group: Group | None, node: int, seq: int) -> int:
         """The seq of what the worker did not know when it placed a pod there; 0: nothing. `seq` is this commit's."""
         for guard in self.book.guards(group):

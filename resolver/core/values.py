@@ -29,6 +29,7 @@ class Verdict(IntEnum):
     NODE_GONE = 7
     NODE_UNSCHEDULABLE = 8
     STALE_EPOCH = 9
+    GANG_ABORTED = 10
 
 
 PortHold = tuple[bytes, Claim]  # UID of the pod, and what it holds
@@ -72,6 +73,8 @@ class Proposal:
     devices: NDArray[np.uint16] | None = None  # (s, 2): count, milli; None: no slot wants cards
     unchecked: bool = False
     groups: tuple[Group | None, ...] = ()  # by slot; None: nobody's rules see it. Empty: so are all
+    gang_minimum: int = 0  # fewer COMMITTED and DUPLICATE than this: nothing is reserved. No UID stands in a gang twice
+    held: bool = False  # part of a gang on several shards: its lease is short, until `keep`
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -81,6 +84,18 @@ class Proposal:
         if len(self.priorities) == 1 or (self.priorities == self.priorities[0]).all():
             return None
         return np.argsort(-self.priorities[self.slots].astype(np.int64), kind="stable")
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """How long what was reserved waits for its confirmation, in milliseconds by the ledger's clock."""
+
+    commit_ms: int = 30_000
+    hold_ms: int = 5_000  # of a part of a gang, for the other shards to follow
+
+    def of(self, proposal: Proposal) -> int:
+        """The lease of what the proposal reserves."""
+        return min(self.hold_ms, self.commit_ms) if proposal.held else self.commit_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,12 @@ class Decision:
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE, by position
     fresh: AccountRows  # nodes that refused, after this commit
     as_of: int = 0  # the shard's seq after this decision
+
+    @classmethod
+    def of_none(cls, verdicts: NDArray[np.uint8], proposal: Proposal) -> "Decision":
+        """Nothing was committed, and no node asked."""
+        none = np.empty(0, np.uint64)
+        return cls(0, verdicts, proposal.nodes[:, 0], np.empty(0, CONFLICT), none, AccountRows())
 
 
 def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]:

@@ -18,6 +18,7 @@ from resolver.core.values import (
     AccountRows,
     Decision,
     FeedEntry,
+    Leases,
     NodeChange,
     Proposal,
     Removed,
@@ -35,12 +36,12 @@ _LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
 class MemoryLedger:
     """See resolver.ledger.port.Ledger. `now_ms` is the clock that leases end by. Feed entries show accounts as they are now."""
 
-    def __init__(self, shards: int, now_ms: Callable[[], int], *, lease_ms: int = 30_000) -> None:
+    def __init__(self, shards: int, now_ms: Callable[[], int], *, lease_ms: int = 30_000, hold_ms: int = 5_000) -> None:
         self.epoch = "memory"
         self.shards = shards
         self.arbiters = [Arbiter(shard, shards) for shard in range(shards)]
         self._now_ms = now_ms
-        self._lease_ms = lease_ms
+        self._leases = Leases(lease_ms, hold_ms)
         self._granted = 0
         self._schema = ResourceSchema(list(BASE_RESOURCES))
 
@@ -49,7 +50,8 @@ class MemoryLedger:
         for proposal in proposals:
             self.arbiters[shard].register(proposal.groups)
             before = self.arbiters[shard].seq
-            rulings, refusing = self.arbiters[shard].commit(proposal, deadline_ms=self._now_ms() + self._lease_ms)
+            deadline_ms = self._now_ms() + self._leases.of(proposal)
+            rulings, refusing = self.arbiters[shard].commit(proposal, deadline_ms=deadline_ms)
             seq = self.arbiters[shard].seq
             decisions.append(self._decision(shard, 0 if seq == before else seq, rulings, refusing, proposal))
         return decisions
@@ -77,6 +79,13 @@ class MemoryLedger:
 
     async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
         return self.arbiters[shard].confirm(seqs.tolist())
+
+    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
+        deadline_ms = self._now_ms() + self._leases.commit_ms
+        return self.arbiters[shard].keep(uid_bytes(uids), seqs.tolist(), deadline_ms=deadline_ms)
+
+    async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
+        return len(self.arbiters[shard].release(uid_bytes(uids), seqs.tolist()))
 
     async def reap(self, shard: int) -> int:
         return self.arbiters[shard].reap(self._now_ms())

@@ -100,6 +100,7 @@ def commit_arguments(
         _groups(proposal),
         str(book.version) if proposal.groups else "",
         _guards(proposal, book),
+        proposal.gang_minimum,
     ]
 
 

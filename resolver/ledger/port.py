@@ -39,6 +39,13 @@ class Ledger(Protocol):
     async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
         """End the lease of commits. Returns how many were still pending."""
 
+    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
+        """Give commits that were held the lease of others. Returns how many of the pods hold what `seqs`, the commit of
+        each, reserved."""
+
+    async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
+        """As `release`, of what those very commits reserved and nothing else."""
+
     async def reap(self, shard: int) -> int:
         """Release what commits still hold whose lease is over. Returns the number of pods."""
 

@@ -29,6 +29,7 @@ _PARTS = {
     "release": ("prelude", "pods", "give_back", "release"),
     "reap": ("prelude", "pods", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),
+    "keep": ("prelude", "keep"),
     "lookup": ("prelude", "lookup"),
     "grant": ("prelude", "grant"),
     "upsert_nodes": ("prelude", "upsert_nodes"),

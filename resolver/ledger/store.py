@@ -17,6 +17,7 @@ from resolver.core.values import (
     Decision,
     FeedEntry,
     GroupRun,
+    Leases,
     NodeChange,
     Proposal,
     Removed,
@@ -38,7 +39,7 @@ PreparedCommit = tuple[Call, NDArray[np.intp] | None]  # and the order in which 
 # One script call handles this many rows at most, so that none holds Redis for more than a few milliseconds.
 _STEP = 1000
 _SCAN_STEP = 2000
-_REAP_LOOKS = 64
+_REAP_LOOKS = 1000
 _FEED_STEP = 64
 _RULE_READS = 10
 
@@ -46,12 +47,20 @@ _RULE_READS = 10
 class RedisLedger:
     """See resolver.ledger.port.Ledger for what the operations promise."""
 
-    def __init__(self, url: str, *, prefix: str = "hoss", lease_ms: int = 30_000, feed_window: int = 1000) -> None:
-        """`prefix` begins every key. `lease_ms`: how long a commit waits for its confirmation. `feed_window`: entries kept."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "hoss",
+        lease_ms: int = 30_000,
+        hold_ms: int = 5_000,
+        feed_window: int = 1000,
+    ) -> None:
+        """`prefix` begins every key. `lease_ms`, `hold_ms`: see Leases. `feed_window`: entries kept."""
         self._scripts = ScriptRunner(url)
         self._redis = self._scripts.redis
         self._prefix = prefix
-        self._lease_ms = lease_ms
+        self._leases = Leases(lease_ms, hold_ms)
         self._feed_window = feed_window
         self._keys: list[list[str]] = []
         self._rules: list[RuleBook] = []  # by shard, as last read
@@ -142,7 +151,7 @@ class RedisLedger:
         prepared = []
         for proposal in proposals:
             order = proposal.serving_order()
-            arguments = packing.commit_arguments(proposal, order, self._lease_ms, self._rules[shard])
+            arguments = packing.commit_arguments(proposal, order, self._leases.of(proposal), self._rules[shard])
             prepared.append((self._call("commit", shard, self._feed_window, *arguments), order))
         return prepared
 
@@ -173,6 +182,13 @@ class RedisLedger:
         for start in range(0, len(seqs), _STEP):
             confirmed += int(await self._run("confirm", shard, *seqs[start : start + _STEP].tolist()))
         return confirmed
+
+    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
+        lease_ms, commits = self._leases.commit_ms, seqs.astype("<u8").tobytes()
+        return int(await self._run("keep", shard, lease_ms, packing.string_array(uids), commits))
+
+    async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
+        return len(await self._release(shard, uids, seqs))
 
     async def reap(self, shard: int) -> int:
         reaped, more = 0, 1

@@ -22,7 +22,7 @@ from scheduler_worker.core.changes import ChangeLog, NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 from scheduler_worker.core.questions import PodGroup
-from scheduler_worker.core.view import NodeView
+from scheduler_worker.core.view import NodeView, OneNode
 
 _FIRST_CAPACITY = 64
 
@@ -201,6 +201,17 @@ class NodeInfoCache:
             cards_used=self.cards.used.take(nodes, axis=0) if cards else None,
         )
 
+    def one(self, node: int, *, cards: bool) -> OneNode:
+        """What `view` says of one node."""
+        requested = self.requested[:, node].tolist()
+        excess = self.nonzero_excess
+        return OneNode(
+            allocatable=self.accounts.allocatable[:, node].tolist(),
+            requested=requested,
+            nonzero_requested=requested if excess is None else (self.requested[:2, node] + excess[:, node]).tolist(),
+            cards_used=self.cards.used[node].tolist() if cards else None,
+        )
+
     def view_ahead(self, nodes: NodeIndexes, demand: Demand, ahead: NDArray[np.int64], *, cards: bool) -> NodeView:
         """The columns of `nodes` (repetitions allowed) as they would be with `ahead` more pods of this demand each."""
         view = self.view(nodes, cards=cards)
@@ -209,6 +220,11 @@ class NodeInfoCache:
         view.nonzero_requested = self._nonzero(view.requested, nodes)
         view.ahead = ahead
         return view
+
+    def share(self, demand: Demand) -> float:
+        """The largest share of what all nodes have of a resource that one such pod asks for."""
+        there = self.accounts.allocatable[demand.rows, : self.size].sum(axis=1)
+        return float((demand.request[demand.rows] / np.maximum(there, 1)).max())
 
     def digest(self, shard: int) -> int:
         """Digest of the shard's committed layer: the ledger's own at the same sequence number."""

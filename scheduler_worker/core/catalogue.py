@@ -143,13 +143,11 @@ class NodeCatalogue:
         """Which of the nodes `at` the term matches; one without requirements matches none."""
         if not term.match_expressions and not term.match_fields:
             return np.zeros(len(at), np.bool_)
-        mask = np.ones(len(at), np.bool_)
-        for requirement in term.match_expressions:
-            mask &= self._meets(requirement, at)
+        masks = [self._meets(requirement, at) for requirement in term.match_expressions]
         for requirement in term.match_fields:
             named = self.named(frozenset(requirement.values), at)
-            mask &= named if requirement.operator == "In" else ~named
-        return mask
+            masks.append(named if requirement.operator == "In" else ~named)
+        return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
 
     def column(self, key: str) -> LabelColumn:
         """The label's values on all nodes."""
@@ -160,7 +158,7 @@ class NodeCatalogue:
 
     def by_taints(self, table: NDArray[np.int64], at: NodeIndexes) -> NDArray[np.int64]:
         """Per node the entry of `table` for its taints; `table` has one entry for each of `taint_sets`."""
-        values: NDArray[np.int64] = table[self._taint_sets_of[at]]
+        values: NDArray[np.int64] = table.take(self._taint_sets_of.take(at))
         return values
 
     def _relabel(self, index: int, old: Pairs, new: Pairs) -> None:
@@ -175,7 +173,7 @@ class NodeCatalogue:
         column = self._columns.get(requirement.key)
         if column is None:
             return np.full(len(at), requirement.matches({}))
-        mask: Mask = column.table(requirement)[column.codes[at]]
+        mask: Mask = column.table(requirement).take(column.codes.take(at))
         return mask
 
 

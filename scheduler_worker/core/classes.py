@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import DeviceRequest, PodSpec
-from hoss.model.resources import PODS, ResourceSchema
+from hoss.model.resources import CPU, MEMORY, PODS, ResourceSchema
 from scheduler_worker.core.census import PodCensus
 from scheduler_worker.core.images import ImageIndex
 
@@ -26,6 +27,23 @@ class Demand:
     nonzero: NDArray[np.int64]  # (2, 1): cpu and memory, for scoring
     unknown: tuple[str, ...]  # resources asked for that no node ever offered, sorted
     static_key: Hashable  # equal for demands that differ only in amounts
+
+    @cached_property
+    def amounts(self) -> tuple[tuple[int, int], ...]:
+        """`request` of the resources asked for, as (row, amount)."""
+        return tuple(zip(self.rows.tolist(), self.request[self.rows].tolist(), strict=True))
+
+    @cached_property
+    def cpu_and_memory(self) -> tuple[int, int]:
+        """`request` of the two."""
+        cpu, memory = self.request[[CPU, MEMORY]].tolist()
+        return cpu, memory
+
+    @cached_property
+    def nonzero_amounts(self) -> tuple[int, int]:
+        """`nonzero` as two numbers."""
+        cpu, memory = self.nonzero[:, 0].tolist()
+        return cpu, memory
 
     @property
     def devices(self) -> DeviceRequest | None:

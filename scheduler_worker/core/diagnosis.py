@@ -14,7 +14,8 @@ from scheduler_worker.core.framework import DynamicFilter, Filter, FilterStandin
 from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import StaticFit
 
-_NOT_NAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+_NAMES_NODES = "NodeAffinity"  # the plugin that restricts a class to named nodes
+_NOT_NAMED = f"node(s) didn't satisfy plugin(s) [{_NAMES_NODES}]"
 
 
 class Verdict(NamedTuple):
@@ -23,6 +24,13 @@ class Verdict(NamedTuple):
     plugin: str  # empty: the restriction to named nodes
     refused: Mask  # (n,)
     refusals: Refusals
+
+
+class Diagnosis(NamedTuple):
+    """Why a class fits nowhere, for people and for whoever waits for it to change."""
+
+    text: str
+    refused_by: frozenset[str]  # plugins of which each refused a node that those before it did not; empty: not known
 
 
 class Judged(Protocol):
@@ -52,16 +60,24 @@ def verdicts(of: Judged, profile: Profile, cache: NodeInfoCache, at: NodeIndexes
 
 def fit_error(of: Judged, profile: Profile, cache: NodeInfoCache) -> str:
     """`0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`"""
+    return diagnose(of, profile, cache).text
+
+
+def diagnose(of: Judged, profile: Profile, cache: NodeInfoCache) -> Diagnosis:
+    """The fit error, and which plugins are behind it."""
     nodes = np.flatnonzero(cache.present)
     head = f"0/{len(nodes)} nodes are available"
-    if of.static.rejection is not None:
-        return f"{head}: {of.static.rejection.reason}."
+    rejection = of.static.rejection
+    if rejection is not None:
+        return Diagnosis(f"{head}: {rejection.reason}.", frozenset({rejection.plugin}))
     counts: Counter[str] = Counter()
+    plugins = set()
     for verdict in verdicts(of, profile, cache, nodes):
+        plugins.add(verdict.plugin or _NAMES_NODES)
         for reason, refused in verdict.refusals.reasons:
             counts[reason] += int((refused & verdict.refused).sum())
     entries = sorted(f"{count} {reason}" for reason, count in counts.items() if count)
-    return f"{head}: {', '.join(entries)}." if entries else f"{head}."
+    return Diagnosis(f"{head}: {', '.join(entries)}." if entries else f"{head}.", frozenset(plugins))
 
 
 def _refusals(of: Judged, profile: Profile, cache: NodeInfoCache, at: NodeIndexes) -> Iterator[tuple[str, Refusals]]:
@@ -91,3 +107,8 @@ def _unresolvable(reason: str, refused: Mask) -> Refusals:
 def _taken(refusals: Refusals, at: NodeIndexes) -> Refusals:
     reasons = tuple((reason, mask[at]) for reason, mask in refusals.reasons)
     return Refusals(reasons, refusals.unresolvable[at])
+
+
+def gang_error(name: str, fitting: int, needed: int, why_not: str) -> str:
+    """`gang trainer: 6 of the 8 pods it needs fit; for the others 0/5 nodes are available: 5 Insufficient cpu.`"""
+    return f"gang {name}: {fitting} of the {needed} pods it needs fit; for the others {why_not}"

@@ -23,7 +23,7 @@ from scheduler_worker.core.catalogue import Mask, NodeCatalogue
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.guard import guarded
-from scheduler_worker.core.view import NodeView
+from scheduler_worker.core.view import NodeView, OneNode
 
 MAX_SCORE = 100
 
@@ -164,7 +164,10 @@ class ScoreStanding(Protocol):
         ...
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
-        """0 to MAX_SCORE for feasible nodes, normalised over them, anything for others: (size,). None: nothing to say."""
+        """0 to MAX_SCORE for feasible nodes, normalised over them, anything for others: (size,). None: nothing to say.
+
+        The framework computes in place with what it gets.
+        """
         ...
 
 
@@ -176,6 +179,22 @@ class PodScore(Protocol):
 
     def score_standing(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreStanding | None:
         """The standing of a class; None: nothing to say on it, ever (Skip)."""
+        ...
+
+
+class OneNodeFilter(Protocol):
+    """A dynamic filter, and at the same time able to look at one node: see `Profile.one_at_a_time`."""
+
+    def passes_one(self, demand: Demand, node: OneNode) -> bool:
+        """What `passes` says of this node."""
+        ...
+
+
+class OneNodeScore(Protocol):
+    """A dynamic score, and at the same time able to look at one node: see `Profile.one_at_a_time`."""
+
+    def score_one(self, demand: Demand, node: OneNode) -> int:
+        """What `score` says of this node; 0 where it has nothing to say."""
         ...
 
 
@@ -220,6 +239,8 @@ class Profile:
     pod_scores: tuple[tuple[PodScore, int], ...] = ()
     filters: tuple[Filter, ...] = ()  # of all sorts, in the order in which a node's first refusal is looked for
     by_chance: bool = False  # each pod draws anew among the best nodes; else a worker's order of them is fixed
+    # The dynamic plugins once more, if all of them have an attribute `one_at_a_time` that is true.
+    one_at_a_time: tuple[tuple[OneNodeFilter, ...], tuple[tuple[OneNodeScore, int], ...]] | None = None
 
     @property
     def version(self) -> int:
@@ -255,6 +276,17 @@ class Profile:
             total = score if total is None else np.add(total, score, out=total)
         return mask, np.zeros(view.requested.shape[1]) if total is None else total
 
+    def evaluate_one(self, demand: Demand, node: OneNode) -> int | None:
+        """What `evaluate` says of one node; None: it does not pass. Only with `one_at_a_time`."""
+        filters, scores = self.one_at_a_time or ((), ())
+        for plugin in filters:
+            if not plugin.passes_one(demand, node):
+                return None
+        total = 0
+        for scorer, weight in scores:
+            total += weight * scorer.score_one(demand, node)
+        return total
+
 
 class Registry:
     """Plugin factories by name, as kube-scheduler's. It discovers nothing: whoever composes a worker extends it."""
@@ -287,12 +319,14 @@ class Registry:
                 raise ConfigError(str(exc), where=f"plugins.{entry.name}") from exc
             except InvalidInput as exc:
                 raise ConfigError(exc.text, where=f"plugins.{entry.name}.{exc.where}".rstrip(".")) from exc
+        filters = tuple(p for p, _ in made if isinstance(p, DynamicFilter))
+        scores = tuple((p, w) for p, w in made if w and isinstance(p, DynamicScore))
         return Profile(
             pre_filters=tuple(p for p, _ in made if isinstance(p, PreFilter)),
             static_filters=tuple(p for p, _ in made if isinstance(p, StaticFilter)),
-            dynamic_filters=tuple(p for p, _ in made if isinstance(p, DynamicFilter)),
+            dynamic_filters=filters,
             static_scores=tuple((p, w) for p, w in made if w and isinstance(p, StaticScore)),
-            dynamic_scores=tuple((p, w) for p, w in made if w and isinstance(p, DynamicScore)),
+            dynamic_scores=scores,
             observers=tuple(p for p, _ in made if isinstance(p, Observer)),
             reads_cards=any(w and getattr(p, "reads_cards", False) for p, w in made),
             pre_enqueues=tuple(p for p, _ in made if isinstance(p, PreEnqueue)),
@@ -300,4 +334,11 @@ class Registry:
             pod_scores=tuple((p, w) for p, w in made if w and isinstance(p, PodScore)),
             filters=tuple(p for p, _ in made if isinstance(p, (StaticFilter, DynamicFilter, PodFilter))),
             by_chance=by_chance,
+            one_at_a_time=_one_at_a_time(filters, scores),
         )
+
+
+def _one_at_a_time(filters: tuple[Any, ...], scores: tuple[tuple[Any, int], ...]) -> Any:
+    """See Profile. An attribute and not a method's presence tells: it may depend on a plugin's arguments."""
+    able = all(getattr(p, "one_at_a_time", False) for p in (*filters, *(p for p, _ in scores)))
+    return (filters, scores) if able else None

@@ -20,7 +20,10 @@ _COLUMNS: dict[str, tuple[type[np.generic], Callable[..., int]]] = {
     "admits": (np.bool_, lambda spec, catalogue, at: len(at)),  # noqa: ARG005
     "raw_score": (np.int64, lambda spec, catalogue, at: len(at)),  # noqa: ARG005
     "normalize": (np.int64, lambda raw, highest: len(raw)),  # noqa: ARG005
+    "scores": (np.int64, len),
 }
+# Methods that answer with an object which is asked on.
+_STANDINGS = ("filter_standing", "score_standing")
 
 
 class PluginFailed(HossError):  # noqa: N818 - named for what happened, as in hoss.errors
@@ -63,6 +66,26 @@ class _Guarded:
         return int(getattr(self._plugin, "version", 0))
 
 
+class _GuardedStanding:
+    """A standing (see framework.PodFilter and PodScore) of a plugin from outside."""
+
+    def __init__(self, plugin: str, standing: Any) -> None:
+        self._plugin = plugin
+        self._standing = standing
+
+    @property
+    def passed(self) -> Any:
+        """Of a FilterStanding, as of now."""
+        try:
+            return np.asarray(self._standing.passed, np.bool_)
+        except Exception as exc:  # code of others may raise anything
+            raise PluginFailed(self._plugin, exc) from exc
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._standing, name)
+        return _guard(self._plugin, method) if callable(method) else method
+
+
 def _guard(plugin: str, method: Callable[..., Any]) -> Callable[..., Any]:
     column = _COLUMNS.get(method.__name__)
 
@@ -70,6 +93,8 @@ def _guard(plugin: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         try:
             answer = method(*args)
+            if answer is not None and method.__name__ in _STANDINGS:
+                return _GuardedStanding(plugin, answer)
             return answer if answer is None or column is None else _column(answer, column[0], column[1](*args))
         except Exception as exc:  # code of others may raise anything
             raise PluginFailed(plugin, exc) from exc

@@ -66,6 +66,8 @@ class ProposalColumns:
     attempts: NDArray[np.uint16]  # (s,)
     devices: NDArray[np.uint16] | None  # (s, 2): count and milli; None: no slot wants cards
     groups: tuple[PodGroup, ...] = ()  # by slot; empty: nobody counts which pods are where
+    gang_minimum: int = 0  # with the parts a gang: so many are committed at least, or none
+    parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards: the others
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Profile
-from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.ranking import FEW_NODES, Ranking
 from scheduler_worker.core.static import StaticFit
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, TieOrder
 
@@ -18,12 +18,15 @@ class PodRanking(Ranking):
     What needs only the node itself, room and the scores of room, is kept and repaired as in any ranking.
     """
 
+    bytes_per_node = 64  # with its standings, about
+
     def __init__(
         self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder
     ) -> None:
         super().__init__(demand, static, profile, cache, ties)
         self._room: Mask = np.zeros(0, np.bool_)  # (nodes,)
         self._scores: NDArray[np.int64] = np.zeros(0, np.int64)  # (nodes,)
+        self._stale = True  # keys are older than what they are put together from
 
     def refresh(self) -> None:
         """Bring the keys up to date with the cache and the census."""
@@ -35,11 +38,17 @@ class PodRanking(Ranking):
         changed = cache.changes.since(self._position, cache.size) if fresh else None
         if changed is None:
             self._room, self._scores = self._evaluate(None)
+        elif len(changed) <= FEW_NODES and self._profile.one_at_a_time:
+            for node in changed.tolist():
+                score = self._profile.evaluate_one(self.demand, cache.one(node, cards=self._cards))
+                self._room[node], self._scores[node] = score is not None, score or 0
         elif len(changed):
             self._room[changed], self._scores[changed] = self._evaluate(changed)
-        moved = self.standings.refresh()
-        if changed is None or len(changed) or moved:
+        self._stale |= changed is None or len(changed) > 0
+        self._stale |= self.standings.refresh()
+        if self._stale:
             self._combine()
+            self._stale = False  # not before: a plugin that raised leaves the keys to be put together again
         self._position, self._versions = cache.changes.position, versions
 
     def _evaluate(self, nodes: NDArray[np.intp] | None) -> tuple[Mask, NDArray[np.int64]]:

@@ -9,6 +9,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.diagnosis import Diagnosis
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import RawScore, StaticFit
@@ -18,10 +19,16 @@ from scheduler_worker.core.view import NodeView
 # Gathering the columns of changed nodes costs about as much as the rest of the pass, so beyond half of
 # the nodes a pass over all, which gathers nothing, is as quick.
 _FULL_PASS_FRACTION = 2
+# Up to so many nodes are looked at one at a time, which takes some microseconds each; NumPy's calls take as long
+# for one as for many.
+FEW_NODES = 4
+_NEVER = (-1, -1, -1)  # versions that nothing has
 
 
 class Ranking:
     """`keys` of all nodes for one demand, exact as of the last `refresh`."""
+
+    bytes_per_node = 8
 
     def __init__(
         self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder
@@ -41,8 +48,8 @@ class Ranking:
         self._ties = ties
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
         self._position = -1
-        self._fit_error = (-1, "")
-        self._versions = (-1, -1, -1)
+        self._diagnosis = (-1, Diagnosis("", frozenset()))
+        self._versions = _NEVER
 
     def refresh(self) -> None:
         """Bring the keys up to date with the cache."""
@@ -54,18 +61,17 @@ class Ranking:
         changed = cache.changes.since(self._position, cache.size) if fresh else None
         if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
             self._rank_all()
-        elif len(changed):
-            self._rank(changed)
-            if self.static.varying and self._highest() != self.highest:
-                self._rank_all()
+        elif len(changed) and self._rank(changed) and self.static.varying and self._highest() != self.highest:
+            self._versions = _NEVER  # should a plugin raise now, all of it is to be done again
+            self._rank_all()
         # Last: a plugin that raised leaves the ranking as old as it was.
         self._position, self._versions = cache.changes.position, versions
 
-    def fit_error(self, explain: Callable[[], str]) -> str:
-        """Why nothing fits, as of the last `refresh`: `explain`'s text, asked for again only after a change."""
-        if self._fit_error[0] != self._position:
-            self._fit_error = (self._position, explain())
-        return self._fit_error[1]
+    def diagnosis(self, explain: Callable[[], Diagnosis]) -> Diagnosis:
+        """Why nothing fits, as of the last `refresh`: `explain`'s answer, asked for again only after a change."""
+        if self._diagnosis[0] != self._position:
+            self._diagnosis = (self._position, explain())
+        return self._diagnosis[1]
 
     def keys_with_levels(self, nodes: NodeIndexes, levels: int) -> Keys:
         """Keys of nodes as they would be with 0 to levels - 1 more pods of this class: (levels, nodes)."""
@@ -86,8 +92,27 @@ class Ranking:
         np.copyto(keys, INFEASIBLE, where=~feasible)
         self.keys = keys
 
-    def _rank(self, nodes: NodeIndexes) -> None:
-        self.keys[nodes] = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
+    def _rank(self, nodes: NodeIndexes) -> bool:
+        """Rank these nodes anew; whether another set of nodes is feasible now."""
+        if len(nodes) <= FEW_NODES and self._profile.one_at_a_time:
+            turned = [self._rank_one(node) for node in nodes.tolist()]
+            return any(turned)
+        before = self.keys.take(nodes)
+        keys = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
+        self.keys[nodes] = keys
+        return bool(((before ^ keys) < 0).any())  # INFEASIBLE is the one key below 0
+
+    def _rank_one(self, node: int) -> bool:
+        """The same for one node."""
+        before, key = self.keys[node], INFEASIBLE
+        if self.static.mask[node]:
+            score = self._profile.evaluate_one(self.demand, self._cache.one(node, cards=self._cards))
+            if score is not None:
+                static = self._static_total
+                total = score + (static if isinstance(static, int) else int(static[node]))
+                key = total << SCORE_SHIFT | int(self._ties.bits[node])
+        self.keys[node] = key
+        return bool((before < 0) != (key < 0))
 
     def _keys(self, nodes: NodeIndexes, view: NodeView) -> Keys:
         """Keys of `nodes`, seen as `view`, by the present normalisation."""
@@ -118,4 +143,4 @@ class Ranking:
 
 
 def _largest(score: RawScore, feasible: Mask) -> int:
-    return int(score.raw.max(initial=0, where=feasible))
+    return int((score.raw * feasible).max(initial=0))  # raw scores are never below 0

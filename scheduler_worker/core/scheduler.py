@@ -6,6 +6,7 @@ A pod is in exactly one place: a run still to be placed, the draft, a proposal w
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.codes import Outcome, Verdict
-from scheduler_worker.core.diagnosis import fit_error
+from scheduler_worker.core.diagnosis import Diagnosis, diagnose, gang_error
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
@@ -28,7 +29,7 @@ from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
-from scheduler_worker.core.work import OutcomeColumns, Run, Work, mixed_runs_of, runs_of
+from scheduler_worker.core.work import Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
 _MAX_KNOWN_FAILURES = 100
 
@@ -41,7 +42,7 @@ class Limits:
     tries: int = 3  # proposals per pod and dispatch; then the dispatcher decides anew
     alternates: int = 2  # further nodes named with each choice
     assumption_seconds: float = 120.0  # until an assumption nobody answered is given back
-    ranking_bytes: int = 24 * 2**20  # for the keys of rankings
+    ranking_bytes: int = 24 * 2**20  # for the columns of rankings
 
 
 class Scheduler:
@@ -62,8 +63,9 @@ class Scheduler:
         self._demands = DemandTable(cache.schema, cache.catalogue.images, census)
         self._classes: dict[int, PodClass] = {}
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
+        self._ranking_bytes_per_node = 0  # of all of them
         self._runs: deque[Run] = deque()
-        self._held: list[tuple[int, int, Run]] = []  # until the cache of a shard stands at a seq
+        self._held: list[tuple[dict[int, int], Run]] = []  # until the cache stands at these seqs, by shard
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
         self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
@@ -88,6 +90,8 @@ class Scheduler:
         run_classes: NDArray[np.uint32],
         run_counts: NDArray[np.uint32],
         run_attempts: NDArray[np.uint16],
+        *,
+        gang: Gang | None = None,
     ) -> None:
         """Queue a work batch. InvalidInput for classes never defined and counts that do not add up."""
         if int(run_counts.sum()) != len(uids):
@@ -95,10 +99,12 @@ class Scheduler:
         unknown = [n for n in run_classes.tolist() if n not in self._classes]
         if unknown:
             raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
+        if gang is not None and gang.minimum > len(uids):
+            raise InvalidInput(f"{gang.minimum} of {len(uids)} pods", where=f"work batch {batch_id}, gang {gang.name}")
         classes = [self._classes[n] for n in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
-        work = Work(batch_id, uids)
-        if self._profile.mixes:
+        work = Work(batch_id, uids, gang)
+        if self._profile.mixes and gang is None:
             self._runs.extend(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
         else:
             self._runs.extend(runs_of(work, classes, run_counts, run_attempts))
@@ -106,7 +112,7 @@ class Scheduler:
     @property
     def backlog(self) -> int:
         """Pods not yet placed."""
-        return sum(len(run.rows) for run in (*self._runs, *(run for _, _, run in self._held)))
+        return sum(len(run.rows) for run in (*self._runs, *(run for _, run in self._held)))
 
     @property
     def idle(self) -> bool:
@@ -121,45 +127,31 @@ class Scheduler:
         room = self.limits.proposal_pods - self._draft.pods
         if not self._runs or room <= 0 or self._draft.work not in (None, self._runs[0].work):
             return 0
-        if self._proposals and any(constraint.required for constraint in self._runs[0].pod_class.spec.spread):
+        work = self._runs[0].work
+        together = takewhile(lambda run: run.work is work, self._runs) if work.missing else (self._runs[0],)
+        if self._proposals and any(_counts_on_others(run) for run in together):
             return 0  # spreading counts on pods placed before, and some of them may be refused
+        if work.missing:
+            return 0 if self._draft.pods else self._step_gang()
         run = self._current(self._runs.popleft())
         if len(run.rows) > room:
             self._runs.appendleft(replace(run, rows=run.rows[room:]))
             run = replace(run, rows=run.rows[:room])
-        count = 0
-        try:
-            ranking = self._ranking(run.pod_class.demand)
-            placed = self._placer.place(ranking, len(run.rows), self._group(run.pod_class))
-            count = len(placed.nodes)
-            if count:
-                self._draft.add(run, placed)
-            if count == len(run.rows):
-                return count
-            ranking.refresh()
-            reason = ranking.fit_error(lambda: fit_error(ranking, self._profile, self.cache))
-        except PluginFailed as failure:
-            self._failures.setdefault(str(failure), failure)
-            reason = str(failure)
-        self._answer(run.work, run.rows[count:], Outcome.UNSCHEDULABLE, reason=reason)
+        count, why_not = self._place(run)
+        if why_not is not None:
+            run.work.refuse(run.rows[count:], why_not, self.cache.seqs)
+            self._answered[run.work] = None
         return len(run.rows)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
         """What was placed since the last time, to be sent to the ledger."""
-        cache = self.cache
-        proposals = self._draft.close(
-            self._next_id,
-            cache.seqs,
-            max(cache.shards, 1),
-            len(cache.schema),
-            now + self.limits.assumption_seconds,
-            counted=cache.counts_pods,
-        )
-        self._next_id += len(proposals)
+        proposals = self._close_draft(now + self.limits.assumption_seconds)
         for proposal in proposals:
             self._proposals[proposal.columns.batch_id] = proposal
-            cache.track(proposal.assumption)
-        return [proposal.columns for proposal in proposals]
+        columns = [proposal.columns for proposal in proposals]
+        if proposals and proposals[0].work.missing:
+            return [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
+        return columns
 
     def take_outcomes(self) -> list[OutcomeColumns]:
         """Answers since the last time, one message a work batch."""
@@ -178,7 +170,10 @@ class Scheduler:
     # Verdicts
 
     def settle(self, batch_id: int, answer: Verdicts) -> bool:
-        """Take in a verdict: bound pods are answered for, refused ones placed again. False: this epoch is fenced."""
+        """Take in a verdict: bound pods are answered for, refused ones placed again. False: this epoch is fenced.
+
+        The verdicts on all parts of a gang are to be taken in before the next step.
+        """
         proposal = self._proposals.pop(batch_id, None)
         if proposal is None:
             return True  # of a former epoch, or answered twice
@@ -207,9 +202,12 @@ class Scheduler:
         A snapshot ends every wait: the shard's history may have begun anew.
         """
         seq = self.cache.seqs.get(shard, 0)
-        due = [run for on, until, run in self._held if on == shard and (snapshot or until <= seq)]
+        for awaited, _ in self._held:
+            if shard in awaited and (snapshot or awaited[shard] <= seq):
+                del awaited[shard]
+        due = [run for awaited, run in self._held if not awaited]
         if due:
-            self._held = [held for held in self._held if held[0] != shard or not (snapshot or held[1] <= seq)]
+            self._held = [held for held in self._held if held[0]]
             self._runs.extendleft(reversed(due))
         return bool(due)
 
@@ -218,13 +216,14 @@ class Scheduler:
         proposal = self._proposals.pop(batch_id, None)
         if proposal is not None:
             self.cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
-            self._answer(proposal.work, proposal.rows, Outcome.INVALID, reason=reason)
+            left = [run.rows for run in proposal.work.take_left()]
+            self._answer(proposal.work, np.concatenate([proposal.rows, *left]), Outcome.INVALID, reason=reason)
 
     # Endings
 
     def drain(self) -> None:
         """Give back what was not started."""
-        for run in (*self._runs, *(run for _, _, run in self._held)):
+        for run in (*self._runs, *(run for _, run in self._held)):
             self._answer(run.work, run.rows, Outcome.RETURNED)
         self._runs.clear()
         self._held.clear()
@@ -261,6 +260,70 @@ class Scheduler:
             work.answer(rows, code, nodes=nodes, reason=reason)
             self._answered[work] = None
 
+    def _step_gang(self) -> int:
+        """Place what fits of the next gang if that makes its minimum, else nothing of it."""
+        work = self._runs[0].work
+        runs: list[Run] = []
+        while self._runs and self._runs[0].work is work:
+            runs.append(self._current(self._runs.popleft()))
+        # Large pods first: small ones spread, and would leave none of the nodes to them.
+        runs.sort(key=lambda run: self.cache.share(run.pod_class.demand), reverse=True)
+        if any(
+            _counts_on_others(run) for run in runs
+        ):  # in the ledger's order, so that it judges what was counted on first
+            runs.sort(key=lambda run: -run.pod_class.priority)
+        reason: Diagnosis | None = None
+        for run in runs:
+            count, why_not = self._place(run)
+            if why_not is not None:
+                work.left.append(replace(run, rows=run.rows[count:]))
+                reason = reason or why_not
+        fitting, needed = self._draft.pods, work.missing
+        if fitting < needed and work.gang is not None and reason is not None:
+            self._forget_draft()
+            work.take_left()
+            why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
+            work.refuse(np.concatenate([run.rows for run in runs]), why, self.cache.seqs)
+            self._answered[work] = None
+        return sum(len(run.rows) for run in runs)
+
+    def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
+        """Put into the draft what fits of a run: how many pods, and why not the others."""
+        count = 0
+        try:
+            ranking = self._ranking(run.pod_class.demand)
+            placed = self._placer.place(ranking, len(run.rows), self._group(run.pod_class))
+            count = len(placed.nodes)
+            if count:
+                self._draft.add(run, placed)
+            if count == len(run.rows):
+                return count, None
+            ranking.refresh()
+            return count, ranking.diagnosis(lambda: diagnose(ranking, self._profile, self.cache))
+        except PluginFailed as failure:
+            self._failures.setdefault(str(failure), failure)
+            return count, Diagnosis(str(failure), frozenset())
+
+    def _close_draft(self, expires_at: float) -> list[Proposal]:
+        cache = self.cache
+        proposals = self._draft.close(
+            self._next_id,
+            cache.seqs,
+            max(cache.shards, 1),
+            len(cache.schema),
+            expires_at,
+            counted=cache.counts_pods,
+        )
+        self._next_id += len(proposals)
+        for proposal in proposals:
+            cache.track(proposal.assumption)
+        return proposals
+
+    def _forget_draft(self) -> None:
+        """Placed, and not to be proposed after all."""
+        for proposal in self._close_draft(0.0):
+            self.cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
+
     def _current(self, run: Run) -> Run:
         pod_class = self._demands.current(run.pod_class)
         return run if pod_class is run.pod_class else replace(run, pod_class=pod_class)
@@ -277,8 +340,10 @@ class Scheduler:
         kind = PodRanking if demand.about_pods else Ranking
         ranking = kind(demand, self._statics.of(demand), self._profile, self.cache, self._ties)
         self._rankings[demand] = ranking
-        while len(self._rankings) * self.cache.size * 8 > self.limits.ranking_bytes and len(self._rankings) > 1:
-            self._rankings.popitem(last=False)
+        self._ranking_bytes_per_node += ranking.bytes_per_node
+        while self._ranking_bytes_per_node * self.cache.size > self.limits.ranking_bytes and len(self._rankings) > 1:
+            _, dropped = self._rankings.popitem(last=False)
+            self._ranking_bytes_per_node -= dropped.bytes_per_node
         return ranking
 
     def _move(
@@ -311,20 +376,39 @@ class Scheduler:
         # What other pods are in the way of only the feed tells; room came with the answer.
         unseen = np.isin(answer.verdicts, (Verdict.CONFLICT_PORT, Verdict.CONFLICT_TOPOLOGY))
         unseen &= self.cache.seqs.get(shard, 0) < answer.as_of
-        again = []
+        # What was left of a gang shares the fate of those refused: it is tried with them, and as often.
+        unbound = [(run, False) for run in proposal.work.take_left()]
         for slot in np.unique(slots).tolist():
-            run = proposal.runs[slot]
             of_slot = refused[slots == slot]
-            if run.tries + 1 >= self.limits.tries:
-                self._answer(run.work, proposal.rows[of_slot], Outcome.CONFLICT)
-                continue
             for waits in (False, True):
                 rows = proposal.rows[of_slot[unseen[of_slot] == waits]]
                 if len(rows):
-                    retried = replace(run, rows=rows, tries=run.tries + 1)
-                    if waits:
-                        self._held.append((shard, answer.as_of, retried))
-                    else:
-                        again.append(retried)
+                    unbound.append((replace(proposal.runs[slot], rows=rows), waits))
+        again: list[Run] = []
+        held: list[Run] = []
+        for run, waits in unbound:
+            if run.tries + 1 >= self.limits.tries:
+                self._answer(run.work, run.rows, Outcome.CONFLICT)
+            else:
+                (held if waits else again).append(replace(run, tries=run.tries + 1))
+        if proposal.work.gang is not None:
+            self._retry_gang(proposal.work, [*again, *held], {shard: answer.as_of} if held else {})
+            return
+        self._held.extend(({shard: answer.as_of}, run) for run in held)
         # They have waited longest, and the numbers that came with the refusal are fresh now.
         self._runs.extendleft(reversed(again))
+
+    def _retry_gang(self, work: Work, runs: list[Run], awaited: dict[int, int]) -> None:
+        """Try these pods of a gang again, with those that verdicts on other parts left: all once nothing is awaited."""
+        waiting = next((seqs for seqs, run in self._held if run.work is work), {})
+        waiting.update(awaited)
+        if waiting:
+            runs = [*(run for run in self._runs if run.work is work), *runs]
+            self._runs = deque(run for run in self._runs if run.work is not work)
+            self._held.extend((waiting, run) for run in runs)
+        else:
+            self._runs.extendleft(reversed(runs))
+
+
+def _counts_on_others(run: Run) -> bool:
+    return any(constraint.required for constraint in run.pod_class.spec.spread)

@@ -43,4 +43,6 @@ class PodStandings:
         for _, weight, standing in self.scores:
             scores = standing.scores(feasible)
             if scores is not None:
-                total += weight * scores
+                if weight != 1:
+                    scores *= weight
+                total += scores

@@ -83,9 +83,13 @@ class StaticFit:
                 stored.raw[at] = raw
 
     def _admitted(self, at: NodeIndexes) -> Mask:
-        mask = self._cache.present[at] if self.rejection is None else np.zeros(len(at), np.bool_)
-        for _, refused in self.first_refusals(at):
-            mask &= ~refused
+        mask = self._cache.present.take(at) if self.rejection is None else np.zeros(len(at), np.bool_)
+        if self.only_named is not None:
+            mask &= self._cache.catalogue.named(self.only_named, at)
+        for plugin in self._profile.static_filters:
+            admitted = plugin.admits(self._spec, self._cache.catalogue, at)
+            if admitted is not None:
+                mask &= admitted
         return mask
 
     def _raw_scores(self, at: NodeIndexes) -> list[tuple[StaticScore, int, NDArray[np.int64]]]:

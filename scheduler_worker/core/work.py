@@ -1,5 +1,6 @@
 """Work in hand: batches from the dispatcher, and what is answered of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from hoss.wire.columns import NONE_U16, NONE_U32, Uids
 from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.codes import Outcome
+from scheduler_worker.core.diagnosis import Diagnosis
 
 Positions = NDArray[np.intp]  # (m,): rows of a work batch
 
@@ -22,7 +24,17 @@ class OutcomeColumns:
     nodes: NDArray[np.uint32]  # (n,)
     reasons: NDArray[np.uint16] | None  # (n,): index into reason_texts; None: no reasons
     reason_texts: tuple[str, ...]
+    refused_by: tuple[frozenset[str], ...]  # beside reason_texts
     commits: tuple[tuple[int, int], ...]  # (shard, seq)
+    seen: tuple[tuple[int, int], ...]  # (shard, seq) of the view that had no node for the unschedulable ones
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What makes a work batch a gang: at least `minimum` of its pods are bound, or none."""
+
+    name: str
+    minimum: int
 
 
 @dataclass(slots=True, eq=False)
@@ -31,15 +43,36 @@ class Work:
 
     batch_id: int
     uids: Uids  # (n, 16)
-    _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, str]] = field(default_factory=list)
+    gang: Gang | None = None
+    left: "list[Run]" = field(default_factory=list)  # of a gang under way: what fits nowhere, until the gang is decided
+    _bound: int = 0
+    _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, Diagnosis]] = field(default_factory=list)
     _commits: dict[tuple[int, int], None] = field(default_factory=dict)
+    _seen: dict[int, int] | None = None
 
     def answer(
         self, rows: Positions, code: Outcome, *, nodes: NDArray[np.uint32] | None = None, reason: str = ""
     ) -> None:
         """These pods are done with; `nodes` where they are bound."""
         if len(rows):
-            self._answers.append((rows, code, nodes, reason))
+            self._answers.append((rows, code, nodes, Diagnosis(reason, frozenset())))
+            self._bound += len(rows) if code is Outcome.BOUND else 0
+
+    @property
+    def missing(self) -> int:
+        """How many pods must be bound at once; 0 where it is no gang, or one that has its minimum already."""
+        return 0 if self.gang is None else max(0, self.gang.minimum - self._bound)
+
+    def take_left(self) -> "list[Run]":
+        """What was left of a gang, once."""
+        left, self.left = self.left, []
+        return left
+
+    def refuse(self, rows: Positions, why: Diagnosis, seqs: Mapping[int, int]) -> None:
+        """No node fits these pods in a view that stands at `seqs`, by shard."""
+        self._answers.append((rows, Outcome.UNSCHEDULABLE, None, why))
+        if self._seen is None:  # the view only goes on: the first refusal since the last message knew least
+            self._seen = dict(seqs)
 
     def committed_in(self, shard: int, seq: int) -> None:
         """Bound pods lie in this entry of the shard's history, which the dispatcher is to confirm."""
@@ -49,10 +82,11 @@ class Work:
         """The answers since the last time, None if there are none."""
         answers, self._answers = self._answers, []
         commits, self._commits = tuple(self._commits), {}
+        seen, self._seen = tuple((self._seen or {}).items()), None
         if not answers:
             return None
-        texts = tuple(dict.fromkeys(reason for _, _, _, reason in answers if reason))
-        numbers = {text: number for number, text in enumerate(texts)}
+        reasons_given = tuple(dict.fromkeys(reason for _, _, _, reason in answers if reason.text))
+        numbers = {reason: number for number, reason in enumerate(reasons_given)}
         sizes = [len(rows) for rows, _, _, _ in answers]
         nodes = [np.full(n, NONE_U32, np.uint32) if a[2] is None else a[2] for a, n in zip(answers, sizes, strict=True)]
         reasons = np.repeat([numbers.get(reason, NONE_U16) for _, _, _, reason in answers], sizes)
@@ -61,9 +95,11 @@ class Work:
             positions=np.concatenate([rows for rows, _, _, _ in answers]).astype(np.uint32),
             codes=np.repeat(np.array([code for _, code, _, _ in answers], np.uint8), sizes),
             nodes=np.concatenate(nodes),
-            reasons=reasons.astype(np.uint16) if texts else None,
-            reason_texts=texts,
+            reasons=reasons.astype(np.uint16) if reasons_given else None,
+            reason_texts=tuple(reason.text for reason in reasons_given),
+            refused_by=tuple(reason.refused_by for reason in reasons_given),
             commits=commits,
+            seen=seen,
         )
 
 

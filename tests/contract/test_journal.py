@@ -123,3 +123,16 @@ async def test_concurrent_records_share_writes(redis_server):
     await asyncio.gather(*(journal.record(record(n)) for n in range(100)))
     assert writes <= 2
     await journal.close()
+
+
+async def test_what_was_removed_of_gates_comes_back_until_the_submission_is_dropped(journal):
+    prefix = b"p" * 12
+    await journal.ungate({prefix: {"a.io/first": np.array([True, False, False])}})
+    removed = {"a.io/first": np.array([True, True, False]), "z" * 300: np.arange(70_000) % 3 == 0}
+    await journal.ungate({prefix: removed, b"q" * 12: {"b": np.ones(1, np.bool_)}})
+    ungated = (await journal.recover()).ungated
+    assert {gate: bits.tolist() for gate, bits in ungated[prefix].items()} == {
+        g: b.tolist() for g, b in removed.items()
+    }
+    await journal.drop(b"k" * 12, [prefix])
+    assert (await journal.recover()).ungated.keys() == {b"q" * 12}

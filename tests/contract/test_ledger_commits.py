@@ -1,6 +1,7 @@
 """What any ledger decides about proposals. Shard 0 of two, so node indexes are even."""
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from hoss.model.pod import HostPort
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.account import CARDS, FLAG_SHRUNK, account_dtype
-from resolver.core.ports import port_text
+from resolver.core.ports import claim_of, port_text
 from resolver.core.rules import Rule
 from resolver.core.values import Group, Verdict
 
@@ -352,3 +353,16 @@ async def test_a_pod_that_rules_look_at_is_placed_where_its_worker_reckons_with_
     proposal = make_proposal([1, 2], [[0, 4], [4]], groups=[group, group], cpu=[20_000, 100], snapshot_seq=seen)
     [decision] = await racks.commit(0, [proposal])
     assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE, T]
+
+
+async def test_an_aborted_gang_leaves_no_stamps_groups_or_ports(racks, by, make_proposal):
+    await by(1, [9], [0], web(apart="web"), as_of=0)
+    seen = await racks.seq(0)
+    groups = [web(apart="web"), Group(7, b"port 80", (claim_of(HostPort(80)),))]
+    gang = make_proposal([1, 2, 3], [[0], [2], [2]], slots=[0, 1, 1], groups=groups, snapshot_seq=seen)
+    [decision] = await racks.commit(0, [replace(gang, gang_minimum=3)])
+    assert decision.verdicts.tolist() == [Verdict.GANG_ABORTED, Verdict.GANG_ABORTED, Verdict.CONFLICT_PORT]
+    assert (decision.seq, decision.as_of) == (0, seen)
+    state = await racks.state(0)
+    assert (state.ports, state.groups) == ({}, {})
+    assert await by(2, [4], [2], web(apart="web"), as_of=seen) == [C]

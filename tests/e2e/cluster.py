@@ -16,8 +16,9 @@ READY_SECONDS = 30.0
 class Cluster:
     """Redis with an append-only file, one resolver, one dispatcher, and workers; every service its own process."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, shards: int = 1) -> None:
         self._directory = directory
+        self._shards = shards
         self._services: dict[str, Service] = {}
         self._ports = {name: _free_port() for name in ("redis", "resolver", "dispatcher")}
         self.redis = self.start_redis()
@@ -33,7 +34,8 @@ class Cluster:
         return self.redis
 
     def start_resolver(self) -> None:
-        self._start("resolver", "resolver", "--listen", self._address("resolver"), "--redis-url", self._redis_url)
+        arguments = ["--listen", self._address("resolver"), "--redis-url", self._redis_url]
+        self._start("resolver", "resolver", *arguments, "--shards", str(self._shards))
 
     def start_dispatcher(self) -> None:
         arguments = ["--listen", self._address("dispatcher"), "--redis-url", self._redis_url]

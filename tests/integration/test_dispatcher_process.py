@@ -495,3 +495,32 @@ async def test_an_audit_gathers_the_views_of_workers_that_answer(platform):
 
     reply, _ = await asyncio.gather(client.audit(timeout_ms=500), answer_view())
     assert [(v.worker, v.seq, v.digest, v.idle) for v in reply.views] == [("w1", 9, 2**63 + 1, True)]
+
+
+async def test_gates_keep_pods_from_workers_and_their_removal_survives_kill_9(platform):
+    client = await platform.start()
+    await client.submit(job("gated", 4, scheduling_gates=("a.io/quota", "b.io/data")))
+    await client.submit(job("free", 1))
+    worker = await platform.worker("w1")
+    await worker.take(1)
+    pod = await client.get_pod("default", "gated-0")
+    assert (pod.phase, pod.reason) == (pb.UNSCHEDULABLE, "SchedulingGated: waits for gates a.io/quota, b.io/data")
+    half = await client.remove_gates("default", jobs=["gated"], gates=["a.io/quota"])
+    assert (half.changed_pods, half.queued_pods) == (4, 0)
+    both = await client.remove_gates("default", pods=["gated-2", "nobody"])
+    assert (both.changed_pods, both.queued_pods, list(both.not_found)) == (1, 1, ["pod nobody"])
+    (batch,) = await worker.take(1)
+    assert not batch.classes, "it is of the free pod's class, which the worker knows"
+
+    platform.kill()
+    client = await platform.start()
+    pod = await client.get_pod("default", "gated-0")
+    assert pod.reason == "SchedulingGated: waits for gates b.io/data"
+    assert list(pod.template.spec.scheduling_gates) == ["b.io/data"]
+    again = await platform.worker("w1")
+    await again.take(2)
+    assert await phases(client) == {"UNSCHEDULABLE": 3, "SCHEDULING": 2}
+    nothing = await client.remove_gates("default", jobs=["gated"], gates=["a.io/quota"])
+    assert nothing.changed_pods == 0
+    await client.remove_gates("default", jobs=["gated"])
+    await again.take(3)

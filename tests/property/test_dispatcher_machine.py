@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.membership import Vitals
-from dispatcher.core.podsets import NewJob, NewPods, NewTemplate, Order
+from dispatcher.core.podsets import NewGang, NewJob, NewPods, NewTemplate, Order
 from dispatcher.core.podtable import Phase
 from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
 from dispatcher.core.templates import Kind
@@ -73,17 +73,26 @@ class DispatcherHistory(RuleBasedStateMachine):
         for event in released:
             self.tell(event)
 
-    @rule(replicas=st.integers(1, 700), priority=st.sampled_from([0, 0, 9]), listed=st.booleans())
-    def submit(self, replicas: int, priority: int, listed: bool) -> None:
+    @rule(
+        replicas=st.integers(1, 700),
+        priority=st.sampled_from([0, 0, 9]),
+        listed=st.booleans(),
+        needed=st.none() | st.floats(0, 1),
+    )
+    def submit(self, replicas: int, priority: int, listed: bool, needed: float | None) -> None:
+        """Pods, in a gang if a share of them is `needed`."""
         self.requests += 1
+        gangs = () if needed is None else (NewGang("default", "g", max(1, int(needed * replicas))),)
         kind = Kind("default", "", "", QosClass.BURSTABLE, "")
         templates = (NewTemplate(b"0", kind, 0), NewTemplate(b"%d" % priority, kind, priority))
         if listed:
             names = tuple(f"p{self.requests}x{i}" for i in range(replicas))
             mixed = np.arange(replicas, dtype=np.uint32) % 2
-            order = Order(str(self.requests), templates, (), NewPods(names, mixed, None))
+            listed_gangs = np.ones(replicas, np.uint32) if gangs else None
+            order = Order(str(self.requests), templates, (), NewPods(names, mixed, None, listed_gangs), gangs)
         else:
-            order = Order(str(self.requests), templates, (NewJob(f"j{self.requests}", 1, replicas),), None)
+            job = NewJob(f"j{self.requests}", 1, replicas, 0 if gangs else None)
+            order = Order(str(self.requests), templates, (job,), None, gangs)
         submission = self.machine.registry.accept(order, 0)
         self.tell(m.Admitted(submission))
         for pod_set in submission.sets:
@@ -124,7 +133,8 @@ class DispatcherHistory(RuleBasedStateMachine):
         # In two messages; the second repeats the first one's pods with other codes, and names pods that are not there.
         # Only the first word about a pod counts.
         everyone = np.arange(len(work.uids) + 2, dtype=np.uint32)
-        early = everyone[: len(work.uids) // 2]
+        # What is bound of a gang is told at once.
+        early = everyone[: len(work.uids) if work.gang_minimum else len(work.uids) // 2]
         self.tell(self.outcome_message(link, work.batch, early, codes[: len(early)]))
         late = np.append(codes, [1, 1]).astype(np.uint8)
         late[: len(early)] = m.OutcomeCode.CONFLICT

@@ -19,7 +19,7 @@ from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
 from resolver.core.ports import claim_of
 from resolver.core.rules import Rule
-from resolver.core.values import Group, Proposal
+from resolver.core.values import Group, Leases, Proposal, Verdict
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
@@ -89,6 +89,7 @@ def commits(draw, unchecked):
             "unchecked": unchecked and draw(st.booleans()),
             "groups": draw(st.just([]) | st.lists(group, min_size=slots, max_size=slots)),
             "lease_over": draw(st.booleans()),
+            "gang_minimum": draw(st.just(0) | st.integers(1, len(pods))),
         },
     )
 
@@ -155,7 +156,7 @@ class History:
         requests = np.zeros((len(what["cpu"]), 7 if what["extra"] else 6), np.int64)
         requests[:, 0] = what["cpu"]
         requests[:, 3] = 1
-        self.ledger._lease_ms = 0 if what["lease_over"] else 3_600_000
+        self.ledger._leases = Leases(commit_ms=0 if what["lease_over"] else 3_600_000)
         proposal = Proposal(
             worker=what["worker"],
             epoch=self.epochs[what["worker"]] - what["fenced"],
@@ -169,8 +170,12 @@ class History:
             devices=None if what["devices"] is None else np.array(what["devices"], np.uint16),
             unchecked=what["unchecked"],
             groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
+            gang_minimum=what["gang_minimum"],
         )
-        return [shown(decision) for decision in await self.ledger.commit(0, [proposal])]
+        decisions = await self.ledger.commit(0, [proposal])
+        fitting = np.isin(decisions[0].verdicts, (Verdict.COMMITTED, Verdict.DUPLICATE)).sum()
+        assert decisions[0].seq == 0 or fitting >= what["gang_minimum"]
+        return [shown(decision) for decision in decisions]
 
 
 def group_with(name, ports, borne):

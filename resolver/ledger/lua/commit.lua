@@ -10,6 +10,7 @@
 --      17 the version of the rules by which 18 was found, or '' where no pod is of any group
 --      18 by slot, from 1: of each rule that its pods bear or match its key (8 bytes), the seq of its registration, topology
 --         key, roles under which a placement is noted, roles it relies on, 1 where it is a spread of theirs  (MessagePack)
+--      19 the least number of pods of the gang that this batch is, 0 where it is none
 -- Pods stand in the order in which they are to be served.
 --
 -- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
@@ -18,7 +19,7 @@
 -- seq as of now.
 
 local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
-local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH = 7, 8, 9
+local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED = 7, 8, 9, 10
 local NO_NODE, NO_GROUP = '\255\255\255\255', rep('\0', 8)
 
 local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
@@ -289,6 +290,17 @@ for position = 1, count do
       end
     end
   end
+end
+
+-- A gang that falls short leaves no trace: nothing is written, and what is told of the nodes is read anew.
+if #reserved_uids + #duplicates < tonumber(ARGV[19]) then
+  for position = 1, count do
+    if verdicts[position] == COMMITTED then
+      verdicts[position], chosen[position] = GANG_ABORTED, first[position]
+    end
+  end
+  reserved_uids, accounts, cards = {}, {}, {}
+  read_accounts(refusing_nodes)
 end
 
 if #reserved_uids > 0 then

@@ -1,4 +1,4 @@
--- Rules about other pods, as commit.lua asks about them (docs/adr/0006-groups-and-guards.md).
+-- Rules about other pods, as commit.lua asks about them (docs/adr/0010-groups-and-guards.md).
 --
 -- Stamps: when the last pod came that is something to a rule (its role) in a domain, of which worker epoch, and when the
 -- last one of any other epoch.

@@ -6,7 +6,7 @@
 local now = call('TIME')
 local now_ms = now[1] * 1000 + floor(now[2] / 1000)
 
--- Commits are numbered as time passes and leases are alike, so what ends first is among the oldest.
+-- Commits are numbered as time passes and leases are nearly alike, so what ends first is among the oldest.
 local seqs = call('HKEYS', PENDING)
 table.sort(seqs, function(a, b)
   return tonumber(a) < tonumber(b)

@@ -1,36 +1,63 @@
 """NodeResourcesBalancedAllocation: prefers nodes on which the pod brings cpu and memory use closer together."""
 
+from math import floor
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.view import NodeView
+from scheduler_worker.core.view import NodeView, OneNode
 
 
 class BalancedAllocation:
     """Balance is 100 less the spread of the used fractions; the score is 50 + (50 + balance gained) / 2."""
 
     name = "NodeResourcesBalancedAllocation"
+    one_at_a_time = True
 
     def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
         """See DynamicScore. Of plain requests; nothing to say on pods that request neither."""
         request = demand.request[:2]
         if not (request[CPU] or request[MEMORY]):
             return None
-        used = view.requested[:2]
-        gain = _balance(used + request[:, None], view)
-        gain -= _balance(used, view)
+        used = view.requested[:2].astype(np.float64)  # exact: amounts stop at 2^53
+        # Where both are asked for, a node with room uses no more of them than it has, and the others do not count.
+        overfull = not (request[CPU] and request[MEMORY])
+        # Where the node offers only one of the two there is nothing to balance, else half of their difference counts.
+        halves = 1.0 - view.mean_factors
+        before = _balance(used / view.divisors, halves, clip=overfull)
+        used += request.astype(np.float64)[:, None]
+        used /= view.divisors
+        gain = _balance(used, halves, clip=overfull)
+        gain -= before
         gain *= 0.5
         gain += 75.0
         return np.floor(gain, out=gain)
 
+    def score_one(self, demand: Demand, node: OneNode) -> int:
+        """See OneNodeScore. The same operations on the same doubles."""
+        cpu, memory = demand.cpu_and_memory
+        if not (cpu or memory) or not (node.allocatable[CPU] and node.allocatable[MEMORY]):
+            return 75 if cpu or memory else 0  # with one of the two there is nothing to balance
+        used_cpu, used_memory = node.requested[CPU], node.requested[MEMORY]
+        before = _balance_of_one(used_cpu, used_memory, node)
+        return floor((_balance_of_one(used_cpu + cpu, used_memory + memory, node) - before) * 0.5 + 75.0)
 
-def _balance(used: NDArray[np.int64], view: NodeView) -> NDArray[np.float64]:
-    fractions = used / view.divisors
-    np.minimum(fractions, 1.0, out=fractions)
-    spread: NDArray[np.float64] = np.abs(fractions[CPU] - fractions[MEMORY])
-    spread *= 1.0 - view.mean_factors  # half of it, or nothing where the node offers only one of the two
+
+def _balance_of_one(cpu: int, memory: int, node: OneNode) -> int:
+    spread = abs(min(cpu / node.allocatable[CPU], 1.0) - min(memory / node.allocatable[MEMORY], 1.0))
+    return floor((1.0 - spread * 0.5) * 100.0)
+
+
+def _balance(fractions: NDArray[np.float64], halves: NDArray[np.float64], *, clip: bool) -> NDArray[np.float64]:
+    """Of the used fractions (2, n), which are overwritten."""
+    if clip:
+        np.minimum(fractions, 1.0, out=fractions)
+    spread: NDArray[np.float64] = fractions[CPU]
+    spread -= fractions[MEMORY]
+    np.abs(spread, out=spread)
+    spread *= halves
     np.subtract(1.0, spread, out=spread)
     spread *= 100.0
     np.floor(spread, out=spread)

@@ -7,13 +7,14 @@ from scheduler_worker.core.cards import pods_that_fit
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Refusals
-from scheduler_worker.core.view import NodeView
+from scheduler_worker.core.view import NodeView, OneNode
 
 
 class DeviceCards:
     """The ledger's rule for cards (hoss.model.fit.cards_fit)."""
 
     name = "DeviceCards"
+    one_at_a_time = True
 
     def passes(self, demand: Demand, view: NodeView) -> Mask | None:
         """See DynamicFilter. Cards of a view with pods ahead are as they were before those."""
@@ -22,6 +23,14 @@ class DeviceCards:
         if view.ahead is not None:
             return pods_that_fit(view.cards_used, demand.devices) > view.ahead
         return cards_fit(view.cards_used, demand.devices.count, demand.devices.milli)
+
+    def passes_one(self, demand: Demand, node: OneNode) -> bool:
+        """See OneNodeFilter."""
+        devices = demand.devices
+        if devices is None or node.cards_used is None:
+            return True
+        most = WHOLE_CARD_MILLI - devices.milli
+        return sum([used <= most for used in node.cards_used]) >= devices.count
 
     def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
         """See DynamicFilter."""

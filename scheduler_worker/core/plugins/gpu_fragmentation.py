@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import ConfigError
 from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import MAX_SCORE
@@ -28,7 +29,9 @@ class GpuFragmentation:
     name = "GpuFragmentation"
     reads_cards = True
 
-    def __init__(self, steepness: float = 500.0) -> None:
+    def __init__(self, steepness: float = 2500.0) -> None:
+        if not isinstance(steepness, (int, float)) or isinstance(steepness, bool) or not 1 <= steepness <= 1e6:
+            raise ConfigError(f"is {steepness!r}; it must be a number from 1 to 1,000,000", where="steepness")
         self.version = 0
         self._steepness = steepness
         self._counts: Counter[TaskClass] = Counter()

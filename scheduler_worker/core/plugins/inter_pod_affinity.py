@@ -92,7 +92,7 @@ class _Company:
             return False
         passed = self._is_near(size)
         for sums in (*self._shunned, *self._shunning):
-            passed &= sums.sums[sums.column.codes[:size]] == 0
+            passed &= (sums.sums == 0).take(sums.column.codes[:size])
         self.passed = passed
         return True
 
@@ -121,7 +121,7 @@ class _Company:
         first = self._may_be_first and not any(sums.sums.any() for sums in self._near)
         for sums in self._near:
             codes = sums.column.codes[:size]
-            near &= codes >= 0 if first else sums.sums[codes] > 0
+            near &= codes >= 0 if first else (sums.sums > 0).take(codes)
         return near
 
 
@@ -134,7 +134,9 @@ class _Attraction:
         self._others = _OthersRules(spec, cache)
         self._domains = _Domains(cache)
         self._weighted: list[tuple[DomainSums, int]] = []
-        self._raw: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._raw: NDArray[np.float64] = np.zeros(0)  # (size,), whole numbers
+        self._feasible = b""  # which nodes were feasible at the last `scores`, to be compared with
+        self._at: NDArray[np.intp] = np.zeros(0, np.intp)  # these nodes
         self._connect()
 
     def refresh(self) -> bool:
@@ -144,22 +146,31 @@ class _Attraction:
         size = self._cache.size
         if not self._domains.refresh() and not reconnected and len(self._raw) == size:
             return False
-        raw = np.zeros(size, np.int64)
-        for sums, weight in self._weighted:
-            if sums.sums.any():
-                raw += (sums.sums.astype(np.int64) * weight)[sums.column.codes[:size]]
+        points: list[NDArray[np.float64]] = [
+            np.multiply(sums.sums, weight, dtype=np.float64).take(sums.column.codes[:size])
+            for sums, weight in self._weighted
+            if sums.sums.any()
+        ]
+        raw: NDArray[np.float64] = points[0] if points else np.zeros(size)
+        for more in points[1:]:
+            raw += more
         self._raw = raw
         return True
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
-        raw = self._raw[feasible]
-        if not len(raw):
+        packed = feasible.tobytes()
+        if packed != self._feasible:
+            self._feasible, self._at = packed, feasible.nonzero()[0]
+        if not len(self._at):
             return None
-        lowest, highest = int(raw.min()), int(raw.max())
+        raw = self._raw.take(self._at)
+        lowest, highest = float(raw.min()), float(raw.max())
         if lowest == highest:
             return None
-        normalized: NDArray[np.int64] = (MAX_SCORE * ((self._raw - lowest) / (highest - lowest))).astype(np.int64)
-        return normalized
+        normalized = self._raw - lowest
+        normalized /= highest - lowest
+        normalized *= MAX_SCORE
+        return normalized.astype(np.int64)
 
     def _connect(self) -> None:
         self._domains = _Domains(self._cache)
@@ -174,5 +185,5 @@ class _Attraction:
 def _any_pod(domains: list[DomainSums], size: int) -> Mask:
     found = np.zeros(size, np.bool_)
     for sums in domains:
-        found |= sums.sums[sums.column.codes[:size]] > 0
+        found |= (sums.sums > 0).take(sums.column.codes[:size])
     return found

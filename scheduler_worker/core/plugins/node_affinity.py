@@ -39,9 +39,8 @@ class NodeAffinity:
             wanted = tuple(Requirement(key, "In", (value,)) for key, value in spec.node_selector)
             mask = catalogue.matches(NodeSelectorTerm(wanted), at)
         if spec.required_node_affinity is not None:
-            matched = np.zeros(len(at), np.bool_)
-            for term in spec.required_node_affinity.terms:
-                matched |= catalogue.matches(term, at)
+            terms = [catalogue.matches(term, at) for term in spec.required_node_affinity.terms]
+            matched = terms[0] if len(terms) == 1 else np.logical_or.reduce(terms or [np.zeros(len(at), np.bool_)])
             mask = matched if mask is None else mask & matched
         return mask
 
@@ -49,9 +48,8 @@ class NodeAffinity:
         """Weights of the preferred terms that match. See StaticScore."""
         if not spec.preferred_node_affinity:
             return None
-        weights = np.zeros(len(at), np.int64)
-        for preferred in spec.preferred_node_affinity:
-            weights[catalogue.matches(preferred.term, at)] += preferred.weight
+        points = [catalogue.matches(p.term, at) * np.int64(p.weight) for p in spec.preferred_node_affinity]
+        weights: NDArray[np.int64] = points[0] if len(points) == 1 else np.add.reduce(points)
         return weights
 
     def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from scheduler_worker.core.plugins.scoring_strategies import (
     read_shape,
     weighted_score,
 )
-from scheduler_worker.core.view import NodeView
+from scheduler_worker.core.view import NodeView, OneNode
 
 _COLUMN_OF_ALL = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": EPHEMERAL_STORAGE}
 _REPORTED_FIRST = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
@@ -53,12 +53,19 @@ class ResourcesFit:
         self._shape = None if shape is None else read_shape(shape)
         # Which nearly everyone has, and which therefore has a way of its own.
         self._plain = self._shape is None and dict(self._resources) == dict(DEFAULT_RESOURCES)
+        self.one_at_a_time = self._plain
 
     def passes(self, demand: Demand, view: NodeView) -> Mask | None:
         """See DynamicFilter."""
         if demand.unknown:
             return np.zeros(view.requested.shape[1], np.bool_)
         return fits(view.allocatable, view.requested, demand.request)
+
+    def passes_one(self, demand: Demand, node: OneNode) -> bool:
+        """See OneNodeFilter."""
+        if demand.unknown:
+            return False
+        return all(node.allocatable[row] - node.requested[row] >= amount for row, amount in demand.amounts)
 
     def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
         """See DynamicFilter. Resources no node ever offered count as allocatable 0."""
@@ -85,6 +92,17 @@ class ResourcesFit:
         scored = [self._amounts(name, weight, demand, view) for name, weight in self._resources]
         amounts = [a for a in scored if a is not None]
         return weighted_score(self._strategy, amounts, view.requested.shape[1], self._shape)
+
+    def score_one(self, demand: Demand, node: OneNode) -> int:
+        """See OneNodeScore. Of the mean of cpu and memory."""
+        total = offered = 0
+        for row, asked in enumerate(demand.nonzero_amounts):
+            allocatable, used = node.allocatable[row], node.nonzero_requested[row] + asked
+            if allocatable:
+                part = min(used, allocatable) if self._strategy == MOST_ALLOCATED else max(allocatable - used, 0)
+                total += part * 100 // allocatable
+                offered += 1
+        return total // max(offered, 1)
 
     def _amounts(self, name: str, weight: int, demand: Demand, view: NodeView) -> Amounts | None:
         """The resource's columns; None for one the pod does not ask for, unless every node has it."""

@@ -27,21 +27,25 @@ class SpreadDomains:
         self._columns: list[LabelColumn] = [cache.catalogue.column(c.topology_key) for c in constraints]
         self._tallies: list[Tally] = [cache.census.tally(Peers(spec.namespace, c.selector)) for c in constraints]
         self._sums: list[DomainSums] = []
-        self._found: list[Mask] = []
+        self._found: list[NDArray[np.intp]] = []
+        self._keyless: list[bool] = []
         self._position = -1
         self._versions: list[int] = []
 
     def refresh(self) -> bool:
         """Take in what happened; whether anything changed."""
-        log, size = self._cache.spec_changes, self._cache.size
-        stale = self._position != log.position or len(self.has_all_keys) != size
+        stale = self.nodes_changed()
         if stale:
-            self._look_at_nodes(size)
-            self._position = log.position
+            self._look_at_nodes(self._cache.size)
+            self._position = self._cache.spec_changes.position
         versions = [sums.refresh() for sums in self._sums]
         changed = stale or versions != self._versions
         self._versions = versions
         return changed
+
+    def nodes_changed(self) -> bool:
+        """Whether `refresh` will look at all nodes again."""
+        return self._position != self._cache.spec_changes.position or len(self.has_all_keys) != self._cache.size
 
     def codes(self, index: int) -> NDArray[np.int32]:
         """Per node the number of its domain, -1 without one: (size,)."""
@@ -55,9 +59,13 @@ class SpreadDomains:
         """Pods on each node, whether it takes part or not: (size,)."""
         return self._tallies[index].counts[: self._cache.size]
 
-    def found(self, index: int) -> Mask:
-        """Which domains have a node that takes part, by number, and last False."""
+    def found(self, index: int) -> NDArray[np.intp]:
+        """Numbers of the domains that have a node which takes part."""
         return self._found[index]
+
+    def keyless(self, index: int) -> bool:
+        """Whether some node is in no domain of the constraint."""
+        return self._keyless[index]
 
     def distinct(self, index: int, at: Mask) -> int:
         """How many domains these nodes lie in. To be without the label is a domain too, the one of the empty value."""
@@ -77,6 +85,7 @@ class SpreadDomains:
         if any(c.honor_taints for c in self._constraints):
             tolerated = TaintToleration().admits(self._spec, cache.catalogue, at)
         self._sums, self._found = [], []
+        self._keyless = [bool((self.codes(i) < 0).any()) for i in range(len(self._columns))]
         for constraint, column, tally in zip(self._constraints, self._columns, self._tallies, strict=True):
             eligible = np.zeros(len(column.codes), np.bool_)
             eligible[:size] = taking_part
@@ -88,4 +97,4 @@ class SpreadDomains:
             found = np.zeros(len(column.numbers) + 1, np.bool_)
             found[column.codes[eligible]] = True
             found[-1] = False
-            self._found.append(found)
+            self._found.append(np.flatnonzero(found))

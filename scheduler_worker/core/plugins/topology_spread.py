@@ -55,7 +55,7 @@ class _Skew:
             return False
         passed = self._domains.has_all_keys.copy()
         for index in range(len(self._constraints)):
-            passed &= ~self._over(index)
+            passed &= self._within(index)
         self.passed = passed
         return True
 
@@ -66,21 +66,21 @@ class _Skew:
             missing = left & (self._domains.codes(index) < 0)
             without_key |= missing
             left &= ~missing
-            over = left & self._over(index)
+            over = left & ~self._within(index)
             skewed |= over
             left &= ~over
         return Refusals(((_NO_KEY, without_key), (_SKEWED, skewed)), unresolvable=without_key)
 
-    def _over(self, index: int) -> Mask:
-        """Which nodes lie in domains that one more pod would lift too far above the emptiest."""
+    def _within(self, index: int) -> Mask:
+        """Which nodes lie in domains that one more pod would not lift too far above the emptiest."""
         constraint = self._constraints[index]
         counts = self._domains.counts(index)
-        found = counts[self._domains.found(index)]
+        found = counts.take(self._domains.found(index))
         least = int(found.min()) if len(found) >= constraint.min_domains else 0
-        over = counts + self._self[index] - least > constraint.max_skew
-        over[-1] = False  # nodes without the key have a reason of their own
-        refused: Mask = over[self._domains.codes(index)]
-        return refused
+        within = counts <= constraint.max_skew + least - self._self[index]
+        within[-1] = True  # nodes without the key have a reason of their own
+        passed: Mask = within.take(self._domains.codes(index))
+        return passed
 
 
 class _Evenness:
@@ -92,27 +92,57 @@ class _Evenness:
         self._by_default = by_default
         # The defaults do not ask a node for all keys: clusters without zones are spread over hosts.
         self._domains = SpreadDomains(spec, constraints, cache, all_keys=not by_default)
+        self._considered = b""  # which nodes the last `scores` considered, to be compared with
+        self._at: NDArray[np.intp] = np.zeros(0, np.intp)  # these nodes
+        self._sizes: list[int] = []  # of each constraint, how many domains these nodes lie in
 
     def refresh(self) -> bool:
+        if self._domains.nodes_changed():
+            self._considered = b""  # the same nodes may lie in other domains
         return self._domains.refresh()
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
         considered = feasible if self._by_default else feasible & self._domains.has_all_keys
-        raw = np.zeros(len(feasible))
-        for index, constraint in enumerate(self._constraints):
-            codes = self._domains.codes(index)
-            if constraint.topology_key == HOSTNAME:
-                counts: NDArray[np.int32] = self._domains.counts_of_nodes(index)
-                domains = int(np.count_nonzero(considered))
-            else:
-                counts = self._domains.counts(index)[codes]
-                domains = self._domains.distinct(index, considered)
-            points = counts * np.log(domains + 2) + (constraint.max_skew - 1)
-            raw += np.where(codes >= 0, points, 0.0)
-        rounded = np.floor(raw + 0.5).astype(np.int64)
-        seen = rounded[considered]
-        if not len(seen):
+        packed = considered.tobytes()
+        if packed != self._considered:
+            self._considered, self._at = packed, considered.nonzero()[0]
+            self._sizes = [self._size(index, considered) for index in range(len(self._constraints))]
+        if not len(self._at):
             return None
+        raw = self._points(0, self._sizes[0])
+        for index, size in enumerate(self._sizes[1:], start=1):
+            raw += self._points(index, size)
+        raw += 0.5
+        scores = raw.astype(np.int64)  # rounded, for no points are below 0
+        seen = scores.take(self._at)
         lowest, highest = int(seen.min()), int(seen.max())
-        scores = MAX_SCORE * (highest + lowest - rounded) // highest if highest else np.full(len(raw), MAX_SCORE)
-        return np.where(considered, scores, 0)
+        if highest:
+            np.subtract(highest + lowest, scores, out=scores)
+            scores *= MAX_SCORE
+            scores //= highest
+        else:
+            scores[:] = MAX_SCORE
+        if len(self._at) < len(scores) and considered is not feasible:
+            scores *= considered
+        return scores
+
+    def _size(self, index: int, considered: Mask) -> int:
+        """How many domains the nodes lie in."""
+        if self._constraints[index].topology_key == HOSTNAME:
+            return int(np.count_nonzero(considered))
+        return self._domains.distinct(index, considered)
+
+    def _points(self, index: int, size: int) -> NDArray[np.float64]:
+        """What the constraint adds for each node, the fuller its domain the more; nothing without the key."""
+        constraint, codes = self._constraints[index], self._domains.codes(index)
+        weight, least = np.log(size + 2), constraint.max_skew - 1
+        if constraint.topology_key == HOSTNAME:
+            points: NDArray[np.float64] = self._domains.counts_of_nodes(index) * weight
+            points += least
+            if self._domains.keyless(index):
+                points[codes < 0] = 0.0
+            return points
+        of_domains: NDArray[np.float64] = self._domains.counts(index) * weight
+        of_domains += least
+        of_domains[-1] = 0.0
+        return of_domains.take(codes)

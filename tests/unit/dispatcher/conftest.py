@@ -79,14 +79,23 @@ class Bench:
     def accept(self, order: Order) -> Submission:
         return self.machine.registry.accept(order, 0)
 
-    def answer(self, worker: str, code: m.OutcomeCode, *, node: int = 0, reason: str = "") -> m.SendWork:
+    def answer(self, worker: str, code: m.OutcomeCode, *, node: int = 0, reason: str = "", **known) -> m.SendWork:
         """A worker answers its oldest batch, every pod alike."""
         work = self.sent[worker].pop(0)
-        self.outcomes(work, range(len(work.uids)), code, node=node, reason=reason)
+        self.outcomes(work, range(len(work.uids)), code, node=node, reason=reason, **known)
         return work
 
     def outcomes(
-        self, work: m.SendWork, positions, code: int, *, node: int = 0, reason: str = "", link: int | None = None
+        self,
+        work: m.SendWork,
+        positions,
+        code: int,
+        *,
+        node: int = 0,
+        reason: str = "",
+        link: int | None = None,
+        refused_by: tuple[str, ...] = (),
+        seen: int | None = None,
     ) -> None:
         n = len(positions)
         bound = code == m.OutcomeCode.BOUND
@@ -100,6 +109,8 @@ class Bench:
                 reasons=np.zeros(n, np.uint16) if reason else None,
                 texts=(reason,) if reason else (),
                 commits={0: np.array([work.batch], np.uint64)} if bound else {},
+                refused_by=(frozenset(refused_by),) if reason else (),
+                seen={} if seen is None else {0: seen},
             )
         )
 

@@ -18,6 +18,7 @@ class FakePlatform:
         self.held, self.held_nodes, self.assumed = UIDS, [1, 2, 3], [0, 0, 0]
         self.seq, self.view_seq, self.digest, self.view_digest, self.idle = 5, 5, 0xA, 0xA, True
         self.violations = []
+        self.broken_gangs = []
         self.looks = 0
         self.moves = lambda: None
 
@@ -29,7 +30,10 @@ class FakePlatform:
             return resolver_pb2.AuditReply(violations=self.violations, nodes=4, reservations=3, digests=digests)
         view = dispatcher_pb2.WorkerView(worker="w", seq=self.view_seq, digest=self.view_digest, idle=self.idle)
         return dispatcher_pb2.DispatcherAuditReply(
-            views=[view], bound_uids=self.bound.tobytes(), bound_nodes=encode(self.bound_nodes, U32)
+            views=[view],
+            bound_uids=self.bound.tobytes(),
+            bound_nodes=encode(self.bound_nodes, U32),
+            broken_gangs=self.broken_gangs,
         )
 
     async def list_workers(self):
@@ -126,3 +130,28 @@ async def test_pods_that_differ_at_every_look_are_no_violation_but_unchecked(pla
     result = await audit(platform)
     assert result.exit_code == 2
     assert result.unchecked == ["the bound pods: they and the reservations changed all the time"]
+
+
+async def test_invariant_5_a_gang_with_some_pods_bound_and_too_few_is_a_violation(platform):
+    platform.broken_gangs = [dispatcher_pb2.BrokenGang(namespace="ml", name="train", bound=3, needed=8)]
+    result = await audit(platform)
+    assert result.findings == [auditing.Finding(5, "gang ml/train has 3 pods bound and needs 8")]
+
+
+async def test_a_gang_that_lost_pods_after_it_was_complete_is_reported_and_no_violation(platform):
+    lost = dispatcher_pb2.BrokenGang(namespace="ml", name="train", bound=3, needed=8, complete_before=True)
+    platform.broken_gangs = [lost]
+    result = await audit(platform)
+    assert result.exit_code == 0
+    assert result.reports == ["gang ml/train has 3 pods bound and needs 8, after it was complete"]
+
+
+async def test_a_gang_seen_in_the_middle_of_a_change_is_no_violation(platform):
+    platform.broken_gangs = [dispatcher_pb2.BrokenGang(namespace="ml", name="train", bound=3, needed=8)]
+
+    def complete():
+        if platform.looks == 2:
+            platform.broken_gangs = []
+
+    platform.moves = complete
+    assert (await audit(platform)).verdict == "clean"

@@ -132,6 +132,15 @@ def test_describe_shows_a_nodes_pods(hoss, a_node, a_pod):
     assert document["utilisation"] == {"cpu": "25.0%"}
 
 
+def test_describe_says_in_full_why_a_gang_waits(hoss, a_pod):
+    reason = "gang g: 1 of the 3 pods it needs fit; for the others 0/2 nodes are available: 2 Insufficient cpu."
+    hoss.dispatcher.jobs = [pb.JobInfo(namespace="default", name="g", replicas=3, min_available=3, gang="g")]
+    hoss.dispatcher.pods = [a_pod(f"g-{i}", job="g", phase=pb.UNSCHEDULABLE, reason=reason) for i in range(3)]
+    assert json.loads(hoss("describe", "job", "g", "-o", "json").stdout)["reasons"] == {f"Unschedulable: {reason}": 3}
+    lines = hoss("get", "jobs", "-o", "wide").stdout.splitlines()
+    assert "MIN AVAILABLE" in lines[0]
+
+
 def test_submit_sends_a_file_and_says_what(hoss, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     result = hoss("submit", "-f", "job.yaml")

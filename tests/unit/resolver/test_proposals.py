@@ -5,7 +5,7 @@ import pytest
 
 from hoss.errors import InvalidInput
 from hoss.v1 import resolver_pb2 as pb
-from resolver.proposals import read_proposal
+from resolver.proposals import read_gang, read_proposal
 
 
 def batch(**fields):
@@ -68,4 +68,37 @@ def test_devices_that_nobody_wants_are_none():
 def test_a_malformed_batch_is_refused_with_its_field(fields, said):
     with pytest.raises(InvalidInput) as refused:
         read(batch(**fields))
+    assert str(refused.value).startswith(said)
+
+
+def part(shard, pod, **fields):
+    """A part of a gang: one pod on a node of that shard."""
+    node = np.array([shard], "<u4").tobytes()
+    return batch(shard=shard, uids=bytes([pod]) + bytes(15), nodes=node, **fields)
+
+
+def check(whole):
+    parts = [whole, *whole.parts]
+    read_gang(parts, [read(message) for message in parts])
+
+
+def test_a_gang_of_two_parts_is_accepted():
+    check(part(0, 1, gang_minimum=2, parts=[part(1, 2)]))
+
+
+@pytest.mark.parametrize(
+    ("whole", "said"),
+    [
+        (part(0, 1, gang_minimum=2), "gang_minimum: 2 of 1 pods"),
+        (part(0, 1, gang_minimum=3, parts=[part(1, 2)]), "gang_minimum: 3 of 2 pods"),
+        (part(0, 1, parts=[part(1, 2)]), "gang_minimum: has parts and no minimum"),
+        (part(0, 1, gang_minimum=1, parts=[part(0, 2)]), "parts: has two parts on one shard"),
+        (part(0, 1, gang_minimum=1, parts=[part(1, 2, worker="w2")]), "parts: parts are of one worker"),
+        (part(0, 1, gang_minimum=1, parts=[part(1, 2, parts=[part(1, 3)])]), "parts: parts are of one worker"),
+        (part(0, 1, gang_minimum=1, parts=[part(1, 1)]), "uids: a pod stands in the gang twice"),
+    ],
+)
+def test_a_malformed_gang_is_refused_with_its_field(whole, said):
+    with pytest.raises(InvalidInput) as refused:
+        check(whole)
     assert str(refused.value).startswith(said)

@@ -113,15 +113,16 @@ class Harness:
     def cache(self) -> NodeInfoCache:
         return self.scheduler.cache
 
-    def submit(self, *runs):
-        """Work of (spec, count) runs; the batch id."""
+    def submit(self, *runs, gang=None):
+        """Work of (spec, count) runs, a gang or not; the batch id."""
         self.batches += 1
         for number, (spec, _) in enumerate(runs):
             self.scheduler.define_class(number, spec)
         counts = np.array([count for _, count in runs], np.uint32)
         uids = numbered_uids(b"twelve bytes", 1000 * self.batches, int(counts.sum()))
         attempts = np.zeros(len(runs), np.uint16)
-        self.scheduler.accept(self.batches, uids, np.arange(len(runs), dtype=np.uint32), counts, attempts)
+        classes = np.arange(len(runs), dtype=np.uint32)
+        self.scheduler.accept(self.batches, uids, classes, counts, attempts, gang=gang)
         return self.batches
 
     def place(self):

@@ -1,0 +1,160 @@
+"""Two phases over the shards of any ledger: room is taken on all of them or on none, whatever happens between."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hoss.errors import LedgerUnavailable
+from resolver.committer import Committer
+from resolver.core.values import Leases, Verdict
+from resolver.gangs import decide_gang
+
+C, D, ABORTED = Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.GANG_ABORTED
+HOUR_MS = 3_600_000
+
+
+class Interrupted:
+    """A ledger that goes away at its n-th operation: as a resolver that dies there, seen from the ledger."""
+
+    def __init__(self, ledger, operations):
+        self._ledger = ledger
+        self._left = operations
+
+    def __getattr__(self, name):
+        operation = getattr(self._ledger, name)
+
+        async def run(*arguments):
+            self._left -= 1
+            if self._left < 0:
+                raise LedgerUnavailable("gone")
+            return await operation(*arguments)
+
+        return run
+
+
+@pytest.fixture
+async def nodes(ledger, make_node):
+    """One node of 1,000 milli cpu on each of two shards."""
+    ledger._leases = Leases(commit_ms=HOUR_MS, hold_ms=0)
+    await ledger.upsert_nodes(0, [make_node("a", cpu=1000)])
+    await ledger.upsert_nodes(1, [make_node("b", cpu=1000)])
+    await ledger.grant("w1")
+    await ledger.grant("w2")
+    return ledger
+
+
+@pytest.fixture
+def decide(nodes):
+    async def run(parts, minimum, *, ledger=None):
+        ledger = ledger or nodes
+        committers = [Committer(ledger, shard) for shard in range(2)]
+        lanes = [asyncio.ensure_future(committer.run()) for committer in committers]
+        try:
+            return await decide_gang(ledger, committers, parts, minimum)
+        finally:
+            for lane in lanes:
+                lane.cancel()
+
+    return run
+
+
+async def held(ledger):
+    return [len((await ledger.state(shard)).reservations.uids) for shard in range(2)]
+
+
+async def reap(ledger):
+    return [await ledger.reap(shard) for shard in range(2)]
+
+
+def parts_of(make_proposal, cpu, *, first=1, worker="w1", epoch=1):
+    return [(shard, make_proposal([first + shard], [[shard]], cpu=cpu, worker=worker, epoch=epoch)) for shard in (1, 0)]
+
+
+async def test_a_gang_on_two_shards_is_committed_on_both_and_outlives_its_holds(nodes, decide, make_proposal):
+    decisions = await decide(parts_of(make_proposal, 600), 2)
+    assert [decision.verdicts.tolist() for decision in decisions] == [[C], [C]]
+    assert await reap(nodes) == [0, 0]
+    assert await held(nodes) == [1, 1]
+
+
+async def test_invariant_5_a_gang_refused_on_one_shard_holds_nothing_on_the_other(nodes, decide, make_proposal):
+    await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
+    decisions = await decide(parts_of(make_proposal, 600), 2)
+    assert [decision.verdicts.tolist() for decision in decisions] == [[Verdict.CONFLICT_RESOURCE], [ABORTED]]
+    assert [decision.seq for decision in decisions] == [0, 0]
+    assert await held(nodes) == [0, 1]
+
+
+async def test_a_gang_refused_on_the_first_shard_is_not_tried_on_the_next(nodes, decide, make_proposal):
+    await nodes.commit(0, [make_proposal([9], [[0]], cpu=600)])
+    before = await nodes.seq(1)
+    decisions = await decide(parts_of(make_proposal, 600), 2)
+    assert [decision.verdicts.tolist() for decision in decisions] == [[ABORTED], [Verdict.CONFLICT_RESOURCE]]
+    assert await nodes.seq(1) == before
+
+
+async def test_a_gang_whose_minimum_fits_without_the_refused_pods_is_committed(nodes, decide, make_proposal):
+    await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
+    decisions = await decide(parts_of(make_proposal, 600), 1)
+    assert [decision.verdicts.tolist() for decision in decisions] == [[Verdict.CONFLICT_RESOURCE], [C]]
+    assert await reap(nodes) == [0, 0]
+
+
+@pytest.mark.parametrize("operations", range(4))
+async def test_a_resolver_that_dies_between_the_phases_leaves_nothing_that_outlives_the_leases(
+    nodes, decide, make_proposal, operations
+):
+    """Two commits and two keeps make a gang: it dies before each of them."""
+    with pytest.raises(LedgerUnavailable):
+        await decide(parts_of(make_proposal, 600), 2, ledger=Interrupted(nodes, operations))
+    kept = operations == 3
+    assert sum(await reap(nodes)) == min(operations, 2) - kept
+    if kept:  # nobody confirms it, so it ends with the lease of a commit
+        nodes._leases = Leases(commit_ms=0)
+        uids = parts_of(make_proposal, 600)[1][1].uids
+        found = await nodes.lookup(0, uids)
+        await nodes.keep(0, uids, found["seq"])
+        assert await nodes.reap(0) == 1
+    assert await held(nodes) == [0, 0]
+
+
+@pytest.mark.parametrize("operations", range(4))
+async def test_a_gang_sent_again_after_an_interruption_is_completed(nodes, decide, make_proposal, operations):
+    with pytest.raises(LedgerUnavailable):
+        await decide(parts_of(make_proposal, 600), 2, ledger=Interrupted(nodes, operations))
+    decisions = await decide(parts_of(make_proposal, 600), 2)
+    assert all(int(decision.verdicts[0]) in (C, D) for decision in decisions)
+    assert await reap(nodes) == [0, 0]
+    assert await held(nodes) == [1, 1]
+
+
+async def test_a_part_held_by_an_earlier_try_is_withdrawn_when_the_gang_fails_after_all(nodes, decide, make_proposal):
+    with pytest.raises(LedgerUnavailable):
+        await decide(parts_of(make_proposal, 600), 2, ledger=Interrupted(nodes, 1))
+    await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
+    decisions = await decide(parts_of(make_proposal, 600), 2)
+    assert [decision.verdicts.tolist() for decision in decisions] == [[Verdict.CONFLICT_RESOURCE], [ABORTED]]
+    assert await held(nodes) == [0, 1]
+
+
+async def test_of_two_gangs_that_want_the_same_shards_at_once_one_gets_all_and_the_other_nothing(
+    nodes, decide, make_proposal
+):
+    ours = parts_of(make_proposal, 600)
+    theirs = parts_of(make_proposal, 600, first=5, worker="w2", epoch=2)
+    outcomes = await asyncio.gather(decide(ours, 2), decide(theirs, 2))
+    committed = [all(int(decision.verdicts[0]) == C for decision in decisions) for decisions in outcomes]
+    assert sorted(committed) == [False, True]
+    assert await held(nodes) == [1, 1]
+    winners = ours if committed[0] else theirs
+    for shard, proposal in winners:
+        assert (await nodes.lookup(shard, proposal.uids))["node"].tolist() == [shard]
+
+
+async def test_a_fenced_worker_gets_nothing_on_any_shard(nodes, decide, make_proposal):
+    stale = [(shard, replace(proposal, epoch=0)) for shard, proposal in parts_of(make_proposal, 600)]
+    decisions = await decide(stale, 2)
+    assert Verdict.STALE_EPOCH in np.concatenate([decision.verdicts for decision in decisions]).tolist()
+    assert await held(nodes) == [0, 0]

@@ -1,0 +1,163 @@
+"""Gangs on real processes, on a ledger of one shard and of three: all or none, and never in each other's way."""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+
+from hoss.client.dispatcher import submission
+from hoss.errors import TransportError
+from hoss.model.node import NodeSpec
+from hoss.model.pod import Gang, PodSpec, PodTemplate, Workload
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.auditing import audit, until_caches_agree
+from hossctl.endpoints import Clients, clients_of
+from hossctl.nodes import register
+
+NODES, CPUS = 12, 8
+PATIENCE_SECONDS = 60.0
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(params=[1, 3], ids=["one shard", "three shards"])
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, shards=request.param)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+async def test_of_two_gangs_that_each_fit_alone_one_is_placed_and_the_other_when_it_has_gone(cluster: Cluster) -> None:
+    cluster.start_worker("w1", "of=a")
+    cluster.start_worker("w2", "of=b")
+    async with clients_of(cluster.endpoints) as clients:
+        await _prepare(clients, workers=2)
+        await _route_by_scheduler(clients)
+        # Eight whole nodes each, of twelve, and each on a worker of its own: both place theirs at the same moment.
+        for _ in range(3):
+            await asyncio.gather(_gang(clients, "a", 8, cpus=CPUS), _gang(clients, "b", 8, cpus=CPUS))
+            await _until(lambda: _bound_are(clients, [0, 8]))
+            (waiting,) = [job for job in await clients.dispatcher.list_jobs() if not job.bound]
+            # Four fit; a loser that looked while the winner's shards came in one by one saw room for some more.
+            reason = rf"gang {waiting.name}: [4-7] of the 8 pods it needs fit"
+            await _until(lambda name=waiting.name, told=reason: _waits_for(clients, name, told))
+            await _assert_clean(clients)
+            winner = "b" if waiting.name == "a" else "a"
+            await clients.dispatcher.delete("default", jobs=[winner])
+            await _until(lambda name=waiting.name: _has_bound(clients, name, 8))
+            await clients.dispatcher.delete("default", jobs=[waiting.name])
+            await _until(lambda: _no_jobs(clients))
+
+
+async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(cluster: Cluster) -> None:
+    """More gangs than there is room for, beside ordinary pods; what is bound makes room, until every gang was served."""
+    for name in ("w1", "w2", "w3"):
+        cluster.start_worker(name)
+    async with clients_of(cluster.endpoints) as clients:
+        await _prepare(clients, workers=3)
+        for number in range(15):
+            await _gang(clients, f"gang-{number}", 3 + number % 5, cpus=1 + number % 4, extra=number % 3)
+            await _gang(clients, f"single-{number}", 0, cpus=1, extra=2)
+        served: set[str] = set()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        for step in range(1000):
+            with contextlib.suppress(TransportError):  # a killed service is back, and the channel has not noticed yet
+                await _serve(clients, served)
+            if step == 2:
+                cluster.kill("w1")
+                cluster.start_worker("w1")
+            if step == 4:
+                cluster.kill("dispatcher")
+                cluster.start_dispatcher()
+            if step == 6:
+                cluster.kill("resolver")
+                cluster.start_resolver()
+            if len(served) == 30:
+                break
+            assert time.monotonic() < deadline, sorted(served)
+            await asyncio.sleep(0.05)
+        await until_caches_agree(clients.dispatcher, clients.resolver, 3)
+        await _assert_clean(clients)
+
+
+async def test_a_gang_takes_several_shards_and_all_of_it_is_confirmed(cluster: Cluster) -> None:
+    cluster.start_worker("w1")
+    async with clients_of(cluster.endpoints) as clients:
+        await _prepare(clients, workers=1)
+        await _gang(clients, "all", NODES, cpus=CPUS)
+        await _until(lambda: _has_bound(clients, "all", NODES))
+        await _until(lambda: _all_confirmed(clients, NODES))
+        await _assert_clean(clients)
+
+
+async def _serve(clients: Clients, served: set[str]) -> None:
+    """Delete the jobs that have their minimum bound, and note their names."""
+    for job in await clients.dispatcher.list_jobs():
+        assert not job.min_available or job.bound == 0 or job.bound >= job.min_available, job
+        if job.bound:
+            served.add(job.name)
+            await clients.dispatcher.delete("default", jobs=[job.name])
+
+
+async def _prepare(clients: Clients, *, workers: int) -> None:
+    amounts = (("cpu", CPUS * 1000), ("memory", 64 * 2**30), ("pods", 110))
+    await register(clients.resolver, [NodeSpec(f"node-{i:03}", allocatable=amounts) for i in range(NODES)])
+    assert await until_caches_agree(clients.dispatcher, clients.resolver, workers)
+
+
+async def _route_by_scheduler(clients: Clients) -> None:
+    rules = "".join(
+        f"  - {{name: {name}, match: {{schedulerNames: [{name}]}}, workers: {{matchLabels: {{of: {name}}}}}}}\n"
+        for name in ("a", "b")
+    )
+    head = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules:\n"
+    await clients.dispatcher.set_policy(head + rules)
+
+
+async def _gang(clients: Clients, name: str, minimum: int, *, cpus: int, extra: int = 0) -> None:
+    spec = PodSpec(requests=(("cpu", cpus * 1000), ("memory", 2**20)), nonzero_cpu_milli=cpus * 1000)
+    template = PodTemplate(spec, scheduler_name=name, owner_kind="Job")
+    gang = Gang("default", name, minimum) if minimum else None
+    for request in submission([Workload(name, template, minimum + extra, gang=gang)]):
+        await clients.dispatcher.submit(request)
+
+
+async def _bound_are(clients: Clients, expected: list[int]) -> bool:
+    return sorted(job.bound for job in await clients.dispatcher.list_jobs()) == expected
+
+
+async def _has_bound(clients: Clients, name: str, pods: int) -> bool:
+    return any(job.name == name and job.bound == pods for job in await clients.dispatcher.list_jobs())
+
+
+async def _no_jobs(clients: Clients) -> bool:
+    return not await clients.dispatcher.list_jobs()
+
+
+async def _waits_for(clients: Clients, name: str, reason: str) -> bool:
+    pods = [pod async for pod in clients.dispatcher.list_pods("default", job=name)]
+    return all(pod.phase == pb.UNSCHEDULABLE and re.search(reason, pod.reason) for pod in pods)
+
+
+async def _all_confirmed(clients: Clients, pods: int) -> bool:
+    chunks = [chunk async for chunk in clients.resolver.reservations()]
+    return sum(len(chunk.assumed) for chunk in chunks) == pods and not any(any(chunk.assumed) for chunk in chunks)
+
+
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not await holds():
+        assert time.monotonic() < deadline, "it did not come to hold in time"
+        await asyncio.sleep(0.05)
+
+
+async def _assert_clean(clients: Clients) -> None:
+    result = await audit(clients.dispatcher, clients.resolver, wait_seconds=30)
+    assert (result.findings, result.unchecked) == ([], [])

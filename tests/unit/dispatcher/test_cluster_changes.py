@@ -1,0 +1,71 @@
+"""What a feed message says has changed."""
+
+import numpy as np
+
+from dispatcher.cluster_changes import NodeHistory
+from dispatcher.core.changes import Aspect
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.account import FLAG_UNSCHEDULABLE, account_dtype
+
+SCHEMA = ["cpu", "memory", "ephemeral-storage", "pods"]
+
+
+def spec(name="n1", cpu=1000, **fields):
+    return common_pb2.NodeSpec(name=name, allocatable=[common_pb2.Amount(resource="cpu", amount=cpu)], **fields)
+
+
+def accounts(*free, flags=0):
+    records = np.zeros(len(free), account_dtype(4))
+    records["flags"] = flags
+    records["amounts"][:, 0, 0] = free
+    return pb.Accounts(resources=4, indexes=np.arange(len(free), dtype="<u4").tobytes(), records=records.tobytes())
+
+
+def started(**fields):
+    history = NodeHistory()
+    nodes = [pb.NodeEntry(index=0, spec=spec(**fields))]
+    assert history.read(pb.FeedMessage(seq=1, shards=1, snapshot=True, nodes=nodes, schema=SCHEMA)).anything
+    return history
+
+
+def changed(history, **fields):
+    return history.read(pb.FeedMessage(seq=2, nodes=[pb.NodeEntry(index=0, spec=spec(**fields))], accounts=accounts(5)))
+
+
+def test_a_commit_changes_nothing_for_those_who_wait():
+    assert not started().read(pb.FeedMessage(seq=2, accounts=accounts(5)))
+
+
+def test_a_release_tells_the_room_of_the_nodes_it_touched():
+    changes = started().read(pb.FeedMessage(seq=2, accounts=accounts(5, 7), released=1))
+    assert changes.rooms[0].allocatable[0].tolist() == [5, 7]
+
+
+def test_a_cordoned_node_has_no_room_to_tell_of():
+    assert not started().read(pb.FeedMessage(seq=2, accounts=accounts(5, flags=FLAG_UNSCHEDULABLE), released=1))
+
+
+def test_each_aspect_of_a_changed_node_is_told_apart():
+    taint = common_pb2.Taint(key="a", effect="NoSchedule")
+    label = common_pb2.Label(key="a", value="b")
+    assert changed(started(taints=[taint])).nodes[0].aspects == Aspect.TAINTS
+    assert changed(started(labels=[label])).nodes[0].aspects == Aspect.LABELS
+    assert changed(started(labels=[label])).nodes[0].labels_before == (("a", "b"),)
+    assert changed(started(unschedulable=True)).nodes[0].aspects == Aspect.UNCORDONED
+    assert not changed(started(), unschedulable=True)
+    assert not changed(started())
+
+
+def test_a_node_that_grew_tells_its_room_too():
+    changes = changed(started(), cpu=2000)
+    assert changes.nodes[0].aspects == Aspect.ALLOCATABLE
+    assert changes.rooms[0].allocatable[0].tolist() == [5]
+
+
+def test_a_node_that_comes_and_goes_is_told_of():
+    history = started()
+    message = pb.FeedMessage(seq=2, nodes=[pb.NodeEntry(index=1, spec=spec("n2"))], accounts=accounts(5))
+    assert history.read(message).nodes[0].aspects == Aspect.ADDED
+    gone = history.read(pb.FeedMessage(seq=3, nodes=[pb.NodeEntry(index=1, removed=True)]))
+    assert (gone.nodes[0].spec.name, gone.nodes[0].aspects) == ("n2", Aspect.REMOVED)

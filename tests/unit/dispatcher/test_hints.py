@@ -1,0 +1,204 @@
+"""Whom a change of the cluster may help: one row a rule, each a sentence."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dispatcher.core.changes import ANYTHING, Aspect, Changes, History, NodeChange, Room, together
+from dispatcher.core.hints import HINTS, worth_another_attempt
+from hoss.model.node import NodeSpec
+from hoss.model.pod import DeviceRequest, HostPort, PodSpec
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
+from hoss.model.taints import Taint, Toleration
+
+SCHEMA = ("cpu", "memory", "ephemeral-storage", "pods")
+ZONE, HOST = "zone", "kubernetes.io/hostname"
+GPU_TAINT = Taint("gpu", "yes")
+
+
+def room(cpu=4000, pods=10, cards=()):
+    """One node with this much free."""
+    allocatable = np.array([[cpu], [2**33], [0], [pods]], np.int64)
+    used = np.full((len(cards), 16), 0xFFFF, np.uint16)
+    for row, millis in enumerate(cards):
+        used[row, : len(millis)] = millis
+    return Changes(rooms=(Room(SCHEMA, allocatable, np.zeros_like(allocatable), used),))
+
+
+def node(aspects=Aspect.ADDED, labels=(), before=(), **fields):
+    return Changes(nodes=(NodeChange(NodeSpec("n1", labels=tuple(labels), **fields), aspects, tuple(before)),))
+
+
+def pods(app, namespace="default", **fields):
+    return frozenset({PodSpec(namespace=namespace, labels=(("app", app),), **fields)})
+
+
+def selects(app):
+    return LabelSelector((Requirement("app", "In", (app,)),))
+
+
+def term(app, key=ZONE, namespaces=("default",), **fields):
+    return PodAffinityTerm(key, selects(app), namespaces, **fields)
+
+
+PLAIN = PodSpec(requests=(("cpu", 1000),))
+CARDS = PodSpec(devices=DeviceRequest(1, 500))
+ON_SSD = PodSpec(node_selector=(("disk", "ssd"),))
+IN_ZONE_A = PodSpec(required_node_affinity=NodeSelector((NodeSelectorTerm((Requirement(ZONE, "In", ("a",)),)),)))
+NAMED = PodSpec(node_name="n1")
+TOLERANT = PodSpec(tolerations=(Toleration("gpu", "Exists"),))
+PORTS = PodSpec(host_ports=(HostPort(80),))
+NEAR_DB = PodSpec(pod_affinity=PodAffinity(required=(term("db"),)))
+FAR_FROM_DB = PodSpec(labels=(("app", "web"),), pod_affinity=PodAffinity(anti_required=(term("db"),)))
+WEB = PodSpec(labels=(("app", "web"),))
+SHUNS_WEB = PodAffinity(anti_required=(term("web"),))
+SPREAD = PodSpec(labels=(("app", "web"),), spread=(SpreadConstraint(1, ZONE, selects("web")),))
+SOFT_SPREAD = replace(SPREAD, spread=(SpreadConstraint(1, ZONE, selects("web"), required=False),))
+SPREAD_BY_TAINTS = replace(SPREAD, spread=(SpreadConstraint(1, ZONE, selects("web"), honor_taints=True),))
+
+ROWS = [
+    ("a node has room for the request now", "NodeResourcesFit", PLAIN, room(cpu=1000), True),
+    ("a node has more room, but not enough", "NodeResourcesFit", PLAIN, room(cpu=999), False),
+    ("a node has cpu but its pods are full", "NodeResourcesFit", PLAIN, room(pods=0), False),
+    ("a resource that no node ever offered is not there now", "NodeResourcesFit",
+     PodSpec(requests=(("example.com/fpga", 1),)), room(), False),
+    ("of a resource that no node ever offered none is asked", "NodeResourcesFit",
+     PodSpec(requests=(("example.com/fpga", 0),)), room(), True),
+    ("another node is untainted, which gives no room", "NodeResourcesFit", PLAIN, node(Aspect.TAINTS), False),
+    ("half a card is free", "DeviceCards", CARDS, room(cards=([1000, 500],)), True),
+    ("two quarters of two cards are free", "DeviceCards", CARDS, room(cards=([750, 750],)), False),
+    ("cpu is free where there are no cards", "DeviceCards", CARDS, room(), False),
+    ("the last taint is gone", "TaintToleration", PLAIN, node(Aspect.TAINTS), True),
+    ("another taint is there instead", "TaintToleration", PLAIN, node(Aspect.TAINTS, taints=(GPU_TAINT,)), False),
+    ("the taint that is left is tolerated", "TaintToleration", TOLERANT, node(Aspect.TAINTS, taints=(GPU_TAINT,)), True),
+    ("a soft taint keeps nobody away", "TaintToleration", PLAIN,
+     node(Aspect.TAINTS, taints=(Taint("a", "", "PreferNoSchedule"),)), True),
+    ("a new node without taints", "TaintToleration", PLAIN, node(), True),
+    ("a new node with a taint", "TaintToleration", PLAIN, node(taints=(GPU_TAINT,)), False),
+    ("room on some node removes no taint", "TaintToleration", PLAIN, room(), False),
+    ("a node is uncordoned", "NodeUnschedulable", PLAIN, node(Aspect.UNCORDONED), True),
+    ("a new node is cordoned", "NodeUnschedulable", PLAIN, node(unschedulable=True), False),
+    ("labels do not uncordon", "NodeUnschedulable", PLAIN, node(Aspect.LABELS), False),
+    ("a node gets the label", "NodeAffinity", ON_SSD, node(Aspect.LABELS, [("disk", "ssd")]), True),
+    ("a node gets another label", "NodeAffinity", ON_SSD, node(Aspect.LABELS, [("disk", "hdd")]), False),
+    ("a new node in the zone", "NodeAffinity", IN_ZONE_A, node(labels=[(ZONE, "a")]), True),
+    ("a new node in another zone", "NodeAffinity", IN_ZONE_A, node(labels=[(ZONE, "b")]), False),
+    ("a node with the label loses a taint", "NodeAffinity", ON_SSD, node(Aspect.TAINTS, [("disk", "ssd")]), False),
+    ("the node it names comes", "NodeName", NAMED, node(), True),
+    ("the node it names changes its labels", "NodeName", NAMED, node(Aspect.LABELS), False),
+    ("the port's owner leaves", "NodePorts", PORTS, Changes(left=pods("x", host_ports=(HostPort(80),))), True),
+    ("the owner of another port leaves", "NodePorts", PORTS, Changes(left=pods("x", host_ports=(HostPort(81),))), False),
+    ("the owner of the same UDP port leaves", "NodePorts", PORTS,
+     Changes(left=pods("x", host_ports=(HostPort(80, "UDP"),))), False),
+    ("the port's owner on one address leaves", "NodePorts", PORTS,
+     Changes(left=pods("x", host_ports=(HostPort(80, "TCP", "10.0.0.1"),))), True),
+    ("a pod it wants to be near comes", "InterPodAffinity", NEAR_DB, Changes(came=pods("db")), True),
+    ("a pod it wants to be near leaves", "InterPodAffinity", NEAR_DB, Changes(left=pods("db")), False),
+    ("a pod like it comes in another namespace", "InterPodAffinity", NEAR_DB, Changes(came=pods("db", "other")), False),
+    ("a pod comes in a namespace that a selector may mean", "InterPodAffinity",
+     PodSpec(pod_affinity=PodAffinity(required=(term("db", namespaces=(), namespace_selector=LabelSelector()),))),
+     Changes(came=pods("db", "other")), True),
+    ("the pod it shuns is deleted", "InterPodAffinity", FAR_FROM_DB, Changes(left=pods("db")), True),
+    ("a pod it does not shun is deleted", "InterPodAffinity", FAR_FROM_DB, Changes(left=pods("cache")), False),
+    ("the pod it shuns comes", "InterPodAffinity", FAR_FROM_DB, Changes(came=pods("db")), False),
+    ("the pod that shuns it is deleted", "InterPodAffinity", WEB, Changes(left=pods("x", pod_affinity=SHUNS_WEB)), True),
+    ("a node of a new zone comes", "InterPodAffinity", FAR_FROM_DB, node(labels=[(ZONE, "c")]), True),
+    ("a node without a zone comes", "InterPodAffinity", FAR_FROM_DB, node(labels=[(HOST, "n1")]), False),
+    ("a node moves to another zone", "InterPodAffinity", FAR_FROM_DB,
+     node(Aspect.LABELS, [(ZONE, "c")], [(ZONE, "b")]), True),
+    ("a node gets a label that is no domain", "InterPodAffinity", FAR_FROM_DB,
+     node(Aspect.LABELS, [(ZONE, "b"), ("x", "y")], [(ZONE, "b")]), False),
+    ("room alone separates nobody", "InterPodAffinity", FAR_FROM_DB, room(), False),
+    ("a counted pod leaves", "PodTopologySpread", SPREAD, Changes(left=pods("web")), True),
+    ("a counted pod comes", "PodTopologySpread", SPREAD, Changes(came=pods("web")), True),
+    ("a pod that is not counted leaves", "PodTopologySpread", SPREAD, Changes(left=pods("db")), False),
+    ("a counted pod of another namespace leaves", "PodTopologySpread", SPREAD, Changes(left=pods("web", "other")), False),
+    ("a constraint that only prefers refuses nobody", "PodTopologySpread", SOFT_SPREAD, Changes(left=pods("web")), False),
+    ("a zone's node goes", "PodTopologySpread", SPREAD, node(Aspect.REMOVED, [(ZONE, "c")]), True),
+    ("a node of a zone comes", "PodTopologySpread", SPREAD, node(labels=[(ZONE, "c")]), True),
+    ("taints do not matter to it", "PodTopologySpread", SPREAD, node(Aspect.TAINTS, [(ZONE, "c")]), False),
+    ("taints decide which nodes count", "PodTopologySpread", SPREAD_BY_TAINTS, node(Aspect.TAINTS, [(ZONE, "c")]), True),
+    ("a plugin from outside is woken by everything", "example.com/Custom", PLAIN, node(Aspect.LABELS), True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("plugin", "spec", "changes", "helps"), [row[1:] for row in ROWS], ids=[r[0] for r in ROWS])
+def test_hint(plugin, spec, changes, helps):
+    assert worth_another_attempt(spec, frozenset({plugin}), changes) is helps
+
+
+@pytest.mark.parametrize("plugin", [*HINTS, "example.com/Custom"])
+def test_no_change_helps_nobody_and_an_unknown_one_may_help_everybody(plugin):
+    assert not worth_another_attempt(PLAIN, frozenset({plugin}), Changes())
+    assert worth_another_attempt(PLAIN, frozenset({plugin}), ANYTHING)
+
+
+def test_a_pod_of_which_nobody_knows_who_refused_it_is_woken_by_everything():
+    assert worth_another_attempt(PLAIN, frozenset(), node(Aspect.LABELS))
+    assert not worth_another_attempt(PLAIN, frozenset(), Changes())
+
+
+def test_one_plugin_that_changes_its_mind_is_enough():
+    refused_by = frozenset({"NodeResourcesFit", "TaintToleration"})
+    assert worth_another_attempt(PLAIN, refused_by, node(Aspect.TAINTS))
+    assert worth_another_attempt(PLAIN, refused_by, room())
+    assert not worth_another_attempt(PLAIN, refused_by, node(Aspect.LABELS))
+
+
+def test_changes_together_are_what_each_of_them_is():
+    both = together([room(cpu=100), node(Aspect.TAINTS), room(cpu=2000)])
+    assert len(both.rooms) == 1
+    assert worth_another_attempt(PLAIN, frozenset({"NodeResourcesFit"}), both)
+    assert worth_another_attempt(PLAIN, frozenset({"TaintToleration"}), both)
+
+
+def test_a_view_misses_what_the_feed_told_after_it():
+    history = History()
+    sent = history.number
+    history.note(room(), now=0.0, shard=0, seq=7)
+    assert not list(history.missed(sent, {0: 7}))
+    assert list(history.missed(sent, {0: 6}))
+    assert list(history.missed(sent, {}))
+    assert not list(history.missed(history.number, {}))
+
+
+def test_a_view_too_old_for_the_history_may_miss_anything():
+    history = History()
+    for seq in range(1, 400):
+        history.note(room(), now=float(seq), shard=0, seq=seq)
+    assert ANYTHING in list(history.missed(0, {0: 5}))
+    assert ANYTHING not in list(history.missed(0, {0: 390}))
+
+
+def test_what_was_told_once_is_not_told_again_with_what_comes_after_it():
+    history = History()
+    history.note(node(Aspect.TAINTS), now=0.0, shard=0, seq=1)
+    assert len(history.untold(0.0)) == 1
+    history.note(node(Aspect.LABELS), now=0.01, shard=0, seq=2)
+    (told,) = history.untold(0.05)
+    assert [change.aspects for change in told.nodes] == [Aspect.LABELS]
+    assert history.all_told
+
+
+def test_the_dispatchers_own_doings_are_told_a_moment_later_and_hold_nothing_else_up():
+    history = History()
+    for step in range(5):
+        history.note(Changes(left=pods("db")), now=0.01 * step)
+        history.note(node(Aspect.TAINTS), now=0.01 * step, shard=0, seq=step)
+    (told,) = history.untold(0.05)
+    assert (len(told.nodes), told.left) == (5, frozenset())
+    assert not history.untold(0.05)
+    assert not history.all_told
+    assert [told.left for told in history.untold(0.2)] == [pods("db")]
+    assert history.all_told
+
+
+def test_a_view_is_held_against_the_dispatchers_own_doings_by_number():
+    history = History()
+    history.note(Changes(left=pods("db")), now=0.0)
+    sent = history.number
+    assert not list(history.missed(sent, {0: 9}))
+    history.note(Changes(left=pods("db")), now=0.01)
+    assert list(history.missed(sent, {0: 9}))

@@ -1,0 +1,125 @@
+"""Which waiting pods a change of the cluster wakes, and which it leaves alone."""
+
+import numpy as np
+
+from dispatcher.core import messages as m
+from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
+from dispatcher.core.podtable import Phase
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.taints import Taint
+
+SCHEMA = ("cpu", "memory", "ephemeral-storage", "pods")
+SMALL, BIG = PodSpec(requests=(("cpu", 1000),)), PodSpec(requests=(("cpu", 8000),))
+FULL = {"reason": "0/1 nodes are available: 1 Insufficient cpu.", "refused_by": ("NodeResourcesFit",)}
+
+
+def freed(cpu, seq):
+    allocatable = np.array([[cpu], [0], [0], [9]], np.int64)
+    room = Room(SCHEMA, allocatable, np.zeros_like(allocatable), np.empty((0, 16), np.uint16))
+    return m.ClusterChanged(Changes(rooms=(room,)), shard=0, seq=seq)
+
+
+def refuse(bench, *, seen=0, **why):
+    bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, seen=seen, **(why or FULL))
+
+
+def test_room_for_the_small_pod_wakes_the_small_pod_and_not_the_big_one(bench):
+    bench.join("w1")
+    small = bench.pods("small", spec=SMALL)
+    refuse(bench)
+    big = bench.pods("big", spec=BIG)
+    refuse(bench)
+    bench.pass_time(2.0)
+    bench.tell(freed(2000, seq=1))
+    assert bench.phases(small) == [Phase.SCHEDULING]
+    assert bench.phases(big) == [Phase.UNSCHEDULABLE]
+
+
+def test_a_removed_taint_does_not_wake_a_pod_that_lacked_room(bench):
+    bench.join("w1")
+    lacks_room = bench.pods("room", spec=SMALL)
+    refuse(bench)
+    kept_off = bench.pods("taint", spec=SMALL)
+    refuse(bench, reason="1 node(s) had untolerated taint(s)", refused_by=("TaintToleration",))
+    bench.pass_time(2.0)
+    still = NodeChange(NodeSpec("n1", taints=(Taint("b"),)), Aspect.TAINTS)
+    bench.tell(m.ClusterChanged(Changes(nodes=(still,)), 0, 1))
+    bench.pass_time(0.1)
+    assert bench.in_hand("w1") == 0
+    bench.tell(m.ClusterChanged(Changes(nodes=(NodeChange(NodeSpec("n1"), Aspect.TAINTS),)), 0, 2))
+    bench.pass_time(0.1)
+    assert bench.phases([*lacks_room, *kept_off]) == [Phase.UNSCHEDULABLE, Phase.SCHEDULING]
+
+
+def test_a_wake_waits_for_the_backoff(bench):
+    bench.join("w1")
+    rows = bench.pods("p", spec=SMALL)
+    refuse(bench)
+    bench.tell(freed(2000, seq=1))
+    assert bench.phases(rows) == [Phase.BACKOFF]
+    bench.pass_time(1.1)
+    assert bench.phases(rows) == [Phase.SCHEDULING]
+
+
+def test_the_urgent_pod_that_came_later_goes_first(bench):
+    bench.join("w1", window=2)
+    for name, priority in (("first", 0), ("second", 0), ("urgent", 9)):
+        bench.pods(name, spec=PodSpec(requests=SMALL.requests, priority=priority))
+        refuse(bench)
+    bench.pass_time(2.0)
+    rows = {name: bench.machine.registry.directory.row_of_name("default", name) for name in ("first", "urgent")}
+    bench.tell(freed(2000, seq=1))
+    sent = [bench.machine.registry.directory.rows_of_uids(work.uids).tolist() for work in bench.sent["w1"]]
+    assert sent == [[rows["urgent"]], [rows["first"]]]
+
+
+def test_a_refusal_on_an_older_view_is_tried_again_when_what_it_missed_may_help(bench):
+    bench.join("w1")
+    small, big = bench.pods("small", spec=SMALL), bench.pods("big", spec=BIG)
+    bench.tell(freed(2000, seq=5))
+    refuse(bench, seen=4)
+    refuse(bench, seen=4)
+    assert bench.phases([*small, *big]) == [Phase.BACKOFF, Phase.UNSCHEDULABLE]
+
+
+def test_a_refusal_that_knew_of_the_change_is_not_tried_again(bench):
+    bench.join("w1")
+    rows = bench.pods("p", spec=SMALL)
+    bench.tell(freed(2000, seq=5))
+    refuse(bench, seen=5)
+    assert bench.phases(rows) == [Phase.UNSCHEDULABLE]
+
+
+def test_a_deleted_pod_wakes_the_one_that_shuns_it(bench):
+    def away_from(app):
+        term = PodAffinityTerm("zone", LabelSelector((Requirement("app", "In", (app,)),)), ("default",))
+        return PodSpec(pod_affinity=PodAffinity(anti_required=(term,)))
+
+    bench.join("w1")
+    bench.machine.registry.minds_pods = True  # as intake tells it with the first pod that does
+    database = bench.pods("database", spec=PodSpec(labels=(("app", "db"),)))
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    shuns_it, shuns_another = bench.pods("a", spec=away_from("db")), bench.pods("b", spec=away_from("cache"))
+    for _ in range(2):
+        refuse(bench, reason="1 node(s) didn't match pod anti-affinity rules", refused_by=("InterPodAffinity",))
+    bench.pass_time(2.0)
+    bench.tell(m.Deleted(database))
+    bench.tell(m.Released(database))
+    assert bench.in_hand("w1") == 0, "workers have not heard of it yet"
+    bench.pass_time(0.2)
+    assert bench.phases([*shuns_it, *shuns_another]) == [Phase.SCHEDULING, Phase.UNSCHEDULABLE]
+
+
+def test_pods_that_no_change_helped_are_tried_after_five_minutes_and_not_before(bench):
+    bench.join("w1")
+    rows = bench.pods("p", spec=BIG)
+    refuse(bench)
+    for seq in range(1, 299):
+        bench.pass_time(1.0)
+        bench.tell(freed(2000, seq))
+    assert bench.phases(rows) == [Phase.UNSCHEDULABLE]
+    bench.pass_time(3.0)
+    assert bench.phases(rows) == [Phase.SCHEDULING]

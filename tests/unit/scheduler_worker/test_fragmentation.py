@@ -1,0 +1,140 @@
+"""Fragmentation and its descent on nodes small enough to reckon with by hand."""
+
+import numpy as np
+import pytest
+
+from hoss.errors import ConfigError
+from hoss.model.fit import pick_cards
+from hoss.model.pod import DeviceRequest
+from hoss.wire.account import NO_CARD
+from scheduler_worker.core.classes import compile_demand
+from scheduler_worker.core.framework import Weighted
+from scheduler_worker.core.plugins import REGISTRY
+from scheduler_worker.core.plugins.fragmentation import (
+    Popularity,
+    TaskClass,
+    fragmentation,
+    free_after,
+    free_on_cards,
+)
+from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
+from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.profiles import PRESETS, ProfileSpec
+
+GIB = 2**30
+
+# Of ten pods: five want 600 thousandths of a card and 2 cores, two a whole card and 4 cores, two both cards of a node
+# and 8 cores, one no card.
+WORKLOAD = Popularity.of(
+    {
+        TaskClass(2000, GIB, 1, 600): 5,
+        TaskClass(4000, GIB, 1, 1000): 2,
+        TaskClass(8000, GIB, 2, 1000): 2,
+        TaskClass(1000, GIB, 0, 0): 1,
+    }
+)
+
+
+def lost(cpu, *cards, memory=64 * GIB):
+    amounts = (np.array([cpu]), np.array([memory]), np.array([cards]))
+    return float(fragmentation(WORKLOAD, *amounts)[0])
+
+
+def test_an_empty_node_is_a_fragment_to_pods_without_gpu_alone():
+    assert lost(16_000, 1000, 1000) == pytest.approx(0.1 * 2000)
+
+
+def test_gpu_is_lost_to_classes_the_node_has_no_cpu_for():
+    # 3 cores are enough for the first class only.
+    assert lost(3000, 1000, 1000) == pytest.approx((0.1 + 0.2 + 0.2) * 2000)
+    assert lost(16_000, 1000, 1000, memory=0) == pytest.approx(2000)
+
+
+def test_gpu_is_lost_on_cards_too_small_for_a_class():
+    # 0.5: only the card with 700 serves it, the other 300 are lost; 0.4 + 0.1: nothing serves them.
+    assert lost(16_000, 700, 300) == pytest.approx(0.5 * 300 + 0.5 * 1000)
+    # A whole card is free: lost to the single ones are 300, to those that want two cards all 1300.
+    assert lost(16_000, 1000, 300) == pytest.approx((0.5 + 0.2) * 300 + (0.2 + 0.1) * 1300)
+
+
+def test_without_a_workload_everything_free_is_lost():
+    nothing = Popularity.of({})
+    assert fragmentation(nothing, np.array([9000]), np.array([GIB]), np.array([[500, 200]])).tolist() == [700]
+
+
+@pytest.mark.parametrize(("count", "milli"), [(1, 300), (1, 1000), (2, 1000), (2, 400), (3, 1000)])
+def test_cards_are_taken_as_the_ledger_takes_them(count, milli):
+    rng = np.random.default_rng(5)
+    used = rng.choice([0, 0, 400, 600, 900, 1000], size=(60, 16)).astype(np.uint16)
+    used[:, 6:] = NO_CARD
+    after = free_after(free_on_cards(used), count, milli)
+    for row, expected in zip(used, after, strict=True):
+        picked = pick_cards(row.tolist(), count, milli)
+        if picked is not None:
+            later = row.astype(np.int64)
+            later[list(picked)] += milli
+            assert (1000 - later[:6]).tolist() == expected.tolist()
+
+
+def test_closed_and_absent_cards_are_not_free():
+    used = np.array([[250, 0x8000 + 100, 0, *[NO_CARD] * 13]], np.uint16)
+    assert free_on_cards(used).tolist() == [[750, 0, 1000]]
+
+
+@pytest.fixture
+def gpu_cache(make_ledger, harness_of):
+    """Three nodes of 16 cores with two cards: empty; 400 of one card used; both cards full."""
+    ledger = make_ledger(3, cards=2, allocatable={"cpu": 16_000, "memory": 64 * GIB, "pods": 110})
+    ledger.cards[1][0] = 400
+    ledger.cards[2][:2] = 1000
+    return harness_of(ledger).cache
+
+
+def test_descent_prefers_the_node_where_least_is_lost(gpu_cache, make_pod):
+    plugin = GpuFragmentation(steepness=1000.0)
+    demand = compile_demand(make_pod(cpu=2000, memory=GIB, devices=DeviceRequest(1, 600)), gpu_cache.schema)
+    whole = compile_demand(make_pod(cpu=4000, memory=GIB, devices=DeviceRequest(1, 1000)), gpu_cache.schema)
+    plugin.observe(whole, 1)
+    plugin.observe(demand, 3)
+    # Popularities 3/4 and 1/4, cpu enough throughout. On the empty node the pod leaves 400 on its card:
+    #   before 0, after 3/4 x 400 + 1/4 x 400 = 400. On the second it takes the 600 that were lost to whole-card pods:
+    #   before 1/4 x 600 = 150, after 0. The third has nothing to lose.
+    expected = [100 // (1 + np.exp(growth / 1000)) for growth in (400, -150, 0)]
+    assert plugin.score(demand, gpu_cache.view(None, cards=True)).tolist() == expected
+    assert expected == [40, 53, 50]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "args"),
+    [(GpuFragmentation, {"steepness": 0}), (GpuFragmentation, {"steepness": "x"}), (GpuBestFit, {"cpu": 101})],
+)
+def test_arguments_out_of_range_are_refused(plugin, args):
+    with pytest.raises(ConfigError) as caught:
+        plugin(**args)
+    assert caught.value.where == next(iter(args))
+
+
+def test_popularity_is_learnt_anew_as_pods_come(gpu_cache, make_pod):
+    plugin = GpuFragmentation()
+    demand = compile_demand(make_pod(), gpu_cache.schema)
+    versions = []
+    for _ in range(100):
+        plugin.observe(demand, 10)
+        versions.append(plugin.version)
+    assert versions[0] == 1
+    assert 10 < versions[-1] < 40  # often enough to be right, seldom enough for rankings to last
+
+
+def test_best_fit_leaves_the_least_cpu_and_gpu(gpu_cache, make_pod):
+    demand = compile_demand(make_pod(cpu=8000, memory=GIB, devices=DeviceRequest(1, 500)), gpu_cache.schema)
+    # Left: 8 cores of 128, and 1500, 1100 and (were there room) -500 of 8000 thousandths; half each.
+    left = [(8 / 128 + gpu / 8000) / 2 for gpu in (1500, 1100, -500)]
+    scores = GpuBestFit().score(demand, gpu_cache.view(None, cards=True))
+    assert scores.tolist() == [np.floor(100 * (1 - part)) for part in left]
+
+
+def test_pods_without_cards_see_cards_where_the_profile_reads_them(harness_of, make_ledger, make_pod):
+    profile = PRESETS["best-fit"].profile(REGISTRY)
+    assert profile.wants_cards(compile_demand(make_pod(), harness_of(make_ledger(1)).cache.schema))
+    assert not PRESETS["spread"].profile(REGISTRY).reads_cards
+    assert not ProfileSpec((Weighted("GpuBestFit", 0),)).profile(REGISTRY).reads_cards

@@ -1,0 +1,213 @@
+"""Plugins of other packages: the example of docs/plugins.md, how they are found, and what becomes of their failures."""
+
+import re
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hoss.errors import ConfigError
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.codes import Outcome
+from scheduler_worker.core.framework import StaticFilter, StaticScore, Weighted
+from scheduler_worker.core.guard import PluginFailed
+from scheduler_worker.core.plugins import REGISTRY
+from scheduler_worker.core.profiles import ProfileSpec
+from scheduler_worker.core.scheduler import Scheduler
+from scheduler_worker.extensions import factories
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "plugins.md"
+ENERGY = "example.com/energy"
+
+
+class Point(SimpleNamespace):
+    """What extensions.py needs of an EntryPoint."""
+
+    def load(self):
+        if isinstance(self.plugin, Exception):
+            raise self.plugin
+        return self.plugin
+
+
+@pytest.fixture(scope="module")
+def green_energy():
+    """The class in the document's example, as an entry point would load it."""
+    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
+    module = ModuleType("green_scheduling")
+    exec(source, module.__dict__)
+    return module.GreenEnergy
+
+
+@pytest.fixture
+def harness_with(make_ledger, harness_of):
+    """A harness over three nodes whose only score is a plugin from outside, and the plugin's name."""
+
+    def make(plugin, ledger=None, **args):
+        harness = harness_of(ledger or make_ledger(3))
+        registry = REGISTRY.extended({"Outside": plugin})
+        profile = ProfileSpec((Weighted("Outside", 1, args),)).profile(registry)
+        scheduler = Scheduler(NodeInfoCache(), profile, np.random.default_rng(1))
+        scheduler.cache.apply_feed(harness.ledger.snapshot())
+        harness.scheduler = scheduler
+        return harness
+
+    return make
+
+
+def test_the_documents_example_filters_and_scores(green_energy, make_ledger, make_pod, harness_with):
+    ledger = make_ledger()
+    for index, energy in enumerate(("coal", "green", "mixed", "green")):
+        service = (("example.com/service", "soon"),) if index == 1 else ()
+        ledger.add(index, labels=tuple(sorted(((ENERGY, energy), *service))), allocatable={"cpu": 1000, "pods": 2})
+    harness = harness_with(green_energy, ledger)
+    harness.submit((make_pod(cpu=400, memory=0), 7))
+    (proposal,) = harness.place()
+    assert proposal.candidates[:, 0].tolist() == [3, 3, 2, 2, 0, 0]
+    assert harness.outcomes()[0][2] == (
+        "0/4 nodes are available: 1 node(s) were about to be serviced, 3 Insufficient cpu, 3 Too many pods."
+    )
+
+
+def test_the_documents_example_takes_its_argument(green_energy, make_ledger, make_pod, harness_with):
+    ledger = make_ledger(2)
+    ledger.add(2, labels=(("power", "green"),))
+    harness = harness_with(green_energy, ledger, label="power")
+    harness.submit((make_pod(), 1))
+    (proposal,) = harness.place()
+    assert proposal.candidates[0, 0] == 2
+
+
+def test_a_guarded_plugin_keeps_its_extension_points_and_gets_its_entry_points_name(green_energy):
+    profile = ProfileSpec((Weighted("Sun", 1),)).profile(REGISTRY.extended({"Sun": green_energy}))
+    (plugin,) = [p for p in profile.static_filters if p.name == "Sun"]
+    assert isinstance(plugin, StaticFilter)
+    assert isinstance(plugin, StaticScore)
+
+
+def test_entry_points_are_loaded_when_a_profile_asks_for_them():
+    loaded = []
+
+    class Quiet:
+        name = "Quiet"
+
+        def __init__(self):
+            loaded.append("Quiet")
+
+    broken = Point(name="Broken", value="broken:Plugin", plugin=ImportError("no module named numba"))
+    registry = REGISTRY.extended(factories([Point(name="Quiet", value="quiet:Quiet", plugin=Quiet), broken]))
+    assert loaded == []
+    ProfileSpec((Weighted("Quiet"),)).profile(registry)
+    assert loaded == ["Quiet"]
+    with pytest.raises(ConfigError, match=r"plugins.Broken: cannot be loaded from broken:Plugin: ImportError: no mod"):
+        ProfileSpec((Weighted("Broken"),)).profile(registry)
+
+
+def test_a_real_entry_point_is_loaded():
+    point = EntryPoint("Fit", "scheduler_worker.core.plugins.resources_fit:ResourcesFit", "hoss.plugins")
+    assert factories([point])["Fit"](strategy="MostAllocated").name == "NodeResourcesFit"
+
+
+def test_an_entry_point_that_is_no_class_is_refused():
+    (make,) = factories([Point(name="Five", value="five:five", plugin=5)]).values()
+    with pytest.raises(ConfigError, match="is int at five:five"):
+        make()
+
+
+def test_two_packages_with_plugins_of_one_name_are_refused():
+    points = [Point(name="Fit", value=f"{package}:Fit", plugin=object) for package in ("a", "b")]
+    with pytest.raises(ConfigError, match="'Fit' for both a:Fit and b:Fit"):
+        factories(points)
+
+
+def test_a_plugin_may_not_take_the_name_of_one_that_comes_with_hoss():
+    with pytest.raises(ConfigError, match="'NodeAffinity' is a plugin already"):
+        REGISTRY.extended({"NodeAffinity": object})
+
+
+def test_a_constructor_that_raises_is_told_by_its_plugins_name():
+    def make():
+        raise OSError("no licence")
+
+    with pytest.raises(PluginFailed, match="plugin Mine failed: OSError: no licence"):
+        ProfileSpec((Weighted("Mine"),)).profile(REGISTRY.extended({"Mine": make}))
+
+
+class Outside:
+    """Does in `score` what it is told."""
+
+    name = "Outside"
+
+    def __init__(self, act):
+        self._act = act
+
+    def score(self, demand, view):
+        return self._act(demand, view.requested.shape[1])
+
+
+def _raise(demand, nodes):
+    raise RuntimeError("the sun is down")
+
+
+@pytest.mark.parametrize(
+    ("act", "problem"),
+    [
+        (_raise, "RuntimeError: the sun is down"),
+        (lambda _demand, nodes: np.zeros(nodes + 1), r"ValueError: answered with shape \(4,\) for 3 nodes"),
+        (lambda _demand, nodes: np.full(nodes, 101.0), "ValueError: gave a score outside 0 to 100"),
+        (lambda _demand, nodes: np.full(nodes, np.nan), "ValueError: gave a score outside 0 to 100"),
+        (lambda _demand, nodes: ["much"] * nodes, "ValueError: could not convert"),
+    ],
+)
+def test_a_failing_plugin_is_the_pods_reason_and_is_told_once(harness_with, make_pod, act, problem):
+    harness = harness_with(Outside, act=act)
+    for _ in range(2):
+        harness.submit((make_pod(), 3))
+        assert harness.place() == []
+        outcomes = harness.outcomes()
+        assert {code for code, _, _ in outcomes} == {Outcome.UNSCHEDULABLE}
+        assert re.match(f"plugin Outside failed: {problem}", outcomes[0][2])
+    (failure,) = harness.scheduler.take_failures()
+    assert failure.__cause__ is not None
+    assert harness.scheduler.take_failures() == []
+    assert harness.scheduler.idle
+
+
+def test_other_pods_go_on_and_nothing_stays_assumed(harness_with, make_pod):
+    def only_small(demand, nodes):
+        if demand.request[0] > 500:
+            raise ValueError("too large to think about")
+        return np.zeros(nodes)
+
+    harness = harness_with(Outside, act=only_small)
+    harness.submit((make_pod(cpu=600), 2), (make_pod(cpu=100), 4))
+    (proposal,) = harness.place()
+    assert len(proposal.uids) == 4
+    assert int(harness.cache.requested[0].sum()) == 400
+    assert len(harness.outcomes()) == 2
+
+
+def test_pods_placed_before_a_failure_keep_their_places(harness_with, make_pod):
+    calls = []
+
+    def later(demand, nodes):
+        calls.append(nodes)
+        if len(calls) > 2:
+            raise ValueError("tired")
+        return np.zeros(nodes)
+
+    harness = harness_with(Outside, act=later)
+    harness.submit((make_pod(cpu=100), 3))
+    (proposal,) = harness.place()
+    assert 0 < len(proposal.uids) < 3
+    assert int(harness.cache.requested[0].sum()) == 100 * len(proposal.uids)
+    assert {reason for _, _, reason in harness.outcomes()} == {"plugin Outside failed: ValueError: tired"}
+
+
+def test_what_the_framework_does_to_a_column_does_not_reach_the_plugin(harness_with, make_ledger, make_pod):
+    kept = np.full(3, 50.0)
+    harness = harness_with(Outside, act=lambda _demand, nodes: kept[:nodes])
+    harness.submit((make_pod(), 2))
+    harness.place()
+    assert kept.tolist() == [50.0] * 3

@@ -1,0 +1,87 @@
+"""Profiles: presets, those of a document, and which of them a worker takes."""
+
+import pytest
+
+from hoss.config import parse_document
+from hoss.errors import ConfigError
+from scheduler_worker.config import KIND, WorkerConfig
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
+from scheduler_worker.core.profiles import PRESETS
+from scheduler_worker.profiles import chosen_profile
+
+HEAD = f"apiVersion: hoss.dev/v1alpha1\nkind: {KIND}\n"
+
+
+def config(text="", **fields):
+    document = parse_document(HEAD + text, KIND, WorkerConfig, where="worker.yaml")
+    return document.model_copy(update=fields)
+
+
+def names(scores):
+    return {plugin.name: weight for plugin, weight in scores}
+
+
+def test_spread_has_kube_schedulers_weights():
+    profile = PRESETS["spread"].profile(REGISTRY)
+    scored = names((*profile.static_scores, *profile.dynamic_scores, *profile.pod_scores))
+    assert scored == {plugin.name: plugin.weight for plugin in DEFAULT_PLUGINS if plugin.weight}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_filters_by_all_default_plugins(preset):
+    filters = {plugin.name for plugin in PRESETS[preset].profile(REGISTRY).filters}
+    assert filters == {plugin.name for plugin in PRESETS["spread"].profile(REGISTRY).filters}
+
+
+def test_random_scores_nothing_and_draws():
+    profile = PRESETS["random"].profile(REGISTRY)
+    assert not (profile.static_scores)
+    assert not (profile.dynamic_scores)
+    assert not profile.pod_scores
+    assert profile.by_chance
+    assert profile.mixes
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "spread"),
+        ({"labels": {"strategy": "binpack"}}, "binpack"),
+        ({"labels": {"strategy": "binpack"}, "profile": "fgd"}, "fgd"),
+        ({"labels": {"strategy": "blue-green"}}, "spread"),
+    ],
+)
+def test_a_worker_takes_what_is_configured_then_what_its_label_names_then_spread(fields, expected):
+    assert chosen_profile(config(**fields), REGISTRY)[0] == expected
+
+
+def test_a_label_may_name_a_profile_of_the_document():
+    text = "profiles: [{name: mine, ties: Drawn, plugins: [{name: NodeResourcesFit, weight: 4}]}]"
+    name, profile = chosen_profile(config(text, labels={"strategy": "mine"}), REGISTRY)
+    assert name == "mine"
+    assert profile.by_chance
+    assert names(profile.dynamic_scores) == {"NodeResourcesFit": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("profile: tight", "profile: 'tight' is none of spread, binpack"),
+        ("profiles: [{name: spread, plugins: []}]", r"profiles\[0\].name: 'spread' is a profile already"),
+        ("profiles: [{name: a, plugins: [{name: Fit}]}]", r"profiles\[0\].plugins: 'Fit' is none of"),
+        (
+            "profiles: [{name: a, plugins: []}, {name: b, plugins: [{name: NodeResourcesFit, args: {strategy: x}}]}]",
+            r"profiles\[1\].plugins.NodeResourcesFit.strategy: is 'x'",
+        ),
+        (
+            "profiles: [{name: a, plugins: [{name: GpuBestFit, args: {disk: 1}}]}]",
+            r"profiles\[0\].plugins.GpuBestFit: .*'disk'",
+        ),
+        ("profiles: [{name: a, plugins: [{name: GpuBestFit, weight: -1}]}]", r"profiles.0.plugins.0.weight: .*-1"),
+        ("profiles: [{name: a, plugins: [{name: X}, {name: X}]}]", "profiles.0.plugins: .*more than once: X"),
+        ("profiles: [{name: a, ties: Any, plugins: []}]", "profiles.0.ties: .*'Any'"),
+    ],
+)
+def test_a_wrong_profile_is_refused_at_its_field(text, problem):
+    with pytest.raises(ConfigError, match=problem):
+        chosen_profile(config(text), REGISTRY)
