@@ -16,7 +16,7 @@ from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from resolver.core.values import FeedEntry
 from resolver.ledger.port import Ledger
-from resolver.proposals import accounts_message
+from resolver.proposals import accounts_message, group_runs_message
 
 _RING_MESSAGES = 128
 _WAIT_MS = 1000  # below the ledger's own time-out
@@ -97,7 +97,7 @@ class ShardFeed:
         return seq == self._tip or bool(self._ring and self._tip and self._ring[0].seq <= seq + 1 <= self._tip)
 
     async def _read_snapshot(self) -> pb.FeedMessage:
-        snapshot = await self._ledger.snapshot(self._shard)
+        snapshot = await self._ledger.snapshot(self._shard, groups=True)
         return pb.FeedMessage(
             shard=self._shard,
             shards=self._ledger.shards,
@@ -107,6 +107,7 @@ class ShardFeed:
             nodes=[_node_entry(index, spec) for index, spec in sorted(snapshot.specs.items())],
             schema=await self._ledger.schema(),
             ledger_epoch=self._ledger.epoch,
+            groups=group_runs_message(snapshot.runs),
         )
 
     async def _message(self, entry: FeedEntry) -> pb.FeedMessage:
@@ -116,6 +117,7 @@ class ShardFeed:
             previous_seq=entry.seq - 1,
             accounts=accounts_message(entry.accounts),
             released=entry.released,
+            groups=group_runs_message(entry.runs),
         )
         if entry.specs or entry.removed:
             message.nodes.extend(_node_entry(index, spec) for index, spec in entry.specs)

@@ -48,4 +48,5 @@ def node_change(node: common_pb2.NodeSpec, schema: Sequence[str]) -> NodeChange:
         allocatable=tuple(offered.get(resource, 0) for resource in schema),
         unschedulable=node.unschedulable,
         cards=cards_of(node),
+        labels=tuple((label.key, label.value) for label in node.labels),
     )

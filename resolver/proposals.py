@@ -3,19 +3,27 @@
 A proposal is checked whole before anything is written: lengths, ranges, and that it belongs on its shard.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from hoss.errors import ColumnError, InvalidInput
 from hoss.model.fit import WHOLE_CARD_MILLI
+from hoss.model.pod import HostPort
 from hoss.model.resources import MAX_AMOUNT, PODS
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.account import CARD_SLOTS
 from hoss.wire.columns import I32, I64, NONE_U32, U16, U32, decode, decode_uids
-from resolver.core.values import MAX_BATCH_PODS, MAX_CANDIDATES, AccountRows, Decision, Proposal
+from hoss.wire.convert import labels_from_proto
+from hoss.wire.convert_rules import affinity_from_proto, constraint_from_proto
+from resolver.core.ports import claim_of
+from resolver.core.rules import Rule
+from resolver.core.values import MAX_BATCH_PODS, MAX_CANDIDATES, AccountRows, Decision, Group, GroupRun, Proposal
 
 _MAX_NAME_BYTES = 253  # as Kubernetes' names
 
@@ -49,8 +57,53 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         attempts=decode(batch.attempts, U16, name="attempts", rows=len(priorities)),
         devices=_devices(batch, len(priorities)),
         unchecked=batch.unchecked,
+        groups=_groups(batch, len(priorities)),
         gang_minimum=batch.gang_minimum,
     )
+
+
+def _groups(batch: pb.ProposalBatch, slots: int) -> tuple[Group | None, ...]:
+    if not batch.slot_groups:
+        return ()
+    positions = decode(batch.slot_groups, U16, name="slot_groups", rows=slots)
+    if int(positions.max()) >= len(batch.groups):
+        raise ColumnError(f"group {int(positions.max())} where there are {len(batch.groups)}", where="slot_groups")
+    groups = [_group(definition) for definition in batch.groups]
+    return tuple(groups[position] for position in positions.tolist())
+
+
+@lru_cache(maxsize=4096)
+def _group(definition: bytes) -> Group:
+    """Raises InvalidInput for what is no PodGroup, and ports that there are not."""
+    try:
+        message = pb.PodGroup.FromString(definition)
+    except DecodeError as exc:
+        raise InvalidInput("is no PodGroup message", where="groups") from exc
+    ports = [HostPort(p.port, p.protocol or "TCP", p.host_ip) for p in message.host_ports]
+    try:
+        claims = tuple(claim_of(port) for port in ports)
+    except (ValueError, OverflowError) as exc:
+        named = ", ".join(f"{p.port}/{p.protocol}" for p in ports)
+        raise InvalidInput(f"{named}: ports go to 65535 and are of TCP, UDP or SCTP", where="groups") from exc
+    key = int.from_bytes(hashlib.blake2b(definition, digest_size=8).digest(), "little")
+    labels = labels_from_proto(message.labels)
+    return Group(key or 1, definition, claims, message.namespace, labels, tuple(_rules(message)))
+
+
+def _rules(message: pb.PodGroup) -> Iterator[Rule]:
+    """Required anti-affinity and DoNotSchedule constraints. A rule without a selector sees nothing and is none."""
+    affinity = affinity_from_proto(message.affinity)
+    for term in affinity.anti_required:
+        if term.selector is not None:
+            yield Rule(
+                term.topology_key,
+                term.selector,
+                term.namespaces,
+                every_namespace=term.namespace_selector is not None,
+            )
+    for constraint in map(constraint_from_proto, message.spread):
+        if constraint.selector is not None and not constraint.selector.everything:  # which counts none, as it happens
+            yield Rule(constraint.topology_key, constraint.selector, (message.namespace,), keeps_apart=False)
 
 
 def read_gang(parts: Sequence[pb.ProposalBatch], proposals: Sequence[Proposal]) -> None:
@@ -120,6 +173,7 @@ def verdict_message(batch_id: int, shard: int, decision: Decision) -> pb.Verdict
         verdicts=decision.verdicts.tobytes(),
         nodes=decision.nodes.tobytes(),
         duplicate_seqs=decision.duplicate_seqs.tobytes(),
+        as_of_seq=decision.as_of,
         conflicts=[
             pb.Conflict(position=position, node=node, resource=resource, asked=asked, free=free)
             for position, node, resource, asked, free in decision.conflicts.tolist()
@@ -139,6 +193,11 @@ def accounts_message(rows: AccountRows) -> pb.Accounts:
         card_indexes=rows.card_indexes,
         cards=rows.cards,
     )
+
+
+def group_runs_message(runs: Iterable[GroupRun]) -> list[pb.GroupRun]:
+    """Runs as feed messages carry them."""
+    return [pb.GroupRun(group=r.definition, nodes=r.nodes, gone=r.gone) for r in runs]
 
 
 def reservation_chunk(shard: int, uids: Any, records: NDArray[Any], assumed: NDArray[np.bool_]) -> pb.ReservationChunk:

@@ -98,4 +98,6 @@ def _shard_accounts(shard: int, state: ShardState) -> ShardAccounts:
         cards=np.frombuffer(rows.cards, CARDS.base).reshape(-1, *CARDS.shape),
         uids=state.reservations.uids,
         records=state.reservations.records,
+        ports=state.ports,
+        group_pods={key: pods for key, (_, pods) in state.groups.items()},
     )

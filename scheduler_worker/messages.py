@@ -9,8 +9,9 @@ from hoss.wire.account import CARDS, account_dtype
 from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, encode
 from hoss.wire.convert import node_from_proto
 from scheduler_worker.core.codes import Verdict
-from scheduler_worker.core.messages import AccountBatch, FeedUpdate, ProposalColumns, Verdicts
+from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
 from scheduler_worker.core.work import OutcomeColumns
+from scheduler_worker.groups import definition_of, group_defined
 
 
 def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
@@ -23,6 +24,10 @@ def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
         snapshot=message.snapshot,
         shards=message.shards,
         schema=tuple(message.schema),
+        pods=tuple(
+            PodRun(group_defined(run.group), decode(run.nodes, U32, name="groups.nodes").astype(np.intp), run.gone)
+            for run in message.groups
+        ),
     )
 
 
@@ -41,6 +46,8 @@ def account_batch(accounts: resolver_pb2.Accounts) -> AccountBatch:
 
 def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, unchecked: bool) -> resolver_pb2.ProposalBatch:
     """A proposal as resolvers read it."""
+    groups = {definition_of(group): None for group in columns.groups}
+    positions = {definition: position for position, definition in enumerate(groups)}
     return resolver_pb2.ProposalBatch(
         worker=worker,
         epoch=epoch,
@@ -57,6 +64,8 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         attempts=encode(columns.attempts, U16),
         devices=b"" if columns.devices is None else encode(columns.devices, U16),
         unchecked=unchecked,
+        groups=groups,
+        slot_groups=encode([positions[definition_of(group)] for group in columns.groups], U16),
         gang_minimum=columns.gang_minimum,
         parts=[proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts],
     )
@@ -72,6 +81,7 @@ def verdicts(message: resolver_pb2.VerdictBatch, pods: int) -> Verdicts:
         nodes=decode(message.nodes, U32, name="nodes", rows=pods),
         duplicate_seqs=decode(message.duplicate_seqs, U64, name="duplicate_seqs", rows=duplicates),
         fresh=account_batch(message.fresh),
+        as_of=message.as_of_seq,
     )
 
 

@@ -85,6 +85,8 @@ class WorkerService:
         """One message of the node feed."""
         was_ready = self.ready
         self._scheduler.cache.apply_feed(messages.feed_update(message))
+        if self._scheduler.resume(message.shard, snapshot=message.snapshot):
+            self._wake.set()
         if self.ready and not was_ready:
             logger().info("cache_filled", worker=self._name, nodes=int(self._scheduler.cache.present.sum()))
             # Work is given to those that said so: at the next heartbeat they would have idled half a second.

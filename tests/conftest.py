@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 import redis
 
+from hoss.model.pod import HostPort, Pairs
 from hoss.model.resources import PODS
 from hoss.v1 import common_pb2
 from hoss.wire.columns import NONE_U32, numbered_uids
 from hossctl.redis_server import RedisServer
-from resolver.core.values import NodeChange, Proposal
+from resolver.core.ports import claim_of
+from resolver.core.values import Group, NodeChange, Proposal
 
 
 @pytest.fixture(scope="session")
@@ -54,20 +57,26 @@ def make_node() -> Callable[..., NodeChange]:
         pods: int = 100,
         cards: int = 0,
         unschedulable: bool = False,
+        labels: Pairs = (),
     ) -> NodeChange:
         allocatable = (cpu, memory, 0, pods, 0, 0)
         spec = common_pb2.NodeSpec(name=name, cards=cards, unschedulable=unschedulable)
         spec.allocatable.add(resource="cpu", amount=cpu)
         spec.allocatable.add(resource="memory", amount=memory)
         spec.allocatable.add(resource="pods", amount=pods)
-        return NodeChange(name, spec.SerializeToString(deterministic=True), allocatable, unschedulable, cards)
+        spec.labels.extend(common_pb2.Label(key=key, value=value) for key, value in labels)
+        text = spec.SerializeToString(deterministic=True)
+        return NodeChange(name, text, allocatable, unschedulable, cards, labels)
 
     return build
 
 
 @pytest.fixture(scope="session")
 def make_proposal() -> Callable[..., Proposal]:
-    """Builds a proposal: a row of `nodes` for each pod, a slot for each pod unless `slots` says otherwise."""
+    """Builds a proposal: a row of `nodes` for each pod, a slot for each pod unless `slots` says otherwise.
+
+    `ports` and `groups` (themselves or names, "" for none) are by slot.
+    """
 
     def build(
         pods: Sequence[int],
@@ -81,6 +90,8 @@ def make_proposal() -> Callable[..., Proposal]:
         epoch: int = 1,
         snapshot_seq: int = 2**40,
         unchecked: bool = False,
+        ports: Sequence[Sequence[HostPort]] | None = None,
+        groups: Sequence[str | Group] | None = None,
     ) -> Proposal:
         slots = list(range(len(pods))) if slots is None else slots
         count = max(slots) + 1
@@ -100,9 +111,26 @@ def make_proposal() -> Callable[..., Proposal]:
             attempts=np.zeros(count, np.uint16),
             devices=None if devices is None else np.array(devices, np.uint16),
             unchecked=unchecked,
+            groups=() if ports is None and groups is None else _groups(count, ports, groups),
         )
 
     return build
+
+
+def _groups(
+    count: int, ports: Sequence[Sequence[HostPort]] | None, groups: Sequence[str | Group] | None
+) -> tuple[Group | None, ...]:
+    """By slot: a group of that name ("": none) with those ports."""
+    made: list[Group | None] = []
+    for slot in range(count):
+        held = tuple(map(claim_of, ports[slot])) if ports else ()
+        name = groups[slot] if groups else f"slot {slot}"
+        if isinstance(name, Group):
+            made.append(name)
+            continue
+        definition = (name + "".join(claim.hex() for claim in held)).encode()
+        made.append(Group(zlib.crc32(definition) + 1, definition, held) if name else None)
+    return tuple(made)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ STALE_EPOCH: Verdict
 GANG_ABORTED: Verdict
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "gang_minimum", "parts")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,8 @@ class ProposalBatch(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     UNCHECKED_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_GROUPS_FIELD_NUMBER: _ClassVar[int]
     GANG_MINIMUM_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     worker: str
@@ -67,12 +69,28 @@ class ProposalBatch(_message.Message):
     attempts: bytes
     devices: bytes
     unchecked: bool
+    groups: _containers.RepeatedScalarFieldContainer[bytes]
+    slot_groups: bytes
     gang_minimum: int
     parts: _containers.RepeatedCompositeFieldContainer[ProposalBatch]
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ...) -> None: ...
+
+class PodGroup(_message.Message):
+    __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    AFFINITY_FIELD_NUMBER: _ClassVar[int]
+    HOST_PORTS_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
+    affinity: _common_pb2.PodAffinity
+    host_ports: _containers.RepeatedCompositeFieldContainer[_common_pb2.HostPort]
+    spread: _containers.RepeatedCompositeFieldContainer[_common_pb2.SpreadConstraint]
+    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ...) -> None: ...
 
 class VerdictBatch(_message.Message):
-    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "parts")
+    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "as_of_seq", "parts")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +102,7 @@ class VerdictBatch(_message.Message):
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     INVALID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_SEQS_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_SEQ_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     shard: int
@@ -96,8 +115,9 @@ class VerdictBatch(_message.Message):
     retry_after_ms: int
     invalid: str
     duplicate_seqs: bytes
+    as_of_seq: int
     parts: _containers.RepeatedCompositeFieldContainer[VerdictBatch]
-    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ..., parts: _Optional[_Iterable[_Union[VerdictBatch, _Mapping]]] = ...) -> None: ...
+    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ..., as_of_seq: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[VerdictBatch, _Mapping]]] = ...) -> None: ...
 
 class Conflict(_message.Message):
     __slots__ = ("position", "node", "resource", "asked", "free")
@@ -146,7 +166,7 @@ class ShardPosition(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class FeedMessage(_message.Message):
-    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released")
+    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +177,7 @@ class FeedMessage(_message.Message):
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     seq: int
@@ -167,7 +188,18 @@ class FeedMessage(_message.Message):
     schema: _containers.RepeatedScalarFieldContainer[str]
     ledger_epoch: str
     released: int
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[GroupRun]
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ...) -> None: ...
+
+class GroupRun(_message.Message):
+    __slots__ = ("group", "nodes", "gone")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    group: bytes
+    nodes: bytes
+    gone: bool
+    def __init__(self, group: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., gone: _Optional[bool] = ...) -> None: ...
 
 class NodeEntry(_message.Message):
     __slots__ = ("index", "spec", "removed")

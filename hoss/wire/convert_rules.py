@@ -14,9 +14,9 @@ def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
         cpu_milli, memory_bytes = spec.pending_nonzero
         message.pending_nonzero.CopyFrom(pb.CpuAndMemory(cpu_milli=cpu_milli, memory_bytes=memory_bytes))
     if spec.pod_affinity is not None:
-        message.pod_affinity.CopyFrom(_affinity_to_proto(spec.pod_affinity))
+        message.pod_affinity.CopyFrom(affinity_to_proto(spec.pod_affinity))
     if spec.spread:
-        message.spread.extend(map(_constraint_to_proto, spec.spread))
+        message.spread.extend(map(constraint_to_proto, spec.spread))
     if spec.default_spread is not None:
         message.default_spread.CopyFrom(_selector_to_proto(spec.default_spread))
     message.images.extend(spec.images)
@@ -30,8 +30,8 @@ def read_rules(message: pb.PodSpec) -> dict[str, Any]:
     pending, default = message.pending_nonzero, message.default_spread
     return {
         "pending_nonzero": (pending.cpu_milli, pending.memory_bytes) if message.HasField("pending_nonzero") else None,
-        "pod_affinity": _affinity_from_proto(message.pod_affinity) if message.HasField("pod_affinity") else None,
-        "spread": tuple(map(_constraint_from_proto, message.spread)),
+        "pod_affinity": affinity_from_proto(message.pod_affinity) if message.HasField("pod_affinity") else None,
+        "spread": tuple(map(constraint_from_proto, message.spread)),
         "default_spread": _selector_from_proto(default) if message.HasField("default_spread") else None,
         "images": tuple(message.images),
         "image_containers": message.image_containers,
@@ -58,7 +58,8 @@ def _selector_from_proto(message: pb.LabelSelector) -> LabelSelector:
     return LabelSelector(tuple(map(requirement_from_proto, message.requirements)))
 
 
-def _affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:
+def affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:
+    """What a pod asks of the pods near it."""
     return pb.PodAffinity(
         required=map(_term_to_proto, affinity.required),
         preferred=map(_weighted_to_proto, affinity.preferred),
@@ -67,7 +68,8 @@ def _affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:
     )
 
 
-def _affinity_from_proto(message: pb.PodAffinity) -> PodAffinity:
+def affinity_from_proto(message: pb.PodAffinity) -> PodAffinity:
+    """What a pod asks of the pods near it."""
     return PodAffinity(
         required=tuple(map(_term_from_proto, message.required)),
         preferred=tuple(map(_weighted_from_proto, message.preferred)),
@@ -103,7 +105,8 @@ def _term_from_proto(message: pb.PodAffinityTerm) -> PodAffinityTerm:
     )
 
 
-def _constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
+def constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
+    """One constraint on spreading."""
     return pb.SpreadConstraint(
         max_skew=constraint.max_skew,
         topology_key=constraint.topology_key,
@@ -115,7 +118,8 @@ def _constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
     )
 
 
-def _constraint_from_proto(message: pb.SpreadConstraint) -> SpreadConstraint:
+def constraint_from_proto(message: pb.SpreadConstraint) -> SpreadConstraint:
+    """One constraint on spreading."""
     return SpreadConstraint(
         max_skew=message.max_skew,
         topology_key=message.topology_key,

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from hoss.model.fit import insufficient, pick_cards
 from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD
-from hoss.wire.columns import NONE_U32, Uids
-from resolver.core.values import NodeChange, Proposal, Verdict
+from hoss.wire.columns import NONE_U32, U32, Uids, encode
+from resolver.core.guarding import DomainGuards
+from resolver.core.ports import clash, port_number
+from resolver.core.values import Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
 
 Uid = bytes
 
@@ -29,6 +31,7 @@ class Account:
     allocatable: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     requested: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     cards: list[int] = field(default_factory=list)
+    ports: list[PortHold] = field(default_factory=list)
 
     def widen(self, resources: int) -> None:
         """Make room for that many resources."""
@@ -66,6 +69,7 @@ class Reservation:
     priority: int
     attempt: int
     requests: NDArray[np.int64]  # (R,)
+    group: Group | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class Change:
     specs: tuple[tuple[int, bytes], ...] = ()
     removed: tuple[int, ...] = ()
     released: int = 0
+    runs: tuple[GroupRun, ...] = ()
 
 
 class Arbiter:
@@ -113,8 +118,16 @@ class Arbiter:
         self.reservations: dict[Uid, Reservation] = {}
         self.pending: dict[int, tuple[int, list[Uid]]] = {}  # seq of a commit: deadline (ms), UIDs
         self.feed: list[Change] = []
+        self.guards = DomainGuards()
 
     # -- pods ---------------------------------------------------------------------------------------------------------
+
+    def register(self, groups: Iterable[Group | None]) -> None:
+        """From here on every placement is noted that a rule of these groups sees."""
+        missing = self.guards.book.missing(groups)
+        if missing:
+            self.guards.book.register(missing, self.seq + 1)
+            self._publish(Change(self.seq + 1, ()))
 
     def commit(self, proposal: Proposal, *, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
         """Rulings in the proposal's order, and the nodes that refused any pod."""
@@ -123,7 +136,8 @@ class Arbiter:
         seq, changed, refusing = self.seq + 1, _Ordered(), _Ordered()
         rulings: dict[int, Ruling] = {}
         reserved: list[Uid] = []
-        before = deepcopy(self.accounts) if proposal.gang_minimum else {}
+        self.guards.begin()
+        before, stamps = (deepcopy(self.accounts), self.guards.stamps()) if proposal.gang_minimum else ({}, {})
         order = proposal.serving_order()
         for position in range(len(proposal)) if order is None else order.tolist():
             uid = proposal.uids[position].tobytes()
@@ -139,6 +153,7 @@ class Arbiter:
         fitting = sum(ruling.verdict in (Verdict.COMMITTED, Verdict.DUPLICATE) for ruling in rulings.values())
         if fitting < proposal.gang_minimum:
             self.accounts = before
+            self.guards.restore(stamps)
             for uid in reserved:
                 del self.reservations[uid]
             reserved = []
@@ -147,25 +162,31 @@ class Arbiter:
                     rulings[position] = Ruling(Verdict.GANG_ABORTED, int(proposal.nodes[position, 0]))
         if reserved:
             self.pending[seq] = (deadline_ms, reserved)
-            self._publish(Change(seq, tuple(changed)))
+            runs = group_runs((self.reservations[uid] for uid in reserved), gone=False)
+            self._publish(Change(seq, tuple(changed), runs=runs))
         return [rulings[position] for position in range(len(proposal))], list(refusing)
 
     def _place(self, proposal: Proposal, position: int, seq: int, refusing: "_Ordered") -> Ruling:
         """Reserve on the first candidate that takes the pod. Of several refusals the first candidate's counts."""
         slot = int(proposal.slots[position])
         first: Refusal | None = None
-        for node in proposal.nodes[position].tolist():
+        group = proposal.groups[slot] if proposal.groups else None
+        guarded = bool(self.guards.book.guards(group))
+        # The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
+        for node in proposal.nodes[position, : 1 if guarded else None].tolist():
             if node == NONE_U32:
                 break
             refusal, cards = self._try(proposal, slot, node)
             if refusal is None:
                 self._reserve(proposal, position, node, cards, seq)
+                self.guards.placed(group, node, proposal.epoch, seq)
                 return Ruling(Verdict.COMMITTED, node, seq)
             first = first or refusal
             if node in self.accounts:
                 refusing.add(node)
         if first is None:
             raise ValueError(f"pod {position} has no candidate")
+        self.guards.refused(group)
         return Ruling(first.verdict, int(proposal.nodes[position, 0]), refusal=first)
 
     def _try(self, proposal: Proposal, slot: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
@@ -185,6 +206,16 @@ class Arbiter:
                 r = int(short[0])
                 free = int(allocatable[r] - requested[r])
                 return Refusal(Verdict.CONFLICT_RESOURCE, r, int(request[r]), free), ()
+            group = proposal.groups[slot] if proposal.groups else None
+            for claim in group.ports if group else ():
+                if any(clash(claim, held) for _, held in account.ports):
+                    return Refusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()
+            unknown = self.guards.unknown(proposal, group, node, self.seq + 1)
+            if unknown:
+                return Refusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
+        return self._try_cards(proposal, slot, account)
+
+    def _try_cards(self, proposal: Proposal, slot: int, account: Account) -> tuple[Refusal | None, tuple[int, ...]]:
         count, milli = (0, 0) if proposal.devices is None else proposal.devices[slot].tolist()
         if not count:
             return None, ()
@@ -205,7 +236,9 @@ class Arbiter:
         if proposal.unchecked:
             account.mark(FLAG_SHRUNK, False)  # what exceeds from now on was not the node's doing
         account.seq = seq
-        self.reservations[proposal.uids[position].tobytes()] = Reservation(
+        uid, group = proposal.uids[position].tobytes(), proposal.groups[slot] if proposal.groups else None
+        account.ports += [(uid, claim) for claim in (group.ports if group else ())]
+        self.reservations[uid] = Reservation(
             node,
             sum(1 << card for card in cards),
             milli,
@@ -214,19 +247,22 @@ class Arbiter:
             int(proposal.priorities[slot]),
             int(proposal.attempts[slot]),
             request,
+            group,
         )
 
     def release(self, uids: Iterable[Uid], seqs: Sequence[int] | None = None) -> list[Uid]:
         """Give back what pods hold; with `seqs`, only what that very commit reserved. Returns whose it was."""
-        seq, changed, released = self.seq + 1, _Ordered(), []
+        seq, changed, released, held_before = self.seq + 1, _Ordered(), [], []
         for i, uid in enumerate(uids):
             held = self.reservations.get(uid)
             if held is None or (seqs is not None and held.seq != seqs[i]):
                 continue
             del self.reservations[uid]
             released.append(uid)
+            held_before.append(held)
             changed.add(held.node)
             account = self.accounts[held.node]
+            account.ports = [hold for hold in account.ports if hold[0] != uid]
             account.widen(len(held.requests))
             account.requested[: len(held.requests)] -= held.requests
             account.seq = seq
@@ -238,7 +274,8 @@ class Arbiter:
             account = self.accounts[node]
             account.mark(FLAG_SHRUNK, account.has(FLAG_SHRUNK) and account.exceeded())
         if released:
-            self._publish(Change(seq, tuple(changed), released=len(released)))
+            runs = group_runs(held_before, gone=True)
+            self._publish(Change(seq, tuple(changed), released=len(released), runs=runs))
         return released
 
     def confirm(self, seqs: Iterable[int]) -> int:
@@ -307,6 +344,7 @@ class Arbiter:
         account.mark(FLAG_UNSCHEDULABLE, change.unschedulable)
         account.seq = seq
         self.specs[node] = change.spec
+        self.guards.labels[node] = dict(change.labels)
 
     def remove(self, names: Sequence[str]) -> tuple[list[Uid], list[int]]:
         """Pods whose reservations went, and positions of names that are not there."""
@@ -321,6 +359,7 @@ class Arbiter:
             account.mark(FLAG_SHRUNK, False)
             account.seq = seq
             del self.specs[node]
+            self.guards.labels.pop(node, None)
             gone.append(node)
         if gone:
             self._publish(Change(seq, tuple(gone), removed=tuple(gone)))
@@ -350,6 +389,15 @@ def resized_cards(used_milli: Sequence[int], count: int) -> list[int]:
     before = list(used_milli) or [NO_CARD] * CARD_SLOTS
     holds = [0 if used == NO_CARD else used % CARD_CLOSED for used in before]
     return [held if slot < count else CARD_CLOSED + held if held else NO_CARD for slot, held in enumerate(holds)]
+
+
+def group_runs(reservations: Iterable[Reservation], *, gone: bool) -> tuple[GroupRun, ...]:
+    """Where these pods are or were, group by group."""
+    nodes: dict[bytes, list[int]] = {}
+    for held in reservations:
+        if held.group is not None:
+            nodes.setdefault(held.group.definition, []).append(held.node)
+    return tuple(GroupRun(definition, encode(on, U32), gone) for definition, on in nodes.items())
 
 
 def uid_bytes(uids: Uids) -> list[Uid]:

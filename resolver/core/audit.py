@@ -1,7 +1,7 @@
 """What an audit of the ledger finds: invariants 1, 2 and 6 of docs/architecture.md, on shards read whole."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.wire.account import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD
 from hoss.wire.columns import UID_BYTES, Uids, uid_text
+from resolver.core.ports import clash, port_text
+from resolver.core.values import HOLDS_PORTS, PortHold
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,9 @@ class ShardAccounts:
     card_indexes: NDArray[np.uint32]  # (k,)
     cards: NDArray[np.uint16]  # (k, 16)
     uids: Uids  # (n, 16)
-    records: NDArray[Any]  # fields node, card_mask, card_milli, requests (R2)
+    records: NDArray[Any]  # fields node, card_mask, card_milli, flags, group, requests (R2)
+    ports: Mapping[int, Sequence[PortHold]] = field(default_factory=dict)  # by node
+    group_pods: Mapping[int, int] = field(default_factory=dict)  # by group's key
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,9 @@ def audit(shards: Sequence[ShardAccounts], schema: Sequence[str], names: Mapping
         findings += _overfull_cards(shard, names)
         findings += _unequal_sums(shard, schema, names)
         findings += _unequal_cards(shard, names)
+        findings += _clashing_ports(shard, names)
+        findings += _unequal_ports(shard, names)
+        findings += _unequal_groups(shard)
     return findings + _held_twice(shards)
 
 
@@ -129,6 +136,42 @@ def _unequal_cards(shard: ShardAccounts, names: Mapping[int, str]) -> list[Findi
         )
         findings.append(Finding(6, index, "", text))
     return findings
+
+
+def _clashing_ports(shard: ShardAccounts, names: Mapping[int, str]) -> list[Finding]:
+    findings = []
+    for node, holds in shard.ports.items():
+        for at, (uid, claim) in enumerate(holds):
+            if any(clash(claim, held) and other != uid for other, held in holds[:at]):
+                text = f"node {_name(names, node)}: port {port_text(claim)} is held by more than one pod"
+                findings.append(Finding(1, node, uid_text(uid), text))
+    return findings
+
+
+def _unequal_ports(shard: ShardAccounts, names: Mapping[int, str]) -> list[Finding]:
+    """Pods that hold ports by their reservation and not by their node, or the other way round."""
+    holding = np.flatnonzero(shard.records["flags"] & HOLDS_PORTS)
+    by_reservation = {(int(shard.records["node"][i]), shard.uids[i].tobytes()) for i in holding}
+    by_node = {(node, uid) for node, holds in shard.ports.items() for uid, _ in holds}
+    return [
+        Finding(6, node, uid_text(uid), f"node {_name(names, node)}: its ports and its reservations differ about a pod")
+        for node, uid in sorted(by_reservation ^ by_node)
+    ]
+
+
+def _unequal_groups(shard: ShardAccounts) -> list[Finding]:
+    keys, counts = np.unique(shard.records["group"][shard.records["group"] != 0], return_counts=True)
+    pods = dict(zip(keys.tolist(), counts.tolist(), strict=True))
+    return [
+        Finding(
+            6,
+            None,
+            "",
+            f"group {key:016x}: {shard.group_pods.get(key, 0)} pods, its reservations are {pods.get(key, 0)}",
+        )
+        for key in sorted(pods.keys() | shard.group_pods.keys())
+        if pods.get(key, 0) != shard.group_pods.get(key, 0)
+    ]
 
 
 def _held_twice(shards: Sequence[ShardAccounts]) -> list[Finding]:

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.pod import Pairs
 from hoss.wire.columns import Uids
+from resolver.core.ports import Claim
+from resolver.core.rules import Rule
 
 # A script that serves this many pods holds Redis for 3 to 5 ms; more is refused as invalid.
 MAX_BATCH_PODS = 1000
@@ -20,18 +23,38 @@ class Verdict(IntEnum):
     COMMITTED = 1
     DUPLICATE = 2
     CONFLICT_RESOURCE = 3
+    CONFLICT_PORT = 4
     CONFLICT_DEVICE = 5
+    CONFLICT_TOPOLOGY = 6
     NODE_GONE = 7
     NODE_UNSCHEDULABLE = 8
     STALE_EPOCH = 9
     GANG_ABORTED = 10
 
 
+PortHold = tuple[bytes, Claim]  # UID of the pod, and what it holds
+
 # Evidence for one refused pod: `node` is its first candidate. CONFLICT_RESOURCE: resource (schema index), asked, free in schema
-# units. CONFLICT_DEVICE: asked and free are numbers of cards. Otherwise zeros.
+# units. CONFLICT_DEVICE: asked and free are numbers of cards. CONFLICT_PORT: asked is the taken port.
+# CONFLICT_TOPOLOGY: asked is the seq of what the worker did not know. Otherwise zeros.
 CONFLICT = np.dtype(
     [("position", "<u4"), ("node", "<u4"), ("resource", "<u4"), ("asked", "<i8"), ("free", "<i8")],
 )
+
+
+HOLDS_PORTS = 1  # flag of a reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All that rules of other pods can see of a pod. `definition` is its PodGroup message, `key` a digest of that, not 0."""
+
+    key: int
+    definition: bytes
+    ports: tuple[Claim, ...] = ()  # that each of its pods takes on its node
+    namespace: str = ""
+    labels: Pairs = ()
+    rules: tuple[Rule, ...] = ()  # that its pods bear
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +72,7 @@ class Proposal:
     attempts: NDArray[np.uint16]  # (s,)
     devices: NDArray[np.uint16] | None = None  # (s, 2): count, milli; None: no slot wants cards
     unchecked: bool = False
+    groups: tuple[Group | None, ...] = ()  # by slot; None: nobody's rules see it. Empty: so are all
     gang_minimum: int = 0  # fewer COMMITTED and DUPLICATE than this: nothing is reserved. No UID stands in a gang twice
     held: bool = False  # part of a gang on several shards: its lease is short, until `keep`
 
@@ -95,6 +119,7 @@ class Decision:
     conflicts: NDArray[np.void]  # CONFLICT, one for each refused pod, by position
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE, by position
     fresh: AccountRows  # nodes that refused, after this commit
+    as_of: int = 0  # the shard's seq after this decision
 
     @classmethod
     def of_none(cls, verdicts: NDArray[np.uint8], proposal: Proposal) -> "Decision":
@@ -114,7 +139,8 @@ def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]
             ("epoch", "<u8"),
             ("priority", "<i4"),
             ("attempt", "<u2"),
-            ("flags", "<u2"),
+            ("flags", "<u2"),  # HOLDS_PORTS
+            ("group", "<u8"),  # key; 0: none
             ("requests", "<i8", (resources,)),
             ("spread", f"V{spread_bytes}"),
         ]
@@ -130,6 +156,7 @@ class NodeChange:
     allocatable: tuple[int, ...]
     unschedulable: bool
     cards: int
+    labels: Pairs = ()
 
 
 class Upserted(NamedTuple):
@@ -148,6 +175,15 @@ class Removed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRun:
+    """Pods of one group that were placed, or are gone."""
+
+    definition: bytes
+    nodes: bytes  # u32, one for each pod
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FeedEntry:
     """What one operation changed; applies to the state at `seq - 1`."""
 
@@ -156,6 +192,7 @@ class FeedEntry:
     specs: tuple[tuple[int, bytes], ...] = ()  # index and NodeSpec message, of nodes new or changed
     removed: tuple[int, ...] = ()
     released: int = 0
+    runs: tuple[GroupRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +202,7 @@ class Snapshot:
     seq: int
     accounts: AccountRows
     specs: dict[int, bytes]
+    runs: tuple[GroupRun, ...] = ()  # all pods of groups, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +221,5 @@ class ShardState:
 
     snapshot: Snapshot
     reservations: Reservations
+    ports: dict[int, list[PortHold]]  # by node
+    groups: dict[int, tuple[bytes, int]]  # by key: definition, number of pods

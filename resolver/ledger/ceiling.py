@@ -38,7 +38,7 @@ async def measure_ceiling(redis_url: str, *, nodes: int, batch: int, seconds: fl
                 began = time.perf_counter()
                 decisions = await ledger.run_prepared(prepared)
                 spent += time.perf_counter() - began
-                committed += sum(int((decision.verdicts == 1).sum()) for decision in decisions)
+                committed += sum(int((decision.verdicts == 1).sum()) for decision in decisions if decision is not None)
                 if spent >= seconds:
                     break
             await ledger.erase()

@@ -1,6 +1,7 @@
 """A ledger in this process's memory: resolver.core.arbiter behind the port. For tests and simulation; nothing survives."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -10,9 +11,10 @@ from numpy.typing import NDArray
 from hoss.model.resources import BASE_RESOURCES, ResourceSchema
 from hoss.wire.account import CARDS, FLAG_GONE, account_dtype
 from hoss.wire.columns import NONE_U32, U32, UID_BYTES, Uids
-from resolver.core.arbiter import Arbiter, Change, Ruling, uid_bytes
+from resolver.core.arbiter import Arbiter, Change, Ruling, group_runs, uid_bytes
 from resolver.core.values import (
     CONFLICT,
+    HOLDS_PORTS,
     AccountRows,
     Decision,
     FeedEntry,
@@ -46,6 +48,7 @@ class MemoryLedger:
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         decisions = []
         for proposal in proposals:
+            self.arbiters[shard].register(proposal.groups)
             before = self.arbiters[shard].seq
             deadline_ms = self._now_ms() + self._leases.of(proposal)
             rulings, refusing = self.arbiters[shard].commit(proposal, deadline_ms=deadline_ms)
@@ -68,6 +71,7 @@ class MemoryLedger:
             conflicts=np.array(conflicts, CONFLICT),
             duplicate_seqs=np.array([r.seq for r in rulings if r.verdict is Verdict.DUPLICATE], np.uint64),
             fresh=self._rows(shard, refusing, cards=proposal.devices is not None),
+            as_of=self.arbiters[shard].seq,
         )
 
     async def release(self, shard: int, uids: Uids) -> int:
@@ -113,15 +117,19 @@ class MemoryLedger:
     async def seq(self, shard: int) -> int:
         return self.arbiters[shard].seq
 
-    async def snapshot(self, shard: int) -> Snapshot:
+    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
         arbiter = self.arbiters[shard]
         live = [node for node, account in arbiter.accounts.items() if not account.has(FLAG_GONE)]
-        return Snapshot(arbiter.seq, self._rows(shard, sorted(live)), dict(arbiter.specs))
+        runs = group_runs(arbiter.reservations.values(), gone=False) if groups else ()
+        return Snapshot(arbiter.seq, self._rows(shard, sorted(live)), dict(arbiter.specs), runs)
 
     async def state(self, shard: int) -> ShardState:
         arbiter = self.arbiters[shard]
         snapshot = Snapshot(arbiter.seq, self._rows(shard, sorted(arbiter.accounts)), dict(arbiter.specs))
-        return ShardState(snapshot, self._reservations(shard))
+        ports = {node: list(account.ports) for node, account in arbiter.accounts.items() if account.ports}
+        pods = Counter(held.group for held in arbiter.reservations.values() if held.group is not None)
+        groups = {group.key: (group.definition, count) for group, count in pods.items()}
+        return ShardState(snapshot, self._reservations(shard), ports, groups)
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         yield self._reservations(shard)
@@ -133,6 +141,9 @@ class MemoryLedger:
             for name in ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "attempt"):
                 row[name] = getattr(held, name)
             row["requests"][: len(held.requests)] = held.requests
+            if held.group is not None:
+                row["group"] = held.group.key
+                row["flags"] = HOLDS_PORTS if held.group.ports else 0
         uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
         return Reservations(uids, records, np.isin(records["seq"], list(arbiter.pending)), resources)
 
@@ -155,6 +166,7 @@ class MemoryLedger:
             change.specs,
             change.removed,
             change.released,
+            change.runs,
         )
 
     def _rows(self, shard: int, nodes: Sequence[int], *, cards: bool = True) -> AccountRows:

@@ -7,18 +7,32 @@ Arguments of many values are MessagePack arrays of fixed-width elements: NumPy w
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U16, U32, U64, UID_BYTES, Uids
-from resolver.core.values import CONFLICT, AccountRows, Decision, Proposal, Verdict, reservation_dtype
+from resolver.core.ports import CLAIM_BYTES
+from resolver.core.rules import Registered, Rule, RuleBook, packed, unpacked
+from resolver.core.values import (
+    CONFLICT,
+    HOLDS_PORTS,
+    AccountRows,
+    Decision,
+    GroupRun,
+    PortHold,
+    Proposal,
+    Verdict,
+    reservation_dtype,
+)
 
 # Records in Redis end with bytes for Lua's string hash; see lua/prelude.lua.
 SPREAD_BYTES = 7
 
 _FIXED_STRING = 0xA0  # MessagePack: a string of up to 31 bytes, the length in the low bits
 _UINT16 = 0xCD
+_EMPTY_ARRAY = b"\x90"
 
 _LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
 
@@ -42,7 +56,9 @@ def _array(count: int, tag: int, values: NDArray[Any], element: str) -> bytes:
     return b"\xdd" + count.to_bytes(4, "big") + packed.tobytes()
 
 
-def commit_arguments(proposal: Proposal, order: NDArray[np.intp] | None, lease_ms: int) -> list[bytes | str | int]:
+def commit_arguments(
+    proposal: Proposal, order: NDArray[np.intp] | None, lease_ms: int, book: RuleBook
+) -> list[bytes | str | int]:
     """The arguments of commit.lua after the ledger epoch and the feed window."""
     uids, slots, nodes = proposal.uids, proposal.slots, proposal.nodes
     if order is not None:
@@ -50,11 +66,22 @@ def commit_arguments(proposal: Proposal, order: NDArray[np.intp] | None, lease_m
     count, resources = proposal.requests.shape
     shared = np.zeros(
         count,
-        np.dtype([("priority", "<i4"), ("attempt", "<u2"), ("flags", "<u2"), ("requests", "<i8", (resources,))]),
+        np.dtype(
+            [
+                ("priority", "<i4"),
+                ("attempt", "<u2"),
+                ("flags", "<u2"),
+                ("group", "<u8"),
+                ("requests", "<i8", (resources,)),
+            ]
+        ),
     )
     shared["priority"] = proposal.priorities
     shared["attempt"] = proposal.attempts
     shared["requests"] = proposal.requests
+    if proposal.groups:
+        shared["group"] = [0 if group is None else group.key for group in proposal.groups]
+        shared["flags"] = [HOLDS_PORTS if group is not None and group.ports else 0 for group in proposal.groups]
     alternates = nodes.shape[1] - 1
     return [
         proposal.worker,
@@ -67,11 +94,62 @@ def commit_arguments(proposal: Proposal, order: NDArray[np.intp] | None, lease_m
         uint16_array(slots),
         string_array(nodes[:, 0].astype(U32)),
         alternates,
-        string_array(nodes[:, 1:].astype(U32).reshape(-1)) if alternates else b"\x90",
+        string_array(nodes[:, 1:].astype(U32).reshape(-1)) if alternates else _EMPTY_ARRAY,
         shared.tobytes(),
         b"" if proposal.devices is None else proposal.devices.astype(U16).tobytes(),
+        _groups(proposal),
+        str(book.version) if proposal.groups else "",
+        _guards(proposal, book),
         proposal.gang_minimum,
     ]
+
+
+def _guards(proposal: Proposal, book: RuleBook) -> bytes:
+    found = [book.guards(group) for group in proposal.groups]
+    if not any(found):
+        return _EMPTY_ARRAY
+    values = [
+        [
+            value
+            for guard in of_slot
+            for value in (
+                guard.key.to_bytes(8, "little"),
+                guard.registered.born,
+                guard.registered.rule.topology_key,
+                guard.notes,
+                guard.relies_on,
+                int(guard.bears and not guard.registered.rule.keeps_apart),
+            )
+        ]
+        for of_slot in found
+    ]
+    arguments: bytes = msgpack.packb(values, use_bin_type=False)
+    return arguments
+
+
+def rule_arguments(rules: dict[int, Rule]) -> bytes:
+    """Keys and records, for register_rules.lua."""
+    parts = [part for key, rule in rules.items() for part in (key.to_bytes(8, "little"), msgpack.packb(packed(rule)))]
+    arguments: bytes = msgpack.packb(parts, use_bin_type=False)
+    return arguments
+
+
+def read_rules(records: dict[bytes, bytes], version: int) -> RuleBook:
+    """The rules of a shard as Redis has them."""
+    known = {
+        int.from_bytes(key, "little"): Registered(
+            unpacked(msgpack.unpackb(record[8:])), int.from_bytes(record[:8], "little")
+        )
+        for key, record in records.items()
+    }
+    return RuleBook(version, known)
+
+
+def _groups(proposal: Proposal) -> bytes:
+    groups = {group.key: group for group in proposal.groups if group is not None}.values()
+    parts = [part for g in groups for part in (g.key.to_bytes(8, "little"), g.definition, b"".join(g.ports))]
+    arguments: bytes = msgpack.packb(parts, use_bin_type=False)
+    return arguments
 
 
 def read_decision(reply: Sequence[Any], order: NDArray[np.intp] | None) -> Decision:
@@ -89,7 +167,8 @@ def read_decision(reply: Sequence[Any], order: NDArray[np.intp] | None) -> Decis
             conflicts = conflicts[np.argsort(conflicts["position"], kind="stable")]
         if len(duplicate_seqs):
             duplicate_seqs = duplicate_seqs[np.argsort(order[served_verdicts == Verdict.DUPLICATE], kind="stable")]
-    return Decision(int(seq), verdicts, nodes, conflicts, duplicate_seqs, account_rows(*reply[5:10]))
+    fresh = account_rows(*reply[5:10])
+    return Decision(int(seq), verdicts, nodes, conflicts, duplicate_seqs, fresh, int(reply[10]))
 
 
 def _placed(served: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
@@ -140,3 +219,29 @@ def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, 
     )
     uids: Uids = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, UID_BYTES)
     return uids, np.frombuffer(records, dtype)
+
+
+def read_runs(packed_runs: bytes) -> tuple[GroupRun, ...]:
+    """Runs of a feed entry: `<i32 sign, u32 length of the definition, u32 pods>`, the definition, and a u32 for each pod."""
+    runs, at = [], 0
+    while at < len(packed_runs):
+        sign, length, pods = np.frombuffer(packed_runs, "<i4", 3, at).tolist()
+        end = at + 12 + length + 4 * pods
+        runs.append(GroupRun(packed_runs[at + 12 : end - 4 * pods], packed_runs[end - 4 * pods : end], gone=sign < 0))
+        at = end
+    return tuple(runs)
+
+
+def runs_of_reservations(records: NDArray[Any], definitions: dict[int, bytes]) -> tuple[GroupRun, ...]:
+    """Where the pods of each group are. `records` has the fields node and group."""
+    records = records[records["group"] != 0]
+    order = np.argsort(records["group"], kind="stable")
+    keys, starts = np.unique(records["group"][order], return_index=True)
+    parts = np.split(records["node"][order], starts[1:])
+    return tuple(GroupRun(definitions[key], nodes.tobytes()) for key, nodes in zip(keys.tolist(), parts, strict=False))
+
+
+def read_ports(record: bytes) -> list[PortHold]:
+    """Ports that pods hold on one node."""
+    width = UID_BYTES + CLAIM_BYTES
+    return [(record[at : at + UID_BYTES], record[at + UID_BYTES : at + width]) for at in range(0, len(record), width)]

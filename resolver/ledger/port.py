@@ -67,8 +67,8 @@ class Ledger(Protocol):
     async def seq(self, shard: int) -> int:
         """The number of the shard's last change."""
 
-    async def snapshot(self, shard: int) -> Snapshot:
-        """The shard's nodes at one moment."""
+    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
+        """The shard's nodes at one moment; with `groups` also where pods of each group are, which costs more."""
 
     async def state(self, shard: int) -> ShardState:
         """The shard whole, at one moment. Holds the ledger up for as long as it takes to read."""

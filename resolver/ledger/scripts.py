@@ -25,15 +25,16 @@ _TIMEOUT_SECONDS = 2.0
 _CONNECT_SECONDS = 1.0
 
 _PARTS = {
-    "commit": ("prelude", "commit"),
-    "release": ("prelude", "give_back", "release"),
-    "reap": ("prelude", "give_back", "reap"),
+    "commit": ("prelude", "pods", "guards", "commit"),
+    "release": ("prelude", "pods", "give_back", "release"),
+    "reap": ("prelude", "pods", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),
     "keep": ("prelude", "keep"),
     "lookup": ("prelude", "lookup"),
     "grant": ("prelude", "grant"),
     "upsert_nodes": ("prelude", "upsert_nodes"),
     "remove_nodes": ("prelude", "remove_nodes"),
+    "register_rules": ("prelude", "register_rules"),
     "bootstrap": ("bootstrap",),
     "schema": ("schema",),
 }

@@ -12,9 +12,11 @@ from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.model.resources import BASE_RESOURCES
 from hoss.wire.account import FLAG_GONE
 from hoss.wire.columns import U32, UID_BYTES, Uids
+from resolver.core.rules import RuleBook
 from resolver.core.values import (
     Decision,
     FeedEntry,
+    GroupRun,
     Leases,
     NodeChange,
     Proposal,
@@ -27,7 +29,10 @@ from resolver.core.values import (
 from resolver.ledger import packing
 from resolver.ledger.scripts import Call, ScriptRunner, unavailable_when_failing
 
-_SHARD_KEYS = ("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed")
+_SHARD_KEYS = (
+    *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
+    *("ports", "groups", "group_pods", "labels", "rules", "stamps"),
+)
 
 PreparedCommit = tuple[Call, NDArray[np.intp] | None]  # and the order in which its pods are served
 
@@ -36,6 +41,7 @@ _STEP = 1000
 _SCAN_STEP = 2000
 _REAP_LOOKS = 1000
 _FEED_STEP = 64
+_RULE_READS = 10
 
 
 class RedisLedger:
@@ -57,6 +63,7 @@ class RedisLedger:
         self._leases = Leases(lease_ms, hold_ms)
         self._feed_window = feed_window
         self._keys: list[list[str]] = []
+        self._rules: list[RuleBook] = []  # by shard, as last read
         self.epoch = ""
         self.shards = 0
 
@@ -80,6 +87,7 @@ class RedisLedger:
                     f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq {int(seq)}) than shard 0 ({epoch})"
                 )
         self.epoch, self.shards = epoch, shards
+        self._rules = [RuleBook() for _ in range(shards)]
         await self.schema(BASE_RESOURCES)
 
     async def close(self) -> None:
@@ -110,21 +118,50 @@ class RedisLedger:
     # -- pods ---------------------------------------------------------------------------------------------------------
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
-        return await self.run_prepared(self.prepare(shard, proposals))
+        try:
+            return await self._commit(shard, proposals)
+        except LedgerUnavailable:
+            self._rules[shard] = RuleBook()  # it may come back without its last second, and the last rules
+            raise
+
+    async def _commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
+        missing = self._rules[shard].missing(group for proposal in proposals for group in proposal.groups)
+        if missing:
+            await self._run("register_rules", shard, self._feed_window, packing.rule_arguments(missing))
+            await self._read_rules(shard)
+        decisions: list[Decision | None] = [None] * len(proposals)
+        for _ in range(_RULE_READS):
+            left = [position for position, decision in enumerate(decisions) if decision is None]
+            prepared = self.prepare(shard, [proposals[position] for position in left])
+            for position, decision in zip(left, await self.run_prepared(prepared), strict=True):
+                decisions[position] = decision
+            decided = [decision for decision in decisions if decision is not None]
+            if len(decided) == len(proposals):
+                return decided
+            await self._read_rules(shard)  # another resolver registered one meanwhile
+        raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
+
+    async def _read_rules(self, shard: int) -> None:
+        keys = self._keys[shard]
+        _, (version, records) = await self._read(shard, ("hget", keys[0], "rules"), ("hgetall", keys[13]))
+        self._rules[shard] = packing.read_rules(records, int(version or 0))
 
     def prepare(self, shard: int, proposals: Sequence[Proposal]) -> list[PreparedCommit]:
         """The calls that decide the proposals, ready to be sent."""
         prepared = []
         for proposal in proposals:
             order = proposal.serving_order()
-            arguments = packing.commit_arguments(proposal, order, self._leases.of(proposal))
+            arguments = packing.commit_arguments(proposal, order, self._leases.of(proposal), self._rules[shard])
             prepared.append((self._call("commit", shard, self._feed_window, *arguments), order))
         return prepared
 
-    async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision]:
-        """Send what `prepare` made, in one round trip."""
+    async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision | None]:
+        """Send what `prepare` made, in one round trip. None: prepared by rules that are out of date."""
         replies = await self._scripts.run_all([call for call, _ in prepared])
-        return [packing.read_decision(reply, order) for reply, (_, order) in zip(replies, prepared, strict=True)]
+        return [
+            None if reply is None else packing.read_decision(reply, order)
+            for reply, (_, order) in zip(replies, prepared, strict=True)
+        ]
 
     async def release(self, shard: int, uids: Uids) -> int:
         return len(await self._release(shard, uids))
@@ -201,6 +238,7 @@ class RedisLedger:
                     )
                 ),
                 expected,
+                msgpack.packb([msgpack.packb(dict(n.labels)) if n.labels else b"" for n in step], use_bin_type=False),
             )
             if reply is None:
                 return None
@@ -248,22 +286,34 @@ class RedisLedger:
     async def seq(self, shard: int) -> int:
         return (await self._read(shard))[0]
 
-    async def snapshot(self, shard: int) -> Snapshot:
+    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
         keys = self._keys[shard]
-        seq, (accounts, cards, specs) = await self._read(
-            shard, ("hgetall", keys[1]), ("hgetall", keys[2]), ("hgetall", keys[3])
+        resources = len(await self.schema()) if groups else 0
+        seq, (accounts, cards, specs, *pods) = await self._read(
+            shard,
+            *(("hgetall", keys[key]) for key in (1, 2, 3)),
+            *(("hgetall", keys[key]) for key in (5, 10) if groups),
         )
-        return _snapshot(seq, {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}, cards, specs)
+        runs: tuple[GroupRun, ...] = ()
+        if groups:
+            _, records = packing.read_reservations(pods[0], resources)
+            runs = packing.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
+        return _snapshot(seq, {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}, cards, specs, runs)
 
     async def state(self, shard: int) -> ShardState:
         keys = self._keys[shard]
-        seq, (accounts, cards, specs, held, pending) = await self._read(
+        seq, (accounts, cards, specs, held, ports, groups, group_pods, pending) = await self._read(
             shard,
-            *(("hgetall", keys[key]) for key in (1, 2, 3, 5)),
+            *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
             ("hkeys", keys[6]),
         )
         resources = max(len(await self.schema()), 1)
-        return ShardState(_snapshot(seq, accounts, cards, specs), _reservations(held, pending, resources))
+        return ShardState(
+            _snapshot(seq, accounts, cards, specs),
+            _reservations(held, pending, resources),
+            {_key(node): packing.read_ports(record) for node, record in ports.items()},
+            {_key(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
+        )
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         keys, cursor = self._keys[shard], 0
@@ -307,11 +357,22 @@ class RedisLedger:
         return nodes, reservations
 
 
-def _snapshot(seq: int, accounts: dict[bytes, bytes], cards: dict[bytes, bytes], specs: dict[bytes, bytes]) -> Snapshot:
+def _key(field: bytes) -> int:
+    return int.from_bytes(field, "little")
+
+
+def _snapshot(
+    seq: int,
+    accounts: dict[bytes, bytes],
+    cards: dict[bytes, bytes],
+    specs: dict[bytes, bytes],
+    runs: tuple[GroupRun, ...] = (),
+) -> Snapshot:
     return Snapshot(
         seq,
         packing.joined_accounts(accounts, cards),
-        {int.from_bytes(index, "little"): spec for index, spec in specs.items()},
+        {_key(index): spec for index, spec in specs.items()},
+        runs,
     )
 
 
@@ -333,4 +394,5 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         tuple(specs),
         tuple(np.frombuffer(fields.get(b"g", b""), U32).tolist()),
         int(fields.get(b"x", 0)),
+        packing.read_runs(fields.get(b"p", b"")),
     )

@@ -5,6 +5,7 @@ yet. `requested` is their sum, always: a pod counts from assume until the feed s
 forgotten or expires.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -64,7 +65,8 @@ class NodeInfoCache:
         self._extend_schema(update.schema)
         spec_nodes = np.array([index for index, _ in update.specs], np.intp)
         indexes = np.concatenate((update.accounts.indexes, update.accounts.card_indexes, spec_nodes)).astype(np.intp)
-        self._grow(int(indexes.max(initial=-1)) + 1)
+        # Pods may still stand on nodes that are gone.
+        self._grow(max(int(nodes.max(initial=-1)) for nodes in (indexes, *(run.nodes for run in update.pods))) + 1)
         ended = self._book.reached(update.shard, update.seq)
         of_shard = np.arange(update.shard, self.size, max(self.shards, 1)) if update.snapshot else indexes[:0]
         nodes = np.unique(np.concatenate((indexes, of_shard, *(a.nodes for a in ended))))
@@ -76,6 +78,8 @@ class NodeInfoCache:
         self.accounts.put(update.accounts)
         for assumption in ended:
             self._give_up(assumption, np.flatnonzero(assumption.live))
+        if self.counts_pods:
+            self._count_pods(update, of_shard)
         self._settle(nodes, before)
         self._log_specs(of_shard if update.snapshot else spec_nodes)
         self.seqs[update.shard] = update.seq
@@ -274,6 +278,17 @@ class NodeInfoCache:
             self.catalogue.cordoned[nodes] = (after.flags & FLAG_UNSCHEDULABLE) != 0
             self._log_specs(nodes[reflagged])
 
+    def _count_pods(self, update: FeedUpdate, of_shard: NodeIndexes) -> None:
+        """Take the pods that came and went into the census."""
+        if update.snapshot:
+            self.census.clear(of_shard)
+            for assumption in self._book:
+                rows = np.flatnonzero(assumption.live & np.isin(assumption.nodes, of_shard))
+                for group, nodes in _by_group(assumption, rows):
+                    self.census.add(group, nodes)
+        for run in update.pods:
+            (self.census.remove if run.gone else self.census.add)(run.group, run.nodes)
+
     def _log_specs(self, nodes: NodeIndexes) -> None:
         self.changes.extend(nodes)
         self.spec_changes.extend(nodes)
@@ -298,10 +313,8 @@ class NodeInfoCache:
         assumption.live[rows] = False  # an answer that comes later must not give it back again
 
     def _uncount(self, assumption: Assumption, rows: NDArray[np.intp]) -> None:
-        slots = assumption.slots[rows]
-        for slot, group in enumerate(assumption.groups):
-            if group is not None:
-                self.census.remove(group, assumption.nodes[rows[slots == slot]])
+        for group, nodes in _by_group(assumption, rows):
+            self.census.remove(group, nodes)
 
     def _add_amounts(self, assumption: Assumption, rows: NDArray[np.intp], *, sign: int) -> None:
         nodes, slots = assumption.nodes[rows], assumption.slots[rows]
@@ -309,3 +322,11 @@ class NodeInfoCache:
             np.add.at(self.assumed[resource], nodes, sign * assumption.requests[slots, resource])
         millis = assumption.card_millis[slots]
         self.cards.add(nodes, assumption.card_masks[rows], millis if sign > 0 else np.negative(millis))
+
+
+def _by_group(assumption: Assumption, rows: NDArray[np.intp]) -> Iterator[tuple[PodGroup, NodeIndexes]]:
+    """The nodes of these rows, by what the census counts them as."""
+    slots = assumption.slots[rows]
+    for slot, group in enumerate(assumption.groups):
+        if group is not None:
+            yield group, assumption.nodes[rows[slots == slot]]

@@ -19,4 +19,6 @@ class Verdict(IntEnum):
 
     COMMITTED = 1
     DUPLICATE = 2
+    CONFLICT_PORT = 4
+    CONFLICT_TOPOLOGY = 6
     STALE_EPOCH = 9

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from hoss.model.node import NodeSpec
 from hoss.wire.account import CARDS, account_dtype
 from hoss.wire.columns import Uids
+from scheduler_worker.core.questions import PodGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,15 @@ class AccountBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class PodRun:
+    """Pods of one group that were placed, or are gone: one on each of `nodes` (repetitions allowed)."""
+
+    group: PodGroup
+    nodes: NDArray[np.intp]
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FeedUpdate:
     """One message of a shard's feed. A snapshot replaces all that was known of the shard."""
 
@@ -38,6 +48,7 @@ class FeedUpdate:
     snapshot: bool = False
     shards: int = 0  # 0: as before
     schema: tuple[str, ...] = ()  # empty: as before
+    pods: tuple[PodRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,7 @@ class ProposalColumns:
     priorities: NDArray[np.int32]  # (s,)
     attempts: NDArray[np.uint16]  # (s,)
     devices: NDArray[np.uint16] | None  # (s, 2): count and milli; None: no slot wants cards
+    groups: tuple[PodGroup, ...] = ()  # by slot; empty: nobody counts which pods are where
     gang_minimum: int = 0  # with the parts a gang: so many are committed at least, or none
     parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards: the others
 
@@ -67,3 +79,4 @@ class Verdicts:
     nodes: NDArray[np.uint32]  # (n,): where COMMITTED or DUPLICATE
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE: the commit that stands
     fresh: AccountBatch  # the refusing nodes as of now
+    as_of: int = 0  # the shard's seq after the decision

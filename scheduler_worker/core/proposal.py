@@ -11,7 +11,7 @@ from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.placement import Placed
-from scheduler_worker.core.questions import group_of
+from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.work import Run, Work
 
 
@@ -78,7 +78,7 @@ class Draft:
         masks = np.concatenate([placed.card_masks for _, placed in self._placed])
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
-        groups = tuple(group_of(run.pod_class.spec) for run in runs) if counted else ()
+        groups: tuple[PodGroup, ...] = tuple(group_of(run.pod_class.spec) for run in runs) if counted else ()
         self.clear()
         shared = _shared_columns(runs, resources)
         proposals: list[Proposal] = []
@@ -97,6 +97,7 @@ class Draft:
                 priorities=shared.priorities,
                 attempts=shared.attempts,
                 devices=shared.devices if shared.devices.any() else None,
+                groups=groups,
             )
             assumption = Assumption(
                 nodes[at],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from hoss.model.pod import HostPort, Pairs, PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector
 
 NamespaceLabels = Mapping[str, Mapping[str, str]]  # of the namespaces that are known
@@ -25,6 +25,7 @@ class PodGroup:
     deleting: bool = False
     affinity: PodAffinity | None = None
     host_ports: tuple[HostPort, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()  # required ones: seen by the ledger, which guards what they rely on
 
     @cached_property
     def labels_by_key(self) -> Mapping[str, str]:
@@ -34,7 +35,8 @@ class PodGroup:
 
 def group_of(spec: PodSpec, *, deleting: bool = False) -> PodGroup:
     """The group of the pods with this spec."""
-    return PodGroup(spec.namespace, spec.labels, deleting, spec.pod_affinity, spec.host_ports)
+    required = tuple(constraint for constraint in spec.spread if constraint.required)
+    return PodGroup(spec.namespace, spec.labels, deleting, spec.pod_affinity, spec.host_ports, required)
 
 
 @dataclass(frozen=True, slots=True)

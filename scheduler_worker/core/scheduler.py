@@ -6,6 +6,7 @@ A pod is in exactly one place: a run still to be placed, the draft, a proposal w
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,7 @@ class Scheduler:
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
         self._ranking_bytes_per_node = 0  # of all of them
         self._runs: deque[Run] = deque()
+        self._held: list[tuple[dict[int, int], Run]] = []  # until the cache stands at these seqs, by shard
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
         self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
@@ -110,22 +112,26 @@ class Scheduler:
     @property
     def backlog(self) -> int:
         """Pods not yet placed."""
-        return sum(len(run.rows) for run in self._runs)
+        return sum(len(run.rows) for run in (*self._runs, *(run for _, run in self._held)))
 
     @property
     def idle(self) -> bool:
         """Whether every pod is answered for and the ledger owes no answer."""
-        return not (self._runs or self._draft.pods or self._proposals or self.cache.undecided)
+        return not (self._runs or self._held or self._draft.pods or self._proposals or self.cache.undecided)
 
     def step(self) -> int:
         """Place the next run, as far as the draft has room. How many pods that settled; 0: nothing can be done now.
 
-        0 with runs left means that the draft must be taken first.
+        0 with runs left means that the draft must be taken first, or a verdict be heard.
         """
         room = self.limits.proposal_pods - self._draft.pods
         if not self._runs or room <= 0 or self._draft.work not in (None, self._runs[0].work):
             return 0
-        if self._runs[0].work.missing:
+        work = self._runs[0].work
+        together = takewhile(lambda run: run.work is work, self._runs) if work.missing else (self._runs[0],)
+        if self._proposals and any(_counts_on_others(run) for run in together):
+            return 0  # spreading counts on pods placed before, and some of them may be refused
+        if work.missing:
             return 0 if self._draft.pods else self._step_gang()
         run = self._current(self._runs.popleft())
         if len(run.rows) > room:
@@ -187,8 +193,23 @@ class Scheduler:
         self._answer(proposal.work, proposal.rows[bound], Outcome.BOUND, nodes=answer.nodes[bound])
         fenced = np.flatnonzero(verdicts == Verdict.STALE_EPOCH)
         self._answer(proposal.work, proposal.rows[fenced], Outcome.FENCED)
-        self._retry(proposal, np.flatnonzero(~committed & ~duplicate & (verdicts != Verdict.STALE_EPOCH)))
+        self._retry(proposal, np.flatnonzero(~committed & ~duplicate & (verdicts != Verdict.STALE_EPOCH)), answer)
         return len(fenced) == 0
+
+    def resume(self, shard: int, *, snapshot: bool = False) -> bool:
+        """The cache has heard of the shard: try those again that waited for it. Whether there are any.
+
+        A snapshot ends every wait: the shard's history may have begun anew.
+        """
+        seq = self.cache.seqs.get(shard, 0)
+        for awaited, _ in self._held:
+            if shard in awaited and (snapshot or awaited[shard] <= seq):
+                del awaited[shard]
+        due = [run for awaited, run in self._held if not awaited]
+        if due:
+            self._held = [held for held in self._held if held[0]]
+            self._runs.extendleft(reversed(due))
+        return bool(due)
 
     def reject(self, batch_id: int, reason: str) -> None:
         """The resolver called the whole proposal malformed: nothing of it is in the ledger."""
@@ -202,13 +223,15 @@ class Scheduler:
 
     def drain(self) -> None:
         """Give back what was not started."""
-        for run in self._runs:
+        for run in (*self._runs, *(run for _, run in self._held)):
             self._answer(run.work, run.rows, Outcome.RETURNED)
         self._runs.clear()
+        self._held.clear()
 
     def drop_everything(self) -> None:
         """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
         self._runs.clear()
+        self._held.clear()
         for pod_class, nodes in self._draft.placements:
             self.cache.forget_group(self._group(pod_class), nodes)
         self._draft.clear()
@@ -245,6 +268,10 @@ class Scheduler:
             runs.append(self._current(self._runs.popleft()))
         # Large pods first: small ones spread, and would leave none of the nodes to them.
         runs.sort(key=lambda run: self.cache.share(run.pod_class.demand), reverse=True)
+        if any(
+            _counts_on_others(run) for run in runs
+        ):  # in the ledger's order, so that it judges what was counted on first
+            runs.sort(key=lambda run: -run.pod_class.priority)
         reason: Diagnosis | None = None
         for run in runs:
             count, why_not = self._place(run)
@@ -342,18 +369,46 @@ class Scheduler:
             self.cache.track(part)
             self.cache.confirm(part, proposal.columns.shard, seq)
 
-    def _retry(self, proposal: Proposal, refused: NDArray[np.intp]) -> None:
+    def _retry(self, proposal: Proposal, refused: NDArray[np.intp], answer: Verdicts) -> None:
         self.conflicts += len(refused)
         slots = proposal.assumption.slots[refused]
+        shard = proposal.columns.shard
+        # What other pods are in the way of only the feed tells; room came with the answer.
+        unseen = np.isin(answer.verdicts, (Verdict.CONFLICT_PORT, Verdict.CONFLICT_TOPOLOGY))
+        unseen &= self.cache.seqs.get(shard, 0) < answer.as_of
         # What was left of a gang shares the fate of those refused: it is tried with them, and as often.
-        unbound = proposal.work.take_left()
+        unbound = [(run, False) for run in proposal.work.take_left()]
         for slot in np.unique(slots).tolist():
-            unbound.append(replace(proposal.runs[slot], rows=proposal.rows[refused[slots == slot]]))
-        again = []
-        for run in unbound:
+            of_slot = refused[slots == slot]
+            for waits in (False, True):
+                rows = proposal.rows[of_slot[unseen[of_slot] == waits]]
+                if len(rows):
+                    unbound.append((replace(proposal.runs[slot], rows=rows), waits))
+        again: list[Run] = []
+        held: list[Run] = []
+        for run, waits in unbound:
             if run.tries + 1 >= self.limits.tries:
                 self._answer(run.work, run.rows, Outcome.CONFLICT)
             else:
-                again.append(replace(run, tries=run.tries + 1))
+                (held if waits else again).append(replace(run, tries=run.tries + 1))
+        if proposal.work.gang is not None:
+            self._retry_gang(proposal.work, [*again, *held], {shard: answer.as_of} if held else {})
+            return
+        self._held.extend(({shard: answer.as_of}, run) for run in held)
         # They have waited longest, and the numbers that came with the refusal are fresh now.
         self._runs.extendleft(reversed(again))
+
+    def _retry_gang(self, work: Work, runs: list[Run], awaited: dict[int, int]) -> None:
+        """Try these pods of a gang again, with those that verdicts on other parts left: all once nothing is awaited."""
+        waiting = next((seqs for seqs, run in self._held if run.work is work), {})
+        waiting.update(awaited)
+        if waiting:
+            runs = [*(run for run in self._runs if run.work is work), *runs]
+            self._runs = deque(run for run in self._runs if run.work is not work)
+            self._held.extend((waiting, run) for run in runs)
+        else:
+            self._runs.extendleft(reversed(runs))
+
+
+def _counts_on_others(run: Run) -> bool:
+    return any(constraint.required for constraint in run.pod_class.spec.spread)

@@ -1,10 +1,17 @@
 """What any ledger decides about proposals. Shard 0 of two, so node indexes are even."""
 
+import zlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from hoss.model.pod import HostPort
+from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.account import CARDS, FLAG_SHRUNK, account_dtype
-from resolver.core.values import Verdict
+from resolver.core.ports import claim_of, port_text
+from resolver.core.rules import Rule
+from resolver.core.values import Group, Verdict
 
 C, D = Verdict.COMMITTED, Verdict.DUPLICATE
 
@@ -185,3 +192,177 @@ async def test_unchecked_commits_go_beyond_what_there_is_and_still_only_once(nod
 async def test_several_proposals_in_one_round_trip_see_each_other(nodes, make_proposal):
     decisions = await nodes.commit(0, [make_proposal([pod], [[0]], cpu=600) for pod in (1, 2)])
     assert [d.verdicts.tolist() for d in decisions] == [[C], [Verdict.CONFLICT_RESOURCE]]
+
+
+async def ports_of(ledger, node):
+    holds = (await ledger.state(0)).ports.get(node, [])
+    return sorted(port_text(claim) for _, claim in holds)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "verdict"),
+    [
+        (HostPort(80), HostPort(80), Verdict.CONFLICT_PORT),
+        (HostPort(80), HostPort(80, host_ip="10.0.0.1"), Verdict.CONFLICT_PORT),
+        (HostPort(80, host_ip="10.0.0.1"), HostPort(80, host_ip=""), Verdict.CONFLICT_PORT),
+        (HostPort(80, host_ip="10.0.0.1"), HostPort(80, host_ip="10.0.0.1"), Verdict.CONFLICT_PORT),
+        (HostPort(80, host_ip="10.0.0.1"), HostPort(80, host_ip="10.0.0.2"), C),
+        (HostPort(80, host_ip="::"), HostPort(80, host_ip="10.0.0.2"), C),
+        (HostPort(80, host_ip="::"), HostPort(80), Verdict.CONFLICT_PORT),
+        (HostPort(80), HostPort(80, "UDP"), C),
+        (HostPort(80), HostPort(81), C),
+    ],
+)
+async def test_a_port_is_taken_for_the_same_protocol_on_the_same_address_or_on_every_address(
+    nodes, make_proposal, held, asked, verdict
+):
+    await nodes.commit(0, [make_proposal([1], [[0]], ports=[[held]])])
+    [decision] = await nodes.commit(0, [make_proposal([2], [[0]], ports=[[asked]])])
+    assert decision.verdicts.tolist() == [verdict]
+
+
+async def test_a_taken_port_is_evidence_and_nothing_of_the_pod_is_written(nodes, make_proposal):
+    proposal = make_proposal([1, 2], [[0], [0]], ports=[[HostPort(80), HostPort(443)], [HostPort(90), HostPort(443)]])
+    [decision] = await nodes.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [C, Verdict.CONFLICT_PORT]
+    assert decision.conflicts.tolist() == [(1, 0, 0, 443, 0)]
+    assert await ports_of(nodes, 0) == ["443/TCP", "80/TCP"]
+    assert await requested(nodes, 0) == [100, 0, 0, 1, 0, 0]
+
+
+async def test_an_alternate_with_the_port_free_is_taken(nodes, make_proposal):
+    await nodes.commit(0, [make_proposal([1], [[0]], ports=[[HostPort(80)]])])
+    [decision] = await nodes.commit(0, [make_proposal([2], [[0, 2]], ports=[[HostPort(80)]])])
+    assert decision.nodes.tolist() == [2]
+
+
+async def test_a_refusal_says_as_of_when_and_so_does_a_commit(nodes, make_proposal):
+    [made] = await nodes.commit(0, [make_proposal([1], [[0]], ports=[[HostPort(80)]])])
+    [refused] = await nodes.commit(0, [make_proposal([2], [[0]], ports=[[HostPort(80)]])])
+    assert (made.as_of, refused.seq, refused.as_of) == (made.seq, 0, made.seq)
+
+
+async def test_unchecked_commits_hold_ports_together_and_give_back_their_own(nodes, make_proposal):
+    proposal = make_proposal([1, 2], [[0], [0]], ports=[[HostPort(80)], [HostPort(80)]], unchecked=True)
+    [decision] = await nodes.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [C, C]
+    await nodes.release(0, proposal.uids[:1])
+    assert await ports_of(nodes, 0) == ["80/TCP"]
+
+
+def web(*, apart=None, spread=None):
+    """A group of pods app=web that keeps apart from, or spreads among, pods of these apps over racks."""
+    rules = [
+        Rule("rack", LabelSelector((Requirement("app", "In", (app,)),)), ("default",), keeps_apart=keeps)
+        for app, keeps in ((apart, True), (spread, False))
+        if app
+    ]
+    definition = f"web {apart} {spread}".encode()
+    return Group(zlib.crc32(definition) + 1, definition, (), "default", (("app", "web"),), tuple(rules))
+
+
+@pytest.fixture
+async def racks(ledger, make_node):
+    """Nodes 0 and 2 in rack r0, node 4 in r1, node 6 in none; workers w1 and w2 have epochs 1 and 2."""
+    labels = [(("rack", "r0"),), (("rack", "r0"),), (("rack", "r1"),), ()]
+    await ledger.upsert_nodes(0, [make_node(f"n{i}", labels=pairs) for i, pairs in enumerate(labels)])
+    assert [await ledger.grant(worker) for worker in ("w1", "w2")] == [1, 2]
+    return ledger
+
+
+@pytest.fixture
+def by(racks, make_proposal):
+    """Commits pods one to a node, by worker w1 or w2, of one group, as of a seq; the verdicts."""
+
+    async def commit(worker, pods, nodes, group, *, as_of):
+        proposal = make_proposal(
+            pods,
+            [[node] for node in nodes],
+            slots=[0] * len(pods),
+            groups=[group],
+            worker=f"w{worker}",
+            epoch=worker,
+            snapshot_seq=as_of,
+        )
+        [decision] = await racks.commit(0, [proposal])
+        return decision.verdicts.tolist()
+
+    return commit
+
+
+T = Verdict.CONFLICT_TOPOLOGY
+
+
+async def test_who_brings_a_rule_must_have_seen_everything_up_to_its_registration(racks, by):
+    before = await racks.seq(0)
+    assert await by(1, [1], [0], web(apart="web"), as_of=before) == [T]
+    assert await racks.seq(0) == before + 1
+    assert await by(1, [1], [0], web(apart="web"), as_of=before + 1) == [C]
+
+
+@pytest.mark.parametrize("rule", [{"apart": "web"}, {"spread": "web"}])
+async def test_a_pod_of_another_worker_in_the_same_domain_since_the_snapshot_refuses_and_elsewhere_does_not(
+    racks, by, rule
+):
+    await by(1, [9], [0], web(**rule), as_of=0)
+    seen = await racks.seq(0)
+    assert await by(1, [1], [0], web(**rule), as_of=seen) == [C]
+    assert await by(2, [2], [2], web(**rule), as_of=seen) == [T]
+    assert await by(2, [3], [4], web(**rule), as_of=seen) == [C]
+    assert await by(2, [4], [2], web(**rule), as_of=await racks.seq(0)) == [C]
+
+
+async def test_a_workers_own_commits_are_known_to_it(racks, by):
+    await by(1, [9], [0], web(apart="web"), as_of=0)
+    seen = await racks.seq(0)
+    assert await by(1, [1], [0], web(apart="web"), as_of=seen) == [C]
+    assert await by(1, [2], [2], web(apart="web"), as_of=seen) == [C]
+    assert await by(2, [3], [2], web(apart="web"), as_of=seen) == [T]
+    assert await by(1, [3], [0], web(apart="web"), as_of=await racks.seq(0)) == [C]
+    assert await by(2, [4], [4], web(apart="web"), as_of=seen) == [C]
+
+
+@pytest.mark.parametrize(("rule", "verdict"), [({"apart": "web"}, T), ({"spread": "web"}, C)])
+async def test_keeping_apart_binds_the_pods_that_are_kept_away_and_spreading_does_not(racks, by, rule, verdict):
+    await by(1, [9], [0], web(**rule), as_of=0)
+    seen = await racks.seq(0)
+    assert await by(1, [1], [0], web(**rule), as_of=seen) == [C]
+    assert await by(2, [2], [2], web(), as_of=seen) == [verdict]
+
+
+async def test_pods_that_a_rule_sees_refuse_those_who_bear_it(racks, by):
+    await by(1, [9], [0], web(apart="web"), as_of=0)
+    seen = await racks.seq(0)
+    assert await by(2, [1], [0], web(), as_of=seen) == [C]
+    assert await by(1, [2], [2], web(apart="web"), as_of=seen) == [T]
+    assert await by(1, [3], [4], web(apart="web"), as_of=seen) == [C]
+
+
+async def test_where_the_topology_key_is_missing_no_rule_applies(racks, by):
+    await by(1, [9], [0], web(apart="web"), as_of=0)
+    seen = await racks.seq(0)
+    assert await by(1, [1], [6], web(apart="web"), as_of=seen) == [C]
+    assert await by(2, [2], [6], web(apart="web"), as_of=seen) == [C]
+
+
+async def test_a_pod_that_rules_look_at_is_placed_where_its_worker_reckons_with_it_or_nowhere(racks, make_proposal):
+    group = web(spread="web")
+    await racks.commit(0, [make_proposal([9], [[0]], groups=[group])])
+    seen = await racks.seq(0)
+    # The first is too large for its node. Its alternate would do, and the second was placed as if the first stood.
+    proposal = make_proposal([1, 2], [[0, 4], [4]], groups=[group, group], cpu=[20_000, 100], snapshot_seq=seen)
+    [decision] = await racks.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE, T]
+
+
+async def test_an_aborted_gang_leaves_no_stamps_groups_or_ports(racks, by, make_proposal):
+    await by(1, [9], [0], web(apart="web"), as_of=0)
+    seen = await racks.seq(0)
+    groups = [web(apart="web"), Group(7, b"port 80", (claim_of(HostPort(80)),))]
+    gang = make_proposal([1, 2, 3], [[0], [2], [2]], slots=[0, 1, 1], groups=groups, snapshot_seq=seen)
+    [decision] = await racks.commit(0, [replace(gang, gang_minimum=3)])
+    assert decision.verdicts.tolist() == [Verdict.GANG_ABORTED, Verdict.GANG_ABORTED, Verdict.CONFLICT_PORT]
+    assert (decision.seq, decision.as_of) == (0, seen)
+    state = await racks.state(0)
+    assert (state.ports, state.groups) == ({}, {})
+    assert await by(2, [4], [2], web(apart="web"), as_of=seen) == [C]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hoss.model.pod import HostPort
 from hoss.wire.account import CARDS, FLAG_SHRUNK, account_dtype
 from hoss.wire.columns import NONE_U32
 from resolver.core.values import Verdict
@@ -17,6 +18,10 @@ async def account_of(ledger, node):
 async def cards_of(ledger):
     rows = (await ledger.state(0)).snapshot.accounts
     return np.frombuffer(rows.cards, CARDS.base).reshape(-1, 16)[0].tolist()
+
+
+def nodes_of(run):
+    return np.frombuffer(run.nodes, "<u4").tolist()
 
 
 @pytest.fixture
@@ -166,3 +171,42 @@ async def test_the_feed_numbers_every_change_without_gaps(placed):
     assert entries[3].removed == (2,)
     assert entries[4].released == 1
     assert [entry.seq for entry in await ledger.feed(0, 3, 1)] == [4, 5]
+
+
+@pytest.mark.parametrize("ending", ["release", "reap", "remove"])
+async def test_ports_and_groups_are_given_back_however_a_reservation_ends(ledger, make_node, make_proposal, ending):
+    await ledger.upsert_nodes(0, [make_node("a"), make_node("b")])
+    await ledger.grant("w1")
+    proposal = make_proposal([1, 2], [[0], [2]], slots=[0, 0], ports=[[HostPort(80)]])
+    [decision] = await ledger.commit(0, [proposal])
+    state = await ledger.state(0)
+    assert (sorted(state.ports), [pods for _, pods in state.groups.values()]) == ([0, 2], [2])
+    if ending == "release":
+        await ledger.release(0, proposal.uids)
+    elif ending == "reap":
+        assert await ledger.reap(0) == 2
+    else:
+        await ledger.remove_nodes(0, ["a", "b"])
+    state = await ledger.state(0)
+    assert (state.ports, state.groups) == ({}, {})
+    [entry] = [entry for entry in await ledger.feed(0, decision.seq, 1) if entry.runs]
+    [run] = entry.runs
+    assert (run.gone, sorted(nodes_of(run)), run.definition) == (True, [0, 2], proposal.groups[0].definition)
+
+
+async def test_the_feed_names_where_pods_of_a_group_came_and_a_snapshot_where_they_are(
+    ledger, make_node, make_proposal
+):
+    await ledger.upsert_nodes(0, [make_node("a"), make_node("b")])
+    await ledger.grant("w1")
+    pods = make_proposal([1, 2, 3, 4], [[0], [2], [0], [0]], slots=[0, 1, 0, 2], groups=["web", "db", ""])
+    [decision] = await ledger.commit(0, [pods])
+    [entry] = await ledger.feed(0, decision.seq - 1, 1)
+    assert [(run.definition, nodes_of(run), run.gone) for run in entry.runs] == [
+        (b"web", [0, 0], False),
+        (b"db", [2], False),
+    ]
+    await ledger.release(0, pods.uids[:1])
+    snapshot = await ledger.snapshot(0, groups=True)
+    assert sorted((run.definition, nodes_of(run)) for run in snapshot.runs) == [(b"db", [2]), (b"web", [0])]
+    assert (await ledger.snapshot(0)).runs == ()

@@ -1,6 +1,8 @@
 """Random histories give the same answers and leave the same state in the scripts as in the model; and the ledger keeps its invariants."""
 
 import asyncio
+import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -10,14 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hoss.model.pod import HostPort
+from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.account import CARDS, FLAG_GONE, account_dtype, digest
 from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
-from resolver.core.values import Leases, Proposal, Verdict
+from resolver.core.ports import claim_of
+from resolver.core.rules import Rule
+from resolver.core.values import Group, Leases, Proposal, Verdict
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
 NAMES = ["a", "b", "c", "d"]
+RACK = (("rack", "r0"),)
 INDEXES = [0, 1, 2, 3, 9]
 PODS = 10
 _prefixes = count()
@@ -32,6 +39,7 @@ upserts = st.tuples(
                 "pods": st.integers(0, 4),
                 "cards": st.integers(0, 3),
                 "unschedulable": st.booleans(),
+                "labels": st.sampled_from([(), (("rack", "r0"),), (("rack", "r1"),)]),
             }
         ),
         min_size=1,
@@ -41,12 +49,28 @@ upserts = st.tuples(
 )
 
 
+rules = st.builds(
+    Rule,
+    st.just("rack"),
+    st.sampled_from("ab").map(lambda app: LabelSelector((Requirement("app", "In", (app,)),))),
+    st.sampled_from([("default",), ("other",)]),
+    st.booleans(),
+    st.booleans(),
+)
+
+
 @st.composite
 def commits(draw, unchecked):
     pods = draw(st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6))
     slots = draw(st.integers(1, 3))
     candidates = draw(st.integers(1, 3))
     rows = st.lists(st.sampled_from(INDEXES), min_size=1, max_size=candidates)
+    port = st.sampled_from(
+        [HostPort(80), HostPort(80, host_ip="10.0.0.1"), HostPort(80, "UDP"), HostPort(80, host_ip="::")]
+    )
+    group = st.none() | st.tuples(
+        st.sampled_from("ab"), st.lists(port, max_size=2, unique=True), st.lists(rules, max_size=2, unique=True)
+    )
     device = st.sampled_from([(0, 0), (1, 300), (1, 500), (1, 1000), (2, 1000)])
     return (
         "commit",
@@ -61,8 +85,9 @@ def commits(draw, unchecked):
             "devices": draw(st.none() | st.lists(device, min_size=slots, max_size=slots)),
             "worker": draw(st.sampled_from(["w1", "w2"])),
             "fenced": draw(st.integers(0, 9)) == 0,
-            "behind": draw(st.sampled_from([0, 0, 0, 2])),
+            "behind": draw(st.sampled_from([-1, -1, 0, 1, 2])),
             "unchecked": unchecked and draw(st.booleans()),
+            "groups": draw(st.just([]) | st.lists(group, min_size=slots, max_size=slots)),
             "lease_over": draw(st.booleans()),
             "gang_minimum": draw(st.just(0) | st.integers(1, len(pods))),
         },
@@ -98,7 +123,9 @@ class History:
         await self.ledger.schema(["seventh"])
         for worker in ("w1", "w2"):
             self.epochs[worker] = await self.ledger.grant(worker)
-        await self.ledger.upsert_nodes(0, [self.make_node(name, cpu=4, pods=3, cards=2) for name in NAMES[:3]])
+        await self.ledger.upsert_nodes(
+            0, [self.make_node(name, cpu=4, pods=3, cards=2, labels=RACK) for name in NAMES[:3]]
+        )
 
     async def do(self, kind, what):
         """Run one operation; its answer in a form that compares."""
@@ -142,12 +169,19 @@ class History:
             attempts=np.arange(len(what["cpu"]), dtype=np.uint16),
             devices=None if what["devices"] is None else np.array(what["devices"], np.uint16),
             unchecked=what["unchecked"],
+            groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
             gang_minimum=what["gang_minimum"],
         )
         decisions = await self.ledger.commit(0, [proposal])
         fitting = np.isin(decisions[0].verdicts, (Verdict.COMMITTED, Verdict.DUPLICATE)).sum()
         assert decisions[0].seq == 0 or fitting >= what["gang_minimum"]
         return [shown(decision) for decision in decisions]
+
+
+def group_with(name, ports, borne):
+    definition = f"{name} {ports} {borne}".encode()
+    claims = tuple(map(claim_of, ports))
+    return Group(zlib.crc32(definition) + 1, definition, claims, "default", (("app", name),), tuple(borne))
 
 
 def uids(pods):
@@ -179,13 +213,14 @@ def shown(decision):
         decision.conflicts.tolist(),
         decision.duplicate_seqs.tolist(),
         shown_accounts(decision.fresh),
+        decision.as_of,
     )
 
 
 def shown_reservations(held):
     return {
         uid.tobytes(): (
-            *(int(record[name]) for name in ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "attempt")),
+            *(int(record[name]) for name in RESERVED),
             np.trim_zeros(record["requests"], "b").tolist(),
             bool(assumed),
         )
@@ -203,12 +238,15 @@ def shard_accounts(state):
         np.frombuffer(rows.cards, CARDS.base).reshape(-1, 16),
         state.reservations.uids,
         state.reservations.records,
+        state.ports,
+        {key: pods for key, (_, pods) in state.groups.items()},
     )
 
 
 async def replay(ledger):
-    """The shard's state as a subscriber builds it from the feed alone: accounts, cards and specs of live nodes."""
+    """The shard's state as a subscriber builds it from the feed alone: live nodes' accounts, cards and specs; groups' pods."""
     accounts, cards, specs = {}, {}, {}
+    pods = Counter()
     for entry in await ledger.feed(0, 0, 1):
         changed, changed_cards = shown_accounts(entry.accounts)
         accounts |= changed
@@ -216,8 +254,11 @@ async def replay(ledger):
         specs |= dict(entry.specs)
         for index in entry.removed:
             del specs[index]
+        for run in entry.runs:
+            for node in np.frombuffer(run.nodes, "<u4").tolist():
+                pods[run.definition, node] += -1 if run.gone else 1
     live = {index: account for index, account in accounts.items() if not account[2] & FLAG_GONE}
-    return live, {index: used for index, used in cards.items() if index in live}, specs
+    return live, {index: used for index, used in cards.items() if index in live}, specs, +pods
 
 
 async def compare(url, make_node, history):
@@ -237,13 +278,21 @@ async def compare(url, make_node, history):
     seen = shard_accounts(state)
     wanted = shard_accounts(expected)
     assert digest(*(getattr(seen, f) for f in DIGESTED)) == digest(*(getattr(wanted, f) for f in DIGESTED))
-    snapshot = await real.snapshot(0)
-    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs)
+    assert sorted_ports(state) == sorted_ports(expected)
+    assert state.groups == expected.groups
+    snapshot = await real.snapshot(0, groups=True)
+    pods = Counter((run.definition, node) for run in snapshot.runs for node in np.frombuffer(run.nodes, "<u4").tolist())
+    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods)
     await real.erase()
     await real.close()
     return audit([seen], await model.ledger.schema(), {})
 
 
+def sorted_ports(state):
+    return {node: sorted(holds) for node, holds in state.ports.items()}
+
+
+RESERVED = ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "attempt", "flags", "group")
 DIGESTED = ("indexes", "accounts", "card_indexes", "cards")
 
 

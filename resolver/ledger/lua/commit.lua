@@ -4,38 +4,56 @@
 --       6 lease (ms)               7 '1': unchecked       8 R, resources per slot
 --       9 UIDs                    10 slots from 0        11 first candidates        12 alternates per pod
 --      13 alternates, row by row  (9, 10, 11, 13: MessagePack arrays)
---      14 per slot `<i32 priority, u16 attempt, u16 flags, i64 x R requests>`
+--      14 per slot `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x R requests>`
 --      15 per slot `<u16 count, u16 milli>` of cards, or '' when no slot wants any
---      16 the least number of pods of the gang that this batch is, 0 where it is none
+--      16 of each group its key (8 bytes), definition and claims of ports (12 bytes each), in turn  (MessagePack array)
+--      17 the version of the rules by which 18 was found, or '' where no pod is of any group
+--      18 by slot, from 1: of each rule that its pods bear or match its key (8 bytes), the seq of its registration, topology
+--         key, roles under which a placement is noted, roles it relies on, 1 where it is a spread of theirs  (MessagePack)
+--      19 the least number of pods of the gang that this batch is, 0 where it is none
 -- Pods stand in the order in which they are to be served.
 --
--- Returns seq (0: nothing committed), verdicts (u8 each), nodes (u32 each), conflicts (`<u32 position, u32 node, u32
--- resource, i64 asked, i64 free>`, one for each refused pod), the seqs that stand (u64, one for each DUPLICATE), and the refusing nodes:
--- R, indexes, accounts, indexes of those with cards, cards.
+-- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
+-- conflicts (`<u32 position, u32 node, u32 resource, i64 asked, i64 free>`, one for each refused pod), the seqs that stand (u64,
+-- one for each DUPLICATE), and the refusing nodes: R, indexes, accounts, indexes of those with cards, cards. Last the shard's
+-- seq as of now.
 
-local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_DEVICE = 1, 2, 3, 5
+local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
 local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED = 7, 8, 9, 10
-local NO_NODE = '\255\255\255\255'
+local NO_NODE, NO_GROUP = '\255\255\255\255', rep('\0', 8)
 
 local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
 local count = #uids
 
 if call('HGET', WORKERS, ARGV[3]) ~= ARGV[4] then
-  return {0, rep(string.char(STALE_EPOCH), count), concat(first), '', '', 0, '', '', '', ''}
+  return {0, rep(string.char(STALE_EPOCH), count), concat(first), '', '', 0, '', '', '', '', last_seq}
+end
+
+if ARGV[17] ~= '' and (meta[4] or '0') ~= ARGV[17] then
+  return false
 end
 
 local slots, resources = cmsgpack.unpack(ARGV[10]), tonumber(ARGV[8])
-local snapshot_seq, unchecked = tonumber(ARGV[5]), ARGV[7] == '1'
-local seq = last_seq + 1
+local unchecked = ARGV[7] == '1'
 local seq_bytes = pack_values('<I8', seq)
 
 -- What the pods of a slot share: places in the account and amounts asked there, in turn; the reservation's tail; cards.
-local slot_format, slot_bytes = '<' .. rep('i8', resources), 8 + 8 * resources
+local slot_format, slot_bytes = '<' .. rep('i8', resources), 16 + 8 * resources
 local slot_stamp = seq_bytes .. pack_values('<I8', tonumber(ARGV[4]))
 local wanted, tails, card_counts, card_millis = {}, {}, {}, {}
+local definitions, claims, slot_groups, any_ports = {}, {}, {}, false
+local groups = cmsgpack.unpack(ARGV[16])
+for i = 1, #groups, 3 do
+  local key, packed, asked = groups[i], groups[i + 2], {}
+  for at = 1, #packed, CLAIM_BYTES do
+    asked[#asked + 1] = packed:sub(at, at + CLAIM_BYTES - 1)
+  end
+  definitions[key], claims[key] = groups[i + 1], #asked > 0 and asked
+  any_ports = any_ports or #asked > 0
+end
 local function open_slot(slot)
   local shared = ARGV[14]:sub(slot * slot_bytes + 1, (slot + 1) * slot_bytes)
-  local asked, flat = {unpack_values(slot_format, shared, 9)}, {}
+  local asked, flat = {unpack_values(slot_format, shared, 17)}, {}
   for r = 1, resources do
     if asked[r] > 0 then
       flat[#flat + 1] = 3 + 2 * r
@@ -43,6 +61,7 @@ local function open_slot(slot)
     end
   end
   tails[slot] = slot_stamp .. shared
+  slot_groups[slot] = shared:sub(9, 16)
   card_counts[slot], card_millis[slot] = 0, 0
   if ARGV[15] ~= '' then
     card_counts[slot], card_millis[slot] = unpack_values('<I2I2', ARGV[15], slot * 4 + 1)
@@ -124,6 +143,16 @@ local function take_cards(used, mask, milli)
   end
 end
 
+local ports = {}
+local function ports_of(node)
+  local held = ports[node]
+  if not held then
+    held = read_ports(node)
+    ports[node] = held
+  end
+  return held
+end
+
 -- Nil and the mask of cards where the node takes a pod of the slot; else the verdict, and resource, asked and free.
 local function refusal(account, node, flat, slot)
   if not account or account[2] > snapshot_seq or has_flag(account, FLAG_GONE) then
@@ -141,6 +170,15 @@ local function refusal(account, node, flat, slot)
         return CONFLICT_RESOURCE, (at - 5) / 2, asked, free
       end
     end
+    local claimed = any_ports and claims[slot_groups[slot]]
+    local port = claimed and taken_port(ports_of(node), claimed)
+    if port then
+      return CONFLICT_PORT, 0, port, 0
+    end
+    local unknown = guarded and unknown_to_worker(node, slot)
+    if unknown then
+      return CONFLICT_TOPOLOGY, 0, unknown, 0
+    end
   end
   local want = card_counts[slot]
   if want == 0 then
@@ -155,13 +193,31 @@ end
 
 local verdicts, chosen, conflicts, duplicates = {}, {}, {}, {}
 local reservations, reserved_uids, taken = {}, {}, {}
-local touched_nodes, touched_cards = {}, {}
+local touched_nodes, touched_cards, touched_ports = {}, {}, {}
+local placed_groups, placed = {}, {}
 local refusing, refusing_nodes = {}, {}
 
 local function refuse_from(node)
   if accounts[node] and not refusing[node] then
     refusing[node] = true
     refusing_nodes[#refusing_nodes + 1] = node
+  end
+end
+
+-- The pod counts among those of its group, and holds the ports of its group.
+local function count_in(group, node, uid)
+  local on = placed[group]
+  if not on then
+    on = {}
+    placed[group], placed_groups[#placed_groups + 1] = on, group
+  end
+  on[#on + 1] = node
+  if claims[group] then
+    local held = ports_of(node)
+    touched_ports[node] = held
+    for _, claim in ipairs(claims[group]) do
+      held[#held + 1] = uid .. claim
+    end
   end
 end
 
@@ -183,6 +239,12 @@ local function reserve(position, node, slot, mask)
   if account[1] ~= seq then
     account[1] = seq
     touched_nodes[#touched_nodes + 1] = node
+  end
+  if slot_groups[slot] ~= NO_GROUP then
+    count_in(slot_groups[slot], node, uid)
+  end
+  if guarded then
+    note(node, slot)
   end
   taken[uid] = node
   local done = #reserved_uids + 1
@@ -207,7 +269,8 @@ for position = 1, count do
     else
       refuse_from(node)
       local found = false
-      for rank = 1, alternates_each do
+      -- The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
+      for rank = 1, guards[slot + 1] and #guards[slot + 1] > 0 and 0 or alternates_each do
         local other = alternate(position, rank)
         if other == NO_NODE then
           break
@@ -221,6 +284,7 @@ for position = 1, count do
         refuse_from(other)
       end
       if not found then
+        note_missed(slot)
         verdicts[position], chosen[position] = verdict, node
         conflicts[#conflicts + 1] = pack_values('<I4', position - 1) .. node .. pack_values('<I4i8i8', evidence, asked, free)
       end
@@ -229,7 +293,7 @@ for position = 1, count do
 end
 
 -- A gang that falls short leaves no trace: nothing is written, and what is told of the nodes is read anew.
-if #reserved_uids + #duplicates < tonumber(ARGV[16]) then
+if #reserved_uids + #duplicates < tonumber(ARGV[19]) then
   for position = 1, count do
     if verdicts[position] == COMMITTED then
       verdicts[position], chosen[position] = GANG_ABORTED, first[position]
@@ -252,6 +316,11 @@ if #reserved_uids > 0 then
   entry[3], entry[5] = 'R', 'a'
   entry[4], entry[6] = join_accounts(records)
   append_cards(entry, touched_nodes, touched_cards, cards)
+  append_groups(entry, 1, placed_groups, placed, definitions)
+  for node, held in pairs(touched_ports) do
+    write_ports(node, held)
+  end
+  write_stamps()
   local now = call('TIME')
   local deadline = now[1] * 1000 + floor(now[2] / 1000) + tonumber(ARGV[6])
   call('HSET', PENDING, string.format('%d', seq), pack_values('<I8', deadline) .. concat(reserved_uids))
@@ -271,4 +340,5 @@ local fresh_resources, fresh_records = join_accounts(fresh)
 return {
   #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts), concat(duplicates),
   fresh_resources, concat(refusing_nodes), fresh_records, concat(fresh_card_nodes), concat(fresh_cards),
+  #reserved_uids > 0 and seq or last_seq,
 }

@@ -3,7 +3,7 @@
 -- `seqs`: nil, or 8 bytes for each UID: only a reservation of that very commit is taken. UIDs without a
 -- reservation are passed over, so that doing it twice is harmless. Returns the UIDs that were released.
 
-local RESERVATION_BYTES = 32
+local RESERVATION_BYTES, HOLDS_PORTS, NO_GROUP = 40, 1, rep('\0', 8)
 
 local function reserved_amounts(record)
   local resources = (#record - RESERVATION_BYTES - SPREAD_BYTES) / 8
@@ -21,9 +21,21 @@ local function give_cards(used, mask, milli)
   end
 end
 
+-- What is left of the ports held on a node without those of a pod.
+local function without(held, uid)
+  local left = {}
+  for i = 1, #held do
+    if held[i]:sub(1, UID_BYTES) ~= uid then
+      left[#left + 1] = held[i]
+    end
+  end
+  return left
+end
+
 local function give_back(window, uids, seqs)
   local records, nodes, seen = read_fields(RESERVATIONS, uids), {}, {}
   local accounts, cards, touched_cards, released = {}, {}, {}, {}
+  local groups, leaving, ports = {}, {}, {}
   for i = 1, #uids do
     local record = records[i]
     if record and not seen[uids[i]] and (not seqs or record:sub(9, 16) == seqs:sub(8 * i - 7, 8 * i)) then
@@ -46,6 +58,16 @@ local function give_back(window, uids, seqs)
         cards[node] = cards[node] or {unpack_values(CARDS_FORMAT, call('HGET', CARDS, node))}
         touched_cards[node] = true
         give_cards(cards[node], mask, milli)
+      end
+      local flags, group = unpack_values('<I2c8', record, 31)
+      if group ~= NO_GROUP then
+        if not leaving[group] then
+          leaving[group], groups[#groups + 1] = {}, group
+        end
+        leaving[group][#leaving[group] + 1] = node
+      end
+      if flags == HOLDS_PORTS then
+        ports[node] = without(ports[node] or read_ports(node), uids[i])
       end
     end
   end
@@ -71,6 +93,10 @@ local function give_back(window, uids, seqs)
   local entry = {'n', concat(nodes), 'R', 0, 'a', '', 'x', #released}
   entry[4], entry[6] = join_accounts(joined)
   append_cards(entry, nodes, touched_cards, cards)
+  append_groups(entry, -1, groups, leaving)
+  for node, held in pairs(ports) do
+    write_ports(node, held)
+  end
   publish(seq, window, entry)
   return released
 end

@@ -17,6 +17,7 @@ for position = 1, #names do
     nodes[#nodes + 1], records[#records + 1] = node, write_account(account)
     call('HSET', ACCOUNTS, node, records[#records])
     call('HDEL', SPECS, node)
+    call('HDEL', LABELS, node)
   end
 end
 if #nodes == 0 then

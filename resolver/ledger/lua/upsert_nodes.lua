@@ -3,12 +3,14 @@
 -- ARGV  2 feed window   3 R   4 names, each once   5 NodeSpec messages   6 allocatable, row by row (R each)
 --       7 unschedulable (0 or 1)   8 cards   (4 to 8: MessagePack arrays)
 --       9 the NodeSpec that the only node must have now, or '' for any
+--      10 labels of each node, a MessagePack map or '' for none  (MessagePack array)
 -- Returns the seq, indexes (u32 each), and the positions (from 0) of nodes that have less than what is requested on them; or
 -- false when argument 9 did not hold.
 
 local names, specs = cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5])
 local allocatable, closed = cmsgpack.unpack(ARGV[6]), cmsgpack.unpack(ARGV[7])
 local card_counts, resources = cmsgpack.unpack(ARGV[8]), tonumber(ARGV[3])
+local labels = cmsgpack.unpack(ARGV[10])
 local seq, shards = last_seq + 1, tonumber(meta[3])
 local shard = tonumber(META:match(':(%d+)}'))
 
@@ -90,6 +92,11 @@ local function upsert(position)
   spec_entries[done] = node .. pack_values('<I4', #spec) .. spec
   call('HSET', ACCOUNTS, node, records[done])
   call('HSET', SPECS, node, spec)
+  if labels[position] ~= '' then
+    call('HSET', LABELS, node, labels[position])
+  else
+    call('HDEL', LABELS, node)
+  end
   if touched_cards[node] then
     call('HSET', CARDS, node, pack_values(CARDS_FORMAT, unpack(cards[node], 1, 16)))
   end

@@ -1,12 +1,16 @@
 """Every kind of damage to a ledger that an audit must find, and what it must not mistake for damage."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from hoss.model.pod import HostPort
 from hoss.wire.account import FLAG_SHRUNK, account_dtype
 from hoss.wire.columns import numbered_uids
 from resolver.core.audit import ShardAccounts, audit
-from resolver.core.values import reservation_dtype
+from resolver.core.ports import claim_of
+from resolver.core.values import HOLDS_PORTS, reservation_dtype
 
 SCHEMA = ["cpu", "memory"]
 NAMES = {0: "alpha", 1: "beta"}
@@ -78,3 +82,22 @@ def test_invariant_6_finds_reservations_on_nodes_that_are_not_there(shard):
     shard.records["node"][1] = 9
     assert (6, "reserved on a node that is not there") in findings(shard)
     assert (6, "node alpha: cpu requested 600, its reservations add up to 300") in findings(shard)
+
+
+def test_invariant_1_covers_ports_of_different_pods(shard):
+    first, second = (uid.tobytes() for uid in shard.uids)
+    shard.records["flags"] = HOLDS_PORTS
+    every, one = claim_of(HostPort(80)), claim_of(HostPort(80, host_ip="10.0.0.1"))
+    of_one_pod = replace(shard, ports={0: [(first, every), (first, one), (second, claim_of(HostPort(81)))]})
+    assert findings(of_one_pod) == []
+    of_two = replace(shard, ports={0: [(first, every), (second, one)]})
+    assert findings(of_two) == [(1, "node alpha: port 80/TCP is held by more than one pod")]
+
+
+def test_invariant_6_compares_ports_and_groups_with_reservations(shard):
+    shard.records["flags"][0] = HOLDS_PORTS
+    shard.records["group"] = 7
+    assert findings(replace(shard, group_pods={7: 1})) == [
+        (6, "node alpha: its ports and its reservations differ about a pod"),
+        (6, "group 0000000000000007: 1 pods, its reservations are 2"),
+    ]

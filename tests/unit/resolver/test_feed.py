@@ -23,9 +23,9 @@ class Flaky(MemoryLedger):
             raise LedgerUnavailable("away")
         return await super().feed(shard, after, min(wait_ms, 10))
 
-    async def snapshot(self, shard):
+    async def snapshot(self, shard, *, groups=False):
         self.snapshots += 1
-        return await super().snapshot(shard)
+        return await super().snapshot(shard, groups=groups)
 
 
 @pytest.fixture

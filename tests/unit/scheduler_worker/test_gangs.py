@@ -1,10 +1,12 @@
 """Gangs in one worker: proposed whole or not at all, and answered for whole as long as they are not bound."""
 
+from dataclasses import replace
+
 from scheduler_worker.core.codes import Outcome
 from scheduler_worker.core.work import Gang
 
 BOUND, UNSCHEDULABLE, CONFLICT, INVALID = Outcome.BOUND, Outcome.UNSCHEDULABLE, Outcome.CONFLICT, Outcome.INVALID
-REFUSED, COMMITTED, GANG_ABORTED = 3, 1, 10
+REFUSED, COMMITTED, CONFLICT_TOPOLOGY, GANG_ABORTED = 3, 1, 6, 10
 ALL_CPU = 4000  # of one of FakeLedger's nodes
 
 
@@ -113,3 +115,33 @@ def test_a_gang_the_resolver_calls_malformed_is_invalid_whole(make_ledger, harne
     harness.scheduler.reject(proposal.batch_id, "bad")
     assert codes(harness) == [INVALID] * 3
     assert harness.scheduler.idle
+
+
+def test_a_gang_refused_for_what_only_the_feed_tells_waits_for_it_whole(make_ledger, harness_of, make_pod):
+    ledger = make_ledger(3)
+    ledger.shards = 3
+    harness = harness_of(ledger)
+    harness.submit((make_pod(ALL_CPU), 3), gang=Gang("g", 3))
+    (proposal,) = harness.place()
+    for columns, verdict in zip(
+        (proposal, *proposal.parts), (GANG_ABORTED, CONFLICT_TOPOLOGY, CONFLICT_TOPOLOGY), strict=True
+    ):
+        answer = replace(ledger.answer(columns, verdict), as_of=5)
+        harness.scheduler.settle(columns.batch_id, answer)
+    assert (harness.scheduler.backlog, harness.scheduler.step(), harness.scheduler.idle) == (3, 0, False)
+    assert not harness.scheduler.resume(0, snapshot=True)
+    assert not harness.scheduler.resume(1, snapshot=True)
+    assert harness.scheduler.step() == 0
+    assert harness.scheduler.resume(2, snapshot=True)
+    (again,) = harness.place()
+    assert (1 + len(again.parts), again.gang_minimum) == (3, 3)
+
+
+def test_a_gang_that_awaits_nothing_any_more_is_tried_at_once(make_ledger, harness_of, make_pod):
+    harness = harness_of(make_ledger(2))
+    harness.submit((make_pod(ALL_CPU), 2), gang=Gang("g", 2))
+    (proposal,) = harness.place()
+    answer = harness.ledger.answer(proposal, [GANG_ABORTED, CONFLICT_TOPOLOGY])
+    harness.scheduler.settle(proposal.batch_id, replace(answer, as_of=harness.cache.seqs[0]))
+    (again,) = harness.place()
+    assert (len(again.uids), again.gang_minimum) == (2, 2)

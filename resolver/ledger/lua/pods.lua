@@ -1,0 +1,57 @@
+-- What pods are besides amounts: which ports of their node they hold, and of which group they are.
+
+-- Ports that pods hold on a node: for each the pod's UID and a claim (resolver/core/ports.py).
+local UID_BYTES, CLAIM_BYTES, EVERY_ADDRESS = 16, 12, rep('\0', 8)
+local function read_ports(node)
+  local record, held = call('HGET', PORTS, node) or '', {}
+  for at = 1, #record, UID_BYTES + CLAIM_BYTES do
+    held[#held + 1] = record:sub(at, at + UID_BYTES + CLAIM_BYTES - 1)
+  end
+  return held
+end
+
+local function write_ports(node, held)
+  if #held > 0 then
+    call('HSET', PORTS, node, concat(held))
+  else
+    call('HDEL', PORTS, node)
+  end
+end
+
+-- Pods of groups that came (sign 1) or went (-1), for the feed. `keys` lists the groups' keys, `nodes` has for each key
+-- where its pods are or were. A group's definition is kept as long as any pod is of it; `definitions` has those that come.
+local function append_groups(entry, sign, keys, nodes, definitions)
+  local runs = {}
+  for i = 1, #keys do
+    local key, on = keys[i], nodes[keys[i]]
+    local pods = call('HINCRBY', GROUP_PODS, key, sign * #on)
+    local definition = definitions and definitions[key] or call('HGET', GROUPS, key)
+    if sign > 0 and pods == #on then
+      call('HSET', GROUPS, key, definition)
+    elseif pods == 0 then
+      call('HDEL', GROUPS, key)
+      call('HDEL', GROUP_PODS, key)
+    end
+    runs[i] = pack_values('<i4I4I4', sign, #definition, #on) .. definition .. concat(on)
+  end
+  if #runs > 0 then
+    local at = #entry
+    entry[at + 1], entry[at + 2] = 'p', concat(runs)
+  end
+end
+
+-- The number of the first port asked for that clashes with one held: the same port and protocol, and the same address or
+-- either of them every address.
+local function taken_port(held, asked)
+  for i = 1, #asked do
+    local port, address = asked[i]:sub(1, 4), asked[i]:sub(5)
+    for j = 1, #held do
+      if held[j]:sub(17, 20) == port then
+        local other = held[j]:sub(21)
+        if other == address or other == EVERY_ADDRESS or address == EVERY_ADDRESS then
+          return (unpack_values('<I2', port))
+        end
+      end
+    end
+  end
+end
