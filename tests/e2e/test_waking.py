@@ -13,6 +13,7 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.taints import Taint
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
@@ -36,7 +37,7 @@ async def test_only_the_pods_that_a_change_may_help_are_tried_again(cluster: Clu
     cluster.start_worker("w1")
     async with clients_of(cluster.endpoints) as clients:
         await register(clients.resolver, [_node("full", 8), _node("tainted", 8, taints=(DEDICATED,))])
-        await _until(lambda: _worker_is_there(clients))
+        assert await until_caches_agree(clients.dispatcher, clients.resolver, 1)
         await _submit(clients, _pod("occupant", 2), _pod("rest", 6))
         await _until(lambda: _phases(clients, occupant=pb.BOUND, rest=pb.BOUND))
         await _submit(clients, _pod("small", 2), _pod("large", 5), _pod("giant", 20))
@@ -67,7 +68,7 @@ async def test_a_pod_that_nothing_helps_is_left_alone_while_others_come_and_go(c
     cluster.start_worker("w1")
     async with clients_of(cluster.endpoints) as clients:
         await register(clients.resolver, [_node("n1", 8)])
-        await _until(lambda: _worker_is_there(clients))
+        assert await until_caches_agree(clients.dispatcher, clients.resolver, 1)
         await _submit(clients, _pod("giant", 20))
         await _until(lambda: _phases(clients, giant=pb.UNSCHEDULABLE))
         for number in range(15):
@@ -91,10 +92,6 @@ def _pod(name: str, cpus: int) -> Workload:
 async def _submit(clients: Clients, *workloads: Workload) -> None:
     for request in submission(workloads):
         await clients.dispatcher.submit(request)
-
-
-async def _worker_is_there(clients: Clients) -> bool:
-    return any(worker.state == "Ready" for worker in await clients.dispatcher.list_workers())
 
 
 async def _phases(clients: Clients, **wanted: int) -> bool:
