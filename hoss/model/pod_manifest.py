@@ -17,15 +17,8 @@ DEFAULT_NAMESPACE = "default"
 # The two classes that every Kubernetes cluster has. Others are defined by objects that HOSS does not see.
 _WELL_KNOWN_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 
+
 # Parts of a pod spec that would restrict where or when it may run. They change nothing yet, which users must hear.
-_NOT_OBEYED = {
-    "topologySpreadConstraints": "spec.topologySpreadConstraints",
-    "resourceClaims": "spec.resourceClaims",
-    "schedulingGates": "spec.schedulingGates",
-}
-_NOT_OBEYED_AFFINITIES = ("podAffinity", "podAntiAffinity")
-
-
 def read_pod_template(
     metadata: Object, spec: Object, path: str, *, namespace: str, owner_kind: str = ""
 ) -> PodTemplate:
@@ -82,11 +75,17 @@ def read_namespace(metadata: Object, path: str) -> str:
 
 def rules_not_obeyed(spec: Object) -> tuple[str, ...]:
     """The parts of a pod spec that HOSS reads over, though they would restrict placing."""
-    found = [place for key, place in _NOT_OBEYED.items() if spec.get(key)]
-    affinity = spec.get("affinity")
-    if affinity:
-        found += [f"spec.affinity.{key}" for key in _NOT_OBEYED_AFFINITIES if affinity.get(key)]
+    found = ["spec.resourceClaims"] if spec.get("resourceClaims") else []
+    affinity = spec.get("affinity") or {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        # No namespace's labels are known to a running platform, so a selector of some selects none.
+        if any(_selects_some_namespaces(term) for rules in (affinity.get(kind) or {}).values() for term in rules or ()):
+            found.append(f"spec.affinity.{kind}: namespaceSelector")
     return tuple(found)
+
+
+def _selects_some_namespaces(term: Object) -> bool:
+    return bool(term.get("podAffinityTerm", term).get("namespaceSelector"))
 
 
 def _pending_nonzero(resources: PodResources) -> tuple[int, int] | None:

@@ -222,5 +222,15 @@ def test_a_wrong_field_is_named_with_its_value_and_what_belongs_there(template, 
 
 
 def test_rules_that_are_read_over_are_named():
-    spec = {"topologySpreadConstraints": [{}], "affinity": {"podAntiAffinity": {"x": []}, "nodeAffinity": {}}}
-    assert rules_not_obeyed(spec) == ("spec.topologySpreadConstraints", "spec.affinity.podAntiAffinity")
+    term = {"topologyKey": "zone", "labelSelector": {}}
+    some = {**term, "namespaceSelector": {"matchLabels": {"team": "a"}}}
+    spec = {
+        "resourceClaims": [{"name": "gpu"}],
+        "topologySpreadConstraints": [{}],
+        "affinity": {
+            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": some}]},
+            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{**term, "namespaceSelector": {}}]},
+            "nodeAffinity": {},
+        },
+    }
+    assert rules_not_obeyed(spec) == ("spec.resourceClaims", "spec.affinity.podAntiAffinity: namespaceSelector")

@@ -106,8 +106,7 @@ def test_a_kind_that_is_not_placed_is_skipped_and_named(version, kind, title):
 
 def test_rules_not_obeyed_are_remarked():
     manifest = owner("Deployment")
-    constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
-    manifest["spec"]["template"]["spec"] = {**POD_SPEC, "topologySpreadConstraints": [constraint]}
+    manifest["spec"]["template"]["spec"] = {**POD_SPEC, "resourceClaims": [{"name": "gpu"}]}
     assert read(manifest).remarks == (
-        "Deployment prod/w is placed without regard to spec.topologySpreadConstraints: not supported yet",
+        "Deployment prod/w is placed without regard to spec.resourceClaims: not supported yet",
     )
