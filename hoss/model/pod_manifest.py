@@ -77,10 +77,12 @@ def rules_not_obeyed(spec: Object) -> tuple[str, ...]:
     """The parts of a pod spec that HOSS reads over, though they would restrict placing."""
     found = ["spec.resourceClaims"] if spec.get("resourceClaims") else []
     affinity = spec.get("affinity") or {}
-    for kind in ("podAffinity", "podAntiAffinity"):
-        # No namespace's labels are known to a running platform, so a selector of some selects none.
-        if any(_selects_some_namespaces(term) for rules in (affinity.get(kind) or {}).values() for term in rules or ()):
-            found.append(f"spec.affinity.{kind}: namespaceSelector")
+    # No namespace's labels are known to a running platform, so a selector of some selects none.
+    found += [
+        f"spec.affinity.{kind}: namespaceSelector"
+        for kind in ("podAffinity", "podAntiAffinity")
+        if any(_selects_some_namespaces(term) for rules in (affinity.get(kind) or {}).values() for term in rules or ())
+    ]
     return tuple(found)
 
 
