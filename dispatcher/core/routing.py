@@ -56,10 +56,6 @@ class Routing:
             found = self._destinations[lane] = self._resolve(self._lanes[lane])
         return found
 
-    def chain_names(self, lane: int) -> list[str]:
-        """The names of the rules that apply to a lane, in order."""
-        return [self.policy.rules[i].name for i in self._lanes[lane].chain]
-
     def bucket(self, lane: int) -> int:
         """The lane's hash bucket."""
         return self._lanes[lane].bucket
