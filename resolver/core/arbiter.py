@@ -4,9 +4,9 @@ The contract tests hold it and the scripts to the same verdicts and the same sta
 Sequence numbers: every operation that changes anything takes the next one, and what it changed is one feed entry.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,9 @@ from hoss.model.fit import insufficient, pick_cards
 from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD
 from hoss.wire.columns import NONE_U32, U32, Uids, encode
 from resolver.core.guarding import DomainGuards
+from resolver.core.holds import Holds
 from resolver.core.ports import clash, port_number
+from resolver.core.rules import Question, Rule, unborn
 from resolver.core.values import Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
 
 Uid = bytes
@@ -90,6 +92,7 @@ class Ruling:
     node: int
     seq: int = 0
     refusal: Refusal | None = None
+    question: Question | None = None  # to be judged before it counts, where there are several shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class Change:
     removed: tuple[int, ...] = ()
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
+    hold: bool = False
+    ended: tuple[int, ...] = ()
 
 
 class Arbiter:
@@ -119,15 +124,27 @@ class Arbiter:
         self.pending: dict[int, tuple[int, list[Uid]]] = {}  # seq of a commit: deadline (ms), UIDs
         self.feed: list[Change] = []
         self.guards = DomainGuards()
+        self.holds = Holds()
+        self.floors: tuple[int, ...] = (0,) * shards
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
-    def register(self, groups: Iterable[Group | None]) -> None:
-        """From here on every placement is noted that a rule of these groups sees."""
-        missing = self.guards.book.missing(groups)
+    def register(self, rules: Mapping[int, Rule]) -> None:
+        """From here on every placement is noted that these rules, by key, see."""
+        missing = {key: rule for key, rule in rules.items() if key not in self.guards.book.rules}
         if missing:
             self.guards.book.register(missing, self.seq + 1)
             self._publish(Change(self.seq + 1, ()))
+
+    def forget_rules(self, unused: Sequence[int]) -> None:
+        """From here on placements that only these rules see are noted no more."""
+        self.guards.book.forget(unused, self.seq + 1)
+        self._publish(Change(self.seq + 1, ()))
+
+    def holds_back(self, proposal: Proposal) -> bool:
+        """Whether what the proposal reserves is held: it is, where rules look at its pods and there are several shards."""
+        groups = () if self.shards == 1 or proposal.unchecked else proposal.groups
+        return proposal.held or any(self.guards.book.guards(group) for group in groups)
 
     def commit(self, proposal: Proposal, *, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
         """Rulings in the proposal's order, and the nodes that refused any pod."""
@@ -137,13 +154,16 @@ class Arbiter:
         rulings: dict[int, Ruling] = {}
         reserved: list[Uid] = []
         self.guards.begin()
-        before, stamps = (deepcopy(self.accounts), self.guards.stamps()) if proposal.gang_minimum else ({}, {})
+        before, stamps = (deepcopy(self.accounts), self.guards.copied_stamps()) if proposal.gang_minimum else ({}, {})
+        held = self.holds_back(proposal)
         order = proposal.serving_order()
         for position in range(len(proposal)) if order is None else order.tolist():
             uid = proposal.uids[position].tobytes()
             standing = self.reservations.get(uid)
             if standing is not None:
-                rulings[position] = Ruling(Verdict.DUPLICATE, standing.node, standing.seq)
+                question = self._question(proposal, position, standing.node, standing.seq)
+                asked = question if self.holds.open(standing.seq) else None
+                rulings[position] = Ruling(Verdict.DUPLICATE, standing.node, standing.seq, question=asked)
                 continue
             ruling = self._place(proposal, position, seq, refusing)
             rulings[position] = ruling
@@ -152,19 +172,24 @@ class Arbiter:
                 changed.add(ruling.node)
         fitting = sum(ruling.verdict in (Verdict.COMMITTED, Verdict.DUPLICATE) for ruling in rulings.values())
         if fitting < proposal.gang_minimum:
-            self.accounts = before
-            self.guards.restore(stamps)
-            for uid in reserved:
-                del self.reservations[uid]
+            self.accounts, self.guards.stamps = before, stamps
+            self._abort(proposal, rulings, reserved)
             reserved = []
-            for position, ruling in rulings.items():
-                if ruling.verdict is Verdict.COMMITTED:
-                    rulings[position] = Ruling(Verdict.GANG_ABORTED, int(proposal.nodes[position, 0]))
         if reserved:
             self.pending[seq] = (deadline_ms, reserved)
-            runs = group_runs((self.reservations[uid] for uid in reserved), gone=False)
-            self._publish(Change(seq, tuple(changed), runs=runs))
+            if held:
+                self.holds.begin(seq, len(reserved))
+            runs = () if held else group_runs((self.reservations[uid] for uid in reserved), gone=False)
+            self._publish(Change(seq, tuple(changed), runs=runs, hold=held))
         return [rulings[position] for position in range(len(proposal))], list(refusing)
+
+    def _abort(self, proposal: Proposal, rulings: dict[int, Ruling], reserved: list[Uid]) -> None:
+        """The gang falls short: these pods are not reserved after all."""
+        for uid in reserved:
+            del self.reservations[uid]
+        for position, ruling in rulings.items():
+            if ruling.verdict is Verdict.COMMITTED:
+                rulings[position] = Ruling(Verdict.GANG_ABORTED, int(proposal.nodes[position, 0]))
 
     def _place(self, proposal: Proposal, position: int, seq: int, refusing: "_Ordered") -> Ruling:
         """Reserve on the first candidate that takes the pod. Of several refusals the first candidate's counts."""
@@ -172,6 +197,7 @@ class Arbiter:
         first: Refusal | None = None
         group = proposal.groups[slot] if proposal.groups else None
         guarded = bool(self.guards.book.guards(group))
+        here = self.shards == 1  # else all shards are asked, when they hold what is proposed
         # The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
         for node in proposal.nodes[position, : 1 if guarded else None].tolist():
             if node == NONE_U32:
@@ -179,15 +205,42 @@ class Arbiter:
             refusal, cards = self._try(proposal, slot, node)
             if refusal is None:
                 self._reserve(proposal, position, node, cards, seq)
-                self.guards.placed(group, node, proposal.epoch, seq)
-                return Ruling(Verdict.COMMITTED, node, seq)
+                question = self._question(proposal, position, node, seq)
+                if here and question:
+                    self.guards.placed(question, proposal.epoch)
+                return Ruling(Verdict.COMMITTED, node, seq, question=question)
             first = first or refusal
             if node in self.accounts:
                 refusing.add(node)
         if first is None:
             raise ValueError(f"pod {position} has no candidate")
-        self.guards.refused(group)
-        return Ruling(first.verdict, int(proposal.nodes[position, 0]), refusal=first)
+        question = self._question(proposal, position)
+        if question:
+            self.guards.refused(question)
+        return Ruling(first.verdict, int(proposal.nodes[position, 0]), refusal=first, question=question)
+
+    def _question(self, proposal: Proposal, position: int, node: int | None = None, seq: int = 0) -> Question | None:
+        """The pod as rules see it; None where none does."""
+        slot = int(proposal.slots[position])
+        group = proposal.groups[slot] if proposal.groups else None
+        guards = self.guards.book.guards(group, first=proposal.first(slot))
+        if not guards:
+            return None
+        return Question(guards, () if node is None else self.guards.domains(guards, node), self.shard, seq)
+
+    def _unknown(self, proposal: Proposal, slot: int, node: int) -> int:
+        """The seq of what the worker did not know when it placed a pod of the slot there; 0: nothing."""
+        group = proposal.groups[slot] if proposal.groups else None
+        seen = proposal.seen_of(self.shards)
+        behind = [floor for floor, known in zip(self.floors, seen, strict=True) if floor > known]
+        if group is not None and behind:
+            return behind[0]
+        guards = self.guards.book.guards(group, first=proposal.first(slot))
+        if not guards or self.shards > 1:
+            return 0
+        question = Question(guards, self.guards.domains(guards, node), self.shard, self.seq + 1)
+        unknown = unborn(question, [self.guards.book], seen) or self.guards.unknown(question, proposal.epoch, seen)
+        return unknown[1] if unknown else 0
 
     def _try(self, proposal: Proposal, slot: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
         """Why the node refuses, or the cards the pod gets."""
@@ -210,7 +263,7 @@ class Arbiter:
             for claim in group.ports if group else ():
                 if any(clash(claim, held) for _, held in account.ports):
                     return Refusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()
-            unknown = self.guards.unknown(proposal, group, node, self.seq + 1)
+            unknown = self._unknown(proposal, slot, node)
             if unknown:
                 return Refusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
         return self._try_cards(proposal, slot, account)
@@ -274,25 +327,36 @@ class Arbiter:
             account = self.accounts[node]
             account.mark(FLAG_SHRUNK, account.has(FLAG_SHRUNK) and account.exceeded())
         if released:
-            runs = group_runs(held_before, gone=True)
-            self._publish(Change(seq, tuple(changed), released=len(released), runs=runs))
+            runs = group_runs((held for held in held_before if not self.holds.open(held.seq)), gone=True)
+            ended = self.holds.end(held.seq for held in held_before)
+            self._publish(Change(seq, tuple(changed), released=len(released), runs=runs, ended=ended))
         return released
 
     def confirm(self, seqs: Iterable[int]) -> int:
         """End leases. Returns how many there were."""
         return sum(self.pending.pop(seq, None) is not None for seq in seqs)
 
-    def keep(self, uids: Sequence[Uid], seqs: Sequence[int], *, deadline_ms: int) -> int:
-        """Give the commits `seqs`, where they are pending, until `deadline_ms`. Returns how many pods still hold what the
-        commit beside them reserved."""
-        standing = 0
-        for uid, seq in zip(uids, seqs, strict=True):
+    def keep(self, uids: Sequence[Uid], seqs: Sequence[int], *, deadline_ms: int) -> list[int]:
+        """Of each pod the commit that it stands by now; 0 where it no longer holds what the one beside it reserved.
+
+        What was held becomes a commit of now; what was kept before gets until `deadline_ms`, unless it is confirmed."""
+        seq, now, kept = self.seq + 1, [], {}
+        for uid, commit in zip(uids, seqs, strict=True):
             held = self.reservations.get(uid)
-            if held is not None and held.seq == seq:
-                standing += 1
-                if seq in self.pending:
-                    self.pending[seq] = (deadline_ms, self.pending[seq][1])
-        return standing
+            standing = held is not None and held.seq == commit
+            if held is not None and standing and self.holds.open(commit):
+                kept[uid] = replace(held, seq=seq)
+            elif standing and commit in self.pending:
+                self.pending[commit] = (deadline_ms, self.pending[commit][1])
+            now.append(0 if not standing else seq if uid in kept else commit)
+        if kept:
+            ended = self.holds.end(self.reservations[uid].seq for uid in kept)
+            self.reservations.update(kept)
+            for commit in ended:
+                self.pending.pop(commit, None)
+            self.pending[seq] = (deadline_ms, list(kept))
+            self._publish(Change(seq, (), runs=group_runs(kept.values(), gone=False), ended=ended))
+        return now
 
     def reap(self, now_ms: int) -> int:
         """Release what every commit still holds whose lease is over, oldest commit first."""

@@ -25,16 +25,20 @@ _TIMEOUT_SECONDS = 2.0
 _CONNECT_SECONDS = 1.0
 
 _PARTS = {
-    "commit": ("prelude", "pods", "guards", "commit"),
+    "commit": ("prelude", "pods", "stamps", "guards", "commit"),
     "release": ("prelude", "pods", "give_back", "release"),
     "reap": ("prelude", "pods", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),
-    "keep": ("prelude", "keep"),
+    "judge": ("prelude", "stamps", "judge"),
+    "keep": ("prelude", "pods", "keep"),
     "lookup": ("prelude", "lookup"),
     "grant": ("prelude", "grant"),
     "upsert_nodes": ("prelude", "upsert_nodes"),
     "remove_nodes": ("prelude", "remove_nodes"),
     "register_rules": ("prelude", "register_rules"),
+    "set_floors": ("prelude", "set_floors"),
+    "forget_stamps": ("prelude", "forget_stamps"),
+    "forget_rules": ("prelude", "forget_rules"),
     "bootstrap": ("bootstrap",),
     "schema": ("schema",),
 }

@@ -2,7 +2,8 @@
 
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.model.resources import BASE_RESOURCES
 from hoss.wire.account import FLAG_GONE
-from hoss.wire.columns import U32, UID_BYTES, Uids
-from resolver.core.rules import RuleBook
+from hoss.wire.columns import U32, U64, UID_BYTES, Uids
+from resolver.core.rules import Question, Rule, RuleBook, unborn
 from resolver.core.values import (
     Decision,
     FeedEntry,
@@ -31,10 +32,19 @@ from resolver.ledger.scripts import Call, ScriptRunner, unavailable_when_failing
 
 _SHARD_KEYS = (
     *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
-    *("ports", "groups", "group_pods", "labels", "rules", "stamps"),
+    *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds"),
 )
 
-PreparedCommit = tuple[Call, NDArray[np.intp] | None]  # and the order in which its pods are served
+
+class PreparedCommit(NamedTuple):
+    """A call of commit.lua, and what its reply has to be read with."""
+
+    call: Call
+    shard: int
+    proposal: Proposal
+    order: NDArray[np.intp] | None  # in which its pods are served
+    guards: packing.SlotGuards
+
 
 # One script call handles this many rows at most, so that none holds Redis for more than a few milliseconds.
 _STEP = 1000
@@ -125,10 +135,11 @@ class RedisLedger:
             raise
 
     async def _commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
-        missing = self._rules[shard].missing(group for proposal in proposals for group in proposal.groups)
+        missing: dict[int, Rule] = {}
+        for book in {id(book): book for book in (self._rules[0], self._rules[shard])}.values():
+            missing |= book.missing(group for proposal in proposals for group in proposal.groups)
         if missing:
-            await self._run("register_rules", shard, self._feed_window, packing.rule_arguments(missing))
-            await self._read_rules(shard)
+            await self._register(missing)
         decisions: list[Decision | None] = [None] * len(proposals)
         for _ in range(_RULE_READS):
             left = [position for position, decision in enumerate(decisions) if decision is None]
@@ -138,30 +149,86 @@ class RedisLedger:
             decided = [decision for decision in decisions if decision is not None]
             if len(decided) == len(proposals):
                 return decided
-            await self._read_rules(shard)  # another resolver registered one meanwhile
+            await self._read_rules()  # another resolver registered one meanwhile
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
 
-    async def _read_rules(self, shard: int) -> None:
-        keys = self._keys[shard]
-        _, (version, records) = await self._read(shard, ("hget", keys[0], "rules"), ("hgetall", keys[13]))
-        self._rules[shard] = packing.read_rules(records, int(version or 0))
+    async def _register(self, rules: dict[int, Rule]) -> None:
+        # On shard 0 last, as they are forgotten there first: what stands there is known on all.
+        for shard in (*range(1, self.shards), 0):
+            arguments = self._feed_window, packing.rule_arguments(rules), "1" if shard else "0"
+            await self._run("register_rules", shard, *arguments)
+        await self._read_rules()
+
+    async def _read_rules(self) -> None:
+        """Those of shard 0 first, so that the others are known as of then at least."""
+        books: list[RuleBook] = []
+        for keys in self._keys:
+            _, (version, records) = await self._read(len(books), ("hget", keys[0], "rules"), ("hgetall", keys[13]))
+            books.append(packing.read_rules(records, int(version or 0)))
+        self._rules = books
 
     def prepare(self, shard: int, proposals: Sequence[Proposal]) -> list[PreparedCommit]:
         """The calls that decide the proposals, ready to be sent."""
-        prepared = []
+        prepared, book = [], self._rules[shard]
         for proposal in proposals:
-            order = proposal.serving_order()
-            arguments = packing.commit_arguments(proposal, order, self._leases.of(proposal), self._rules[shard])
-            prepared.append((self._call("commit", shard, self._feed_window, *arguments), order))
+            order, guards = proposal.serving_order(), packing.slot_guards(proposal, book)
+            held = proposal.held or (self.shards > 1 and bool(guards) and not proposal.unchecked)
+            arguments = packing.commit_arguments(
+                proposal,
+                order,
+                guards,
+                lease_ms=self._leases.of(held=held),
+                rules_version=book.version,
+                shards=self.shards,
+                held=held,
+            )
+            call = self._call("commit", shard, self._feed_window, *arguments)
+            prepared.append(PreparedCommit(call, shard, proposal, order, guards))
         return prepared
 
     async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision | None]:
         """Send what `prepare` made, in one round trip. None: prepared by rules that are out of date."""
-        replies = await self._scripts.run_all([call for call, _ in prepared])
+        replies = await self._scripts.run_all([commit.call for commit in prepared])
         return [
-            None if reply is None else packing.read_decision(reply, order)
-            for reply, (_, order) in zip(replies, prepared, strict=True)
+            None if reply is None else _decision(reply, commit) for reply, commit in zip(replies, prepared, strict=True)
         ]
+
+    async def judge(
+        self, questions: Sequence[Question], *, epoch: int, seen: Sequence[int], spare: int
+    ) -> list[tuple[int, int] | None]:
+        for _ in range(_RULE_READS):
+            unknown = {g.key: g.registered.rule for q in questions for g in q.guards if g.relies_on}
+            missing = {k: rule for k, rule in unknown.items() if any(k not in book.rules for book in self._rules)}
+            if missing:
+                await self._register(missing)
+            early = [unborn(question, self._rules, seen) for question in questions]
+            asked = [replace(q, domains=()) if at else q for q, at in zip(questions, early, strict=True)]
+            left = spare - sum(at is not None for at in early)
+            arguments = packing.seqs(seen), self._rules[0].version, left, packing.question_arguments(asked)
+            reply = await self._run("judge", 0, epoch, *arguments)
+            if reply is not None:
+                return [at or told for at, told in zip(early, packing.read_judgement(reply), strict=True)]
+            await self._read_rules()
+        raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
+
+    async def forget_rules(self, floors: Sequence[int]) -> int:
+        for shard in range(self.shards):  # first of all nobody may rely on what is going to be forgotten
+            await self._run("set_floors", shard, packing.seqs(floors))
+        keys, cursor = self._keys[0], 0
+        while True:
+            _, ((cursor, stamps),) = await self._read(0, ("hscan", keys[14], cursor, None, _STEP))
+            for start in range(0, len(stamps), _STEP):
+                fields = msgpack.packb(list(stamps)[start : start + _STEP], use_bin_type=False)
+                await self._run("forget_stamps", 0, fields)
+            if cursor == 0:
+                break
+        _, (known,) = await self._read(0, ("hkeys", keys[13]))
+        forgotten = list(known)
+        for shard in range(self.shards):  # shard 0 first: see _register
+            packed = msgpack.packb(forgotten, use_bin_type=False)
+            reply = await self._run("forget_rules", shard, self._feed_window, packed, floors[shard])
+            forgotten = [reply[at : at + 8] for at in range(0, len(reply), 8)] if shard == 0 else forgotten
+        return len(forgotten)
 
     async def release(self, shard: int, uids: Uids) -> int:
         return len(await self._release(shard, uids))
@@ -183,9 +250,10 @@ class RedisLedger:
             confirmed += int(await self._run("confirm", shard, *seqs[start : start + _STEP].tolist()))
         return confirmed
 
-    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
-        lease_ms, commits = self._leases.commit_ms, seqs.astype("<u8").tobytes()
-        return int(await self._run("keep", shard, lease_ms, packing.string_array(uids), commits))
+    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        lease_ms, commits = self._leases.commit_ms, packing.seqs(seqs.tolist())
+        reply = await self._run("keep", shard, lease_ms, packing.string_array(uids), commits, self._feed_window)
+        return np.frombuffer(reply, U64)
 
     async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
         return len(await self._release(shard, uids, seqs))
@@ -292,13 +360,17 @@ class RedisLedger:
         seq, (accounts, cards, specs, *pods) = await self._read(
             shard,
             *(("hgetall", keys[key]) for key in (1, 2, 3)),
-            *(("hgetall", keys[key]) for key in (5, 10) if groups),
+            *(("hgetall", keys[key]) for key in (5, 10, 15) if groups),
         )
         runs: tuple[GroupRun, ...] = ()
+        holds: tuple[int, ...] = ()
         if groups:
             _, records = packing.read_reservations(pods[0], resources)
+            holds = tuple(sorted(map(int, pods[2])))
+            records = records[~np.isin(records["seq"], np.array(holds, np.uint64))]
             runs = packing.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
-        return _snapshot(seq, {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}, cards, specs, runs)
+        live = {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}
+        return replace(_snapshot(seq, live, cards, specs), runs=runs, holds=holds)
 
     async def state(self, shard: int) -> ShardState:
         keys = self._keys[shard]
@@ -366,14 +438,21 @@ def _snapshot(
     accounts: dict[bytes, bytes],
     cards: dict[bytes, bytes],
     specs: dict[bytes, bytes],
-    runs: tuple[GroupRun, ...] = (),
 ) -> Snapshot:
     return Snapshot(
         seq,
         packing.joined_accounts(accounts, cards),
         {_key(index): spec for index, spec in specs.items()},
-        runs,
     )
+
+
+def _decision(reply: list[Any], commit: PreparedCommit) -> Decision:
+    decision = packing.read_decision(reply, commit.order)
+    slots = commit.proposal.slots.tolist()
+    questions = packing.read_questions(reply, decision, slots, commit.guards, commit.order)
+    if not questions:
+        return decision
+    return replace(decision, questions=tuple(q and replace(q, shard=commit.shard) for q in questions))
 
 
 def _reservations(held: dict[bytes, bytes], pending: list[bytes], resources: int) -> Reservations:
@@ -395,4 +474,6 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         tuple(np.frombuffer(fields.get(b"g", b""), U32).tolist()),
         int(fields.get(b"x", 0)),
         packing.read_runs(fields.get(b"p", b"")),
+        b"h" in fields,
+        tuple(np.frombuffer(fields.get(b"e", b""), U64).tolist()),
     )

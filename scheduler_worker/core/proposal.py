@@ -12,6 +12,7 @@ from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.placement import Placed
 from scheduler_worker.core.questions import PodGroup, group_of
+from scheduler_worker.core.reliance import counts_on_others
 from scheduler_worker.core.work import Run, Work
 
 
@@ -31,16 +32,27 @@ class Draft:
 
     def __init__(self) -> None:
         self._placed: list[tuple[Run, Placed]] = []
+        self._firsts: list[bool] = []
         self.pods = 0
+
+    @property
+    def counts_on_others(self) -> bool:
+        """Whether pods of it may count on others of it."""
+        return any(counts_on_others(run.pod_class.spec) for run, _ in self._placed)
+
+    def precedes(self, run: Run) -> bool:
+        """Whether what it has comes before the run for the ledger too, which serves higher priorities first."""
+        return not self._placed or self._placed[-1][0].pod_class.priority >= run.pod_class.priority
 
     @property
     def work(self) -> Work | None:
         """The work batch it belongs to; None when it is empty."""
         return self._placed[0][0].work if self._placed else None
 
-    def add(self, run: Run, placed: Placed) -> None:
-        """The first pods of `run` go where `placed` says."""
+    def add(self, run: Run, placed: Placed, *, first: bool = False) -> None:
+        """The first pods of `run` go where `placed` says; `first`: as the first of their kind."""
         self._placed.append((run, placed))
+        self._firsts.append(first)
         self.pods += len(placed.nodes)
 
     @property
@@ -51,6 +63,7 @@ class Draft:
     def clear(self) -> None:
         """Nothing of it is proposed."""
         self._placed.clear()
+        self._firsts.clear()
         self.pods = 0
 
     def close(
@@ -62,11 +75,12 @@ class Draft:
         expires_at: float,
         *,
         counted: bool = False,
+        seen: tuple[int, ...] = (),
     ) -> list[Proposal]:
         """The proposals, numbered from `first_id` on, one for each shard that was chosen. Empties the draft.
 
         `seqs` is where the cache stands per shard, `resources` the length of the schema; `counted` whether the pods stand
-        in the census.
+        in the census, `seen` up to where that is known per shard.
         """
         work = self.work
         if work is None:
@@ -79,6 +93,7 @@ class Draft:
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
         groups: tuple[PodGroup, ...] = tuple(group_of(run.pod_class.spec) for run in runs) if counted else ()
+        firsts = np.array(self._firsts) if any(self._firsts) else None
         self.clear()
         shared = _shared_columns(runs, resources)
         proposals: list[Proposal] = []
@@ -98,6 +113,9 @@ class Draft:
                 attempts=shared.attempts,
                 devices=shared.devices if shared.devices.any() else None,
                 groups=groups,
+                seen=seen,
+                firsts=firsts,
+                places=None if shards == 1 else np.arange(len(nodes), dtype=np.uint16)[at],
             )
             assumption = Assumption(
                 nodes[at],
