@@ -159,7 +159,8 @@ def unborn(question: Question, books: Sequence[RuleBook], seen: Sequence[int]) -
     Before a rule was registered on a shard, no placement there was noted. `books` and `seen`, the seq up to which the worker
     knew each, are by shard; a rule that a book lacks is registered in the future.
     """
-    for guard, domain in zip(question.guards, question.domains, strict=True):
+    placed = zip(question.guards, question.domains, strict=True) if question.placed else ()
+    for guard, domain in placed:
         if domain is not None and "m" in guard.relies_on:
             for shard, book in enumerate(books):
                 known = book.rules.get(guard.key)
