@@ -6,6 +6,7 @@ decides whether it still wants to.
 """
 
 import asyncio
+import functools
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,11 @@ from hoss.errors import ConfigError, LedgerUnavailable
 # Scripts take milliseconds. A Redis that is silent for longer is away, and the waiting proposals are answered so.
 _TIMEOUT_SECONDS = 2.0
 _CONNECT_SECONDS = 1.0
+
+# Calls that are under way at once; others wait for their turn. Redis serves one at a time anyway.
+_CONNECTIONS = 32
+# Readers of feeds wait in Redis for news, each on a connection of its own: a few for every shard.
+_WAITING_CONNECTIONS = 10_000
 
 _PARTS = {
     "commit": ("prelude", "pods", "stamps", "guards", "commit"),
@@ -59,15 +65,26 @@ def _digest(script: str) -> str:
 
 
 class ScriptRunner:
-    """A pool of connections to one Redis."""
+    """Connections to one Redis: `redis` for calls that are answered at once, `waiting` for those that wait there."""
 
     def __init__(self, url: str) -> None:
+        # A full pool of redis-py's own raises, and a hundred look-ups at once would find Redis unavailable.
+        patient = functools.partial(redis.asyncio.BlockingConnectionPool.from_url, timeout=_TIMEOUT_SECONDS)
         try:
-            self.redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
-                url,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=_TIMEOUT_SECONDS,
-                socket_connect_timeout=_CONNECT_SECONDS,
+            self.redis, self.waiting = (
+                redis.asyncio.Redis.from_pool(
+                    pool(
+                        url,
+                        max_connections=connections,
+                        retry=Retry(NoBackoff(), 0),
+                        socket_timeout=_TIMEOUT_SECONDS,
+                        socket_connect_timeout=_CONNECT_SECONDS,
+                    )
+                )
+                for pool, connections in (
+                    (patient, _CONNECTIONS),
+                    (redis.asyncio.ConnectionPool.from_url, _WAITING_CONNECTIONS),
+                )
             )
         except ValueError as exc:
             raise ConfigError(f"{exc} (given: {url!r})", where="redis_url") from exc
@@ -75,6 +92,7 @@ class ScriptRunner:
     async def close(self) -> None:
         """Close every connection."""
         await self.redis.aclose()
+        await self.waiting.aclose()
 
     async def load(self) -> None:
         """Load every script, so that the first proposals do not wait for it."""

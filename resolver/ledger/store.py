@@ -402,7 +402,7 @@ class RedisLedger:
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         key = self._keys[shard][8]
         async with unavailable_when_failing():
-            reply: Any = await self._redis.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
+            reply: Any = await self._scripts.waiting.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
         if not reply:
             return []
         raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
