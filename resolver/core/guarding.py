@@ -14,8 +14,8 @@ StampField = tuple[int, str, str]  # rule, role, domain
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """When the last pod came, on one shard, that is something to a rule in a domain, of which worker epoch, and the last
-    of any other."""
+    """When the last pod came, on one shard, that is something to a rule in a domain, of the worker epoch that placed one last,
+    and of any other. Pods that are held are not judged in the order of their seqs, so either may be the younger one."""
 
     seq: int = 0
     epoch: int = 0
@@ -23,11 +23,18 @@ class Stamp:
 
     def newest_of_others(self, epoch: int) -> int:
         """The last one that a worker of this epoch did not commit itself."""
-        return self.others_seq if self.epoch == epoch else self.seq
+        return self.others_seq if self.epoch == epoch else self.newest
+
+    @property
+    def newest(self) -> int:
+        """The last one of all."""
+        return max(self.seq, self.others_seq)
 
     def after(self, seq: int, epoch: int) -> "Stamp":
         """The stamp once another came."""
-        return Stamp(seq, epoch, self.others_seq if epoch == self.epoch else self.seq)
+        if epoch == self.epoch:
+            return Stamp(max(seq, self.seq), epoch, self.others_seq)
+        return Stamp(seq, epoch, self.newest)
 
 
 @dataclass(slots=True)
@@ -102,7 +109,7 @@ class DomainGuards:
         self.stamps = {
             at: of_shards
             for at, of_shards in self.stamps.items()
-            if any(stamp.seq > floors[shard] for shard, stamp in of_shards.items())
+            if any(stamp.newest > floors[shard] for shard, stamp in of_shards.items())
         }
 
     def forget_rules(self, unused: Sequence[int], seq: int) -> None:

@@ -159,7 +159,8 @@ class MemoryLedger:
 
     async def state(self, shard: int) -> ShardState:
         arbiter = self.arbiters[shard]
-        snapshot = Snapshot(arbiter.seq, self._rows(shard, sorted(arbiter.accounts)), dict(arbiter.specs))
+        rows, holds = self._rows(shard, sorted(arbiter.accounts)), arbiter.holds.under_way()
+        snapshot = Snapshot(arbiter.seq, rows, dict(arbiter.specs), holds=holds)
         ports = {node: list(account.ports) for node, account in arbiter.accounts.items() if account.ports}
         pods = Counter(held.group for held in arbiter.reservations.values() if held.group is not None)
         groups = {group.key: (group.definition, count) for group, count in pods.items()}

@@ -36,6 +36,8 @@ _EMPTY_ARRAY = b"\x90"
 
 SlotGuards = tuple[tuple[Guard, ...], ...]  # by slot; empty: no rule sees any
 
+_NO_REFUSALS = (Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.STALE_EPOCH, Verdict.GANG_ABORTED)
+
 _POSITION = np.dtype([("shard", "<u4"), ("seq", "<u8")])
 _LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
 
@@ -165,17 +167,15 @@ def read_judgement(reply: bytes) -> list[tuple[int, int] | None]:
 def read_questions(
     reply: Sequence[Any], decision: Decision, slots: Sequence[int], guards: SlotGuards, order: NDArray[np.intp] | None
 ) -> tuple[Question | None, ...]:
-    """What commit.lua left to be judged of the pods of these `slots`, by position, but for the shard; empty: nothing."""
-    if not reply[11]:
-        return ()
-    refused = ~np.isin(decision.verdicts, (Verdict.COMMITTED, Verdict.DUPLICATE))
+    """What commit.lua left to be judged of the pods of these `slots`, by position, but for the shard."""
+    refused = ~np.isin(decision.verdicts, _NO_REFUSALS)
     found = [Question(guards[s]) if out and guards[s] else None for s, out in zip(slots, refused.tolist(), strict=True)]
-    flat = msgpack.unpackb(reply[11])
+    flat = msgpack.unpackb(reply[11]) if reply[11] else ()
     for served, seq, domains in zip(*(iter(flat),) * 3, strict=True):
         position = served if order is None else int(order[served])
         named = tuple(None if domain is False else domain for domain in domains)
         found[position] = Question(guards[slots[position]], named, seq=seq)
-    return tuple(found)
+    return tuple(found) if any(found) else ()
 
 
 def rule_arguments(rules: dict[int, Rule]) -> bytes:

@@ -43,7 +43,7 @@ class PreparedCommit(NamedTuple):
     shard: int
     proposal: Proposal
     order: NDArray[np.intp] | None  # in which its pods are served
-    guards: packing.SlotGuards
+    guards: packing.SlotGuards  # that are judged afterwards; empty: none is
 
 
 # One script call handles this many rows at most, so that none holds Redis for more than a few milliseconds.
@@ -131,26 +131,34 @@ class RedisLedger:
         try:
             return await self._commit(shard, proposals)
         except LedgerUnavailable:
-            self._rules[shard] = RuleBook()  # it may come back without its last second, and the last rules
+            self._distrust_rules()
             raise
 
+    def _distrust_rules(self) -> None:
+        """The ledger may come back without its last second, and the last rules."""
+        self._rules = [RuleBook() for _ in range(self.shards)]
+
     async def _commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
-        missing: dict[int, Rule] = {}
-        for book in {id(book): book for book in (self._rules[0], self._rules[shard])}.values():
-            missing |= book.missing(group for proposal in proposals for group in proposal.groups)
-        if missing:
-            await self._register(missing)
         decisions: list[Decision | None] = [None] * len(proposals)
         for _ in range(_RULE_READS):
             left = [position for position, decision in enumerate(decisions) if decision is None]
+            missing = self._missing(shard, [proposals[position] for position in left])
+            if missing:
+                await self._register(missing)
             prepared = self.prepare(shard, [proposals[position] for position in left])
             for position, decision in zip(left, await self.run_prepared(prepared), strict=True):
                 decisions[position] = decision
             decided = [decision for decision in decisions if decision is not None]
             if len(decided) == len(proposals):
                 return decided
-            await self._read_rules()  # another resolver registered one meanwhile
+            await self._read_rules()  # another resolver registered one meanwhile, or forgot one
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
+
+    def _missing(self, shard: int, proposals: Sequence[Proposal]) -> dict[int, Rule]:
+        """Rules of these pods that are not registered, there or on shard 0."""
+        books = [self._rules[shard], self._rules[0]][: 2 if shard else 1]
+        groups = {id(group): group for proposal in proposals for group in proposal.groups}.values()
+        return {key: rule for book in books for key, rule in book.missing(groups).items()}
 
     async def _register(self, rules: dict[int, Rule]) -> None:
         # On shard 0 last, as they are forgotten there first: what stands there is known on all.
@@ -172,7 +180,8 @@ class RedisLedger:
         prepared, book = [], self._rules[shard]
         for proposal in proposals:
             order, guards = proposal.serving_order(), packing.slot_guards(proposal, book)
-            held = proposal.held or (self.shards > 1 and bool(guards) and not proposal.unchecked)
+            judged = guards if self.shards > 1 and not proposal.unchecked else ()
+            held = proposal.held or bool(judged)
             arguments = packing.commit_arguments(
                 proposal,
                 order,
@@ -183,7 +192,7 @@ class RedisLedger:
                 held=held,
             )
             call = self._call("commit", shard, self._feed_window, *arguments)
-            prepared.append(PreparedCommit(call, shard, proposal, order, guards))
+            prepared.append(PreparedCommit(call, shard, proposal, order, judged))
         return prepared
 
     async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision | None]:
@@ -228,6 +237,8 @@ class RedisLedger:
             packed = msgpack.packb(forgotten, use_bin_type=False)
             reply = await self._run("forget_rules", shard, self._feed_window, packed, floors[shard])
             forgotten = [reply[at : at + 8] for at in range(0, len(reply), 8)] if shard == 0 else forgotten
+        if forgotten:
+            await self._read_rules()
         return len(forgotten)
 
     async def release(self, shard: int, uids: Uids) -> int:
@@ -374,14 +385,14 @@ class RedisLedger:
 
     async def state(self, shard: int) -> ShardState:
         keys = self._keys[shard]
-        seq, (accounts, cards, specs, held, ports, groups, group_pods, pending) = await self._read(
+        seq, (accounts, cards, specs, held, ports, groups, group_pods, pending, holds) = await self._read(
             shard,
             *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
-            ("hkeys", keys[6]),
+            *(("hkeys", keys[key]) for key in (6, 15)),
         )
         resources = max(len(await self.schema()), 1)
         return ShardState(
-            _snapshot(seq, accounts, cards, specs),
+            replace(_snapshot(seq, accounts, cards, specs), holds=tuple(sorted(map(int, holds)))),
             _reservations(held, pending, resources),
             {_key(node): packing.read_ports(record) for node, record in ports.items()},
             {_key(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
@@ -448,10 +459,10 @@ def _snapshot(
 
 def _decision(reply: list[Any], commit: PreparedCommit) -> Decision:
     decision = packing.read_decision(reply, commit.order)
+    if not commit.guards:
+        return decision
     slots = commit.proposal.slots.tolist()
     questions = packing.read_questions(reply, decision, slots, commit.guards, commit.order)
-    if not questions:
-        return decision
     return replace(decision, questions=tuple(q and replace(q, shard=commit.shard) for q in questions))
 
 

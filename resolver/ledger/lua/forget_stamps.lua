@@ -9,7 +9,7 @@ for _, field in ipairs(cmsgpack.unpack(ARGV[2])) do
   local record = call('HGET', STAMPS, field)
   local stamp, missable = record and {unpack_values('<' .. rep('I8I8I8', shards), record)}, false
   for shard = 1, record and shards or 0 do
-    missable = missable or stamp[3 * shard - 2] > floors[shard]
+    missable = missable or math.max(stamp[3 * shard - 2], stamp[3 * shard]) > floors[shard]
   end
   if record and not missable then
     call('HDEL', STAMPS, field)

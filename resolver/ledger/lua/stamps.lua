@@ -1,5 +1,6 @@
 -- Stamps (docs/adr/0012-guards-across-shards.md): when the last pod came, on each shard, that is something to a rule (its role)
--- in a domain, of which worker epoch, and when the last one of any other epoch. One record a rule, role and domain.
+-- in a domain, of the worker epoch that placed one last, and of any other. Pods that are held are not judged in the order of their
+-- seqs, so either may be the younger one. One record a rule, role and domain.
 --
 -- A slot's guards are GUARD_VALUES values for each rule: see commit.lua. `domains` has the domain for each of them, or false.
 
@@ -30,8 +31,10 @@ local function unknown_to_worker(of_slot, domains, shard, seq)
     for at = 1, domain and #relies_on or 0 do
       local stamp = stamp_at(rule .. relies_on:sub(at, at) .. domain)
       for of_shard = 1, shards do
-        local own = stamp[3 * of_shard - 1] == epoch
-        local newest = stamp[own and 3 * of_shard or 3 * of_shard - 2]
+        local newest = stamp[3 * of_shard]
+        if stamp[3 * of_shard - 1] ~= epoch then
+          newest = math.max(newest, stamp[3 * of_shard - 2])
+        end
         if newest > seen[of_shard] then
           return of_shard - 1, newest
         end
@@ -43,9 +46,10 @@ end
 local function set_stamp(field, shard, seq)
   local stamp, at = stamp_at(field), 3 * shard + 1
   if stamp[at + 1] ~= epoch then
-    stamp[at + 1], stamp[at + 2] = epoch, stamp[at]
+    stamp[at], stamp[at + 1], stamp[at + 2] = seq, epoch, math.max(stamp[at], stamp[at + 2])
+  else
+    stamp[at] = math.max(stamp[at], seq)
   end
-  stamp[at] = seq
   stamped[field] = stamp
 end
 
