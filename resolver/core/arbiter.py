@@ -17,7 +17,7 @@ from hoss.wire.columns import NONE_U32, U32, Uids, encode
 from resolver.core.guarding import DomainGuards
 from resolver.core.holds import Holds
 from resolver.core.ports import clash, port_number
-from resolver.core.rules import Question, Rule, unborn
+from resolver.core.rules import Question, Rule
 from resolver.core.values import Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
 
 Uid = bytes
@@ -123,9 +123,8 @@ class Arbiter:
         self.reservations: dict[Uid, Reservation] = {}
         self.pending: dict[int, tuple[int, list[Uid]]] = {}  # seq of a commit: deadline (ms), UIDs
         self.feed: list[Change] = []
-        self.guards = DomainGuards()
+        self.guards = DomainGuards(shard, shards)
         self.holds = Holds()
-        self.floors: tuple[int, ...] = (0,) * shards
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
@@ -161,7 +160,7 @@ class Arbiter:
             uid = proposal.uids[position].tobytes()
             standing = self.reservations.get(uid)
             if standing is not None:
-                question = self._question(proposal, position, standing.node, standing.seq)
+                question = self.guards.question(proposal, position, standing.node, standing.seq)
                 asked = question if self.holds.open(standing.seq) else None
                 rulings[position] = Ruling(Verdict.DUPLICATE, standing.node, standing.seq, question=asked)
                 continue
@@ -205,7 +204,7 @@ class Arbiter:
             refusal, cards = self._try(proposal, slot, node)
             if refusal is None:
                 self._reserve(proposal, position, node, cards, seq)
-                question = self._question(proposal, position, node, seq)
+                question = self.guards.question(proposal, position, node, seq)
                 if here and question:
                     self.guards.placed(question, proposal.epoch)
                 return Ruling(Verdict.COMMITTED, node, seq, question=question)
@@ -214,33 +213,10 @@ class Arbiter:
                 refusing.add(node)
         if first is None:
             raise ValueError(f"pod {position} has no candidate")
-        question = self._question(proposal, position)
+        question = self.guards.question(proposal, position)
         if question:
             self.guards.refused(question)
         return Ruling(first.verdict, int(proposal.nodes[position, 0]), refusal=first, question=question)
-
-    def _question(self, proposal: Proposal, position: int, node: int | None = None, seq: int = 0) -> Question | None:
-        """The pod as rules see it; None where none does."""
-        slot = int(proposal.slots[position])
-        group = proposal.groups[slot] if proposal.groups else None
-        guards = self.guards.book.guards(group, first=proposal.first(slot))
-        if not guards:
-            return None
-        return Question(guards, () if node is None else self.guards.domains(guards, node), self.shard, seq)
-
-    def _unknown(self, proposal: Proposal, slot: int, node: int) -> int:
-        """The seq of what the worker did not know when it placed a pod of the slot there; 0: nothing."""
-        group = proposal.groups[slot] if proposal.groups else None
-        seen = proposal.seen_of(self.shards)
-        behind = [floor for floor, known in zip(self.floors, seen, strict=True) if floor > known]
-        if group is not None and behind:
-            return behind[0]
-        guards = self.guards.book.guards(group, first=proposal.first(slot))
-        if not guards or self.shards > 1:
-            return 0
-        question = Question(guards, self.guards.domains(guards, node), self.shard, self.seq + 1)
-        unknown = unborn(question, [self.guards.book], seen) or self.guards.unknown(question, proposal.epoch, seen)
-        return unknown[1] if unknown else 0
 
     def _try(self, proposal: Proposal, slot: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
         """Why the node refuses, or the cards the pod gets."""
@@ -263,7 +239,7 @@ class Arbiter:
             for claim in group.ports if group else ():
                 if any(clash(claim, held) for _, held in account.ports):
                     return Refusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()
-            unknown = self._unknown(proposal, slot, node)
+            unknown = self.guards.unknown_to(proposal, slot, node, self.seq + 1)
             if unknown:
                 return Refusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
         return self._try_cards(proposal, slot, account)

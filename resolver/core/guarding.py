@@ -6,7 +6,8 @@ Kept on the ledger's shard 0 for all shards: a domain's nodes may lie on any of 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from resolver.core.rules import Guard, Question, RuleBook
+from resolver.core.rules import Guard, Question, RuleBook, unborn
+from resolver.core.values import Proposal
 
 Position = tuple[int, int]  # shard, seq
 StampField = tuple[int, str, str]  # rule, role, domain
@@ -41,10 +42,40 @@ class Stamp:
 class DomainGuards:
     """The rules of one shard, the labels of its nodes, and on shard 0 the stamps of all."""
 
+    shard: int = 0
+    shards: int = 1
     book: RuleBook = field(default_factory=RuleBook)
     labels: dict[int, dict[str, str]] = field(default_factory=dict)
     stamps: dict[StampField, dict[int, Stamp]] = field(default_factory=dict)  # by shard
+    floors: tuple[int, ...] = field(init=False)  # what is older on each shard was forgotten
     _missed: set[int] = field(default_factory=set)  # rules that refused pods of this batch match
+
+    def __post_init__(self) -> None:
+        self.floors = (0,) * self.shards
+
+    def question(self, proposal: Proposal, position: int, node: int | None = None, seq: int = 0) -> Question | None:
+        """A pod, there by that commit, as rules see it; None where none does."""
+        slot = int(proposal.slots[position])
+        group = proposal.groups[slot] if proposal.groups else None
+        guards = self.book.guards(group, first=proposal.first(slot))
+        if not guards:
+            return None
+        return Question(guards, () if node is None else self.domains(guards, node), self.shard, seq)
+
+    def unknown_to(self, proposal: Proposal, slot: int, node: int, seq: int) -> int:
+        """The seq of what the worker did not know when it placed a pod of the slot there, as far as one shard can tell; 0:
+        nothing. `seq` is this commit's."""
+        group = proposal.groups[slot] if proposal.groups else None
+        seen = proposal.seen_of(self.shards)
+        behind = [floor for floor, known in zip(self.floors, seen, strict=True) if floor > known]
+        if group is not None and behind:
+            return behind[0]
+        guards = self.book.guards(group, first=proposal.first(slot))
+        if not guards or self.shards > 1:
+            return 0
+        question = Question(guards, self.domains(guards, node), self.shard, seq)
+        unknown = unborn(question, [self.book], seen) or self.unknown(question, proposal.epoch, seen)
+        return unknown[1] if unknown else 0
 
     def domains(self, guards: Sequence[Guard], node: int) -> tuple[str | None, ...]:
         """Of each guard, the node's."""

@@ -97,9 +97,9 @@ class MemoryLedger:
 
     async def forget_rules(self, floors: Sequence[int]) -> int:
         for arbiter in self.arbiters:
-            arbiter.floors = tuple(map(max, arbiter.floors, floors))
+            arbiter.guards.floors = tuple(map(max, arbiter.guards.floors, floors))
         guards = self.arbiters[0].guards
-        guards.forget_stamps(self.arbiters[0].floors)
+        guards.forget_stamps(guards.floors)
         unused = guards.unused_rules(floors)
         for arbiter in self.arbiters if unused else ():
             arbiter.forget_rules(unused)

@@ -13,7 +13,7 @@ from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.model.resources import BASE_RESOURCES
 from hoss.wire.account import FLAG_GONE
 from hoss.wire.columns import U32, U64, UID_BYTES, Uids
-from resolver.core.rules import Question, Rule, RuleBook, unborn
+from resolver.core.rules import Question
 from resolver.core.values import (
     Decision,
     FeedEntry,
@@ -28,6 +28,7 @@ from resolver.core.values import (
     Upserted,
 )
 from resolver.ledger import packing
+from resolver.ledger.rules import RULE_READS, SharedRules
 from resolver.ledger.scripts import Call, ScriptRunner, unavailable_when_failing
 
 _SHARD_KEYS = (
@@ -51,7 +52,6 @@ _STEP = 1000
 _SCAN_STEP = 2000
 _REAP_LOOKS = 1000
 _FEED_STEP = 64
-_RULE_READS = 10
 
 
 class RedisLedger:
@@ -73,7 +73,7 @@ class RedisLedger:
         self._leases = Leases(lease_ms, hold_ms)
         self._feed_window = feed_window
         self._keys: list[list[str]] = []
-        self._rules: list[RuleBook] = []  # by shard, as last read
+        self._rules = SharedRules(self._run, self._read, feed_window)
         self.epoch = ""
         self.shards = 0
 
@@ -97,7 +97,7 @@ class RedisLedger:
                     f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq {int(seq)}) than shard 0 ({epoch})"
                 )
         self.epoch, self.shards = epoch, shards
-        self._rules = [RuleBook() for _ in range(shards)]
+        self._rules.open(self._keys)
         await self.schema(BASE_RESOURCES)
 
     async def close(self) -> None:
@@ -131,53 +131,28 @@ class RedisLedger:
         try:
             return await self._commit(shard, proposals)
         except LedgerUnavailable:
-            self._distrust_rules()
+            self._rules.distrust()
             raise
-
-    def _distrust_rules(self) -> None:
-        """The ledger may come back without its last second, and the last rules."""
-        self._rules = [RuleBook() for _ in range(self.shards)]
 
     async def _commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         decisions: list[Decision | None] = [None] * len(proposals)
-        for _ in range(_RULE_READS):
+        for _ in range(RULE_READS):
             left = [position for position, decision in enumerate(decisions) if decision is None]
-            missing = self._missing(shard, [proposals[position] for position in left])
+            missing = self._rules.missing(shard, [proposals[position] for position in left])
             if missing:
-                await self._register(missing)
+                await self._rules.register(missing)
             prepared = self.prepare(shard, [proposals[position] for position in left])
             for position, decision in zip(left, await self.run_prepared(prepared), strict=True):
                 decisions[position] = decision
             decided = [decision for decision in decisions if decision is not None]
             if len(decided) == len(proposals):
                 return decided
-            await self._read_rules()  # another resolver registered one meanwhile, or forgot one
+            await self._rules.read()  # another resolver registered one meanwhile, or forgot one
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
-
-    def _missing(self, shard: int, proposals: Sequence[Proposal]) -> dict[int, Rule]:
-        """Rules of these pods that are not registered, there or on shard 0."""
-        books = [self._rules[shard], self._rules[0]][: 2 if shard else 1]
-        groups = {id(group): group for proposal in proposals for group in proposal.groups}.values()
-        return {key: rule for book in books for key, rule in book.missing(groups).items()}
-
-    async def _register(self, rules: dict[int, Rule]) -> None:
-        # On shard 0 last, as they are forgotten there first: what stands there is known on all.
-        for shard in (*range(1, self.shards), 0):
-            arguments = self._feed_window, packing.rule_arguments(rules), "1" if shard else "0"
-            await self._run("register_rules", shard, *arguments)
-        await self._read_rules()
-
-    async def _read_rules(self) -> None:
-        """Those of shard 0 first, so that the others are known as of then at least."""
-        books: list[RuleBook] = []
-        for keys in self._keys:
-            _, (version, records) = await self._read(len(books), ("hget", keys[0], "rules"), ("hgetall", keys[13]))
-            books.append(packing.read_rules(records, int(version or 0)))
-        self._rules = books
 
     def prepare(self, shard: int, proposals: Sequence[Proposal]) -> list[PreparedCommit]:
         """The calls that decide the proposals, ready to be sent."""
-        prepared, book = [], self._rules[shard]
+        prepared, book = [], self._rules.books[shard]
         for proposal in proposals:
             order, guards = proposal.serving_order(), packing.slot_guards(proposal, book)
             judged = guards if self.shards > 1 and not proposal.unchecked else ()
@@ -205,41 +180,10 @@ class RedisLedger:
     async def judge(
         self, questions: Sequence[Question], *, epoch: int, seen: Sequence[int], spare: int
     ) -> list[tuple[int, int] | None]:
-        for _ in range(_RULE_READS):
-            unknown = {g.key: g.registered.rule for q in questions for g in q.guards if g.relies_on}
-            missing = {k: rule for k, rule in unknown.items() if any(k not in book.rules for book in self._rules)}
-            if missing:
-                await self._register(missing)
-            early = [unborn(question, self._rules, seen) for question in questions]
-            asked = [replace(q, domains=()) if at else q for q, at in zip(questions, early, strict=True)]
-            left = spare - sum(at is not None for at in early)
-            arguments = packing.seqs(seen), self._rules[0].version, left, packing.question_arguments(asked)
-            reply = await self._run("judge", 0, epoch, *arguments)
-            if reply is not None:
-                return [at or told for at, told in zip(early, packing.read_judgement(reply), strict=True)]
-            await self._read_rules()
-        raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
+        return await self._rules.judge(questions, epoch, seen, spare)
 
     async def forget_rules(self, floors: Sequence[int]) -> int:
-        for shard in range(self.shards):  # first of all nobody may rely on what is going to be forgotten
-            await self._run("set_floors", shard, packing.seqs(floors))
-        keys, cursor = self._keys[0], 0
-        while True:
-            _, ((cursor, stamps),) = await self._read(0, ("hscan", keys[14], cursor, None, _STEP))
-            for start in range(0, len(stamps), _STEP):
-                fields = msgpack.packb(list(stamps)[start : start + _STEP], use_bin_type=False)
-                await self._run("forget_stamps", 0, fields)
-            if cursor == 0:
-                break
-        _, (known,) = await self._read(0, ("hkeys", keys[13]))
-        forgotten = list(known)
-        for shard in range(self.shards):  # shard 0 first: see _register
-            packed = msgpack.packb(forgotten, use_bin_type=False)
-            reply = await self._run("forget_rules", shard, self._feed_window, packed, floors[shard])
-            forgotten = [reply[at : at + 8] for at in range(0, len(reply), 8)] if shard == 0 else forgotten
-        if forgotten:
-            await self._read_rules()
-        return len(forgotten)
+        return await self._rules.forget(floors)
 
     async def release(self, shard: int, uids: Uids) -> int:
         return len(await self._release(shard, uids))
