@@ -9,6 +9,7 @@ from hoss.model.resources import BASE_RESOURCES
 from hoss.v1 import resolver_pb2 as pb
 from resolver.availability import Availability
 from resolver.committer import Committer
+from resolver.core.values import Verdict
 from resolver.gangs import decide_parts, settle_holds
 from resolver.ledger.port import Ledger
 from resolver.proposals import read_gang, read_proposal, verdict_message
@@ -92,6 +93,10 @@ class Proposing:
                 if decisions[0].questions:
                     async with self._holding:
                         decisions = await settle_holds(self._ledger, of_shards, decisions, batch.gang_minimum)
+            # A committer counts what it decides; this was decided after it.
+            refused = sum(int((d.verdicts == Verdict.CONFLICT_TOPOLOGY).sum()) for d in decisions if d.awaits)
+            if refused:
+                self.counters["conflict_topology"] += refused
         except InvalidInput as exc:
             self.counters["invalid"] += 1
             return pb.VerdictBatch(batch_id=batch.batch_id, shard=batch.shard, invalid=str(exc))
