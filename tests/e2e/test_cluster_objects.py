@@ -11,6 +11,7 @@ import pytest
 from e2e.cluster import Cluster
 
 from hoss.client.dispatcher import DispatcherClient, submission
+from hoss.errors import TransportError
 from hoss.model.cluster import Service
 from hoss.model.cluster_objects import Namespace
 from hoss.model.node import NodeSpec
@@ -64,7 +65,7 @@ async def test_anti_affinity_by_namespace_labels_holds_follows_changes_and_survi
         await until(lambda: is_in(clients.dispatcher, "shy", pb.UNSCHEDULABLE))
         cluster.kill("dispatcher")
         cluster.start_dispatcher()
-    async with clients_of(cluster.endpoints) as clients:
+        await until(lambda: reachable(clients.dispatcher))
         await until(lambda: is_in(clients.dispatcher, "shy", pb.UNSCHEDULABLE))
         await submit(
             clients.dispatcher, "shy-2", shy
@@ -129,6 +130,15 @@ async def bound(client: DispatcherClient, namespace: str, count: int) -> bool:
 async def is_in(client: DispatcherClient, name: str, phase: pb.PodPhase, namespace: str = "default") -> bool:
     pod = await client.get_pod(namespace, name)
     return pod.phase == phase and (phase != pb.UNSCHEDULABLE or "anti-affinity" in pod.reason)
+
+
+async def reachable(client: DispatcherClient) -> bool:
+    """A channel whose peer died connects again a moment after the peer is back."""
+    try:
+        await client.status()
+    except TransportError:
+        return False
+    return True
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
