@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
+from redis_topologies import ClusterSetup, SentinelSetup
 
 from hoss.model.pod import HostPort, Pairs
 from hoss.model.resources import PODS
@@ -35,6 +36,37 @@ def redis_server(_session_redis: RedisServer) -> RedisServer:
         client.flushall()
         client.script_flush()
     return _session_redis
+
+
+@pytest.fixture(scope="session")
+def sentinel_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSetup]:
+    """A master under Sentinel that serves the whole run: do not stop any of it."""
+    setup = SentinelSetup(tmp_path_factory.mktemp("sentinel"))
+    yield setup
+    setup.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSetup]:
+    """A Cluster that serves the whole run: do not stop any of it."""
+    setup = ClusterSetup(tmp_path_factory.mktemp("cluster"))
+    yield setup
+    setup.stop()
+
+
+@pytest.fixture
+def empty_redis(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """`empty_redis("server" | "sentinel" | "cluster")`: the URL of one that holds nothing."""
+
+    def find(topology: str) -> str:
+        if topology == "server":
+            server: RedisServer = request.getfixturevalue("redis_server")
+            return server.url
+        setup: SentinelSetup | ClusterSetup = request.getfixturevalue(f"{topology}_setup")
+        setup.flush()
+        return setup.url
+
+    return find
 
 
 @pytest.fixture
