@@ -71,11 +71,12 @@ class RedisUrl:
     sentinel_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-def redacted(url: str) -> str:
-    """The URL without its password, for messages and logs."""
+def without_password(url: str) -> tuple[str, str]:
+    """The URL as it may stand in process lists, files and messages, and the password that stood in it."""
     head, at, rest = url.rpartition("@")
-    scheme, slashes, user = head.partition("://")
-    return f"{scheme}{slashes}{user.partition(':')[0]}:***@{rest}" if at and ":" in user else url
+    scheme, slashes, account = head.partition("://")
+    user, _, password = account.partition(":")
+    return f"{scheme}{slashes}{user}{at}{rest}", unquote(password)
 
 
 def parse_redis_url(url: str, environment: Mapping[str, str] = os.environ) -> RedisUrl:
@@ -196,7 +197,7 @@ class _Cluster:
 
 
 def _wrong(url: str, text: str) -> ConfigError:
-    return ConfigError(f"{text} (given: {redacted(url)!r})", where="redis_url")
+    return ConfigError(f"{text} (given: {without_password(url)[0]!r})", where="redis_url")
 
 
 def _query(url: str, parts: SplitResult) -> dict[str, str]:
