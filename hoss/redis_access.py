@@ -25,6 +25,7 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
 
 from hoss.errors import ConfigError
 
@@ -118,6 +119,8 @@ def reach(url: str, *, timeout_seconds: float) -> RedisAccess:
         "socket_timeout": timeout_seconds,
         "socket_connect_timeout": min(timeout_seconds, _CONNECT_SECONDS),
         "retry": Retry(NoBackoff(), 0),
+        # Asked for at every new connection otherwise; only Redis' own cloud knows it.
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
     options = {**parsed.options, **common}
     if parsed.form == "cluster":

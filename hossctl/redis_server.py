@@ -56,14 +56,15 @@ class RedisServer:
         port: int | None = None,
         append_only: bool = False,
         options: Mapping[str, str] | None = None,
+        binary: Path | None = None,
     ) -> "RedisServer":
         """Start a server with its files in `directory` and wait until it answers.
 
         `append_only`: writes reach the disk within a second, and a later start in the same directory reads them.
-        `options`: further settings of redis.conf, which win. Without `port` a free one is taken. Raises ConfigError where there is no binary or the port is taken, and
+        `options`: further settings of redis.conf, which win. `binary`: this one instead of the one that is found. Without `port` a free one is taken. Raises ConfigError where there is no binary or the port is taken, and
         LedgerUnavailable when the server does not come up, with the end of its log.
         """
-        binary = find_redis_server()
+        binary = binary or find_redis_server()
         directory.mkdir(parents=True, exist_ok=True)
         # Between finding a free port and the server's bind somebody else may take it: then another is tried.
         for _ in range(1 if port else _PORT_ATTEMPTS):

@@ -1,6 +1,7 @@
 """Fixtures that every kind of test may use."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -52,6 +53,17 @@ def cluster_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterS
     setup = ClusterSetup(tmp_path_factory.mktemp("cluster"))
     yield setup
     setup.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A running Valkey, where it is installed."""
+    binary = shutil.which("valkey-server")
+    if binary is None:
+        pytest.skip("no valkey-server on PATH")
+    server = RedisServer.start(tmp_path_factory.mktemp("valkey"), binary=Path(binary))
+    yield server
+    server.stop()
 
 
 @pytest.fixture

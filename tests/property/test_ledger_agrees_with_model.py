@@ -296,7 +296,7 @@ RESERVED = ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "atte
 DIGESTED = ("indexes", "accounts", "card_indexes", "cards")
 
 
-@pytest.fixture(scope="module", params=["_session_redis", "sentinel_setup", "cluster_setup"])
+@pytest.fixture(scope="module", params=["_session_redis", "sentinel_setup", "cluster_setup", "valkey_server"])
 def url(request):
     return request.getfixturevalue(request.param).url
 
