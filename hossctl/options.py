@@ -58,6 +58,14 @@ def only(output: Format, *allowed: Format) -> Format:
     return output
 
 
+def read_counts(text: str, *, where: str, least: int = 1) -> list[int]:
+    """`1,4` as numbers. InvalidInput for anything but whole numbers from `least` on."""
+    counts = [int(part) if part.isdecimal() else -1 for part in text.split(",")]
+    if min(counts) < least:
+        raise InvalidInput(f"{text!r} is no list of whole numbers, {least} or more", where=where)
+    return counts
+
+
 def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:
     """`k=v,k2=v2` as sorted pairs. Raises InvalidInput for a missing "=" or a key given twice."""
     labels: dict[str, str] = {}
