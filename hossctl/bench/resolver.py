@@ -42,6 +42,7 @@ GOAL_CEILING, GOAL_RATIO, GOAL_P99_MS, GOAL_HOT_SHARE = 250_000, 0.8, 5.0, 1 / 3
 _WORKER = "bench"
 _FULL_NODES = 64  # of each shard
 _LATENCY_BATCHES = 200
+_MOST_BATCHES = 2000  # of a case: small ones cost a message each
 _CEILING_SECONDS = 0.5
 _PLENTY = (("cpu", 2**50), ("memory", 2**50), ("pods", 2**40))
 _NOTHING = (("cpu", 0), ("memory", 0), ("pods", 0))
@@ -137,7 +138,7 @@ async def _cases(setting: Setting, redis_url: str, addresses: Sequence[str], sha
                     [_hot(target) if hot else target for target in targets],
                     epoch=epoch,
                     batch=batch,
-                    pods=setting.pods,
+                    pods=min(setting.pods, batch * _MOST_BATCHES),
                     percent=percent,
                     seeds=seeds,
                 )
