@@ -11,6 +11,7 @@ import numpy as np
 
 from dispatcher.audit import Views
 from dispatcher.core import messages as m
+from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
@@ -18,9 +19,12 @@ from hoss.model.names import check_key, check_label_value
 from hoss.telemetry import logger
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
-from hoss.wire.columns import U8, U16, U32, decode, encode
+from hoss.wire.columns import F32, U8, U16, U32, decode, encode
 
 MAX_WINDOW_PODS = 100_000
+
+# No pod takes less; a worker that says so would get all there is.
+LEAST_MICROS = 0.1
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -35,7 +39,7 @@ class WorkerStream:
         self._queue: asyncio.Queue[pb.DispatcherMessage | None] = asyncio.Queue()
         self._heartbeat_ms = heartbeat_ms
 
-    def send(self, instruction: m.SendWork | m.Welcome | m.SendDrain) -> None:
+    def send(self, instruction: m.ToWorker) -> None:
         match instruction:
             case m.SendWork():
                 self.put(work_message(instruction))
@@ -45,6 +49,9 @@ class WorkerStream:
                 self.put(pb.DispatcherMessage(welcome=welcome))
             case m.SendDrain():
                 self.put(pb.DispatcherMessage(drain=pb.Drain()))
+            case m.SendRecall():
+                recall = pb.Recall(batch_ids=instruction.batches, pods=instruction.pods)
+                self.put(pb.DispatcherMessage(recall=recall))
 
     def put(self, message: pb.DispatcherMessage) -> None:
         """Queue a message as it is."""
@@ -113,9 +120,7 @@ class WorkerLinks(WorkerLinkServicer):
                 self._runtime.links[stream.number] = stream
                 self._runtime.tell(event)
             case "heartbeat":
-                beat = message.heartbeat
-                vitals = Vitals(beat.busy_seconds, beat.micros_per_pod, beat.backlog, beat.ready, beat.conflicts)
-                self._runtime.tell(m.Heard(stream.number, vitals))
+                self._runtime.tell(heard(message.heartbeat, stream.number))
             case "outcomes":
                 self._runtime.tell(outcomes(message.outcomes, stream.number))
             case "view":
@@ -138,6 +143,26 @@ def registration(message: pb.Register, link: int) -> m.Registered:
             )
         labels[label.key] = check_label_value(label.value, f"register.labels[{label.key}]")
     return m.Registered(link, message.name, labels, message.incarnation, message.window)
+
+
+def heard(message: pb.Heartbeat, link: int) -> m.Heard:
+    """Decode a Heartbeat. Raises ColumnError where lengths disagree, InvalidInput for a cost that is no number above 0."""
+    vitals = Vitals(
+        busy_seconds=message.busy_seconds,
+        micros_per_pod=message.micros_per_pod,
+        backlog=message.backlog,
+        ready=message.ready,
+        conflicts=message.conflicts,
+        proposed=message.proposed,
+        first_micros=message.first_micros,
+        seen_micros=message.seen_micros,
+    )
+    classes = decode(message.cost_classes, U32, name="heartbeat.cost_classes")
+    micros = decode(message.cost_micros, F32, name="heartbeat.cost_micros", rows=len(classes)).astype(np.float64)
+    told = np.concatenate([micros, [vitals.first_micros, vitals.seen_micros]])
+    if not (np.isfinite(told).all() and (told >= 0).all()):
+        raise InvalidInput("holds a cost that is negative or no number", where="heartbeat")
+    return m.Heard(link, vitals, CostReport(classes, np.maximum(micros, LEAST_MICROS)) if len(classes) else None)
 
 
 def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:

@@ -8,7 +8,7 @@ from hoss.errors import InvalidInput
 from hoss.telemetry import logger
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
 from hoss.v1.workerlink_pb2 import CacheView, DispatcherMessage, Heartbeat, ShardView, Welcome, WorkBatch, WorkerMessage
-from hoss.wire.columns import UID_BYTES, decode_uids
+from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
 from hoss.wire.convert import pod_spec_from_proto
 from scheduler_worker import messages
 from scheduler_worker.core.scheduler import Scheduler
@@ -19,9 +19,6 @@ from scheduler_worker.proposals import ProposalStream
 # Placing goes on for this long before what is placed is proposed and everything else gets its turn. Long enough that a
 # proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
 _SLICE_SECONDS = 0.02
-
-# Weight of the latest slice in the smoothed cost of a pod.
-_SMOOTHING = 0.1
 
 _EXPIRY_CHECK_SECONDS = 1.0
 
@@ -38,7 +35,6 @@ class WorkerService:
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._busy_seconds = 0.0
-        self._micros_per_pod = 0.0
 
     def connect(self, link: DispatcherLink, proposals: ProposalStream) -> None:
         """Give it the streams it sends on."""
@@ -68,15 +64,26 @@ class WorkerService:
             self._link.send(WorkerMessage(view=self._cache_view(message.view.id)))
         elif message.HasField("drain"):
             self._give_back()
+        elif message.HasField("recall"):
+            self._scheduler.give_back(frozenset(message.recall.batch_ids), message.recall.pods)
+            self._send_outcomes()
+            self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
 
     def heartbeat(self) -> Heartbeat:
         """How the worker does."""
+        scheduler = self._scheduler
+        costs = scheduler.costs.take_changed()
         return Heartbeat(
             busy_seconds=self._busy_seconds,
-            micros_per_pod=self._micros_per_pod,
-            backlog=self._scheduler.backlog,
+            micros_per_pod=costs.per_pod,
+            backlog=scheduler.backlog,
             ready=self.ready,
-            conflicts=self._scheduler.conflicts,
+            conflicts=scheduler.conflicts,
+            proposed=scheduler.proposed,
+            cost_classes=encode(costs.classes, U32),
+            cost_micros=encode(costs.micros, F32),
+            first_micros=costs.first,
+            seen_micros=costs.seen,
         )
 
     # From the resolver
@@ -97,7 +104,7 @@ class WorkerService:
         """The answer to a proposal."""
         if proposal.epoch != self._epoch:
             return
-        started = time.thread_time()
+        started, cpu = time.monotonic(), time.thread_time()
         if verdict.invalid:
             logger().error("proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid)
             for part in (proposal, *proposal.parts):
@@ -105,7 +112,8 @@ class WorkerService:
             in_force = True
         else:
             in_force = self._settle(proposal, verdict)
-        self._busy_seconds += time.thread_time() - started
+        self._busy_seconds += time.thread_time() - cpu
+        self._scheduler.costs.besides(time.monotonic() - started, 0)
         self._answered.set()
         self._send_outcomes()
         if in_force:
@@ -154,15 +162,14 @@ class WorkerService:
             pods += settled
             if time.monotonic() - started > _SLICE_SECONDS:
                 break
-        columns = self._scheduler.take_proposals(time.monotonic())
-        used = time.thread_time() - cpu
-        self._busy_seconds += used
-        if pods:
-            self._micros_per_pod += _SMOOTHING * (used * 1e6 / pods - self._micros_per_pod)
+        placed = time.monotonic()
+        columns = self._scheduler.take_proposals(placed)
+        self._busy_seconds += time.thread_time() - cpu
         for proposal in columns:
             self._proposals.send(
                 messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
             )
+        self._scheduler.costs.besides(time.monotonic() - placed, pods)
         for failure in self._scheduler.take_failures():
             logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
         self._send_outcomes()

@@ -16,6 +16,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.balance import Chance
 from dispatcher.core.changes import Changes
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
+from dispatcher.core.estimates import Estimates
 from dispatcher.core.eventlog import EventLog
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
@@ -25,6 +26,7 @@ from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Routing
 from dispatcher.core.settlement import Settlement
+from dispatcher.core.stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
 from hoss.errors import InvariantViolation
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import NONE_U32
@@ -39,6 +41,7 @@ class Settings:
     """`unix_offset_seconds` + the monotonic `now` of events is Unix time; `first_revision` begins the event log."""
 
     batches: BatchRules = DEFAULT_BATCH_RULES
+    stealing: StealRules = DEFAULT_STEAL_RULES
     worker_timeout_seconds: float = 2.0
     event_log_pods: int = 1_000_000
     unix_offset_seconds: float = 0.0
@@ -57,7 +60,11 @@ class Machine:
         self.queues = Queues(self.registry)
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
         self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
-        self.dispatch = Dispatch(self.registry, self.queues, self.routing, settings.batches, chance)
+        self.estimates = Estimates()
+        self.dispatch = Dispatch(
+            self.registry, self.queues, self.routing, self.estimates, rules=settings.batches, chance=chance
+        )
+        self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
         self._emptied: list[Submission] = []
         self._ticked_at: float | None = None
         self._swept_at = float("-inf")
@@ -220,16 +227,18 @@ class Machine:
     def _heard(self, event: m.Heard, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
         if worker is not None:
-            worker.last_seen, worker.vitals = now, event.vitals
+            self.members.heard(worker, event.vitals, now)
+            if event.costs is not None:
+                self.estimates.learn(worker, event.costs)
         return []
 
-    def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+    def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
-        return [] if worker is None else self._lose(worker)
+        return [] if worker is None else self._lose(worker, now)
 
-    def _lose(self, worker: Worker) -> list[m.Instruction]:
+    def _lose(self, worker: Worker, now: float) -> list[m.Instruction]:
         was_living = worker.living
-        self.members.lose(worker)
+        self.members.lose(worker, now)
         if not was_living:  # it never had an epoch in this life; its last life's fence, if any, goes on
             return []
         self.counters["workers_lost"] += 1
@@ -237,7 +246,7 @@ class Machine:
         worker.unfenced = np.concatenate(
             [b.rows[pods.batch[b.rows] == b.serial] for b in worker.batches.values()] or [np.empty(0, np.uint32)]
         )
-        worker.batches, worker.outstanding = {}, 0
+        worker.drop_batches()
         return [m.Fence(worker.name, pods.uid[worker.unfenced])]
 
     def _fenced(self, event: m.Fenced, now: float) -> list[m.Instruction]:
@@ -268,14 +277,17 @@ class Machine:
         out = self.settlement.answer(worker, event, now, self.unix_ms(now))
         if (event.codes == m.OutcomeCode.FENCED).any() and worker.living:
             # Its epoch is not the ledger's any more, so nothing it does will count until it registers anew.
-            out += [m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"), *self._lose(worker)]
+            out += [
+                m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"),
+                *self._lose(worker, now),
+            ]
         return out
 
-    def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+    def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:
         worker = self.members.get(event.worker)
         if worker is None:
             return []
-        self.members.set_wanted(worker, event.state)
+        self.members.set_wanted(worker, event.state, now)
         return [m.SendDrain(worker.link)] if worker.state is WorkerState.DRAINING else []
 
     # --- cluster and time ---
@@ -299,7 +311,10 @@ class Machine:
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):
             out.append(m.CloseLink(worker.link, f"no heartbeat for {timeout:g} s"))
-            out += self._lose(worker)
+            out += self._lose(worker, now)
+        recalls = self.stealing.recalls()
+        self.counters["recalled"] += sum(recall.pods for recall in recalls)
+        out += recalls
         if self._emptied and now - self._swept_at >= SWEEP_SECONDS:
             self._swept_at = now
             out += self._forget_emptied()

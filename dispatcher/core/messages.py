@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.changes import ANYTHING, Changes, Seen
+from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
@@ -80,6 +81,7 @@ class Heard:
 
     link: int
     vitals: Vitals
+    costs: CostReport | None = None  # of classes that the worker has measured since
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,15 @@ class SendDrain:
     link: int
 
 
+@dataclass(frozen=True, slots=True)
+class SendRecall:
+    """Ask a worker to give back up to so many pods of these batches, of those it has not started."""
+
+    link: int
+    batches: tuple[int, ...]
+    pods: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fence:
     """Fence a lost worker on every shard, then look its pods up, and answer Fenced, however often it must be tried."""
@@ -287,6 +298,8 @@ class Warn:
     fields: Mapping[str, object]
 
 
+ToWorker = SendWork | Welcome | SendDrain | SendRecall
+
 Instruction = (
     GrantEpoch
     | Welcome
@@ -294,6 +307,7 @@ Instruction = (
     | CloseLink
     | SendWork
     | SendDrain
+    | SendRecall
     | Fence
     | Confirm
     | Verify

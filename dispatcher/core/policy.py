@@ -34,14 +34,19 @@ class Algorithm(str, Enum):
     POWER_OF_TWO_CHOICES = "PowerOfTwoChoices"
     WEIGHTED_ROUND_ROBIN = "WeightedRoundRobin"
     CONSISTENT_HASH = "ConsistentHash"
+    RANDOM = "Random"
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """`weight_label` names the worker label that holds its weight, for WeightedRoundRobin."""
+    """An algorithm and its parameters: `weight_label` names the worker label that holds its weight, for WeightedRoundRobin;
+    `bound` is how much more than its share a worker may have, for ConsistentHash; `choices` how many workers are drawn, for
+    PowerOfTwoChoices."""
 
     algorithm: Algorithm = Algorithm.LEAST_OUTSTANDING
     weight_label: str = "weight"
+    bound: float = 1.25
+    choices: int = 2
 
 
 @dataclass(frozen=True, slots=True)

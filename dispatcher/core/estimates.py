@@ -1,0 +1,55 @@
+"""How long pods will take a worker, estimated from what workers measured, class by class.
+
+What is in a worker's hands is kept as one sum, which batches join when they are sent and leave as they are answered; it
+is summed anew when the worker has told of other costs.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.costs import ClassCosts, CostReport, Micros
+from dispatcher.core.membership import Batch, Worker
+
+# Of a class and a worker that nobody has measured: what a pod of a simple class takes.
+DEFAULT_MICROS = 10.0
+
+# Weight of one worker's latest word in what a class takes everywhere.
+_SMOOTHING = 0.3
+
+
+class Estimates:
+    """Prices pods and batches, in microseconds."""
+
+    def __init__(self) -> None:
+        self._anywhere = ClassCosts()
+
+    def learn(self, worker: Worker, report: CostReport) -> None:
+        """A worker has told what it measured; what it has in hand is priced by that."""
+        if len(report.classes):
+            worker.costs.learn(report)
+            self._anywhere.learn(report, weight=_SMOOTHING)
+            for batch in worker.batches.values():
+                batch.micros = self.price(worker, batch.classes, batch.counts, batch.new_classes)
+            worker.resum_work()
+
+    def per_pod(self, worker: Worker, classes: NDArray[np.uint32]) -> Micros:
+        """A pod of each class: by the worker's own measure, else by what it takes others, else as this worker's pods take
+        on the whole."""
+        micros = worker.costs.of(classes)
+        unknown = np.isnan(micros)
+        if unknown.any():
+            micros = np.where(unknown, self._anywhere.of(classes), micros)
+            unknown = np.isnan(micros)
+        if unknown.any():
+            micros[unknown] = worker.vitals.seen_micros or DEFAULT_MICROS
+        return micros
+
+    def price(self, worker: Worker, classes: NDArray[np.uint32], counts: NDArray[np.uint32], new_classes: int) -> float:
+        """Runs of so many pods of each class, of which `new_classes` classes are new to the worker."""
+        return float(self.per_pod(worker, classes) @ counts) + new_classes * worker.vitals.first_micros
+
+    def per_pod_of(self, worker: Worker, batches: list[Batch]) -> float:
+        """A pod of these batches on the whole, if this worker had them."""
+        classes = np.concatenate([batch.classes for batch in batches])
+        counts = np.concatenate([batch.counts for batch in batches])
+        return float(self.per_pod(worker, classes) @ counts) / float(counts.sum())
