@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from dispatcher.allowances import LabelAllowances
 from dispatcher.audit import Views
 from dispatcher.core import messages as m
 from dispatcher.core.costs import CostReport
@@ -74,10 +75,11 @@ class WorkerStream:
 class WorkerLinks(WorkerLinkServicer):
     """Accepts workers."""
 
-    def __init__(self, runtime: Runtime, views: Views, *, heartbeat_ms: int) -> None:
+    def __init__(self, runtime: Runtime, views: Views, *, heartbeat_ms: int, allowed_labels: LabelAllowances) -> None:
         self._runtime = runtime
         self._views = views
         self._heartbeat_ms = heartbeat_ms
+        self._allowed_labels = allowed_labels
         self._numbers = count(1)
 
     async def Connect(  # noqa: N802 - the contract's name
@@ -116,6 +118,7 @@ class WorkerLinks(WorkerLinkServicer):
         match kind:
             case "register":
                 event = registration(message.register, stream.number)
+                self._allowed_labels.check(event.name, event.labels)
                 stream.name = event.name
                 self._runtime.links[stream.number] = stream
                 self._runtime.tell(event)
@@ -123,6 +126,8 @@ class WorkerLinks(WorkerLinkServicer):
                 self._runtime.tell(heard(message.heartbeat, stream.number))
             case "outcomes":
                 self._runtime.tell(outcomes(message.outcomes, stream.number))
+            case "leave":
+                self._runtime.tell(m.Leaving(stream.number))
             case "view":
                 self._views.arrived(stream.name, message.view)
 

@@ -7,7 +7,16 @@ import time
 from hoss.errors import InvalidInput
 from hoss.telemetry import logger
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
-from hoss.v1.workerlink_pb2 import CacheView, DispatcherMessage, Heartbeat, ShardView, Welcome, WorkBatch, WorkerMessage
+from hoss.v1.workerlink_pb2 import (
+    CacheView,
+    DispatcherMessage,
+    Heartbeat,
+    Leave,
+    ShardView,
+    Welcome,
+    WorkBatch,
+    WorkerMessage,
+)
 from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
 from hoss.wire.convert import pod_spec_from_proto
 from scheduler_worker import messages
@@ -19,6 +28,10 @@ from scheduler_worker.proposals import ProposalStream
 # Placing goes on for this long before what is placed is proposed and everything else gets its turn. Long enough that a
 # proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
 _SLICE_SECONDS = 0.02
+
+# After a slice that took all of its time the event loop has so long to itself. One turn of it between slices is not
+# enough: a message takes several, so that outcomes and heartbeats of a slow worker piled up until it was taken for dead.
+_BREATH_SECONDS = 0.001
 
 _EXPIRY_CHECK_SECONDS = 1.0
 
@@ -35,6 +48,7 @@ class WorkerService:
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._busy_seconds = 0.0
+        self._slice_used_up = False
 
     def connect(self, link: DispatcherLink, proposals: ProposalStream) -> None:
         """Give it the streams it sends on."""
@@ -131,7 +145,7 @@ class WorkerService:
             self._wake.clear()
             if self.ready and self._slice():
                 self._wake.set()  # there may be more
-                await asyncio.sleep(0)
+                await asyncio.sleep(_BREATH_SECONDS if self._slice_used_up else 0)
 
     async def expire(self) -> None:
         """Give back assumptions nobody answered, until cancelled."""
@@ -144,6 +158,7 @@ class WorkerService:
     async def finish(self, patience_seconds: float) -> None:
         """Give back what is not started and wait for the ledger's answers to the rest."""
         self._leaving = True
+        self._link.send(WorkerMessage(leave=Leave()))
         self._give_back()
         deadline = time.monotonic() + patience_seconds
         while not self._scheduler.idle and (left := deadline - time.monotonic()) > 0:
@@ -163,6 +178,7 @@ class WorkerService:
             if time.monotonic() - started > _SLICE_SECONDS:
                 break
         placed = time.monotonic()
+        self._slice_used_up = placed - started > _SLICE_SECONDS
         columns = self._scheduler.take_proposals(placed)
         self._busy_seconds += time.thread_time() - cpu
         for proposal in columns:

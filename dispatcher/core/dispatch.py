@@ -117,8 +117,8 @@ class Dispatch:
     def _pods_in_time(self, worker: Worker, lane: int) -> int:
         """How many pods like the lane's next one the worker can be given before it has enough for its time."""
         template = self._registry.pods.template[self._queues.active.next_row(lane)]
-        micros = self._estimates.per_pod(worker, self._registry.templates.class_id[template : template + 1])
-        return max(1, int((self._rules.work_ahead_micros - worker.work_micros) / float(micros[0])))
+        micros = self._estimates.next_pod(worker, int(self._registry.templates.class_id[template]))
+        return max(1, int((self._rules.work_ahead_micros - worker.work_micros) / micros))
 
     def _choose_for_gang(self, lane: int) -> tuple[Worker | None, int]:
         """A worker that has credit for all of the lane's next gang; one with nothing in hand may exceed its window."""

@@ -23,14 +23,21 @@ class Estimates:
     def __init__(self) -> None:
         self._anywhere = ClassCosts()
 
-    def learn(self, worker: Worker, report: CostReport) -> None:
-        """A worker has told what it measured; what it has in hand is priced by that."""
-        if len(report.classes):
+    def learn(self, worker: Worker, report: CostReport | None) -> None:
+        """A worker has been heard, and told what it measured since; what it has in hand is priced by that."""
+        if report is not None:
             worker.costs.learn(report)
             self._anywhere.learn(report, weight=_SMOOTHING)
-            for batch in worker.batches.values():
-                batch.micros = self.price(worker, batch.classes, batch.counts, batch.new_classes)
-            worker.resum_work()
+        batches = list(worker.batches.values())
+        if not batches:
+            return
+        # All at once: there may be as many batches as pods in a window, and heartbeats come twice a second.
+        classes, counts = _runs_of(batches)
+        starts = np.cumsum([0, *(len(batch.classes) for batch in batches[:-1])])
+        priced = np.add.reduceat(self.per_pod(worker, classes) * counts, starts)
+        for batch, micros in zip(batches, priced.tolist(), strict=True):
+            batch.micros = micros + batch.new_classes * worker.vitals.first_micros
+        worker.resum_work()
 
     def per_pod(self, worker: Worker, classes: NDArray[np.uint32]) -> Micros:
         """A pod of each class: by the worker's own measure, else by what it takes others, else as this worker's pods take
@@ -44,12 +51,22 @@ class Estimates:
             micros[unknown] = worker.vitals.seen_micros or DEFAULT_MICROS
         return micros
 
+    def next_pod(self, worker: Worker, class_id: int) -> float:
+        """A pod of a class that the worker may never have met."""
+        classes = np.array([class_id], np.uint32)
+        own = float(worker.costs.of(classes)[0])
+        return max(float(self.per_pod(worker, classes)[0]), worker.vitals.micros_per_pod) if np.isnan(own) else own
+
     def price(self, worker: Worker, classes: NDArray[np.uint32], counts: NDArray[np.uint32], new_classes: int) -> float:
         """Runs of so many pods of each class, of which `new_classes` classes are new to the worker."""
         return float(self.per_pod(worker, classes) @ counts) + new_classes * worker.vitals.first_micros
 
     def per_pod_of(self, worker: Worker, batches: list[Batch]) -> float:
         """A pod of these batches on the whole, if this worker had them."""
-        classes = np.concatenate([batch.classes for batch in batches])
-        counts = np.concatenate([batch.counts for batch in batches])
-        return float(self.per_pod(worker, classes) @ counts) / float(counts.sum())
+        classes, counts = _runs_of(batches)
+        first = sum(batch.new_classes for batch in batches) * worker.vitals.first_micros
+        return (float(self.per_pod(worker, classes) @ counts) + first) / float(counts.sum())
+
+
+def _runs_of(batches: list[Batch]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    return np.concatenate([b.classes for b in batches]), np.concatenate([b.counts for b in batches])

@@ -75,6 +75,7 @@ class Machine:
             m.Registered: self._registered,
             m.EpochGranted: self._epoch_granted,
             m.Heard: self._heard,
+            m.Leaving: self._leaving,
             m.LinkClosed: self._link_closed,
             m.OutcomesArrived: self._outcomes_arrived,
             m.Fenced: self._fenced,
@@ -228,8 +229,13 @@ class Machine:
         worker = self.members.on_link(event.link)
         if worker is not None:
             self.members.heard(worker, event.vitals, now)
-            if event.costs is not None:
-                self.estimates.learn(worker, event.costs)
+            self.estimates.learn(worker, event.costs)
+        return []
+
+    def _leaving(self, event: m.Leaving, now: float) -> list[m.Instruction]:
+        worker = self.members.on_link(event.link)
+        if worker is not None:
+            self.members.leaving(worker, now)
         return []
 
     def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:
@@ -241,7 +247,7 @@ class Machine:
         self.members.lose(worker, now)
         if not was_living:  # it never had an epoch in this life; its last life's fence, if any, goes on
             return []
-        self.counters["workers_lost"] += 1
+        self.counters["workers_left" if worker.state is WorkerState.LEFT else "workers_lost"] += 1
         pods = self.registry.pods
         worker.unfenced = np.concatenate(
             [b.rows[pods.batch[b.rows] == b.serial] for b in worker.batches.values()] or [np.empty(0, np.uint32)]

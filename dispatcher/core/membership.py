@@ -25,16 +25,19 @@ _BUSY_SMOOTHING = 0.3
 
 
 class WorkerState(str, Enum):
-    """READY takes work; CORDONED and DRAINING get none; JOINING waits for its epoch; LOST is gone until it registers anew."""
+    """READY takes work; CORDONED and DRAINING get none; JOINING waits for its epoch; LOST and LEFT are gone until they register
+    anew, LEFT having said so and answered for everything."""
 
     JOINING = "Joining"
     READY = "Ready"
     CORDONED = "Cordoned"
     DRAINING = "Draining"
     LOST = "Lost"
+    LEFT = "Left"
 
 
 LIVING = frozenset({WorkerState.READY, WorkerState.CORDONED, WorkerState.DRAINING})
+GONE = frozenset({WorkerState.LOST, WorkerState.LEFT})
 
 
 @dataclass(slots=True)
@@ -112,6 +115,7 @@ class Worker:
     costs: ClassCosts = field(default_factory=ClassCosts)  # as it measured them
     recalled: bool = False  # was asked to give pods back and has not been heard since
     yields: bool = False  # others get pods before it, because some of its own were recalled
+    leaves: bool = False  # is about to stop
     since: float = 0.0  # in this state
     heard_at: float = 0.0  # of its last heartbeat
     throughput: Rate = field(default_factory=Rate)  # pods bound
@@ -218,18 +222,20 @@ class Membership:
             worker = Worker(name, len(self._by_number))
             self._workers[name] = worker
             self._by_number.append(worker)
-        elif worker.state is not WorkerState.LOST:
+        elif worker.state not in GONE:
             return None
         worker.labels, worker.incarnation, worker.window, worker.link = dict(labels), incarnation, window, link
         worker.state, worker.since, worker.last_seen, worker.vitals = WorkerState.JOINING, now, now, UNHEARD
         worker.drop_batches()
+        worker.leaves = False
         worker.classes, worker.costs = KnownClasses(), ClassCosts()
         self._by_link[link] = worker
         return worker
 
     def welcome(self, worker: Worker, epoch: int, now: float) -> None:
         """It has its epoch and is in the state the operator wanted it in."""
-        worker.epoch, worker.state, worker.since, worker.last_seen = epoch, worker.wanted, now, now
+        worker.epoch, worker.since, worker.last_seen = epoch, now, now
+        worker.state = WorkerState.DRAINING if worker.leaves else worker.wanted
         self.generation += 1
 
     def heard(self, worker: Worker, vitals: Vitals, now: float) -> None:
@@ -240,16 +246,23 @@ class Membership:
         worker.last_seen = worker.heard_at = now
         worker.vitals, worker.recalled = vitals, False
 
+    def leaving(self, worker: Worker, now: float) -> None:
+        """It is about to stop: it gets nothing more."""
+        worker.leaves = True
+        if worker.living:
+            worker.state, worker.since = WorkerState.DRAINING, now
+
     def lose(self, worker: Worker, now: float) -> None:
         """Its link is over. Batches stay to be settled by whoever calls this."""
-        worker.state, worker.since, worker.busy_share = WorkerState.LOST, now, 0.0
+        left = worker.leaves and not worker.outstanding
+        worker.state, worker.since, worker.busy_share = WorkerState.LEFT if left else WorkerState.LOST, now, 0.0
         del self._by_link[worker.link]
         self.generation += 1
 
     def set_wanted(self, worker: Worker, state: WorkerState, now: float) -> None:
         """The operator's wish: Ready, Cordoned or Draining; a lost worker comes back in it."""
         worker.wanted = state
-        if worker.living and worker.state is not state:
+        if worker.living and not worker.leaves and worker.state is not state:
             worker.state, worker.since = state, now
 
     def silent_since(self, moment: float) -> list[Worker]:

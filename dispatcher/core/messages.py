@@ -85,6 +85,13 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker is about to stop."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
 class LinkClosed:
     """A worker's stream ended."""
 
@@ -170,6 +177,7 @@ Event = (
     | Registered
     | EpochGranted
     | Heard
+    | Leaving
     | LinkClosed
     | OutcomesArrived
     | Fenced

@@ -26,16 +26,18 @@ OUTCOME_INVALID: OutcomeCode
 OUTCOME_FENCED: OutcomeCode
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("register", "heartbeat", "outcomes", "view")
+    __slots__ = ("register", "heartbeat", "outcomes", "view", "leave")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     outcomes: Outcomes
     view: CacheView
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class DispatcherMessage(_message.Message):
     __slots__ = ("welcome", "work", "view", "drain", "recall")
@@ -188,6 +190,10 @@ class ShardView(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Leave(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
