@@ -1,11 +1,18 @@
 """Workers come, fall silent, are fenced and come back; their pods are with one worker at a time."""
 
+import random
+import time
+
 import numpy as np
+import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.machine import Settings
+from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podtable import Phase
+from dispatcher.core.policy import Policy
+from dispatcher.runtime import Runtime
+from hoss.model.pod import PodSpec
 
 NONE = 0xFFFFFFFF
 
@@ -206,3 +213,21 @@ def test_the_time_in_a_state_is_counted_from_when_it_began(bench):
     bench.pass_time(3.0)
     bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
     assert worker.since == bench.now - 3.0
+
+
+@pytest.mark.parametrize("step_seconds", [-86_400.0, 86_400.0])
+def test_a_wall_clock_that_is_set_costs_no_worker_its_lease(monkeypatch, step_seconds):
+    """The runtime's clock is the monotonic one; the wall clock is stepped while a worker beats, and while one is silent."""
+    machine = Machine(Settings(worker_timeout_seconds=2.0), Policy(), lambda _: PodSpec(), random.Random(1))
+    monotonic = [1000.0]
+    runtime = Runtime(machine, ledger=None, journal=None, clock=lambda: monotonic[0])
+    for link, name in ((1, "beats"), (2, "silent")):
+        machine.handle(m.Registered(link, name, {}, incarnation=link, window=100), runtime.now())
+        machine.handle(m.EpochGranted(link, epoch=link), runtime.now())
+    wall = time.time()
+    for tenth in range(1, 19):
+        monotonic[0] += 0.1
+        monkeypatch.setattr(time, "time", lambda now=wall + step_seconds + tenth / 10: now)
+        runtime.tell(m.Heard(1, Vitals(ready=True)))
+        runtime.tell(m.Tick())
+    assert {worker.name: worker.state.value for worker in machine.members} == {"beats": "Ready", "silent": "Ready"}
