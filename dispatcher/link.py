@@ -24,8 +24,8 @@ from hoss.wire.columns import F32, U8, U16, U32, decode, encode
 
 MAX_WINDOW_PODS = 100_000
 
-# No pod takes less; a worker that says so would get all there is.
-LEAST_MICROS = 0.1
+# A pod takes no less and no more: a worker that says so would get all there is, or nobody would.
+LEAST_MICROS, MOST_MICROS = 0.1, 1e9
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -159,15 +159,15 @@ def heard(message: pb.Heartbeat, link: int) -> m.Heard:
         ready=message.ready,
         conflicts=message.conflicts,
         proposed=message.proposed,
-        first_micros=message.first_micros,
-        seen_micros=message.seen_micros,
+        first_micros=min(message.first_micros, MOST_MICROS),
+        seen_micros=min(message.seen_micros, MOST_MICROS),
     )
     classes = decode(message.cost_classes, U32, name="heartbeat.cost_classes")
     micros = decode(message.cost_micros, F32, name="heartbeat.cost_micros", rows=len(classes)).astype(np.float64)
     told = np.concatenate([micros, [vitals.first_micros, vitals.seen_micros]])
     if not (np.isfinite(told).all() and (told >= 0).all()):
         raise InvalidInput("holds a cost that is negative or no number", where="heartbeat")
-    return m.Heard(link, vitals, CostReport(classes, np.maximum(micros, LEAST_MICROS)) if len(classes) else None)
+    return m.Heard(link, vitals, CostReport(classes, micros.clip(LEAST_MICROS, MOST_MICROS)) if len(classes) else None)
 
 
 def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:

@@ -39,6 +39,12 @@ class BatchRules:
 DEFAULT_BATCH_RULES = BatchRules()
 
 
+def load_of(worker: Worker, weight_label: str) -> WorkerLoad:
+    """The worker as balancing sees it."""
+    weight = worker.weight(weight_label)
+    return WorkerLoad(worker.name, worker.outstanding, worker.window, weight, worker.work_micros)
+
+
 class Dispatch:
     """Forms batches. `wake_at` is when a lingering batch is due, None if none lingers."""
 
@@ -137,7 +143,7 @@ class Dispatch:
         if len(workers) == 1 or destination.rule is None or destination.balancer is None:
             return workers[0]
         weight_label = destination.rule.balance.weight_label
-        loads = [WorkerLoad(w.name, w.outstanding, w.window, w.weight(weight_label), w.work_micros) for w in workers]
+        loads = [load_of(worker, weight_label) for worker in workers]
         return workers[destination.balancer.choose(loads, self._routing.bucket(lane), self._chance)]
 
     def _send(self, worker: Worker, rows: Rows, now_ms: int) -> SendWork:

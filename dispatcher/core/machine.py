@@ -2,9 +2,11 @@
 
 It owns every pod from admission until it is bound or deleted. Invariants, checked by `check`: a pod that is SCHEDULING is
 unanswered in exactly one batch of one worker; a pod that is QUEUED, in BACKOFF or UNSCHEDULABLE is with no worker;
-no worker has more in hand than its window, or one gang; and of a gang that is not complete no pod is bound.
+no worker has more in hand than its window, or one gang, and its estimated work is that of its batches; and of a gang
+that is not complete no pod is bound.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -149,6 +151,9 @@ class Machine:
         for worker in self.members:
             unanswered = sum(int((pods.batch[b.rows] == b.serial).sum()) for b in worker.batches.values())
             within = unanswered <= worker.window or len(worker.batches) == 1  # a gang larger than the window
+            left = sum(batch.micros_left for batch in worker.batches.values())
+            if not math.isclose(worker.work_micros, left, rel_tol=1e-6, abs_tol=1e-3):
+                raise InvariantViolation(f"{worker.name}: {worker.work_micros=}, and its batches sum up to {left}")
             if worker.living and not (worker.outstanding == unanswered and within):
                 raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")
 

@@ -39,14 +39,12 @@ class Algorithm(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """An algorithm and its parameters: `weight_label` names the worker label that holds its weight, for WeightedRoundRobin;
-    `bound` is how much more than its share a worker may have, for ConsistentHash; `choices` how many workers are drawn, for
-    PowerOfTwoChoices."""
+    """`weight_label` names the worker label that holds its weight, for WeightedRoundRobin."""
 
     algorithm: Algorithm = Algorithm.LEAST_OUTSTANDING
     weight_label: str = "weight"
-    bound: float = 1.25
-    choices: int = 2
+    bound: float = 1.25  # of ConsistentHash: how many times its share a worker may have before others get its classes
+    choices: int = 2  # of PowerOfTwoChoices: how many workers are drawn
 
 
 @dataclass(frozen=True, slots=True)
