@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
+from hoss.errors import LedgerUnavailable, TransportError
 from hossctl import status, top
 from hossctl.console import Format, print_document, print_rows
 from hossctl.endpoints import Endpoints
@@ -45,7 +47,12 @@ def show(
 
 
 async def _live(endpoints: Endpoints, interval_seconds: float) -> None:
-    with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as screen:
+    seen = await status.look(endpoints)  # whom it never reached it does not wait for
+    with Live(top.frame(seen).drawn(), console=Console(highlight=False), auto_refresh=False, screen=True) as screen:
         while True:
-            screen.update(top.frame(await status.look(endpoints)).drawn(), refresh=True)
+            screen.refresh()
             await asyncio.sleep(interval_seconds)
+            try:
+                screen.update(top.frame(await status.look(endpoints)).drawn())
+            except (LedgerUnavailable, TransportError) as exc:  # a service restarts; it goes on when that is back
+                screen.update(Text(f"PROBLEM {exc}", style="red"))
