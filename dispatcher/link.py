@@ -151,22 +151,25 @@ def registration(message: pb.Register, link: int) -> m.Registered:
 
 
 def heard(message: pb.Heartbeat, link: int) -> m.Heard:
-    """Decode a Heartbeat. Raises ColumnError where lengths disagree, InvalidInput for a cost that is no number above 0."""
+    """Decode a Heartbeat. Raises ColumnError where lengths disagree, InvalidInput for a figure that is negative or no number."""
+    classes = decode(message.cost_classes, U32, name="heartbeat.cost_classes")
+    micros = decode(message.cost_micros, F32, name="heartbeat.cost_micros", rows=len(classes)).astype(np.float64)
+    means = (message.micros_per_pod, message.first_micros, message.seen_micros)
+    told = np.array([message.busy_seconds, *means, *micros])
+    if not (np.isfinite(told).all() and (told >= 0).all()):
+        raise InvalidInput("holds a time that is negative or no number", where="heartbeat")
+    # 0 of a mean: nothing was measured yet.
+    per_pod, first, seen = (min(max(mean, LEAST_MICROS), MOST_MICROS) if mean else 0.0 for mean in means)
     vitals = Vitals(
         busy_seconds=message.busy_seconds,
-        micros_per_pod=message.micros_per_pod,
+        micros_per_pod=per_pod,
         backlog=message.backlog,
         ready=message.ready,
         conflicts=message.conflicts,
         proposed=message.proposed,
-        first_micros=min(message.first_micros, MOST_MICROS),
-        seen_micros=min(message.seen_micros, MOST_MICROS),
+        first_micros=first,
+        seen_micros=seen,
     )
-    classes = decode(message.cost_classes, U32, name="heartbeat.cost_classes")
-    micros = decode(message.cost_micros, F32, name="heartbeat.cost_micros", rows=len(classes)).astype(np.float64)
-    told = np.concatenate([micros, [vitals.first_micros, vitals.seen_micros]])
-    if not (np.isfinite(told).all() and (told >= 0).all()):
-        raise InvalidInput("holds a cost that is negative or no number", where="heartbeat")
     return m.Heard(link, vitals, CostReport(classes, micros.clip(LEAST_MICROS, MOST_MICROS)) if len(classes) else None)
 
 

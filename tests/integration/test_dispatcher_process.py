@@ -431,13 +431,32 @@ async def test_unstarted_pods_are_recalled_for_an_idle_worker_and_workers_are_sh
     assert shown.returned == len(batches[-1].uids) // 16
 
 
-async def test_a_heartbeat_with_impossible_costs_ends_the_stream(platform):
-    await platform.start()
-    worker = await platform.worker("w1")
-    costs = {"cost_classes": np.ones(1, "<u4").tobytes(), "cost_micros": np.array([-1.0], "<f4").tobytes()}
-    await worker.beat(**costs)
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"cost_classes": np.ones(1, "<u4").tobytes(), "cost_micros": np.array([-1.0], "<f4").tobytes()},
+        {"micros_per_pod": float("nan")},
+        {"busy_seconds": -1.0},
+    ],
+)
+async def test_a_heartbeat_with_impossible_figures_ends_the_stream_and_harms_nobody_else(platform, figures):
+    client = await platform.start()
+    liar, honest = await platform.worker("liar"), await platform.worker("honest")
+    await liar.beat(**figures)
     with pytest.raises(grpc.aio.AioRpcError, match="negative or no number"):
-        await worker.read()
+        await liar.read()
+    await client.submit(job("web", 10))
+    await honest.take(10)
+
+
+async def test_a_worker_that_claims_to_need_no_time_gets_its_window_and_no_more(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1", window=300)
+    await worker.beat(seen_micros=1e-300, micros_per_pod=1e-300, first_micros=1e300)
+    await client.submit(job("web", 1000))
+    await worker.take(300)
+    (shown,) = await client.list_workers()
+    assert shown.outstanding == 300
 
 
 async def test_a_policy_for_a_label_no_worker_has_makes_pods_wait_and_say_so(platform, tmp_path):
