@@ -83,6 +83,18 @@ async def test_pods_not_started_leave_a_slow_worker_for_an_idle_one(cluster: Clu
         await _assert_clean(clients, workers=2, bound=2000)
 
 
+async def test_a_slow_worker_is_not_taken_for_dead(cluster: Cluster, start) -> None:
+    """Its heartbeats get through between its outcomes, however long each pod takes."""
+    start("slow", milliseconds=25.0)
+    async with clients_of(cluster.endpoints) as clients:
+        await _prepare(clients, workers=1)
+        await _submit(clients, "load", classes=350, replicas=1)
+        await _until_bound(clients, 350)
+        (worker,) = await clients.dispatcher.list_workers()
+        assert (worker.state, worker.epoch) == ("Ready", 1)
+        assert worker.micros_per_pod > 20_000
+
+
 async def test_under_a_skewed_load_no_eligible_worker_idles_beside_a_second_of_work(cluster: Cluster, start) -> None:
     """90 % of the pods may go to two of four workers only."""
     for name, labels in (("b1", ["tier=batch"]), ("b2", ["tier=batch"]), ("o1", []), ("o2", [])):
