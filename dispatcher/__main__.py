@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher import policy_document
+from dispatcher.allowances import LabelAllowances
 from dispatcher.audit import Views
 from dispatcher.config import KIND, DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
@@ -55,6 +56,7 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     journal = RedisJournal(config.redis_url)
     settings = Settings(
         batches=config.batch_rules(),
+        stealing=config.steal_rules(),
         worker_timeout_seconds=config.worker_timeout_seconds,
         event_log_pods=config.event_log_pods,
         unix_offset_seconds=time.time() - time.monotonic(),
@@ -65,7 +67,9 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     names, views = NodeNames(runtime), Views()
     server = rpc.Server()
     add_DispatcherServicer_to_server(DispatcherService(runtime, names, views, policy_yaml), server.grpc)
-    links = WorkerLinks(runtime, views, heartbeat_ms=config.heartbeat_ms)
+    links = WorkerLinks(
+        runtime, views, heartbeat_ms=config.heartbeat_ms, allowed_labels=LabelAllowances(config.worker_labels)
+    )
     add_WorkerLinkServicer_to_server(links, server.grpc)
     try:
         await recover(runtime)

@@ -93,6 +93,7 @@ class Answers:
 
     def worker(self, worker: Worker) -> pb.WorkerInfo:
         """One worker."""
+        now = self._runtime.now()
         return pb.WorkerInfo(
             name=worker.name,
             labels=labels_to_proto(sorted(worker.labels.items())),
@@ -104,8 +105,16 @@ class Answers:
             conflicts=worker.vitals.conflicts,
             unschedulable=worker.unschedulable,
             busy_seconds=worker.vitals.busy_seconds,
-            last_seen_ms_ago=int((self._runtime.now() - worker.last_seen) * 1000),
+            last_seen_ms_ago=int((now - worker.last_seen) * 1000),
             micros_per_pod=worker.vitals.micros_per_pod,
+            estimated_micros=int(worker.work_micros),
+            waiting_micros=int(worker.waiting_micros),
+            proposed=worker.vitals.proposed,
+            pods_per_second=worker.throughput.per_second(now),
+            busy_share=worker.busy_share,
+            incarnation=worker.incarnation,
+            state_since_unix_ms=self._machine.unix_ms(worker.since),
+            returned=worker.returned,
         )
 
     def workers(self) -> pb.ListWorkersReply:

@@ -3,6 +3,7 @@
 import argparse
 import secrets
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -59,6 +60,7 @@ async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None)
         profile,
         np.random.default_rng(config.seed),
         Limits(tries=config.tries, alternates=config.alternates),
+        time.monotonic,
     )
     service = WorkerService(config.name, scheduler, unchecked=config.unchecked)
     resolver = ResolverClient(config.resolvers)

@@ -2,9 +2,11 @@
 
 It owns every pod from admission until it is bound or deleted. Invariants, checked by `check`: a pod that is SCHEDULING is
 unanswered in exactly one batch of one worker; a pod that is QUEUED, in BACKOFF or UNSCHEDULABLE is with no worker;
-no worker has more in hand than its window, or one gang; and of a gang that is not complete no pod is bound.
+no worker has more in hand than its window, or one gang, and its estimated work is that of its batches; and of a gang
+that is not complete no pod is bound.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from dispatcher.core.balance import Chance
 from dispatcher.core.changes import Changes
 from dispatcher.core.cluster_objects import ClusterObjects, Surroundings
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
+from dispatcher.core.estimates import Estimates
 from dispatcher.core.eventlog import EventLog
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
@@ -26,6 +29,7 @@ from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Routing
 from dispatcher.core.settlement import Settlement
+from dispatcher.core.stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
 from hoss.errors import InvariantViolation
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import NONE_U32
@@ -40,6 +44,7 @@ class Settings:
     """`unix_offset_seconds` + the monotonic `now` of events is Unix time; `first_revision` begins the event log."""
 
     batches: BatchRules = DEFAULT_BATCH_RULES
+    stealing: StealRules = DEFAULT_STEAL_RULES
     worker_timeout_seconds: float = 2.0
     event_log_pods: int = 1_000_000
     unix_offset_seconds: float = 0.0
@@ -59,7 +64,11 @@ class Machine:
         self.queues = Queues(self.registry)
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
         self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
-        self.dispatch = Dispatch(self.registry, self.queues, self.routing, settings.batches, chance)
+        self.estimates = Estimates()
+        self.dispatch = Dispatch(
+            self.registry, self.queues, self.routing, self.estimates, rules=settings.batches, chance=chance
+        )
+        self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
         self._emptied: list[Submission] = []
         self._namespaces_used = 0  # how many namespaces of pods the objects have been told of
         self._ticked_at: float | None = None
@@ -73,6 +82,7 @@ class Machine:
             m.Registered: self._registered,
             m.EpochGranted: self._epoch_granted,
             m.Heard: self._heard,
+            m.Leaving: self._leaving,
             m.LinkClosed: self._link_closed,
             m.OutcomesArrived: self._outcomes_arrived,
             m.Fenced: self._fenced,
@@ -146,6 +156,9 @@ class Machine:
         for worker in self.members:
             unanswered = sum(int((pods.batch[b.rows] == b.serial).sum()) for b in worker.batches.values())
             within = unanswered <= worker.window or len(worker.batches) == 1  # a gang larger than the window
+            left = sum(batch.micros_left for batch in worker.batches.values())
+            if not math.isclose(worker.work_micros, left, rel_tol=1e-6, abs_tol=1e-3):
+                raise InvariantViolation(f"{worker.name}: {worker.work_micros=}, and its batches sum up to {left}")
             if worker.living and not (worker.outstanding == unanswered and within):
                 raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")
 
@@ -227,24 +240,31 @@ class Machine:
     def _heard(self, event: m.Heard, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
         if worker is not None:
-            worker.last_seen, worker.vitals = now, event.vitals
+            self.members.heard(worker, event.vitals, now)
+            self.estimates.learn(worker, event.costs)
         return []
 
-    def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+    def _leaving(self, event: m.Leaving, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
-        return [] if worker is None else self._lose(worker)
+        if worker is not None:
+            self.members.leaving(worker, now)
+        return []
 
-    def _lose(self, worker: Worker) -> list[m.Instruction]:
+    def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:
+        worker = self.members.on_link(event.link)
+        return [] if worker is None else self._lose(worker, now)
+
+    def _lose(self, worker: Worker, now: float) -> list[m.Instruction]:
         was_living = worker.living
-        self.members.lose(worker)
+        self.members.lose(worker, now)
         if not was_living:  # it never had an epoch in this life; its last life's fence, if any, goes on
             return []
-        self.counters["workers_lost"] += 1
+        self.counters["workers_left" if worker.state is WorkerState.LEFT else "workers_lost"] += 1
         pods = self.registry.pods
         worker.unfenced = np.concatenate(
             [b.rows[pods.batch[b.rows] == b.serial] for b in worker.batches.values()] or [np.empty(0, np.uint32)]
         )
-        worker.batches, worker.outstanding = {}, 0
+        worker.drop_batches()
         return [m.Fence(worker.name, pods.uid[worker.unfenced])]
 
     def _fenced(self, event: m.Fenced, now: float) -> list[m.Instruction]:
@@ -275,14 +295,17 @@ class Machine:
         out = self.settlement.answer(worker, event, now, self.unix_ms(now))
         if (event.codes == m.OutcomeCode.FENCED).any() and worker.living:
             # Its epoch is not the ledger's any more, so nothing it does will count until it registers anew.
-            out += [m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"), *self._lose(worker)]
+            out += [
+                m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"),
+                *self._lose(worker, now),
+            ]
         return out
 
-    def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+    def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:
         worker = self.members.get(event.worker)
         if worker is None:
             return []
-        self.members.set_wanted(worker, event.state)
+        self.members.set_wanted(worker, event.state, now)
         return [m.SendDrain(worker.link)] if worker.state is WorkerState.DRAINING else []
 
     # --- cluster and time ---
@@ -339,7 +362,10 @@ class Machine:
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):
             out.append(m.CloseLink(worker.link, f"no heartbeat for {timeout:g} s"))
-            out += self._lose(worker)
+            out += self._lose(worker, now)
+        recalls = self.stealing.recalls()
+        self.counters["recalled"] += sum(recall.pods for recall in recalls)
+        out += recalls
         if self._emptied and now - self._swept_at >= SWEEP_SECONDS:
             self._swept_at = now
             out += self._forget_emptied()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.changes import ANYTHING, Changes, Seen
 from dispatcher.core.cluster_objects import Surroundings
+from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
@@ -96,6 +97,14 @@ class Heard:
 
     link: int
     vitals: Vitals
+    costs: CostReport | None = None  # of classes that the worker has measured since
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker is about to stop."""
+
+    link: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,7 @@ Event = (
     | Registered
     | EpochGranted
     | Heard
+    | Leaving
     | LinkClosed
     | OutcomesArrived
     | Fenced
@@ -264,6 +274,15 @@ class SendDrain:
     link: int
 
 
+@dataclass(frozen=True, slots=True)
+class SendRecall:
+    """Ask a worker to give back up to so many pods of these batches, of those it has not started."""
+
+    link: int
+    batches: tuple[int, ...]
+    pods: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fence:
     """Fence a lost worker on every shard, then look its pods up, and answer Fenced, however often it must be tried."""
@@ -313,6 +332,8 @@ class Warn:
     fields: Mapping[str, object]
 
 
+ToWorker = SendWork | Welcome | SendSurroundings | SendDrain | SendRecall
+
 Instruction = (
     GrantEpoch
     | Welcome
@@ -321,6 +342,7 @@ Instruction = (
     | SendWork
     | SendSurroundings
     | SendDrain
+    | SendRecall
     | Fence
     | Confirm
     | Verify

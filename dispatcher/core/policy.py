@@ -34,6 +34,7 @@ class Algorithm(str, Enum):
     POWER_OF_TWO_CHOICES = "PowerOfTwoChoices"
     WEIGHTED_ROUND_ROBIN = "WeightedRoundRobin"
     CONSISTENT_HASH = "ConsistentHash"
+    RANDOM = "Random"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Balance:
 
     algorithm: Algorithm = Algorithm.LEAST_OUTSTANDING
     weight_label: str = "weight"
+    bound: float = 1.25  # of ConsistentHash: how many times its share a worker may have before others get its classes
+    choices: int = 2  # of PowerOfTwoChoices: how many workers are drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,16 +46,14 @@ class Settlement:
             return out
         rows = batch.rows[told.positions[fresh]]
         self._registry.pods.batch[rows] = 0
-        batch.unanswered -= len(rows)
-        worker.outstanding -= len(rows)
-        if batch.unanswered == 0:
-            del worker.batches[batch.serial]
+        worker.answered(batch, len(rows))
         reasons = self._reasons(told, fresh)
         codes, nodes = told.codes[fresh], told.nodes[fresh]
         for code in np.unique(codes).tolist():
             mine = codes == code
             if code == OutcomeCode.BOUND:
                 worker.bound += int(mine.sum())
+                worker.throughput.count(int(mine.sum()), now)
                 out += self.bound(rows[mine], nodes[mine], now, now_ms)
                 kept = rows[mine][self._registry.pods.phase[rows[mine]] != Phase.BACKOFF]
                 if len(kept):
@@ -211,6 +209,7 @@ class Settlement:
             pods.move(rows, Phase.FAILED, now_ms)
             self.publish(rows)
         else:  # returned or fenced: not tried, so no attempt; an unknown code of a newer worker likewise
+            worker.returned += len(rows)
             self._counters["returned"] += len(rows)
             self._queues.requeue(rows, now, now_ms)
 

@@ -359,7 +359,7 @@ class ListObjectsReply(_message.Message):
     def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod")
+    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +372,14 @@ class WorkerInfo(_message.Message):
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_MS_AGO_FIELD_NUMBER: _ClassVar[int]
     MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_MICROS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_MICROS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    PODS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     state: str
@@ -384,7 +392,15 @@ class WorkerInfo(_message.Message):
     busy_seconds: float
     last_seen_ms_ago: int
     micros_per_pod: float
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ...) -> None: ...
+    estimated_micros: int
+    waiting_micros: int
+    proposed: int
+    pods_per_second: float
+    busy_share: float
+    incarnation: int
+    state_since_unix_ms: int
+    returned: int
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ()

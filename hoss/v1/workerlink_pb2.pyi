@@ -27,30 +27,34 @@ OUTCOME_INVALID: OutcomeCode
 OUTCOME_FENCED: OutcomeCode
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("register", "heartbeat", "outcomes", "view")
+    __slots__ = ("register", "heartbeat", "outcomes", "view", "leave")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     outcomes: Outcomes
     view: CacheView
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class DispatcherMessage(_message.Message):
-    __slots__ = ("welcome", "work", "view", "drain", "surroundings")
+    __slots__ = ("welcome", "work", "view", "drain", "surroundings", "recall")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     SURROUNDINGS_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     work: WorkBatch
     view: ViewRequest
     drain: Drain
     surroundings: _objects_pb2.Surroundings
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ...) -> None: ...
+    recall: Recall
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("name", "labels", "incarnation", "window")
@@ -73,18 +77,28 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts")
+    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "proposed", "cost_classes", "cost_micros", "first_micros", "seen_micros")
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    COST_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    COST_MICROS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MICROS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_MICROS_FIELD_NUMBER: _ClassVar[int]
     busy_seconds: float
     micros_per_pod: float
     backlog: int
     ready: bool
     conflicts: int
-    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ...) -> None: ...
+    proposed: int
+    cost_classes: bytes
+    cost_micros: bytes
+    first_micros: float
+    seen_micros: float
+    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ...) -> None: ...
 
 class ClassDefinition(_message.Message):
     __slots__ = ("id", "spec")
@@ -181,3 +195,15 @@ class ShardView(_message.Message):
 class Drain(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Recall(_message.Message):
+    __slots__ = ("batch_ids", "pods")
+    BATCH_IDS_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    batch_ids: _containers.RepeatedScalarFieldContainer[int]
+    pods: int
+    def __init__(self, batch_ids: _Optional[_Iterable[int]] = ..., pods: _Optional[int] = ...) -> None: ...

@@ -74,6 +74,7 @@ class PodClass:
     demand: Demand
     spec: PodSpec
     basis: tuple[int, ...]  # what the demand was compiled against, see DemandTable
+    number: int = 0
 
     @property
     def priority(self) -> int:
@@ -105,18 +106,18 @@ class DemandTable:
             self._services = by_namespace
             self._services_version += 1
 
-    def compile(self, spec: PodSpec) -> PodClass:
-        """The class of a spec."""
+    def compile(self, spec: PodSpec, number: int = 0) -> PodClass:
+        """The class of a spec, by its number."""
         deciding = self._deciding(spec)
         demand = self._demands.get(deciding)
         if demand is None or len(demand.request) != len(self.schema):
             demand = compile_demand(deciding, self.schema)
             self._demands[deciding] = demand
-        return PodClass(demand, spec, self._basis())
+        return PodClass(demand, spec, self._basis(), number)
 
     def current(self, pod_class: PodClass) -> PodClass:
         """The class itself, or the same compiled anew where what matters of a spec has changed since."""
-        return pod_class if pod_class.basis == self._basis() else self.compile(pod_class.spec)
+        return pod_class if pod_class.basis == self._basis() else self.compile(pod_class.spec, pod_class.number)
 
     def _basis(self) -> tuple[int, ...]:
         # New resources get rows; images that appear on a node begin to count; so do labels that a new rule asks for.

@@ -4,7 +4,7 @@ A pod is in exactly one place: a run still to be placed, the draft, a proposal w
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -19,6 +19,7 @@ from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.codes import Outcome, Verdict
+from scheduler_worker.core.costs import CostMeter
 from scheduler_worker.core.diagnosis import Diagnosis, diagnose, gang_error
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
@@ -44,17 +45,27 @@ class Limits:
     alternates: int = 2  # further nodes named with each choice
     assumption_seconds: float = 120.0  # until an assumption nobody answered is given back
     ranking_bytes: int = 24 * 2**20  # for the columns of rankings
+    step_seconds: float = 0.1  # a step places no more than it should do in this time, or heartbeats would be late
 
 
 class Scheduler:
     """Places pods in one worker's cache and keeps track of them until they are answered for."""
 
     def __init__(
-        self, cache: NodeInfoCache, profile: Profile, rng: np.random.Generator, limits: Limits | None = None
+        self,
+        cache: NodeInfoCache,
+        profile: Profile,
+        rng: np.random.Generator,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`clock` is read, in seconds, to measure what placing takes; without one all is free."""
         self.cache = cache
         self.limits = limits or Limits()
         self.conflicts = 0  # refusals by the ledger, ever
+        self.proposed = 0  # pods proposed, ever, each as often as it was
+        self.costs = CostMeter()
+        self._clock = clock
         self._profile = profile
         self._rng = rng
         self._ties = TieOrder(rng)
@@ -82,12 +93,13 @@ class Scheduler:
 
     def define_class(self, number: int, spec: PodSpec) -> None:
         """Class `number` is `spec` from now on."""
-        self._classes[number] = self._demands.compile(spec)
+        self._classes[number] = self._demands.compile(spec, number)
 
-    def forget_classes(self, numbers: Iterable[int]) -> None:
+    def forget_classes(self, numbers: Collection[int]) -> None:
         """These numbers come no more."""
         for number in numbers:
             self._classes.pop(number, None)
+        self.costs.forget(numbers)
 
     def accept(
         self,
@@ -140,6 +152,7 @@ class Scheduler:
         if work.missing:
             return 0 if self._draft.pods else self._step_gang()
         run = self._current(self._runs.popleft())
+        room = min(room, self.costs.pods_in(self.limits.step_seconds, run.pod_class.number) or room)
         if len(run.rows) > room:
             self._runs.appendleft(replace(run, rows=run.rows[room:]))
             run = replace(run, rows=run.rows[:room])
@@ -154,6 +167,7 @@ class Scheduler:
         proposals = self._close_draft(now + self.limits.assumption_seconds)
         for proposal in proposals:
             self._proposals[proposal.columns.batch_id] = proposal
+            self.proposed += len(proposal.rows)
         columns = [proposal.columns for proposal in proposals]
         if proposals and proposals[0].work.missing:
             return [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
@@ -234,6 +248,28 @@ class Scheduler:
         self._runs.clear()
         self._held.clear()
 
+    def give_back(self, batch_ids: Collection[int], pods: int) -> None:
+        """Return up to `pods` pods of these batches that were never tried, the last ones first; a gang only as a whole, and
+        also where that is more."""
+        kept: list[Run] = []
+        while self._runs and pods > 0:
+            run = self._runs.pop()
+            if run.tries or run.work.batch_id not in batch_ids:
+                kept.append(run)
+                continue
+            if run.work.gang is not None:  # untried, so all its runs are here, one after the other
+                rows = [run.rows]
+                while self._runs and self._runs[-1].work is run.work:
+                    rows.append(self._runs.pop().rows)
+                given = np.concatenate(rows)
+            else:
+                given = run.rows[-pods:]
+                if len(given) < len(run.rows):
+                    kept.append(replace(run, rows=run.rows[: -len(given)]))
+            self._answer(run.work, given, Outcome.RETURNED)
+            pods -= len(given)
+        self._runs.extend(reversed(kept))
+
     def drop_everything(self) -> None:
         """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
         self._runs.clear()
@@ -244,6 +280,7 @@ class Scheduler:
         self._proposals.clear()
         self._answered.clear()
         self._classes.clear()
+        self.costs.restart()
         self.cache.forget_unanswered()
 
     # Within
@@ -295,7 +332,7 @@ class Scheduler:
 
     def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
         """Put into the draft what fits of a run: how many pods, and why not the others."""
-        count = 0
+        count, first, started = 0, run.pod_class.demand not in self._rankings, self._clock()
         try:
             ranking = self._ranking(run.pod_class.demand)
             placed = self._placer.place(ranking, len(run.rows), self._group(run.pod_class))
@@ -309,6 +346,8 @@ class Scheduler:
         except PluginFailed as failure:
             self._failures.setdefault(str(failure), failure)
             return count, Diagnosis(str(failure), frozenset())
+        finally:
+            self.costs.placed(run.pod_class.number, len(run.rows), self._clock() - started, first=first)
 
     def _close_draft(self, expires_at: float) -> list[Proposal]:
         cache = self.cache

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -44,9 +45,9 @@ class Cluster:
         arguments = ["--listen", self._address("dispatcher"), "--redis-url", self._redis_url]
         self._start("dispatcher", "dispatcher", *arguments, "--resolver", self._address("resolver"))
 
-    def start_worker(self, name: str, *labels: str) -> None:
+    def start_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:
         arguments = ["--name", name, "--dispatcher", self._address("dispatcher"), "--seed", str(len(self._services))]
-        arguments += ["--resolver", self._address("resolver")]
+        arguments += ["--resolver", self._address("resolver"), *options]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
 
     def kill(self, name: str) -> None:
@@ -54,6 +55,25 @@ class Cluster:
         process = psutil.Process(self._services[name].record.pid)
         process.kill()
         psutil.wait_procs([process], timeout=READY_SECONDS)
+
+    def terminate(self, name: str) -> None:
+        """As kill -15, without waiting."""
+        psutil.Process(self._services[name].record.pid).terminate()
+
+    def await_end(self, name: str, *, seconds: float) -> None:
+        """Return when it is gone; fails the test when it is not in time."""
+        process = self._services[name].record.find()
+        if process is not None:
+            gone, _ = psutil.wait_procs([process], timeout=seconds)
+            assert gone, f"{name} has not ended within {seconds:g} s"
+
+    def freeze(self, name: str) -> None:
+        """As kill -STOP."""
+        psutil.Process(self._services[name].record.pid).suspend()
+
+    def thaw(self, name: str) -> None:
+        """As kill -CONT."""
+        psutil.Process(self._services[name].record.pid).resume()
 
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])

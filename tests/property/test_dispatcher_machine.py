@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher.core import messages as m
+from dispatcher.core.costs import CostReport
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.membership import Vitals
 from dispatcher.core.podsets import NewGang, NewJob, NewPods, NewTemplate, Order
@@ -49,6 +50,7 @@ class DispatcherHistory(RuleBasedStateMachine):
         self.living: dict[str, int] = {}
         self.inbox: dict[int, list[m.SendWork]] = {}  # by link
         self.fences: list[m.Fence] = []
+        self.recalls: list[m.SendRecall] = []
         self.reserved: dict[bytes, int] = {}  # the ledger: UID -> node
         self.alive: set[bytes] = set()  # accepted and not deleted
 
@@ -63,6 +65,8 @@ class DispatcherHistory(RuleBasedStateMachine):
                     self.inbox.setdefault(instruction.link, []).append(instruction)
                 case m.Fence():
                     self.fences.append(instruction)
+                case m.SendRecall():
+                    self.recalls.append(instruction)
                 case m.GrantEpoch():
                     released.append(m.EpochGranted(instruction.link, 1))
                     released.append(m.Heard(instruction.link, Vitals(ready=True)))
@@ -147,6 +151,37 @@ class DispatcherHistory(RuleBasedStateMachine):
         if batch not in given:
             wrong = np.array(positions, np.uint32)
             self.tell(self.outcome_message(link, batch, wrong, np.ones(len(wrong), np.uint8)))
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), cost=st.sampled_from([1.0, 1e3, 1e6]))
+    def hear(self, data: st.DataObject, cost: float) -> None:
+        """A worker tells what its pods take it, and that it has started none."""
+        link = self.living[data.draw(st.sampled_from(sorted(self.living)))]
+        backlog = sum(len(work.uids) for work in self.inbox.get(link, []))
+        told = CostReport(np.array([1, 2], np.uint32), np.full(2, cost))
+        self.tell(m.Heard(link, Vitals(ready=True, backlog=backlog), told))
+
+    @precondition(lambda self: self.recalls)
+    @rule(share=st.floats(0, 1))
+    def give_back(self, share: float) -> None:
+        """A recalled worker gives back what it has not started, the last ones first; it may have started them all."""
+        recall = self.recalls.pop(0)
+        left = int(share * recall.pods)
+        for work in reversed([w for w in self.inbox.get(recall.link, []) if w.batch in recall.batches]):
+            whole = len(work.uids)
+            if left <= 0 or (work.gang_minimum and left < whole):
+                continue
+            given = np.arange(max(0, whole - left), whole, dtype=np.uint32)
+            left -= len(given)
+            self.tell(self.outcome_message(recall.link, work.batch, given, np.full(len(given), 4, np.uint8)))
+            self.inbox[recall.link].remove(work)
+            if len(given) < whole:
+                kept = np.ones(whole - len(given), np.uint8)
+                for uid in work.uids[: len(kept)]:
+                    if recall.link in self.living.values():
+                        assert uid.tobytes() not in self.reserved, "a pod was reserved twice"
+                        self.reserved[uid.tobytes()] = 1
+                self.tell(self.outcome_message(recall.link, work.batch, np.arange(len(kept), dtype=np.uint32), kept))
 
     @precondition(lambda self: self.living)
     @rule(data=st.data(), committed=st.floats(0, 1))

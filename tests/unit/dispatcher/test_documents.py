@@ -43,7 +43,7 @@ rules:
     ("rules", "told"),
     [
         ("[]", ["rules", "at least 1 item"]),
-        ("[{name: a, balance: {algorithm: Random}}]", ["rules.0.balance.algorithm", "'Random'", "LeastOutstanding"]),
+        ("[{name: a, balance: {algorithm: Luck}}]", ["rules.0.balance.algorithm", "'Luck'", "LeastOutstanding"]),
         ("[{name: a, fallback: Never}]", ["rules.0.fallback", "'Never'", "AnyWorker"]),
         ("[{name: a, wrkers: {}}]", ["rules.0.wrkers", "not permitted"]),
         ("[{name: a}, {name: a}]", ["rules", "must differ"]),
