@@ -1,4 +1,4 @@
-"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, and the names of its workers.
+"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, its policy, and its workers' names.
 
 The dispatcher owns this port. One record per submission, whatever its size; deletions are one bitmap a pod set. Bound pods
 are not recorded here: their reservations are in the ledger.
@@ -36,6 +36,18 @@ class Recovered:
     ungated: dict[bytes, GateRemovals] = field(default_factory=dict)  # by the set's UID prefix
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPolicy:
+    """A policy that was put in force. `source` is as in hoss.v1.Policy; `file_digest` tells the content that the policy file had
+    then, whether or not it was this policy; empty: there was no file."""
+
+    version: int
+    yaml: str
+    source: str
+    since_ms: int
+    file_digest: str
+
+
 class Journal(Protocol):
     """Every method raises LedgerUnavailable when it cannot tell that the change is durable; repeating it is harmless."""
 
@@ -59,8 +71,16 @@ class Journal(Protocol):
         """Note that a worker of this name may hold pods: after a restart it is fenced before anything else."""
         ...
 
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        """Replace the policy that is kept."""
+        ...
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        """The policy kept last; None if none ever was."""
+        ...
+
     async def recover(self) -> Recovered:
-        """Read everything."""
+        """Read everything but the policy."""
         ...
 
     async def close(self) -> None:
@@ -76,6 +96,7 @@ class MemoryJournal:
         self._deletions: dict[bytes, NDArray[np.bool_]] = {}
         self._workers: set[str] = set()
         self._ungated: dict[bytes, GateRemovals] = {}
+        self._policy: KeptPolicy | None = None
 
     async def record(self, record: Record) -> None:
         self._records.setdefault(record.key, record)
@@ -96,6 +117,12 @@ class MemoryJournal:
 
     async def remember_worker(self, name: str) -> None:
         self._workers.add(name)
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        self._policy = policy
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        return self._policy
 
     async def recover(self) -> Recovered:
         return Recovered(list(self._records.values()), dict(self._deletions), set(self._workers), dict(self._ungated))

@@ -19,6 +19,7 @@ from hoss.telemetry import logger
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
 from hoss.wire.columns import U8, U16, U32, decode, encode
+from hoss.wire.convert import scope_to_proto
 
 MAX_WINDOW_PODS = 100_000
 
@@ -175,4 +176,6 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.run_attempts = encode(work.run_attempts, U16)
     batch.uids = work.uids.tobytes()
     batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
+    if work.scope is not None:
+        batch.scope.CopyFrom(scope_to_proto(work.scope))
     return message

@@ -1,4 +1,4 @@
-"""The journal in Redis: four hashes and a set under `{hoss}:journal:`.
+"""The journal in Redis: hashes, a set and a string under `{hoss}:journal:`.
 
 Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
 one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
@@ -6,8 +6,10 @@ write, so a submission that was refused does not come back from the dead.
 """
 
 import asyncio
+import json
 import struct
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import count
 
 import numpy as np
@@ -17,13 +19,14 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from dispatcher.journal import GateRemovals, Record, Recovered, squeeze, unsqueeze
+from dispatcher.journal import GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
 WORKERS = "{hoss}:journal:workers"  # names
 GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each gate that was removed from pods
+POLICY = "{hoss}:journal:policy"  # KeptPolicy as JSON
 
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
@@ -92,6 +95,19 @@ class RedisJournal:
             await self._redis.sadd(WORKERS, name)
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        try:
+            await self._redis.set(POLICY, json.dumps(asdict(policy)))
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        try:
+            kept = await self._redis.get(POLICY)
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+        return None if kept is None else KeptPolicy(**json.loads(kept))
 
     async def recover(self) -> Recovered:
         try:

@@ -9,7 +9,7 @@ from hoss.telemetry import logger
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
 from hoss.v1.workerlink_pb2 import CacheView, DispatcherMessage, Heartbeat, ShardView, Welcome, WorkBatch, WorkerMessage
 from hoss.wire.columns import UID_BYTES, decode_uids
-from hoss.wire.convert import pod_spec_from_proto
+from hoss.wire.convert import pod_spec_from_proto, scope_from_proto
 from scheduler_worker import messages
 from scheduler_worker.core.scheduler import Scheduler
 from scheduler_worker.core.work import Gang
@@ -181,7 +181,9 @@ class WorkerService:
         try:
             classes, counts, attempts = messages.work_columns(work)
             gang = Gang(work.gang, work.gang_minimum) if work.gang_minimum else None
-            self._scheduler.accept(work.batch_id, decode_uids(work.uids), classes, counts, attempts, gang=gang)
+            scope = scope_from_proto(work.scope) if work.HasField("scope") else None
+            uids = decode_uids(work.uids)
+            self._scheduler.accept(work.batch_id, uids, classes, counts, attempts, gang=gang, scope=scope)
         except InvalidInput as exc:
             # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
             logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))

@@ -52,15 +52,23 @@ class LeastOutstanding:
 
 
 class PowerOfTwoChoices:
-    """The less loaded of two drawn at random (Mitzenmacher 2001): nearly as even, without everyone running to the same
-    one when figures are old."""
+    """The least loaded of two or a few drawn at random (Mitzenmacher 2001): nearly as even, without everyone running to the
+    same one when figures are old."""
+
+    def __init__(self, choices: int) -> None:
+        self._choices = choices
 
     def choose(self, loads: Sequence[WorkerLoad], bucket: int, chance: Chance) -> int:  # noqa: ARG002 - the protocol's
-        first = chance.randrange(len(loads))
-        if len(loads) == 1:
-            return first
-        second = (first + 1 + chance.randrange(len(loads) - 1)) % len(loads)
-        return first if loads[first].work_micros <= loads[second].work_micros else second
+        left = list(range(len(loads)))
+        drawn = [left.pop(chance.randrange(len(left))) for _ in range(min(self._choices, len(loads)))]
+        return min(drawn, key=lambda i: loads[i].work_micros)
+
+
+class Random:
+    """Any of them, each as likely as the others."""
+
+    def choose(self, loads: Sequence[WorkerLoad], bucket: int, chance: Chance) -> int:  # noqa: ARG002 - the protocol's
+        return chance.randrange(len(loads))
 
 
 class WeightedRoundRobin:
@@ -82,29 +90,35 @@ class ConsistentHash:
     """A bucket's worker stays the same while it lives and is not overloaded (rendezvous hashing, bounded load): so a
     class meets the worker that has it cached."""
 
-    # A worker may have a quarter more than its share, and a quarter of its window (about a batch: at small loads one
-    # batch is already far more than a share), before a bucket goes to its next choice.
-    BOUND = 1.25
+    # Beside `bound` times its share a worker may have a quarter of its window (about a batch: at small loads one batch is
+    # already far more than a share), before a bucket goes to its next choice.
     SLACK_OF_WINDOW = 0.25
+
+    def __init__(self, bound: float) -> None:
+        self._bound = bound
 
     def choose(self, loads: Sequence[WorkerLoad], bucket: int, chance: Chance) -> int:  # noqa: ARG002 - the protocol's
         order = sorted(range(len(loads)), key=lambda i: _rank(bucket, loads[i].name))
         share = sum(load.outstanding for load in loads) / len(loads)
         for i in order:
-            if loads[i].outstanding <= self.BOUND * share + self.SLACK_OF_WINDOW * loads[i].window:
+            if loads[i].outstanding <= self._bound * share + self.SLACK_OF_WINDOW * loads[i].window:
                 return i
         return order[0]
 
 
 def make_balancer(balance: Balance) -> Balancer:
     """A fresh balancer for a rule."""
-    kinds: dict[Algorithm, type[Balancer]] = {
-        Algorithm.LEAST_OUTSTANDING: LeastOutstanding,
-        Algorithm.POWER_OF_TWO_CHOICES: PowerOfTwoChoices,
-        Algorithm.WEIGHTED_ROUND_ROBIN: WeightedRoundRobin,
-        Algorithm.CONSISTENT_HASH: ConsistentHash,
-    }
-    return kinds[balance.algorithm]()
+    match balance.algorithm:
+        case Algorithm.LEAST_OUTSTANDING:
+            return LeastOutstanding()
+        case Algorithm.POWER_OF_TWO_CHOICES:
+            return PowerOfTwoChoices(balance.choices)
+        case Algorithm.WEIGHTED_ROUND_ROBIN:
+            return WeightedRoundRobin()
+        case Algorithm.CONSISTENT_HASH:
+            return ConsistentHash(balance.bound)
+        case Algorithm.RANDOM:
+            return Random()
 
 
 def _rank(bucket: int, name: str) -> bytes:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.podtable import GrowingColumns
+from dispatcher.core.policy import Facts, facts_of_spec
 from hoss.model.pod import PodSpec, PodTemplate, QosClass
 
 
@@ -32,8 +33,9 @@ class TemplateTable(GrowingColumns):
 
     _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated")
 
-    def __init__(self, decode: Callable[[bytes], PodSpec]) -> None:
+    def __init__(self, decode: Callable[[bytes], PodSpec], read_facts: Callable[[bytes], Facts] | None = None) -> None:
         self._decode = decode
+        self._read_facts = read_facts or (lambda spec: facts_of_spec(decode(spec)))
         self.class_id = np.zeros(0, np.uint32)
         self.kind_id = np.zeros(0, np.uint32)
         self.priority = np.zeros(0, np.int32)
@@ -79,6 +81,16 @@ class TemplateTable(GrowingColumns):
             owner_kind=kind.owner_kind,
         )
 
+    def facts(self, template_id: int) -> Facts:
+        """What policies match on, read without decoding all of the class."""
+        kind = self.kind(template_id)
+        return self._read_facts(self.spec(template_id))._replace(
+            priority_class_name=kind.priority_class_name,
+            scheduler_name=kind.scheduler_name,
+            qos_class=kind.qos_class.value,
+            owner_kind=kind.owner_kind,
+        )
+
     def spec(self, template_id: int) -> bytes:
         """The bytes of its class."""
         return self.specs[int(self.class_id[template_id])]
@@ -93,6 +105,11 @@ class TemplateTable(GrowingColumns):
     def kind(self, template_id: int) -> Kind:
         """What it adds to its class."""
         return self._kinds[int(self.kind_id[template_id])]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Every kind that a template ever had."""
+        return self._kinds
 
     def live_ids(self) -> list[int]:
         """Every template in use."""

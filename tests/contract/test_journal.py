@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from dispatcher.journal import Journal, MemoryJournal, Record
+from dispatcher.journal import Journal, KeptPolicy, MemoryJournal, Record
 from dispatcher.redis_journal import RedisJournal
 from hoss.errors import LedgerUnavailable
 
@@ -136,3 +136,13 @@ async def test_what_was_removed_of_gates_comes_back_until_the_submission_is_drop
     }
     await journal.drop(b"k" * 12, [prefix])
     assert (await journal.recover()).ungated.keys() == {b"q" * 12}
+
+
+async def test_the_last_policy_is_kept_whole(journal):
+    assert await journal.kept_policy() is None
+    first = KeptPolicy(1, "rules: 'é'\n", "command", 1_700_000_000_000, "")
+    last = KeptPolicy(2, "rules: []\n", "file /etc/policy.yaml", 1_700_000_000_001, "5e1f")
+    for policy in (first, last, last):
+        await journal.keep_policy(policy)
+    assert await journal.kept_policy() == last
+    assert (await journal.recover()).records == []
