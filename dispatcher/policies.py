@@ -84,8 +84,8 @@ class Policies:
         async with self._changing:
             if if_version not in (0, self._kept.version):
                 raise StaleVersion(
-                    f"version {if_version} is not in force any more: {self._kept.version} is, by {self._kept.source}; look at it "
-                    "and set yours with --if-version of that",
+                    f"version {if_version} is not in force any more: {self._kept.version} is (source: {self._kept.source}); "
+                    "get that one, make your change to it, and set it with its version",
                     where="if_version",
                 )
             try:

@@ -10,6 +10,12 @@ from hoss.model.selectors import Requirement
 # Every cluster has these.
 BUILT_IN_PRIORITY_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 
+_INSTEAD = {
+    Fallback.WAIT: "its pods wait for one",
+    Fallback.NEXT_RULE: "its pods go by the rules after it",
+    Fallback.ANY_WORKER: "any worker gets its pods",
+}
+
 Labels = Mapping[str, str]
 
 
@@ -76,13 +82,9 @@ def _doubts_of_all(policy: Policy) -> Iterator[str]:
 
 def _mismatches_of(rule: Rule, around: Surroundings) -> Iterator[str]:
     if not any(rule.workers.matches(labels) for labels in around.workers):
-        pods = around.waiting.get(rule.name, 0)
-        then = {
-            Fallback.WAIT: f"{pods:,} pods wait for one",
-            Fallback.NEXT_RULE: f"its pods go by the rules after it; {pods:,} of them wait",
-            Fallback.ANY_WORKER: f"any worker has its pods; {pods:,} of them wait",
-        }[rule.fallback]
-        yield f"rule {rule.name}: no registered worker matches {rule.workers}; {then}"
+        waiting = around.waiting.get(rule.name, 0)
+        now = f" ({waiting:,} wait now)" if waiting else ""
+        yield f"rule {rule.name}: no registered worker matches {rule.workers}; {_INSTEAD[rule.fallback]}{now}"
     if rule.nodes is not None and not any(rule.nodes.matches(labels) for labels in around.nodes):
         then = "its pods stay unschedulable" if rule.nodes.required else "it prefers none"
         yield f"rule {rule.name}: no node matches {rule.nodes}; {then}"

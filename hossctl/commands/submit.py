@@ -1,8 +1,6 @@
 """submit: manifests in."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,12 +9,12 @@ from hoss.client.dispatcher import submission
 from hoss.errors import InvalidInput
 from hoss.model.pod import Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.manifests import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hossctl import runner
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
+from hossctl.manifest_files import read_manifest_file
 from hossctl.nodes import register
 from hossctl.options import Dispatcher, Output, Resolver, only
 from hossctl.progress import placing
@@ -42,7 +40,7 @@ def submit(
     """Submit manifests of Pod, Job (Volcano's too), Deployment, ReplicaSet, StatefulSet, PodGroup, List, and Node. Nothing is
     sent unless all is right."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    manifests = [_read(name) for name in file]
+    manifests = [read_manifest_file(name) for name in file]
     for text in (text for manifest in manifests for text in manifest.warnings):
         warn(text)
     workloads = [workload for manifest in manifests for workload in manifest.workloads]
@@ -74,16 +72,6 @@ def submit(
         print_document(result, output)
     if wait and result["bound"] < result["pods"]:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _read(name: str) -> Manifest:
-    where = "stdin" if name == "-" else name
-    try:
-        # One byte more than is read at the most: enough to be refused for its size.
-        data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if name == "-" else Path(name).read_bytes()
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
-    return read_manifest(data, where=where)
 
 
 def _check_names(workloads: Sequence[Workload]) -> None:

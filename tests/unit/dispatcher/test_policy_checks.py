@@ -87,10 +87,13 @@ AROUND = Surroundings(
     ("rule", "told"),
     [
         ("workers: {matchLabels: {role: gpu}}", None),
-        ("workers: {matchLabels: {role: gold}}", "no registered worker matches role=gold; 1,200 pods wait for one"),
+        (
+            "workers: {matchLabels: {role: gold}}",
+            "no registered worker matches role=gold; its pods wait for one (1,200 wait now)",
+        ),
         (
             "workers: {matchLabels: {role: gold}}, fallback: AnyWorker",
-            "no registered worker matches role=gold; any worker has its pods; 1,200 of them wait",
+            "no registered worker matches role=gold; any worker gets its pods (1,200 wait now)",
         ),
         ("nodes: {matchLabels: {pool: gpu}}", None),
         ("nodes: {matchLabels: {pool: cpu}}", "no node matches pool=cpu; its pods stay unschedulable"),
