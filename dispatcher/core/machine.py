@@ -20,7 +20,7 @@ from dispatcher.core.eventlog import EventLog
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Phase, Rows
-from dispatcher.core.policy import Facts, Policy
+from dispatcher.core.policy import ClassFacts, Policy
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Routing
@@ -54,7 +54,7 @@ class Machine:
         policy: Policy,
         decode: Callable[[bytes], PodSpec],
         chance: Chance,
-        read_facts: Callable[[bytes], Facts] | None = None,
+        read_facts: Callable[[bytes], ClassFacts] | None = None,
     ) -> None:
         """`read_facts`: what policies match on, where that can be read without decoding all of a class."""
         self._settings = settings

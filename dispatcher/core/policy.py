@@ -58,8 +58,11 @@ class Selector:
         return ",".join(map(str, self.requirements)) or "any"
 
 
+ClassFacts = tuple[str, Mapping[str, str], int, tuple[str, ...]]  # the first four of Facts
+
+
 class Facts(NamedTuple):
-    """What rules match on: all of it lies in a template."""
+    """What rules match on: all of it lies in a template, and the first four in its class."""
 
     namespace: str
     labels: Mapping[str, str]
@@ -73,21 +76,22 @@ class Facts(NamedTuple):
 
 def facts_of(template: PodTemplate) -> Facts:
     """The facts of a template."""
-    return facts_of_spec(template.spec)._replace(
-        priority_class_name=template.priority_class_name,
-        scheduler_name=template.scheduler_name,
-        qos_class=template.qos_class.value,
-        owner_kind=template.owner_kind,
+    return Facts(
+        *facts_of_spec(template.spec),
+        template.priority_class_name,
+        template.scheduler_name,
+        template.qos_class.value,
+        template.owner_kind,
     )
 
 
-def facts_of_spec(spec: PodSpec) -> Facts:
+def facts_of_spec(spec: PodSpec) -> ClassFacts:
     """Those facts that are the class's own."""
     resources = [name for name, amount in spec.requests if amount > 0]
     # A share of a card is no amount of the node and stands in no list of requests; policies still name it.
     if spec.devices is not None and spec.devices.milli < WHOLE_CARD_MILLI:
         resources.append(DEVICE_SHARE_RESOURCE)
-    return Facts(spec.namespace, dict(spec.labels), spec.priority, tuple(resources))
+    return spec.namespace, dict(spec.labels), spec.priority, tuple(resources)
 
 
 @dataclass(frozen=True, slots=True)

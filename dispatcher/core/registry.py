@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dispatcher.core.gangs import Gangs
 from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
 from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
-from dispatcher.core.policy import Facts
+from dispatcher.core.policy import ClassFacts
 from dispatcher.core.templates import TemplateTable
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import NONE_U32, Uids, numbered_uids
@@ -25,7 +25,7 @@ class PodRegistry:
         self,
         decode: Callable[[bytes], PodSpec],
         route: Callable[[int], None],
-        read_facts: Callable[[bytes], Facts] | None = None,
+        read_facts: Callable[[bytes], ClassFacts] | None = None,
     ) -> None:
         self.pods = PodTable()
         self.directory = Directory()

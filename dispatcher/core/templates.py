@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.podtable import GrowingColumns
-from dispatcher.core.policy import Facts, facts_of_spec
+from dispatcher.core.policy import ClassFacts, Facts, facts_of_spec
 from hoss.model.pod import PodSpec, PodTemplate, QosClass
 
 
@@ -33,7 +33,9 @@ class TemplateTable(GrowingColumns):
 
     _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated")
 
-    def __init__(self, decode: Callable[[bytes], PodSpec], read_facts: Callable[[bytes], Facts] | None = None) -> None:
+    def __init__(
+        self, decode: Callable[[bytes], PodSpec], read_facts: Callable[[bytes], ClassFacts] | None = None
+    ) -> None:
         self._decode = decode
         self._read_facts = read_facts or (lambda spec: facts_of_spec(decode(spec)))
         self.class_id = np.zeros(0, np.uint32)
@@ -83,17 +85,13 @@ class TemplateTable(GrowingColumns):
 
     def facts(self, template_id: int) -> Facts:
         """What policies match on, read without decoding all of the class."""
-        kind = self.kind(template_id)
-        return self._read_facts(self.spec(template_id))._replace(
-            priority_class_name=kind.priority_class_name,
-            scheduler_name=kind.scheduler_name,
-            qos_class=kind.qos_class.value,
-            owner_kind=kind.owner_kind,
-        )
+        kind = self._kinds[self.kind_id.item(template_id)]
+        own = self._read_facts(self.specs[self.class_id.item(template_id)])
+        return Facts(*own, kind.priority_class_name, kind.scheduler_name, kind.qos_class.value, kind.owner_kind)
 
     def spec(self, template_id: int) -> bytes:
         """The bytes of its class."""
-        return self.specs[int(self.class_id[template_id])]
+        return self.specs[self.class_id.item(template_id)]
 
     def pod_spec(self, class_id: int) -> PodSpec:
         """A class, decoded once for as long as any pod has it."""
