@@ -46,7 +46,7 @@ def policy_document(policy: pb.Policy) -> Document:
 
 
 def written_policy(policy: pb.Policy) -> str:
-    """`nightly, version 3, by command, for 2 m; refused 10 s ago from file /etc/policy.yaml: ...`"""
+    """`nightly, version 3, by command, for 2m5s; refused 10s ago from file /etc/policy.yaml: ...`"""
     source = policy.source if policy.source.startswith("file ") else f"by {policy.source}"
     text = f"{policy.name}, version {policy.version}, {source}, for {_since(policy.since_unix_ms)}"
     if policy.HasField("refusal"):

@@ -45,7 +45,7 @@ class Status:
             ),
             ("pods", pods or "none"),
             ("jobs", f"{self.dispatcher.jobs:,}"),
-            ("policy", written_policy(self.dispatcher.policy)),
+            ("policy", written_policy(self.dispatcher.policy) if self.dispatcher.HasField("policy") else "not told"),
             *(("policy warning", text) for text in self.dispatcher.policy.warnings),
             ("resolver", f"version {self.resolver.version}, {'serving' if self.resolver.serving else 'NOT SERVING'}"),
             (

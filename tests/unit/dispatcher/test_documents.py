@@ -1,6 +1,7 @@
 """Bad policies, bad submissions, bad workers: each is refused with the place, the value and what would be right."""
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -112,8 +113,12 @@ def test_a_policy_has_the_name_of_its_metadata():
         parse_policy(HEAD + "metadata: {name: No Name}\nrules: [{name: a}]\n")
 
 
-def test_the_example_policy_is_one_without_doubts():
-    assert doubts(parse_policy(Path("deploy/policy.yaml").read_text())) == []
+def test_the_example_policies_leave_no_doubt():
+    root = Path(__file__).parents[3]
+    manual = (root / "docs/operations.md").read_text()
+    example = manual[manual.index("    apiVersion: hoss.dev/v1alpha1\n    kind: SchedulingPolicy") :]
+    for text in ((root / "deploy/policy.yaml").read_text(), dedent(example[: example.index("\n\n|")])):
+        assert doubts(parse_policy(text)) == []
 
 
 def submit(**changes):
