@@ -70,8 +70,7 @@ class Policies:
             text = None if self._file is None else policy_document.read_policy(self._file)
             self._file_digest = _digest(text)
             if kept is None or self._changed_since(kept):
-                policy = policy_document.parse_policy(text or policy_document.DEFAULT_YAML, where=self._where)
-                await self._begin(policy, text, 1 if kept is None else kept.version + 1)
+                await self._begin(text, 1 if kept is None else kept.version + 1)
                 return
         except ConfigError as exc:
             if kept is None:
@@ -125,7 +124,7 @@ class Policies:
 
     def warnings(self) -> list[str]:
         """What is probably not meant, and what does not fit the cluster as it is."""
-        return [*doubts(self.policy), *mismatches(self.policy, self._surroundings.look())]
+        return [*doubts(self.policy), *mismatches(self.policy, self._surroundings.look(self.policy))]
 
     def try_on(self, request: pb.TestPolicyRequest) -> pb.TestPolicyReply:
         """What the policy in force, or the one in the request, would do with these pods. Raises InvalidInput."""
@@ -136,7 +135,7 @@ class Policies:
         return pb.TestPolicyReply(
             trials=trials(policy, templates, machine.members.living(), balancers),
             version=self._kept.version if own is None else 0,
-            warnings=[*doubts(policy), *mismatches(policy, self._surroundings.look())],
+            warnings=[*doubts(policy), *mismatches(policy, self._surroundings.look(policy))],
         )
 
     def problems(self) -> list[str]:
@@ -171,10 +170,10 @@ class Policies:
             return kept.source not in (COMMAND, DEFAULT)
         return kept.file_digest != self._file_digest
 
-    async def _begin(self, policy: Policy, text: str | None, version: int) -> None:
-        source = DEFAULT if text is None else self._file_source
-        now_ms = self._runtime.now_ms()
-        begun = KeptPolicy(version, text or policy_document.DEFAULT_YAML, source, now_ms, self._file_digest)
+    async def _begin(self, text: str | None, version: int) -> None:
+        yaml, source = (policy_document.DEFAULT_YAML, DEFAULT) if text is None else (text, self._file_source)
+        policy = policy_document.parse_policy(yaml, where=self._where)
+        begun = KeptPolicy(version, yaml, source, self._runtime.now_ms(), self._file_digest)
         await self._runtime.until_answered(lambda: self._runtime.journal.keep_policy(begun), "journal")
         self._put_in_force(policy, begun)
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 from dispatcher.cluster_changes import NodeHistory
 from dispatcher.core.machine import Machine
+from dispatcher.core.policy import Policy
 from dispatcher.core.policy_checks import Surroundings
 from hoss.model.resources import DEVICE_SHARE_RESOURCE
 from hoss.wire.convert import labels_from_proto
@@ -19,9 +20,10 @@ class PolicySurroundings:
         self._nodes: list[dict[str, str]] = []
         self._resources: frozenset[str] = frozenset()
 
-    def look(self) -> Surroundings:
-        """As it is now."""
-        self._read_nodes()
+    def look(self, policy: Policy) -> Surroundings:
+        """As it is now. Nodes and resources are left out where the policy speaks of none."""
+        if any(rule.nodes is not None or rule.match.resources for rule in policy.rules):
+            self._read_nodes()
         kinds = self._machine.registry.templates.kinds
         return Surroundings(
             workers=[worker.labels for worker in self._machine.members.living()],

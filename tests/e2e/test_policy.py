@@ -49,8 +49,9 @@ async def test_a_rules_nodes_hold_its_pods_until_another_policy_lets_them_go_els
         await _add_nodes(clients, 2)
         _mount(tmp_path / "mounted" / "policy.yaml", NARROW, 2)
         await _until(lambda: _version(clients, 2))
-        await _submit(clients, Workload("web", _template("web"), 12), Workload("db", _template("db"), 4))
+        await _submit(clients, Workload("web", _template("web"), 12))
         await _until(lambda: _phases(clients, "web", {pb.BOUND: 8, pb.UNSCHEDULABLE: 4}))
+        await _submit(clients, Workload("db", _template("db"), 4))
         await _until(lambda: _phases(clients, "db", {pb.BOUND: 4}))
         pods = [pod async for pod in clients.dispatcher.list_pods(job="web")]
         assert {pod.node for pod in pods if pod.phase == pb.BOUND} == {"a-0", "a-1"}

@@ -155,9 +155,10 @@ async def test_a_policy_from_a_file_goes_when_the_file_is_not_asked_for_any_more
 
 
 async def test_a_bad_file_refuses_the_very_first_start_only(start, file):
-    file.write_text(BAD)
-    with pytest.raises(ConfigError, match=r"policy.yaml.*apiVersion"):
-        await start(file)
+    for bad, told in ((BAD, "apiVersion"), ("", "not a mapping")):
+        file.write_text(bad)
+        with pytest.raises(ConfigError, match=rf"policy.yaml.*{told}"):
+            await start(file)
     file.write_text(document("one"))
     await start(file)
     file.write_text(BAD)
