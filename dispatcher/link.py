@@ -24,6 +24,7 @@ from hoss.v1 import objects_pb2
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
 from hoss.wire.columns import F32, U8, U16, U32, decode, encode
+from hoss.wire.convert import scope_to_proto
 from hoss.wire.convert_objects import namespace_to_proto, service_to_proto
 
 MAX_WINDOW_PODS = 100_000
@@ -225,4 +226,6 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.run_attempts = encode(work.run_attempts, U16)
     batch.uids = work.uids.tobytes()
     batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
+    if work.scope is not None:
+        batch.scope.CopyFrom(scope_to_proto(work.scope))
     return message

@@ -94,6 +94,10 @@ def _name(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001
     return [f"that node {spec.node_name} is added"]
 
 
+def _policy_nodes(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
+    return ["a node with the labels that the policy's rule gives its pods, or another policy (see hoss policy get)"]
+
+
 def _ports(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
     ports = ", ".join(f"{port.protocol} {port.port}" for port in spec.host_ports)
     return [f"the deletion of a pod that has host port {ports}, or another node"]
@@ -129,6 +133,7 @@ _REMEDIES: dict[str, Callable[[PodSpec, Sequence[NodeNow]], list[str]]] = {
     "NodeUnschedulable": _cordons,
     "NodeAffinity": _affinity,
     "NodeName": _name,
+    "PolicyNodes": _policy_nodes,
     "NodePorts": _ports,
     "InterPodAffinity": _pods,
     "PodTopologySpread": _spread,

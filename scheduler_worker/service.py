@@ -19,7 +19,7 @@ from hoss.v1.workerlink_pb2 import (
     WorkerMessage,
 )
 from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
-from hoss.wire.convert import pod_spec_from_proto
+from hoss.wire.convert import pod_spec_from_proto, scope_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from scheduler_worker import messages
 from scheduler_worker.core.scheduler import Scheduler
@@ -220,7 +220,9 @@ class WorkerService:
         try:
             classes, counts, attempts = messages.work_columns(work)
             gang = Gang(work.gang, work.gang_minimum) if work.gang_minimum else None
-            self._scheduler.accept(work.batch_id, decode_uids(work.uids), classes, counts, attempts, gang=gang)
+            scope = scope_from_proto(work.scope) if work.HasField("scope") else None
+            uids = decode_uids(work.uids)
+            self._scheduler.accept(work.batch_id, uids, classes, counts, attempts, gang=gang, scope=scope)
         except InvalidInput as exc:
             # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
             logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))

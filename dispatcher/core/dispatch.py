@@ -16,6 +16,7 @@ from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Destination, Routing
+from hoss.model.selectors import NodeScope
 
 # A small job is spread over its workers, but not into crumbs: a message costs as much as placing this many pods.
 SMALLEST_SHARE = 64
@@ -85,7 +86,8 @@ class Dispatch:
             else:
                 rows = self._queues.active.take(lane, count, self._registry.pods.phase)
             if len(rows):
-                sent.append(self._send(worker, rows, now_ms))
+                rule = self._routing.destination(lane).rule
+                sent.append(self._send(worker, rows, now_ms, None if rule is None else rule.nodes))
         return sent
 
     def _choose(self, lane: int, now: float) -> tuple[Worker | None, int]:
@@ -146,7 +148,7 @@ class Dispatch:
         loads = [load_of(worker, weight_label) for worker in workers]
         return workers[destination.balancer.choose(loads, self._routing.bucket(lane), self._chance)]
 
-    def _send(self, worker: Worker, rows: Rows, now_ms: int) -> SendWork:
+    def _send(self, worker: Worker, rows: Rows, now_ms: int, scope: NodeScope | None) -> SendWork:
         pods, templates = self._registry.pods, self._registry.templates
         template_ids = pods.template[rows]
         classes, attempts = templates.class_id[template_ids], pods.attempts[rows]
@@ -179,4 +181,5 @@ class Dispatch:
             uids=pods.uid[rows],
             gang="" if whole is None else whole.name,
             gang_minimum=0 if whole is None else gangs.needed(whole),
+            scope=scope,
         )

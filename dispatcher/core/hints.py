@@ -82,6 +82,11 @@ def _node_affinity(spec: PodSpec, changes: Changes) -> bool:
     return False
 
 
+def _policy_nodes(spec: PodSpec, changes: Changes) -> bool:  # noqa: ARG001 - which nodes the rule gives is no part of the spec
+    """A new node or other labels on one; another policy wakes pods by itself."""
+    return any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS))
+
+
 def _node_name(spec: PodSpec, changes: Changes) -> bool:
     """The node that the pod names came."""
     return any(node.spec.name == spec.node_name for node in _nodes(changes, Aspect.ADDED))
@@ -167,6 +172,7 @@ HINTS: dict[str, Callable[[PodSpec, Changes], bool]] = {
     "TaintToleration": _taint_toleration,
     "NodeUnschedulable": _node_unschedulable,
     "NodeAffinity": _node_affinity,
+    "PolicyNodes": _policy_nodes,
     "NodeName": _node_name,
     "NodePorts": _node_ports,
     "InterPodAffinity": _inter_pod_affinity,

@@ -24,7 +24,7 @@ from dispatcher.core.eventlog import EventLog
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Phase, Rows
-from dispatcher.core.policy import Policy
+from dispatcher.core.policy import ClassFacts, Policy
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Routing
@@ -54,13 +54,21 @@ class Settings:
 class Machine:
     """`handle` is its one entrance for events; everything else reads."""
 
-    def __init__(self, settings: Settings, policy: Policy, decode: Callable[[bytes], PodSpec], chance: Chance) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        decode: Callable[[bytes], PodSpec],
+        chance: Chance,
+        read_facts: Callable[[bytes], ClassFacts] | None = None,
+    ) -> None:
+        """`read_facts`: what policies match on, where that can be read without decoding all of a class."""
         self._settings = settings
         self.counters: Counter[str] = Counter()
         self.members = Membership()
         self.objects = ClusterObjects()
         self.routing = Routing(policy, self.members)
-        self.registry = PodRegistry(decode, lambda i: self.routing.assign(self.registry.templates, i))
+        self.registry = PodRegistry(decode, lambda i: self.routing.assign(self.registry.templates, i), read_facts)
         self.queues = Queues(self.registry)
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
         self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
@@ -109,9 +117,10 @@ class Machine:
         return int((now + self._settings.unix_offset_seconds) * 1000)
 
     def set_policy(self, policy: Policy, now: float) -> list[m.Instruction]:
-        """Put a policy in force: pods not yet with a worker follow it from now on."""
-        self.routing.replace(policy, self.registry.templates)
-        self.queues.relane()
+        """Put a policy in force: pods not yet with a worker follow it from now on, those that wait and go another way by it at
+        once. Pods with a worker stay there; what it refuses was refused under the old one, and is tried again."""
+        moved = self.routing.replace(policy, self.registry.templates)
+        self.queues.policy_changed(moved, now, self.unix_ms(now))
         return self.pump(now)
 
     def restore_bound(self, rows: Rows, nodes: NDArray[np.uint32], now: float) -> list[m.Instruction]:

@@ -17,6 +17,7 @@ from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
 from hoss.model.cluster_objects import ClusterObject, ObjectKey
+from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
 
 Commits = Mapping[int, NDArray[np.uint64]]  # shard -> sequence numbers of commits
@@ -257,6 +258,7 @@ class SendWork:
     uids: Uids
     gang: str = ""
     gang_minimum: int = 0  # of a gang: so many of its pods are to be bound at least, or none
+    scope: NodeScope | None = None  # the nodes that the policy gives these pods; None: all
 
 
 @dataclass(frozen=True, slots=True)

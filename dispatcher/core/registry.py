@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dispatcher.core.gangs import Gangs
 from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
 from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
+from dispatcher.core.policy import ClassFacts
 from dispatcher.core.templates import TemplateTable
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import NONE_U32, Uids, numbered_uids
@@ -20,10 +21,15 @@ from hoss.wire.columns import NONE_U32, Uids, numbered_uids
 class PodRegistry:
     """The columns and everything that gives them meaning. `route` is called with every new template's id."""
 
-    def __init__(self, decode: Callable[[bytes], PodSpec], route: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        decode: Callable[[bytes], PodSpec],
+        route: Callable[[int], None],
+        read_facts: Callable[[bytes], ClassFacts] | None = None,
+    ) -> None:
         self.pods = PodTable()
         self.directory = Directory()
-        self.templates = TemplateTable(decode)
+        self.templates = TemplateTable(decode, read_facts)
         self.reasons = Reasons()
         self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
         self.gangs = Gangs(self.pods)

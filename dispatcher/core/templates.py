@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.podtable import GrowingColumns
+from dispatcher.core.policy import ClassFacts, Facts, facts_of_spec
 from hoss.model.pod import PodSpec, PodTemplate, QosClass
 
 
@@ -32,8 +33,11 @@ class TemplateTable(GrowingColumns):
 
     _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated")
 
-    def __init__(self, decode: Callable[[bytes], PodSpec]) -> None:
+    def __init__(
+        self, decode: Callable[[bytes], PodSpec], read_facts: Callable[[bytes], ClassFacts] | None = None
+    ) -> None:
         self._decode = decode
+        self._read_facts = read_facts or (lambda spec: facts_of_spec(decode(spec)))
         self.class_id = np.zeros(0, np.uint32)
         self.kind_id = np.zeros(0, np.uint32)
         self.priority = np.zeros(0, np.int32)
@@ -81,9 +85,15 @@ class TemplateTable(GrowingColumns):
             owner_kind=kind.owner_kind,
         )
 
+    def facts(self, template_id: int) -> Facts:
+        """What policies match on, read without decoding all of the class."""
+        kind = self._kinds[self.kind_id.item(template_id)]
+        own = self._read_facts(self.specs[self.class_id.item(template_id)])
+        return Facts(*own, kind.priority_class_name, kind.scheduler_name, kind.qos_class.value, kind.owner_kind)
+
     def spec(self, template_id: int) -> bytes:
         """The bytes of its class."""
-        return self.specs[int(self.class_id[template_id])]
+        return self.specs[self.class_id.item(template_id)]
 
     def pod_spec(self, class_id: int) -> PodSpec:
         """A class, decoded once for as long as any pod has it."""
@@ -95,6 +105,11 @@ class TemplateTable(GrowingColumns):
     def kind(self, template_id: int) -> Kind:
         """What it adds to its class."""
         return self._kinds[int(self.kind_id[template_id])]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Every kind that a template ever had."""
+        return self._kinds
 
     def live_ids(self) -> list[int]:
         """Every template in use."""

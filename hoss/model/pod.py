@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hoss.model.pod_rules import PodAffinity, SpreadConstraint
-from hoss.model.selectors import LabelSelector, NodeSelector, PreferredTerm
+from hoss.model.selectors import LabelSelector, NodeScope, NodeSelector, PreferredTerm
 from hoss.model.taints import Toleration
 
 Pairs = tuple[tuple[str, str], ...]  # sorted by key
@@ -64,6 +64,8 @@ class PodSpec:
     image_containers: int = 0  # containers and init containers, which bound the score of images
     scheduling_gates: tuple[str, ...] = ()  # sorted; while there are any the pod is not to be scheduled
     may_preempt: bool = True  # preemptionPolicy is not Never
+    # What the dispatcher's policy says of its nodes: in no manifest and no PodSpec message, but in work batches.
+    scope: NodeScope | None = None
 
 
 @dataclass(frozen=True, slots=True)

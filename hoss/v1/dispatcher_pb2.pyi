@@ -431,12 +431,34 @@ class GetPolicyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("yaml", "version")
+    __slots__ = ("yaml", "version", "if_version", "name", "source", "since_unix_ms", "warnings", "refusal")
     YAML_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    IF_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     yaml: str
     version: int
-    def __init__(self, yaml: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    if_version: int
+    name: str
+    source: str
+    since_unix_ms: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    refusal: PolicyRefusal
+    def __init__(self, yaml: _Optional[str] = ..., version: _Optional[int] = ..., if_version: _Optional[int] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., refusal: _Optional[_Union[PolicyRefusal, _Mapping]] = ...) -> None: ...
+
+class PolicyRefusal(_message.Message):
+    __slots__ = ("source", "at_unix_ms", "reason")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    AT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    at_unix_ms: int
+    reason: str
+    def __init__(self, source: _Optional[str] = ..., at_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SetPolicyReply(_message.Message):
     __slots__ = ("version", "warnings")
@@ -446,12 +468,70 @@ class SetPolicyReply(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, version: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class TestPolicyRequest(_message.Message):
+    __slots__ = ("templates", "yaml")
+    TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    YAML_FIELD_NUMBER: _ClassVar[int]
+    templates: _containers.RepeatedCompositeFieldContainer[PodTemplate]
+    yaml: str
+    def __init__(self, templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., yaml: _Optional[str] = ...) -> None: ...
+
+class TestPolicyReply(_message.Message):
+    __slots__ = ("trials", "version", "warnings")
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    trials: _containers.RepeatedCompositeFieldContainer[PolicyTrial]
+    version: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, trials: _Optional[_Iterable[_Union[PolicyTrial, _Mapping]]] = ..., version: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PolicyTrial(_message.Message):
+    __slots__ = ("rule", "worker", "reason", "rules", "workers", "scope")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    worker: str
+    reason: str
+    rules: _containers.RepeatedCompositeFieldContainer[RuleTrial]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerTrial]
+    scope: _common_pb2.NodeScope
+    def __init__(self, rule: _Optional[str] = ..., worker: _Optional[str] = ..., reason: _Optional[str] = ..., rules: _Optional[_Iterable[_Union[RuleTrial, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerTrial, _Mapping]]] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ...) -> None: ...
+
+class RuleTrial(_message.Message):
+    __slots__ = ("rule", "matches", "reason")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    MATCHES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    matches: bool
+    reason: str
+    def __init__(self, rule: _Optional[str] = ..., matches: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class WorkerTrial(_message.Message):
+    __slots__ = ("worker", "eligible", "reason", "outstanding", "work_ms")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
+    WORK_MS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    eligible: bool
+    reason: str
+    outstanding: int
+    work_ms: float
+    def __init__(self, worker: _Optional[str] = ..., eligible: _Optional[bool] = ..., reason: _Optional[str] = ..., outstanding: _Optional[int] = ..., work_ms: _Optional[float] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DispatcherStatus(_message.Message):
-    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters")
+    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "policy")
     class PodsByPhaseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -473,6 +553,7 @@ class DispatcherStatus(_message.Message):
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     version: str
     pods_by_phase: _containers.ScalarMap[str, int]
     jobs: int
@@ -480,7 +561,8 @@ class DispatcherStatus(_message.Message):
     uptime_ms: int
     problems: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    policy: Policy
+    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
 
 class DispatcherAuditRequest(_message.Message):
     __slots__ = ("timeout_ms",)

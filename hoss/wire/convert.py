@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
-from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm
+from hoss.model.selectors import NodeScope, NodeSelector, NodeSelectorTerm, PreferredTerm
 from hoss.model.taints import Taint, Toleration
 from hoss.v1 import common_pb2 as pb
 from hoss.v1 import dispatcher_pb2
@@ -65,6 +65,18 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
         devices=(DeviceRequest(message.devices.count, message.devices.milli) if message.HasField("devices") else None),
         **rules.read_rules(message),
     )
+
+
+def scope_to_proto(scope: NodeScope) -> pb.NodeScope:
+    """What a work batch says of its pods' nodes."""
+    requirements = [rules.requirement_to_proto(r) for r in scope.requirements]
+    return pb.NodeScope(rule=scope.rule, requirements=requirements, required=scope.required)
+
+
+def scope_from_proto(message: pb.NodeScope) -> NodeScope:
+    """The nodes a message describes."""
+    requirements = tuple(rules.requirement_from_proto(r) for r in message.requirements)
+    return NodeScope(message.rule, requirements, message.required)
 
 
 def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:

@@ -189,5 +189,6 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
             spec.images,
             spec.image_containers,
             spec.scheduling_gates,
+            spec.scope,
         ),
     )

@@ -1,11 +1,12 @@
 """Why a class fits nowhere, in kube-scheduler's words."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
@@ -90,7 +91,7 @@ def _refusals(of: Judged, profile: Profile, cache: NodeInfoCache, at: NodeIndexe
         if isinstance(plugin, StaticFilter):
             for static_filter, refused in by_specs:
                 if static_filter is plugin:
-                    yield plugin.name, _unresolvable(plugin.reason, refused)
+                    yield plugin.name, _unresolvable(_reason(plugin, of.demand), refused)
         if isinstance(plugin, DynamicFilter):
             view = view or cache.view(at, cards=profile.wants_cards(of.demand))
             refusals = plugin.refusals(of.demand, view)
@@ -98,6 +99,11 @@ def _refusals(of: Judged, profile: Profile, cache: NodeInfoCache, at: NodeIndexe
                 yield plugin.name, refusals
         if plugin in by_pods:
             yield plugin.name, _taken(by_pods[plugin].refusals(), at)
+
+
+def _reason(plugin: StaticFilter, demand: Demand) -> str:
+    reason_for: Callable[[PodSpec], str] | None = getattr(plugin, "reason_for", None)
+    return plugin.reason if reason_for is None else reason_for(demand.spec)
 
 
 def _unresolvable(reason: str, refused: Mask) -> Refusals:

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from hoss.errors import InvalidInput
 from hoss.model.cluster import Service
 from hoss.model.pod import PodSpec
+from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
 from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.class_book import ClassBook
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.codes import Outcome, Verdict
 from scheduler_worker.core.costs import CostMeter
@@ -73,7 +75,7 @@ class Scheduler:
         self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
         census = cache.census if cache.counts_pods else None
         self._demands = DemandTable(cache.schema, cache.catalogue.images, census)
-        self._classes: dict[int, PodClass] = {}
+        self._classes = ClassBook(self._demands)
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
         self._ranking_bytes_per_node = 0  # of all of them
         self._runs: deque[Run] = deque()
@@ -93,12 +95,11 @@ class Scheduler:
 
     def define_class(self, number: int, spec: PodSpec) -> None:
         """Class `number` is `spec` from now on."""
-        self._classes[number] = self._demands.compile(spec, number)
+        self._classes.define(number, spec)
 
     def forget_classes(self, numbers: Collection[int]) -> None:
         """These numbers come no more."""
-        for number in numbers:
-            self._classes.pop(number, None)
+        self._classes.forget(numbers)
         self.costs.forget(numbers)
 
     def accept(
@@ -110,16 +111,18 @@ class Scheduler:
         run_attempts: NDArray[np.uint16],
         *,
         gang: Gang | None = None,
+        scope: NodeScope | None = None,
     ) -> None:
-        """Queue a work batch. InvalidInput for classes never defined and counts that do not add up."""
+        """Queue a work batch; `scope` is what the policy says of its nodes. InvalidInput for classes never defined and counts
+        that do not add up."""
         if int(run_counts.sum()) != len(uids):
             raise InvalidInput(f"runs of {run_counts.sum()} pods with {len(uids)} UIDs", where=f"work batch {batch_id}")
-        unknown = [n for n in run_classes.tolist() if n not in self._classes]
+        unknown = self._classes.unknown(run_classes.tolist())
         if unknown:
             raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
         if gang is not None and gang.minimum > len(uids):
             raise InvalidInput(f"{gang.minimum} of {len(uids)} pods", where=f"work batch {batch_id}, gang {gang.name}")
-        classes = [self._classes[n] for n in run_classes.tolist()]
+        classes = [self._classes.get(number, scope) for number in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
         work = Work(batch_id, uids, gang)
         if self._profile.mixes and gang is None:

@@ -17,10 +17,11 @@ READY_SECONDS = 30.0
 class Cluster:
     """Redis with an append-only file, one resolver, one dispatcher, and workers; every service its own process."""
 
-    def __init__(self, directory: Path, *, shards: int = 1, redis_url: str = "") -> None:
+    def __init__(self, directory: Path, *, shards: int = 1, redis_url: str = "", policy: Path | None = None) -> None:
         """`redis_url`: of one that is there, instead of a server of its own."""
         self._directory = directory
         self._shards = shards
+        self._policy = policy
         self._services: dict[str, Service] = {}
         self.redis: RedisServer | None = None
         self._ports = {name: _free_port() for name in ("redis", "resolver", "dispatcher")}
@@ -43,6 +44,8 @@ class Cluster:
 
     def start_dispatcher(self) -> None:
         arguments = ["--listen", self._address("dispatcher"), "--redis-url", self._redis_url]
+        if self._policy is not None:
+            arguments += ["--policy", str(self._policy)]
         self._start("dispatcher", "dispatcher", *arguments, "--resolver", self._address("resolver"))
 
     def start_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:

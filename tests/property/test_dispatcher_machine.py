@@ -20,7 +20,7 @@ from dispatcher.core.podtable import Phase
 from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
 from dispatcher.core.templates import Kind
 from hoss.model.pod import PodSpec, QosClass
-from hoss.model.selectors import Requirement
+from hoss.model.selectors import NodeScope, Requirement
 
 NONE = 0xFFFFFFFF
 NAMES = ("w1", "w2", "w3")
@@ -35,6 +35,15 @@ POLICY = Policy(
         ),
         Rule("rest", balance=Balance(Algorithm.POWER_OF_TWO_CHOICES)),
     )
+)
+POLICIES = (
+    POLICY,
+    Policy(),
+    Policy((Rule("fast", workers=Selector((Requirement("role", "In", ("fast",)),))),)),
+    Policy(
+        (Rule("low", Match(priority_max=4), balance=Balance(Algorithm.RANDOM)), Rule("nobody", Match(priority_min=99)))
+    ),
+    Policy((Rule("few", nodes=NodeScope("few", (Requirement("pool", "Exists"),))),)),
 )
 
 
@@ -207,7 +216,7 @@ class DispatcherHistory(RuleBasedStateMachine):
             self.tell(m.ClusterChanged())
         self.tell(m.Tick())
 
-    @rule(rules=st.sampled_from([POLICY, Policy()]))
+    @rule(rules=st.sampled_from(POLICIES))
     def change_policy(self, rules: Policy) -> None:
         self.take(self.machine.set_policy(rules, self.now))
 
@@ -220,9 +229,11 @@ class DispatcherHistory(RuleBasedStateMachine):
         assert bound <= self.reserved.keys(), "a pod is called bound that holds nothing"
 
     def teardown(self) -> None:
-        """Given honest workers and time, every accepted pod ends bound (or failed, if a worker said so)."""
+        """Given honest workers, time, and a policy that forgets nobody, every accepted pod ends bound (or failed, if a worker said
+        so)."""
         if not hasattr(self, "machine"):
             return
+        self.change_policy(POLICY)
         while self.fences:
             self.fence()
         for name in NAMES:
