@@ -31,7 +31,7 @@ def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profi
     ground = Ground(cluster)
     subject = subject_of(spec, ground, profile)
     judgement = judge(subject, ground, profile)
-    document = _judgement_document(judgement)
+    document = judgement_document(judgement)
     if preemption and not judgement.feasible:
         found = preempt(spec, subject, judgement, ground, profile)
         document["preemption"] = _preemption_document(found, judgement.message)
@@ -92,7 +92,8 @@ _KINDS: dict[str, Callable[[Object], Document]] = {
 }
 
 
-def _judgement_document(judgement: Judgement) -> Document:
+def judgement_document(judgement: Judgement) -> Document:
+    """The judgement as the answer to a conformance case has it."""
     document: Document = {}
     if judgement.rejection is not None:
         document["prefilter"] = {

@@ -87,7 +87,8 @@ def _group(definition: bytes) -> Group:
         raise InvalidInput(f"{named}: ports go to 65535 and are of TCP, UDP or SCTP", where="groups") from exc
     key = int.from_bytes(hashlib.blake2b(definition, digest_size=8).digest(), "little")
     labels = labels_from_proto(message.labels)
-    return Group(key or 1, definition, claims, message.namespace, labels, tuple(_rules(message)))
+    rules = tuple(_rules(message))
+    return Group(key or 1, definition, claims, message.namespace, labels, rules, message.tolerates_cordon)
 
 
 def _rules(message: pb.PodGroup) -> Iterator[Rule]:

@@ -65,6 +65,12 @@ class PodSpec:
     scheduling_gates: tuple[str, ...] = ()  # sorted; while there are any the pod is not to be scheduled
     may_preempt: bool = True  # preemptionPolicy is not Never
 
+    @property
+    def nonzero_excess(self) -> tuple[int, int]:
+        """By how much the two nonzero amounts, of cpu and of memory, exceed `requests`."""
+        named = dict(self.requests)
+        return (self.nonzero_cpu_milli - named.get("cpu", 0), self.nonzero_memory_bytes - named.get("memory", 0))
+
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:

@@ -196,8 +196,9 @@ class Arbiter:
             return Refusal(Verdict.NODE_GONE), ()
         request = proposal.requests[slot]
         account.widen(len(request))
+        group = proposal.groups[slot] if proposal.groups else None
         if not proposal.unchecked:
-            if account.has(FLAG_UNSCHEDULABLE):
+            if account.has(FLAG_UNSCHEDULABLE) and not (group and group.tolerates_cordon):
                 return Refusal(Verdict.NODE_UNSCHEDULABLE), ()
             width = len(request)
             allocatable, requested = account.allocatable[:width], account.requested[:width]
@@ -206,7 +207,6 @@ class Arbiter:
                 r = int(short[0])
                 free = int(allocatable[r] - requested[r])
                 return Refusal(Verdict.CONFLICT_RESOURCE, r, int(request[r]), free), ()
-            group = proposal.groups[slot] if proposal.groups else None
             for claim in group.ports if group else ():
                 if any(clash(claim, held) for _, held in account.ports):
                     return Refusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()

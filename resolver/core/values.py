@@ -42,7 +42,7 @@ CONFLICT = np.dtype(
 )
 
 
-HOLDS_PORTS = 1  # flag of a reservation
+HOLDS_PORTS, TOLERATES_CORDON = 1, 2  # flags of a reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,12 @@ class Group:
     namespace: str = ""
     labels: Pairs = ()
     rules: tuple[Rule, ...] = ()  # that its pods bear
+    tolerates_cordon: bool = False
+
+    @property
+    def flags(self) -> int:
+        """Of its pods' reservations."""
+        return HOLDS_PORTS * bool(self.ports) | TOLERATES_CORDON * self.tolerates_cordon
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,7 @@ def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]
             ("epoch", "<u8"),
             ("priority", "<i4"),
             ("attempt", "<u2"),
-            ("flags", "<u2"),  # HOLDS_PORTS
+            ("flags", "<u2"),  # HOLDS_PORTS, TOLERATES_CORDON
             ("group", "<u8"),  # key; 0: none
             ("requests", "<i8", (resources,)),
             ("spread", f"V{spread_bytes}"),

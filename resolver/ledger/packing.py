@@ -17,7 +17,6 @@ from resolver.core.ports import CLAIM_BYTES
 from resolver.core.rules import Registered, Rule, RuleBook, packed, unpacked
 from resolver.core.values import (
     CONFLICT,
-    HOLDS_PORTS,
     AccountRows,
     Decision,
     GroupRun,
@@ -81,7 +80,7 @@ def commit_arguments(
     shared["requests"] = proposal.requests
     if proposal.groups:
         shared["group"] = [0 if group is None else group.key for group in proposal.groups]
-        shared["flags"] = [HOLDS_PORTS if group is not None and group.ports else 0 for group in proposal.groups]
+        shared["flags"] = [0 if group is None else group.flags for group in proposal.groups]
     alternates = nodes.shape[1] - 1
     return [
         proposal.worker,

@@ -65,7 +65,7 @@ class ProposalColumns:
     priorities: NDArray[np.int32]  # (s,)
     attempts: NDArray[np.uint16]  # (s,)
     devices: NDArray[np.uint16] | None  # (s, 2): count and milli; None: no slot wants cards
-    groups: tuple[PodGroup, ...] = ()  # by slot; empty: nobody counts which pods are where
+    groups: tuple[PodGroup, ...]  # (s,)
     gang_minimum: int = 0  # with the parts a gang: so many are committed at least, or none
     parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards: the others
 

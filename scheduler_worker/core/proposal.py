@@ -11,7 +11,6 @@ from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.placement import Placed
-from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.work import Run, Work
 
 
@@ -54,19 +53,11 @@ class Draft:
         self.pods = 0
 
     def close(
-        self,
-        first_id: int,
-        seqs: dict[int, int],
-        shards: int,
-        resources: int,
-        expires_at: float,
-        *,
-        counted: bool = False,
+        self, first_id: int, seqs: dict[int, int], shards: int, resources: int, expires_at: float
     ) -> list[Proposal]:
         """The proposals, numbered from `first_id` on, one for each shard that was chosen. Empties the draft.
 
-        `seqs` is where the cache stands per shard, `resources` the length of the schema; `counted` whether the pods stand
-        in the census.
+        `seqs` is where the cache stands per shard, `resources` the length of the schema.
         """
         work = self.work
         if work is None:
@@ -78,7 +69,7 @@ class Draft:
         masks = np.concatenate([placed.card_masks for _, placed in self._placed])
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
-        groups: tuple[PodGroup, ...] = tuple(group_of(run.pod_class.spec) for run in runs) if counted else ()
+        groups = tuple(run.pod_class.group for run in runs)
         self.clear()
         shared = _shared_columns(runs, resources)
         proposals: list[Proposal] = []

@@ -25,7 +25,6 @@ from scheduler_worker.core.messages import ProposalColumns, Verdicts
 from scheduler_worker.core.placement import RunPlacer
 from scheduler_worker.core.pod_ranking import PodRanking
 from scheduler_worker.core.proposal import Draft, Proposal
-from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
@@ -59,8 +58,7 @@ class Scheduler:
         self._ties = TieOrder(rng)
         self._statics = StaticFits(profile, cache)
         self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
-        census = cache.census if cache.counts_pods else None
-        self._demands = DemandTable(cache.schema, cache.catalogue.images, census)
+        self._demands = DemandTable(cache.schema, cache.catalogue.images, cache.census)
         self._classes: dict[int, PodClass] = {}
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
         self._ranking_bytes_per_node = 0  # of all of them
@@ -233,7 +231,7 @@ class Scheduler:
         self._runs.clear()
         self._held.clear()
         for pod_class, nodes in self._draft.placements:
-            self.cache.forget_group(self._group(pod_class), nodes)
+            self.cache.forget_group(pod_class.group, nodes)
         self._draft.clear()
         self._proposals.clear()
         self._answered.clear()
@@ -292,7 +290,7 @@ class Scheduler:
         count = 0
         try:
             ranking = self._ranking(run.pod_class.demand)
-            placed = self._placer.place(ranking, len(run.rows), self._group(run.pod_class))
+            placed = self._placer.place(ranking, len(run.rows), run.pod_class.group)
             count = len(placed.nodes)
             if count:
                 self._draft.add(run, placed)
@@ -312,7 +310,6 @@ class Scheduler:
             max(cache.shards, 1),
             len(cache.schema),
             expires_at,
-            counted=cache.counts_pods,
         )
         self._next_id += len(proposals)
         for proposal in proposals:
@@ -327,10 +324,6 @@ class Scheduler:
     def _current(self, run: Run) -> Run:
         pod_class = self._demands.current(run.pod_class)
         return run if pod_class is run.pod_class else replace(run, pod_class=pod_class)
-
-    def _group(self, pod_class: PodClass) -> PodGroup | None:
-        """What the census counts pods of the class as; None where it counts none."""
-        return group_of(pod_class.spec) if self.cache.counts_pods else None
 
     def _ranking(self, demand: Demand) -> Ranking:
         ranking = self._rankings.get(demand)
@@ -356,7 +349,7 @@ class Scheduler:
         for slot, seq in sorted(set(zip(slots.tolist(), seqs[rows].tolist(), strict=True))):
             of_commit = nodes[rows[(slots == slot) & (seqs[rows] == seq)]].astype(np.intp)
             pod_class = proposal.runs[slot].pod_class
-            masks = self.cache.assume(of_commit, pod_class.demand, self._group(pod_class))
+            masks = self.cache.assume(of_commit, pod_class.demand, pod_class.group)
             part = Assumption(
                 nodes=of_commit,
                 slots=np.full(len(of_commit), slot),

@@ -45,7 +45,7 @@ class Race:
         self.workers = []
         for number in range(workers):
             scheduler = Scheduler(
-                NodeInfoCache(counts_pods=True),
+                NodeInfoCache(),
                 default_profile(),
                 np.random.default_rng(seed + number),
                 Limits(tries=tries),

@@ -4,7 +4,8 @@
 --       6 lease (ms)               7 '1': unchecked       8 R, resources per slot
 --       9 UIDs                    10 slots from 0        11 first candidates        12 alternates per pod
 --      13 alternates, row by row  (9, 10, 11, 13: MessagePack arrays)
---      14 per slot `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x R requests>`
+--      14 per slot `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x R requests>`; flags: 1 holds ports, 2 tolerates
+--         the cordon of a node
 --      15 per slot `<u16 count, u16 milli>` of cards, or '' when no slot wants any
 --      16 of each group its key (8 bytes), definition and claims of ports (12 bytes each), in turn  (MessagePack array)
 --      17 the version of the rules by which 18 was found, or '' where no pod is of any group
@@ -68,6 +69,10 @@ local function open_slot(slot)
   end
   wanted[slot] = flat
   return flat
+end
+
+local function tolerates_cordon(slot)
+  return floor(ARGV[14]:byte(slot * slot_bytes + 7) / 2) % 2 == 1
 end
 
 -- Accounts by node, false where there is none. Read at once for all first candidates, and once more for all alternates
@@ -159,7 +164,7 @@ local function refusal(account, node, flat, slot)
     return NODE_GONE, 0, 0, 0
   end
   if not unchecked then
-    if account[3] ~= 0 and has_flag(account, FLAG_UNSCHEDULABLE) then
+    if account[3] ~= 0 and has_flag(account, FLAG_UNSCHEDULABLE) and not tolerates_cordon(slot) then
       return NODE_UNSCHEDULABLE, 0, 0, 0
     end
     for i = 1, #flat, 2 do

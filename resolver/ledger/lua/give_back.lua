@@ -66,7 +66,7 @@ local function give_back(window, uids, seqs)
         end
         leaving[group][#leaving[group] + 1] = node
       end
-      if flags == HOLDS_PORTS then
+      if flags % 2 == HOLDS_PORTS then
         ports[node] = without(ports[node] or read_ports(node), uids[i])
       end
     end
