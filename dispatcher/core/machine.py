@@ -73,6 +73,7 @@ class Machine:
             m.Fenced: self._fenced,
             m.Verified: self._verified,
             m.Released: self._released,
+            m.Evicted: self._evicted,
             m.ClusterChanged: self._cluster_changed,
             m.NodesGone: self._nodes_gone,
             m.StateWanted: self._state_wanted,
@@ -184,6 +185,9 @@ class Machine:
         self.queues.requeue(partial, now, self.unix_ms(now), front=False)
         self.queues.cluster_changed(Changes(left=self.registry.pod_specs(event.rows)), now, self.unix_ms(now))
         return []
+
+    def _evicted(self, event: m.Evicted, now: float) -> list[m.Instruction]:
+        return self.settlement.evicted(event, now, self.unix_ms(now))
 
     def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
         pods = self.registry.pods

@@ -131,6 +131,16 @@ class Released:
     rows: Rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Evicted:
+    """The ledger has taken the reservations of n pods away, each on its node, for the reason beside it. Pods that nobody here
+    knows, and those that are not bound there any more, are passed over."""
+
+    uids: Uids  # (n, 16)
+    nodes: NDArray[np.uint32]  # (n,)
+    reasons: tuple[str, ...]  # (n,), such as "preempted by default/web-0 on node n1"
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterChanged:
     """Room was given back, or nodes were added or changed: something may fit now. `shard` and `seq` are the place in the
@@ -173,6 +183,7 @@ Event = (
     | Fenced
     | Verified
     | Released
+    | Evicted
     | ClusterChanged
     | NodesGone
     | StateWanted

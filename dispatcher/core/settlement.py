@@ -13,7 +13,16 @@ from dispatcher.core.changes import Changes, Seen
 from dispatcher.core.eventlog import NO_TEXT, EventLog
 from dispatcher.core.gangs import Gang
 from dispatcher.core.membership import Batch, Worker
-from dispatcher.core.messages import Confirm, Instruction, OutcomeCode, OutcomesArrived, Release, Warn
+from dispatcher.core.messages import (
+    Confirm,
+    Evicted,
+    Instruction,
+    OutcomeCode,
+    OutcomesArrived,
+    Release,
+    Verify,
+    Warn,
+)
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
@@ -86,7 +95,7 @@ class Settlement:
             self._log.append(pods.uid[rows], pods.phase[rows], nodes)
             if self._registry.minds_pods:
                 self._queues.cluster_changed(Changes(came=self._registry.pod_specs(rows)), now, now_ms)
-        return out
+        return out + self._verify_doubted(rows)
 
     def _count_gang(self, gang: Gang, rows: Rows, now: float, now_ms: int) -> NDArray[np.bool_]:
         """Which of the rows, reserved now, are a part of the gang that is too small. Else it is complete."""
@@ -116,12 +125,42 @@ class Settlement:
         self._queues.gather(rows, now)
         self.publish(alive)
 
+    def evicted(self, told: Evicted, now: float, now_ms: int) -> list[Instruction]:
+        """Pods that were bound are queued again, as new as if their controller had made them anew."""
+        pods = self._registry.pods
+        rows = self._registry.directory.rows_of_uids(told.uids)
+        known = np.flatnonzero(rows != NONE_U32)
+        # Its worker has not said yet that it is bound there. When it does, that is old news.
+        with_worker = known[pods.phase[rows[known]] == Phase.SCHEDULING]
+        pods.doubted[rows[with_worker]] = True
+        there = known[(pods.phase[rows[known]] == Phase.BOUND) & (pods.node[rows[known]] == told.nodes[known])]
+        out = self._verify_doubted(rows[there])
+        there = there[~pods.doubted[rows[there]]]
+        if not len(there):
+            return out
+        evicted = rows[there]
+        pods.node[evicted] = NONE_U32
+        pods.attempts[evicted] = 0
+        pods.reason[evicted] = [self._registry.reasons.number(told.reasons[i]) for i in there.tolist()]
+        self._counters["evicted"] += len(evicted)
+        self._queues.cluster_changed(Changes(left=self._registry.pod_specs(evicted)), now, now_ms)
+        self._queues.requeue(evicted, now, now_ms, front=False)
+        self.publish(evicted)
+        return out
+
+    def _verify_doubted(self, rows: Rows) -> list[Instruction]:
+        """Of these bound pods those of which news may be out of order are looked up."""
+        pods = self._registry.pods
+        rows = rows[pods.doubted[rows]]
+        return [Verify(rows, pods.uid[rows])] if len(rows) else []
+
     def unbound_by_ledger(self, rows: Rows, now: float, now_ms: int) -> None:
         """Pods held as bound have no reservation (any more): they are queued again."""
         pods = self._registry.pods
         pods.node[rows] = NONE_U32
         rows = rows[pods.phase[rows] == Phase.BOUND]
         self._counters["reservations_lost"] += len(rows)
+        pods.doubted[rows] = True  # if it was evicted, the feed will tell so when it may be bound again
         if len(rows):
             self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
         self._queues.requeue(rows, now, now_ms)
