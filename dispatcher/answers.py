@@ -135,8 +135,6 @@ class Answers:
     def _reason(self, row: int, phase: Phase, problem: str) -> str:
         if phase is Phase.QUEUED and problem:
             return problem
-        if phase is Phase.BOUND:
-            return ""
         return self._registry.reasons.texts[int(self._registry.pods.reason[row])]
 
     def _matching(self, request: pb.ListPodsRequest) -> Rows:
@@ -165,6 +163,11 @@ class Answers:
 
     def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
         return (j for j in self._registry.directory.jobs() if j.name == name and namespace in {"", j.namespace})
+
+    def misplaced(self) -> list[str]:
+        """Bound pods that should not be where they are, by reason."""
+        found = self._machine.residence.misplaced()
+        return [f"{pods} bound pods: {reason}" for reason, pods in sorted(found.items())]
 
     def broken_gangs(self) -> list[pb.BrokenGang]:
         """Gangs of which some pods are bound, and too few."""
@@ -211,5 +214,6 @@ class Answers:
                 waiting[problem] = waiting.get(problem, 0) + self._machine.queues.active.count(lane)
         problems += [f"{problem}; {pods} pods wait" for problem, pods in sorted(waiting.items())]
         fencing = [worker.name for worker in self._machine.members if worker.unfenced is not None]
+        problems += self.misplaced()
         problems += [f"worker {name} is lost and not fenced yet; its pods wait for that" for name in sorted(fencing)]
         return problems

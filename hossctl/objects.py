@@ -149,6 +149,8 @@ def _template(template: dispatcher_pb2.PodTemplate) -> Document:
         document["devices"] = {"count": spec.devices.count, "milli": spec.devices.milli}
     if spec.node_name:
         document["nodeName"] = spec.node_name
+    if template.required_during_execution:
+        document["requiredDuringExecution"] = template.required_during_execution
     return document
 
 

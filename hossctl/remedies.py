@@ -40,7 +40,8 @@ def _resources(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
     wanted_text = _amounts(wanted) or "nothing but a place"
     sentence = f"a node with room for it ({wanted_text}): pods leave one, one grows, or one is added"
     open_to_it = [node for node in nodes if not node.spec.unschedulable and not untolerated(spec, node.spec.taints)]
-    short = [(_lacks(node, {**wanted, "pods": 1}), node.spec.name) for node in open_to_it if _selected(spec, node.spec)]
+    selected = [node for node in open_to_it if spec.selects(dict(node.spec.labels), node.spec.name)]
+    short = [(_lacks(node, {**wanted, "pods": 1}), node.spec.name) for node in selected]
     short = [(lacks, name) for lacks, name in short if lacks]
     if not short:
         return [sentence]
@@ -134,14 +135,6 @@ _REMEDIES: dict[str, Callable[[PodSpec, Sequence[NodeNow]], list[str]]] = {
     "PodTopologySpread": _spread,
     "SchedulingGates": _gates,
 }
-
-
-def _selected(spec: PodSpec, node: NodeSpec) -> bool:
-    labels = dict(node.labels)
-    required = spec.required_node_affinity
-    return all(labels.get(key) == value for key, value in spec.node_selector) and (
-        required is None or required.matches(labels, node.name)
-    )
 
 
 def _amounts(amounts: dict[str, int]) -> str:

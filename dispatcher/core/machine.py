@@ -23,6 +23,7 @@ from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.policy import Policy
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
+from dispatcher.core.residence import Residence
 from dispatcher.core.routing import Routing
 from dispatcher.core.settlement import Settlement
 from hoss.errors import InvariantViolation
@@ -54,9 +55,10 @@ class Machine:
         self.members = Membership()
         self.routing = Routing(policy, self.members)
         self.registry = PodRegistry(decode, lambda i: self.routing.assign(self.registry.templates, i))
+        self.residence = Residence(self.registry)
         self.queues = Queues(self.registry)
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
-        self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
+        self.settlement = Settlement(self.registry, self.residence, self.queues, self.log, self.counters)
         self.dispatch = Dispatch(self.registry, self.queues, self.routing, settings.batches, chance)
         self._emptied: list[Submission] = []
         self._ticked_at: float | None = None
@@ -75,6 +77,7 @@ class Machine:
             m.Released: self._released,
             m.Evicted: self._evicted,
             m.ClusterChanged: self._cluster_changed,
+            m.NodesSeen: self._nodes_seen,
             m.NodesGone: self._nodes_gone,
             m.StateWanted: self._state_wanted,
             m.Tick: self._tick,
@@ -196,7 +199,7 @@ class Machine:
         there = nodes != NONE_U32
         pods.node[rows[there]] = nodes[there]
         self.settlement.unbound_by_ledger(rows[~there], now, self.unix_ms(now))
-        return []
+        return self.settlement.look(rows[there])
 
     # --- workers ---
 
@@ -288,7 +291,11 @@ class Machine:
         self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)
         return []
 
+    def _nodes_seen(self, event: m.NodesSeen, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        return self.settlement.look(self.residence.learn(event.nodes))
+
     def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        self.residence.forget(event.nodes.tolist())
         pods = self.registry.pods
         phase, node = pods.phase[: pods.size], pods.node[: pods.size]
         rows = np.flatnonzero((phase == Phase.BOUND) & np.isin(node, event.nodes)).astype(np.uint32)

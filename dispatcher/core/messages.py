@@ -6,6 +6,7 @@ Row arrays in instructions name pods by their row; UIDs stand beside them where 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,14 @@ from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
 from hoss.wire.columns import Uids
+
+
+class KnownNode(NamedTuple):
+    """What node affinity looks at."""
+
+    name: str
+    labels: Mapping[str, str]
+
 
 Commits = Mapping[int, NDArray[np.uint64]]  # shard -> sequence numbers of commits
 
@@ -152,6 +161,13 @@ class ClusterChanged:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NodesSeen:
+    """The feed told of these nodes, by index: new ones, and such as have other labels now."""
+
+    nodes: Mapping[int, KnownNode]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class NodesGone:
     """These nodes were removed, and with them what was reserved on them."""
 
@@ -185,6 +201,7 @@ Event = (
     | Released
     | Evicted
     | ClusterChanged
+    | NodesSeen
     | NodesGone
     | StateWanted
     | Tick
@@ -283,6 +300,15 @@ class Release:
     nodes: NDArray[np.uint32]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Evict:
+    """Give back reservations of bound pods and answer Evicted with the same."""
+
+    uids: Uids
+    nodes: NDArray[np.uint32]
+    reasons: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Forget:
     """Every pod of this submission is deleted and gone from the ledger: drop it from the journal."""
@@ -309,6 +335,7 @@ Instruction = (
     | Confirm
     | Verify
     | Release
+    | Evict
     | Forget
     | Warn
 )

@@ -26,6 +26,7 @@ from dispatcher.core.messages import (
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
+from dispatcher.core.residence import Residence
 from hoss.wire.columns import NONE_U32
 
 MAX_ATTEMPTS_COUNTED = 0xFFFF
@@ -35,11 +36,14 @@ SCHEDULING_GATES = "SchedulingGates"  # kube-scheduler's plugin that keeps gated
 class Settlement:
     """Applies answers to the registry, the queues and the log; returns what the ledger must be told."""
 
-    def __init__(self, registry: PodRegistry, queues: Queues, log: EventLog, counters: Counter[str]) -> None:
+    def __init__(
+        self, registry: PodRegistry, residence: Residence, queues: Queues, log: EventLog, counters: Counter[str]
+    ) -> None:
         self._registry = registry
         self._queues = queues
         self._log = log
         self._counters = counters
+        self._residence = residence
 
     def answer(self, worker: Worker, told: OutcomesArrived, now: float, now_ms: int) -> list[Instruction]:
         """A worker's outcomes for one of its batches."""
@@ -95,7 +99,13 @@ class Settlement:
             self._log.append(pods.uid[rows], pods.phase[rows], nodes)
             if self._registry.minds_pods:
                 self._queues.cluster_changed(Changes(came=self._registry.pod_specs(rows)), now, now_ms)
-        return out + self._verify_doubted(rows)
+        return out + self._verify_doubted(rows) + self.look(rows)
+
+    def look(self, rows: Rows) -> list[Instruction]:
+        """Whether these bound pods may stay where they are."""
+        out, changed = self._residence.look(rows)
+        self.publish(changed)
+        return out
 
     def _count_gang(self, gang: Gang, rows: Rows, now: float, now_ms: int) -> NDArray[np.bool_]:
         """Which of the rows, reserved now, are a part of the gang that is too small. Else it is complete."""
@@ -128,6 +138,7 @@ class Settlement:
     def evicted(self, told: Evicted, now: float, now_ms: int) -> list[Instruction]:
         """Pods that were bound are queued again, as new as if their controller had made them anew."""
         pods = self._registry.pods
+        self._residence.left(map(bytes, told.uids))
         rows = self._registry.directory.rows_of_uids(told.uids)
         known = np.flatnonzero(rows != NONE_U32)
         # Its worker has not said yet that it is bound there. When it does, that is old news.
@@ -187,7 +198,7 @@ class Settlement:
         self.publish(free)
 
     def publish(self, rows: Rows) -> None:
-        """Log the present phase and reason of pods that are not bound."""
+        """Log the present phase and reason of pods, and where they are bound."""
         if not len(rows):
             return
         pods, texts = self._registry.pods, self._registry.reasons.texts
@@ -197,7 +208,8 @@ class Settlement:
             distinct, which = np.unique(numbers, return_inverse=True)
             used = tuple(texts[i] for i in distinct.tolist())
             reasons = np.where(numbers == NO_REASON, NO_TEXT, which).astype(np.uint16)
-        self._log.append(pods.uid[rows], pods.phase[rows], np.full(len(rows), NONE_U32, np.uint32), reasons, used)
+        nodes = np.where(pods.phase[rows] == Phase.BOUND, pods.node[rows], NONE_U32).astype(np.uint32)
+        self._log.append(pods.uid[rows], pods.phase[rows], nodes, reasons, used)
 
     def _fresh(self, batch: Batch | None, positions: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Which positions name a pod of the batch that is unanswered, each once."""

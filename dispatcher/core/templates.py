@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.podtable import GrowingColumns
+from hoss.model.during_execution import DuringExecution
 from hoss.model.pod import PodSpec, PodTemplate, QosClass
 
 
@@ -25,12 +26,13 @@ class Kind(NamedTuple):
     qos_class: QosClass
     owner_kind: str
     gates: tuple[str, ...] = ()  # scheduling gates, sorted; no part of the class, for they go while the class stays
+    during_execution: DuringExecution = DuringExecution.IGNORE
 
 
 class TemplateTable(GrowingColumns):
     """Templates as columns, by template id."""
 
-    _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated")
+    _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated", "watched")
 
     def __init__(self, decode: Callable[[bytes], PodSpec]) -> None:
         self._decode = decode
@@ -40,6 +42,7 @@ class TemplateTable(GrowingColumns):
         self.lane = np.zeros(0, np.uint32)  # the queue's lane that the policy in force gives it
         self.users = np.zeros(0, np.int64)  # pods that have it
         self.gated = np.zeros(0, np.bool_)  # has scheduling gates
+        self.watched = np.zeros(0, np.bool_)  # its pods' nodes are to match while they run
         self.specs: dict[int, bytes] = {}  # by class id
         self._decoded: dict[int, PodSpec] = {}  # of classes that were looked into
         self._class_ids: dict[bytes, int] = {}
@@ -77,6 +80,7 @@ class TemplateTable(GrowingColumns):
             priority_class_name=kind.priority_class_name,
             qos_class=kind.qos_class,
             owner_kind=kind.owner_kind,
+            during_execution=kind.during_execution,
         )
 
     def spec(self, template_id: int) -> bytes:
@@ -130,6 +134,7 @@ class TemplateTable(GrowingColumns):
         self.priority[template_id] = priority
         self.users[template_id] = 0
         self.gated[template_id] = bool(self._kinds[kind_id].gates)
+        self.watched[template_id] = self._kinds[kind_id].during_execution is not DuringExecution.IGNORE
         return template_id
 
     def _drop_class(self, class_id: int) -> None:

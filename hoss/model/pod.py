@@ -1,8 +1,10 @@
 """A pod as far as scheduling goes. Frozen and hashable: equal specs are one equivalence class."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from hoss.model.during_execution import DuringExecution
 from hoss.model.pod_rules import PodAffinity, SpreadConstraint
 from hoss.model.selectors import LabelSelector, NodeSelector, PreferredTerm
 from hoss.model.taints import Toleration
@@ -65,6 +67,13 @@ class PodSpec:
     scheduling_gates: tuple[str, ...] = ()  # sorted; while there are any the pod is not to be scheduled
     may_preempt: bool = True  # preemptionPolicy is not Never
 
+    def selects(self, labels: Mapping[str, str], node: str) -> bool:
+        """Whether nodeSelector and required node affinity accept the node of this name with these labels."""
+        required = self.required_node_affinity
+        return all(labels.get(key) == value for key, value in self.node_selector) and (
+            required is None or required.matches(labels, node)
+        )
+
     @property
     def nonzero_excess(self) -> tuple[int, int]:
         """By how much the two nonzero amounts, of cpu and of memory, exceed `requests`."""
@@ -81,6 +90,7 @@ class PodTemplate:
     priority_class_name: str = ""
     qos_class: QosClass = QosClass.BEST_EFFORT
     owner_kind: str = ""
+    during_execution: DuringExecution = DuringExecution.IGNORE
 
 
 @dataclass(frozen=True, slots=True)

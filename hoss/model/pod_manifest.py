@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from hoss.errors import InvalidInput
+from hoss.model.during_execution import read_during_execution
 from hoss.model.fields import Object, integer, mapping, mappings, text
 from hoss.model.names import check_key, check_namespace, read_labels
 from hoss.model.placement_manifest import read_host_ports, read_node_affinity, read_tolerations
@@ -64,6 +65,7 @@ def read_pod_template(
         priority_class_name=priority_class,
         qos_class=qos_class(resources),
         owner_kind=owner_kind,
+        during_execution=read_during_execution(metadata, f"{path}.metadata" if path else "metadata"),
     )
 
 

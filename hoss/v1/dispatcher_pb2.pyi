@@ -28,18 +28,20 @@ FAILED: PodPhase
 DELETED: PodPhase
 
 class PodTemplate(_message.Message):
-    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind")
+    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     QOS_CLASS_FIELD_NUMBER: _ClassVar[int]
     OWNER_KIND_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_DURING_EXECUTION_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.PodSpec
     scheduler_name: str
     priority_class_name: str
     qos_class: str
     owner_kind: str
-    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ...) -> None: ...
+    required_during_execution: str
+    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("name", "template", "replicas", "min_available", "gang")
@@ -424,16 +426,18 @@ class DispatcherAuditRequest(_message.Message):
     def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
 
 class DispatcherAuditReply(_message.Message):
-    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs")
+    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs", "reports")
     VIEWS_FIELD_NUMBER: _ClassVar[int]
     BOUND_UIDS_FIELD_NUMBER: _ClassVar[int]
     BOUND_NODES_FIELD_NUMBER: _ClassVar[int]
     BROKEN_GANGS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     views: _containers.RepeatedCompositeFieldContainer[WorkerView]
     bound_uids: bytes
     bound_nodes: bytes
     broken_gangs: _containers.RepeatedCompositeFieldContainer[BrokenGang]
-    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ...) -> None: ...
+    reports: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ..., reports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BrokenGang(_message.Message):
     __slots__ = ("namespace", "name", "bound", "needed", "complete_before")

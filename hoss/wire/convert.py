@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
-from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
+from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm
 from hoss.model.taints import Taint, Toleration
 from hoss.v1 import common_pb2 as pb
@@ -75,22 +74,7 @@ def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
         priority_class_name=template.priority_class_name,
         qos_class=template.qos_class.value,
         owner_kind=template.owner_kind,
-    )
-
-
-def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
-    """Raises InvalidInput for an unknown QoS class."""
-    try:
-        qos = QosClass(message.qos_class or "BestEffort")
-    except ValueError as exc:
-        allowed = ", ".join(c.value for c in QosClass)
-        raise InvalidInput(f"{message.qos_class!r} is none of {allowed}", where="qos_class") from exc
-    return PodTemplate(
-        spec=pod_spec_from_proto(message.spec),
-        scheduler_name=message.scheduler_name,
-        priority_class_name=message.priority_class_name,
-        qos_class=qos,
-        owner_kind=message.owner_kind,
+        required_during_execution=template.during_execution.value,
     )
 
 
