@@ -1,4 +1,4 @@
-"""The journal in Redis: four hashes and a set under `{hoss}:journal:`.
+"""The journal in Redis: five hashes and a set under `{hoss}:journal:`.
 
 Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
 one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
@@ -7,7 +7,7 @@ write, so a submission that was refused does not come back from the dead.
 
 import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 
 import numpy as np
@@ -24,6 +24,7 @@ SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and Sub
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
 WORKERS = "{hoss}:journal:workers"  # names
 GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each gate that was removed from pods
+OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
 
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
@@ -93,6 +94,18 @@ class RedisJournal:
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
 
+    async def put_objects(self, objects: Mapping[str, bytes]) -> None:
+        try:
+            await self._redis.hset(OBJECTS, mapping=dict(objects))  # type: ignore[arg-type]  # as above
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
+    async def drop_objects(self, keys: Collection[str]) -> None:
+        try:
+            await self._redis.hdel(OBJECTS, *keys)
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
     async def recover(self) -> Recovered:
         try:
             ordered: dict[bytes, tuple[int, Record]] = {}
@@ -107,13 +120,16 @@ class RedisJournal:
             ungated: dict[bytes, GateRemovals] = {}
             async for prefix, value in self._redis.hscan_iter(GATES, count=_SCAN_COUNT):
                 ungated[prefix] = _unpack_removals(value)
+            objects: dict[str, bytes] = {}
+            async for key, value in self._redis.hscan_iter(OBJECTS, count=_SCAN_COUNT):
+                objects[key.decode()] = value
             members = await self._redis.smembers(WORKERS)
             workers = {name.decode() if isinstance(name, bytes) else name for name in members}
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
         entries = sorted(ordered.values(), key=lambda entry: entry[0])
         self._order = count(entries[-1][0] + 1 if entries else 1)
-        return Recovered([record for _, record in entries], deletions, workers, ungated)
+        return Recovered([record for _, record in entries], deletions, workers, ungated, objects)
 
     async def close(self) -> None:
         if self._writer is not None:

@@ -33,7 +33,7 @@ def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profi
     judgement = judge(subject, ground, profile)
     document = judgement_document(judgement)
     if preemption and not judgement.feasible:
-        found = preempt(spec, subject, judgement, ground, profile)
+        found = preempt(spec, subject, ground, profile)
         document["preemption"] = _preemption_document(found, judgement.message)
     return document
 

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.changes import ANYTHING, Changes, Seen
+from dispatcher.core.cluster_objects import Surroundings
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
+from hoss.model.cluster_objects import ClusterObject, ObjectKey
 from hoss.wire.columns import Uids
 
 
@@ -62,6 +64,20 @@ class GatesRemoved:
 
     rows: Rows
     gates: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsApplied:
+    """The journal has these cluster objects."""
+
+    objects: tuple[ClusterObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsRemoved:
+    """The journal has it that these cluster objects are gone."""
+
+    keys: tuple[ObjectKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +207,8 @@ Event = (
     Admitted
     | Deleted
     | GatesRemoved
+    | ObjectsApplied
+    | ObjectsRemoved
     | Registered
     | EpochGranted
     | Heard
@@ -257,6 +275,14 @@ class SendWork:
     uids: Uids
     gang: str = ""
     gang_minimum: int = 0  # of a gang: so many of its pods are to be bound at least, or none
+
+
+@dataclass(frozen=True, slots=True)
+class SendSurroundings:
+    """Tell a worker by which namespaces and services it is to place from now on."""
+
+    link: int
+    surroundings: Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +356,7 @@ Instruction = (
     | Refuse
     | CloseLink
     | SendWork
+    | SendSurroundings
     | SendDrain
     | Fence
     | Confirm

@@ -1,4 +1,5 @@
 from hoss.v1 import common_pb2 as _common_pb2
+from hoss.v1 import objects_pb2 as _objects_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -28,20 +29,22 @@ FAILED: PodPhase
 DELETED: PodPhase
 
 class PodTemplate(_message.Message):
-    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution")
+    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     QOS_CLASS_FIELD_NUMBER: _ClassVar[int]
     OWNER_KIND_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_DURING_EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    TERMINATION_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.PodSpec
     scheduler_name: str
     priority_class_name: str
     qos_class: str
     owner_kind: str
     required_during_execution: str
-    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ...) -> None: ...
+    termination_grace_seconds: int
+    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ..., termination_grace_seconds: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("name", "template", "replicas", "min_available", "gang")
@@ -118,7 +121,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "nominated_node")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +136,7 @@ class PodInfo(_message.Message):
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NOMINATED_NODE_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -147,7 +151,8 @@ class PodInfo(_message.Message):
     template: PodTemplate
     rule: str
     queue: QueueStanding
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ...) -> None: ...
+    nominated_node: str
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., nominated_node: _Optional[str] = ...) -> None: ...
 
 class QueueStanding(_message.Message):
     __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by")
@@ -310,6 +315,54 @@ class RemoveGatesReply(_message.Message):
     queued_pods: int
     not_found: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, changed_pods: _Optional[int] = ..., queued_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ApplyObjectsRequest(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ClusterObject]
+    def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ...) -> None: ...
+
+class ApplyObjectsReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, results: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ObjectRef(_message.Message):
+    __slots__ = ("kind", "namespace", "name")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    namespace: str
+    name: str
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DeleteObjectsRequest(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectRef]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ...) -> None: ...
+
+class DeleteObjectsReply(_message.Message):
+    __slots__ = ("not_found",)
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    not_found: _containers.RepeatedCompositeFieldContainer[ObjectRef]
+    def __init__(self, not_found: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ...) -> None: ...
+
+class ListObjectsRequest(_message.Message):
+    __slots__ = ("kind", "namespace")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    namespace: str
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class ListObjectsReply(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ClusterObject]
+    def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod")

@@ -1,6 +1,7 @@
 """The values that pass between the service, the ledger and the ledger's model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from resolver.core.rules import Rule
 
 # A script that serves this many pods holds Redis for 3 to 5 ms; more is refused as invalid.
 MAX_BATCH_PODS = 1000
+MAX_BATCH_VICTIMS = 1000
 MAX_CANDIDATES = 16
 
 
@@ -80,6 +82,8 @@ class Proposal:
     unchecked: bool = False
     groups: tuple[Group | None, ...] = ()  # by slot; None: nobody's rules see it. Empty: so are all
     gang_minimum: int = 0  # fewer COMMITTED and DUPLICATE than this: nothing is reserved. No UID stands in a gang twice
+    # By position: UIDs of the pods that go where that pod does not fit without. None twice; none in a gang.
+    victims: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
     held: bool = False  # part of a gang on several shards: its lease is short, until `keep`
 
     def __len__(self) -> int:
@@ -190,6 +194,15 @@ class GroupRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Eviction:
+    """Pods whose reservations on a node went in the moment in which another pod, `uid`, got its own there."""
+
+    uid: bytes
+    node: int
+    victims: bytes  # 16 bytes each
+
+
+@dataclass(frozen=True, slots=True)
 class FeedEntry:
     """What one operation changed; applies to the state at `seq - 1`."""
 
@@ -199,6 +212,7 @@ class FeedEntry:
     removed: tuple[int, ...] = ()
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,7 @@ class MemoryLedger:
             change.removed,
             change.released,
             change.runs,
+            change.evictions,
         )
 
     def _rows(self, shard: int, nodes: Sequence[int], *, cards: bool = True) -> AccountRows:

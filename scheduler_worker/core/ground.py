@@ -40,6 +40,10 @@ class Ground:
         """Numbers of the pods of this node."""
         return self._pods_on.get(node, ())
 
+    def node_of(self, pod: BoundPod) -> int:
+        """The number of the pod's node."""
+        return self._index[pod.node]
+
     def evict(self, number: int) -> None:
         """This pod is gone."""
         self.cache.forget(self._assumptions.pop(number), np.zeros(1, np.intp))

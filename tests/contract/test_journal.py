@@ -136,3 +136,12 @@ async def test_what_was_removed_of_gates_comes_back_until_the_submission_is_drop
     }
     await journal.drop(b"k" * 12, [prefix])
     assert (await journal.recover()).ungated.keys() == {b"q" * 12}
+
+
+async def test_cluster_objects_come_back_as_last_put_until_they_are_dropped(journal):
+    await journal.put_objects({"Namespace a": b"1", "Service a/s": b""})
+    await journal.put_objects({"Namespace a": b"\0\xff"})
+    assert (await journal.recover()).objects == {"Namespace a": b"\0\xff", "Service a/s": b""}
+    for _ in range(2):
+        await journal.drop_objects(["Namespace a"])
+    assert (await journal.recover()).objects == {"Service a/s": b""}
