@@ -95,6 +95,11 @@ class PodCensus:
         if not row.pods:
             self._drop_row(row)
 
+    def count(self, group: PodGroup, node: int) -> int:
+        """How many pods of the group are on the node."""
+        row = self._rows.get(group)
+        return 0 if row is None else len(row.pods_on(np.array((node,), np.intp)))
+
     def clear(self, nodes: NodeIndexes) -> None:
         """There are no pods on these nodes."""
         for group, row in list(self._rows.items()):

@@ -1,7 +1,7 @@
 """A cluster given as objects, told to a worker as a running platform tells it: through messages of proposals and the feed."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from hoss.model.resources import ResourceSchema
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, numbered_uids
 from hoss.wire.convert import node_to_proto
+from hossctl.live_ground import LiveGround
 from resolver.feed import ShardFeed
 from resolver.ledger.memory import MemoryLedger
 from resolver.nodes import node_change, shard_of
@@ -23,14 +24,6 @@ from scheduler_worker.core.questions import group_of
 from scheduler_worker.core.scheduler import Scheduler
 
 SHARDS = 2
-
-
-@dataclass
-class LiveGround:
-    """What the judge stands on (scheduler_worker.core.judge.Footing)."""
-
-    cache: NodeInfoCache
-    demands: DemandTable
 
 
 def live_worker(cluster: Cluster) -> tuple[Scheduler, LiveGround]:

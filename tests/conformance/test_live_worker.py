@@ -1,6 +1,7 @@
 """kube-scheduler's own answers (README.md in this folder), asked of a worker that learnt the cluster from the feed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from conformance.live_path import live_worker
 from conformance.test_scheduling import differences
 
+from hoss.model.cluster import BoundPod
 from hoss.model.cluster_manifest import read_cluster, read_pending_pod
 from hoss.wire.columns import numbered_uids
 from hoss.wire.convert import pod_spec_from_proto, pod_spec_to_proto
@@ -26,6 +28,25 @@ def test_a_live_worker_decides_as_the_reference_does(file):
     assert not wrong, f"{len(wrong)} of {len(cases)} cases differ"
 
 
+def test_a_bound_pod_is_judged_as_if_it_were_not_there():
+    lines = (FOLDER / "combined.jsonl").read_text(encoding="utf-8").splitlines()
+    judged = 0
+    for case in [case for case in map(json.loads, lines) if not beyond_a_feed(case)]:
+        cluster = read_cluster(case)
+        spec = read_pending_pod(case["pod"], cluster)
+        if spec.devices is not None:
+            continue
+        node = cluster.nodes[-1].name
+        placed = BoundPod("p", node, spec, spec.requests, spec.nonzero_cpu_milli, spec.nonzero_memory_bytes)
+        _, ground = live_worker(replace(cluster, pods=[*cluster.pods, placed]))
+        ground.cache.census.set_namespaces(cluster.namespaces)
+        ground.without(spec, node)
+        ground.without(spec, "a node that is gone")
+        assert not differences(case["want"], judgement_of(spec, ground)), case["id"]
+        judged += 1
+    assert judged > 20
+
+
 def beyond_a_feed(case):
     """Spreading leaves out pods that are being deleted. In a platform without kubelets there are none: they go at once."""
     spec = read_pending_pod(case["pod"], read_cluster(case))
@@ -39,14 +60,17 @@ def wrong_in(case):
     scheduler, ground = live_worker(cluster)
     scheduler.cache.census.set_namespaces(cluster.namespaces)
     want = {key: value for key, value in case["want"].items() if key != "preemption"}
-    profile = default_profile()
-    answer = judgement_document(judge(subject_of(spec, ground, profile), ground, profile))
-    found = differences(want, json.loads(json.dumps(answer)))
+    found = differences(want, judgement_of(spec, ground))
     chosen, message = decided(scheduler, spec)
     best = max(want["totals"].values(), default=None)
     if message != want.get("message", "") or (chosen is not None and want["totals"].get(chosen) != best):
         found["decided"] = (chosen, message)
     return found
+
+
+def judgement_of(spec, ground):
+    profile = default_profile()
+    return json.loads(json.dumps(judgement_document(judge(subject_of(spec, ground, profile), ground, profile))))
 
 
 def decided(scheduler, spec):
