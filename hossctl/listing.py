@@ -49,6 +49,13 @@ def read_kind(text: str, *allowed: Kind) -> Kind:
     return kind
 
 
+def check_found(missing: Sequence[str], namespace: str, kind: Kind) -> None:
+    """Raise NotFound naming what the dispatcher did not find of a command's pods or jobs."""
+    if missing:
+        remedy = f"not there in namespace {namespace}; `hoss get {kind.value} -A` lists all"
+        raise NotFound(remedy, where=", ".join(missing))
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """What to list. `phases` is about pods alone."""

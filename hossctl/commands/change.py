@@ -11,7 +11,7 @@ from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
-from hossctl.listing import Kind, read_kind
+from hossctl.listing import Kind, check_found, read_kind
 from hossctl.objects import worker_document
 from hossctl.options import Dispatcher, Namespace, Output, Resolver, only
 
@@ -43,12 +43,7 @@ def delete(
         say(f"deleted {result['deletedPods']:,} pods")
     else:
         print_document(result, output)
-    if result["notFound"]:
-        what = "job" if jobs else "pod"
-        missing = ", ".join(result["notFound"])
-        raise NotFound(
-            f"not there in namespace {namespace}; `hoss get {what}s -A` lists all", where=f"{what} {missing}"
-        )
+    check_found(result["notFound"], namespace, Kind.JOBS if jobs else Kind.PODS)
 
 
 @app.command()

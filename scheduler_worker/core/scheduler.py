@@ -249,8 +249,11 @@ class Scheduler:
 
     def _observe(self, classes: list[PodClass], counts: NDArray[np.uint32], attempts: NDArray[np.uint16]) -> None:
         for observer in self._profile.observers:
-            for index in np.flatnonzero(attempts == 0).tolist():
-                observer.observe(classes[index].demand, int(counts[index]))
+            try:
+                for index in np.flatnonzero(attempts == 0).tolist():
+                    observer.observe(classes[index].demand, int(counts[index]))
+            except PluginFailed as failure:  # noqa: PERF203 - it scores by what it saw: its own loss, and no pod's
+                self._failures.setdefault(str(failure), failure)
 
     def _answer(
         self,

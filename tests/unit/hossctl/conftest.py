@@ -53,7 +53,7 @@ class FakeDispatcher:
 
     async def delete(self, namespace="", *, pods=(), jobs=(), uids=b""):
         there = [pod.name for pod in self.pods]
-        missing = [name for name in pods if name not in there]
+        missing = [f"pod {name}" for name in pods if name not in there]
         return dispatcher_pb2.DeleteReply(deleted_pods=len(pods) - len(missing), not_found=missing)
 
     async def set_worker_state(self, name, state):
