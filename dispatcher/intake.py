@@ -70,6 +70,7 @@ def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...],
         message.priority_class_name,
         message.qos_class,
         message.owner_kind,
+        str(message.termination_grace_seconds),
         *spec.scheduling_gates,
     )
     kind = kinds.get(parts)
@@ -95,6 +96,7 @@ def _kind(message: pb.PodTemplate, number: int) -> Kind:
         message.priority_class_name,
         _QOS_CLASSES[message.qos_class],
         message.owner_kind,
+        message.termination_grace_seconds,
         tuple(sorted({check_key(gate, f"{where}.spec.scheduling_gates") for gate in message.spec.scheduling_gates})),
     )
 

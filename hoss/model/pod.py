@@ -75,6 +75,7 @@ class PodTemplate:
     priority_class_name: str = ""
     qos_class: QosClass = QosClass.BEST_EFFORT
     owner_kind: str = ""
+    termination_grace_seconds: int = 0  # how long its pods may take to leave when they have to
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
         priority_class_name=template.priority_class_name,
         qos_class=template.qos_class.value,
         owner_kind=template.owner_kind,
+        termination_grace_seconds=template.termination_grace_seconds,
     )
 
 
@@ -91,6 +92,7 @@ def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
         priority_class_name=message.priority_class_name,
         qos_class=qos,
         owner_kind=message.owner_kind,
+        termination_grace_seconds=message.termination_grace_seconds,
     )
 
 

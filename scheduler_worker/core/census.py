@@ -86,6 +86,13 @@ class PodCensus:
         if not row.pods:
             self._drop_row(row)
 
+    def counts(self, group: PodGroup, nodes: NodeIndexes) -> NDArray[np.int64]:
+        """How many pods of the group are on each of `nodes`, no two alike: (n,)."""
+        row = self._rows.get(group)
+        on = nodes[:0] if row is None else row.pods_on(nodes)
+        counted: NDArray[np.int64] = (on == nodes[:, None]).sum(axis=1)
+        return counted
+
     def clear(self, nodes: NodeIndexes) -> None:
         """There are no pods on these nodes."""
         for group, row in list(self._rows.items()):
