@@ -54,6 +54,7 @@ class Answers:
             submitted_unix_ms=pod_set.submission.submitted_ms,
             phase_since_unix_ms=int(pods.since_ms[row]),
             rule=destination.rule.name if destination.rule else "",
+            eviction=self._registry.reasons.texts[int(pods.eviction[row])],
             nominated_node=self._names.get(int(pods.node[row])) if nominated else "",
         )
         if detail:

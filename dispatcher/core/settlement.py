@@ -163,6 +163,7 @@ class Settlement:
         pods.node[evicted] = NONE_U32
         pods.attempts[evicted] = 0
         pods.reason[evicted] = [self._registry.reasons.number(told.reasons[i]) for i in there.tolist()]
+        pods.eviction[evicted] = pods.reason[evicted]
         self._counters["evicted"] += len(evicted)
         self._queues.cluster_changed(Changes(left=self._registry.pod_specs(evicted)), now, now_ms)
         self._queues.requeue(evicted, now, now_ms, front=False)
