@@ -74,6 +74,7 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         slot_groups=encode([positions[definition_of(group)] for group in columns.groups], U16),
         gang_minimum=columns.gang_minimum,
         victim_uids=b"".join(uid for position in sorted(columns.victims) for uid in columns.victims[position]),
+        victims_must_go=columns.victims_must_go,
         victim_counts=_victim_counts(columns) if columns.victims else b"",
         parts=[proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts],
     )

@@ -70,6 +70,7 @@ class ProposalColumns:
     victims: Mapping[int, tuple[bytes, ...]] = field(
         default_factory=dict
     )  # by position: UIDs of the pods that go for it
+    victims_must_go: bool = False  # they are in the way for more than their room
     gang_minimum: int = 0  # with the parts a gang: so many are committed at least, or none
     parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards: the others
 

@@ -47,6 +47,9 @@ _PODS_PER_ANSWER = 64
 _VICTIMS_PER_ANSWER = 1000  # what one proposal may carry
 
 
+_JUDGED_BY_LEDGER = "NodePorts"  # of the filters that look at other pods
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptionQuestion:
     """Which pods of less than this priority are bound to these nodes, up to `limit` nodes that have any."""
@@ -166,6 +169,7 @@ class Preempting:
         most = min(len(asked.run.rows), _PODS_PER_ANSWER if search.by_amounts else 1)
         found: list[tuple[int, CardMasks, Victims]] = []
         victims_in_all = 0
+        must_go = any(plugin.name != _JUDGED_BY_LEDGER for plugin, _ in subject.standings.filters)
         while len(found) < most and (best := search.best()) is not None:
             victims_in_all += len(best.victims)
             if victims_in_all > _VICTIMS_PER_ANSWER:
@@ -175,7 +179,8 @@ class Preempting:
             masks = self._cache.assume(np.array((best.node,)), subject.demand, group)
             of_pod = tuple(uids[row].tobytes() for row in best.victims.tolist())
             self._going.update(dict.fromkeys(of_pod))
-            found.append((best.node, masks, Victims(of_pod, vacated, int(grace_ms[best.victims].max(initial=0)))))
+            leaving_ms = int(grace_ms[best.victims].max(initial=0))
+            found.append((best.node, masks, Victims(of_pod, vacated, leaving_ms, must_go)))
             if search.by_amounts:
                 try:
                     search.taken(best)

@@ -23,6 +23,7 @@ class Victims(NamedTuple):
     uids: tuple[bytes, ...]
     vacated: Assumption  # what their node will have back
     leaving_ms: int  # for how long the last of them may still be there
+    must_go: bool  # in the way for more than their room, by rules that the ledger does not judge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +116,7 @@ class Draft:
                 devices=shared.devices if shared.devices.any() else None,
                 groups=groups,
                 victims={position: found.uids for position, found in victims.items()},
+                victims_must_go=any(found.must_go for found in victims.values()),
             )
             assumption = Assumption(
                 nodes[at],
