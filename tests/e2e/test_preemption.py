@@ -11,8 +11,10 @@ from e2e.cluster import Cluster
 
 from hoss.client.dispatcher import submission
 from hoss.errors import TransportError
+from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.auditing import audit, until_caches_agree
 from hossctl.endpoints import Clients, clients_of
@@ -90,6 +92,21 @@ async def test_a_pod_for_which_nobody_can_go_says_so(platform):
     )
     (large,) = await pods(clients, "large")
     assert large.reason.endswith("preemption: 0/20 nodes are available: 20 Preemption is not helpful for scheduling.")
+    await assert_clean(clients, held=4 * NODES)
+
+
+async def test_a_budget_protects_its_pods_though_others_are_more_urgent(platform):
+    _, clients = platform
+    await clients.dispatcher.delete("default", jobs=["low"])
+    selector = LabelSelector((Requirement("app", "In", ("kept",)),))
+    await clients.dispatcher.apply_objects([PodDisruptionBudget("default", "b", selector, Threshold(40))])
+    await submit(clients, "kept", replicas=2 * NODES, cpu=1000)
+    await submit(clients, "spare", replicas=2 * NODES, cpu=1000, priority=5, may_preempt=False)
+    await until(lambda: bound_of_many(clients, "", 4 * NODES))
+    await submit(clients, "urgent", replicas=10, cpu=1000, priority=10)
+    await until(lambda: bound(clients, "urgent", 10))
+    await until(lambda: unbound(clients, "spare", 10))
+    assert not [pod for pod in await pods(clients, "kept") if pod.eviction]
     await assert_clean(clients, held=4 * NODES)
 
 

@@ -63,7 +63,9 @@ pod_specs = st.builds(
     scheduling_gates=tuples(texts),
     may_preempt=st.booleans(),
 )
-templates = st.builds(PodTemplate, pod_specs, texts, texts, st.sampled_from(QosClass), texts)
+templates = st.builds(
+    PodTemplate, pod_specs, texts, texts, st.sampled_from(QosClass), texts, st.integers(0, 2**31 // 1000)
+)
 nodes = st.builds(
     NodeSpec,
     name=texts,
