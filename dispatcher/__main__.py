@@ -15,6 +15,7 @@ from dispatcher.core.policy import Policy
 from dispatcher.ledger import ResolverLedger
 from dispatcher.link import WorkerLinks
 from dispatcher.nodes import NodeNames
+from dispatcher.preemption import Preemption
 from dispatcher.recovery import recover
 from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
@@ -27,6 +28,7 @@ from hoss.errors import HossError
 from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
+from hoss.v1.resolver_pb2 import FeedMessage
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
 
@@ -63,13 +65,19 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     )
     runtime = Runtime(Machine(settings, policy, _decode_spec, random.Random()), ResolverLedger(resolver), journal)
     names, views = NodeNames(runtime), Views()
+    preemption = Preemption(runtime, names)
+
+    def apply_feed(message: FeedMessage) -> None:
+        names.apply(message)
+        preemption.apply(message)
+
     server = rpc.Server()
     add_DispatcherServicer_to_server(DispatcherService(runtime, names, views, policy_yaml), server.grpc)
-    links = WorkerLinks(runtime, views, heartbeat_ms=config.heartbeat_ms)
+    links = WorkerLinks(runtime, views, preemption, heartbeat_ms=config.heartbeat_ms)
     add_WorkerLinkServicer_to_server(links, server.grpc)
     try:
         await recover(runtime)
-        async with rpc.background(runtime.serve(), follow(resolver, "dispatcher", names.apply)):
+        async with rpc.background(runtime.serve(), follow(resolver, "dispatcher", apply_feed)):
             port = await server.start(config.listen, SERVICES)
             rpc.announce_ready(ready_file, port=port, service="dispatcher")
             telemetry.logger().info("serving", port=port)

@@ -38,6 +38,9 @@ class Answers:
         phase = Phase(int(pods.phase[row]))
         worker = int(pods.worker[row])
         destination = self._machine.routing.destination(int(self._registry.templates.lane[template_id]))
+        nominated = self._machine.settlement.nominations.waits(row)
+        if nominated:
+            phase = Phase.SCHEDULING
         info = pb.PodInfo(
             uid=pods.uid[row].tobytes(),
             namespace=self._registry.namespace_of(row),
@@ -51,6 +54,8 @@ class Answers:
             submitted_unix_ms=pod_set.submission.submitted_ms,
             phase_since_unix_ms=int(pods.since_ms[row]),
             rule=destination.rule.name if destination.rule else "",
+            eviction=self._registry.reasons.texts[int(pods.eviction[row])],
+            nominated_node=self._names.get(int(pods.node[row])) if nominated else "",
         )
         if detail:
             info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))

@@ -72,6 +72,7 @@ def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...],
         message.qos_class,
         message.owner_kind,
         message.required_during_execution,
+        str(message.termination_grace_seconds),
         *spec.scheduling_gates,
     )
     kind = kinds.get(parts)
@@ -97,6 +98,7 @@ def _kind(message: pb.PodTemplate, number: int) -> Kind:
         message.priority_class_name,
         _QOS_CLASSES[message.qos_class],
         message.owner_kind,
+        message.termination_grace_seconds,
         tuple(sorted({check_key(gate, f"{where}.spec.scheduling_gates") for gate in message.spec.scheduling_gates})),
         during_execution(message.required_during_execution, f"{where}.required_during_execution"),
     )

@@ -14,6 +14,7 @@ from dispatcher.audit import Views
 from dispatcher.core import messages as m
 from dispatcher.core.cluster_objects import Surroundings
 from dispatcher.core.membership import Vitals
+from dispatcher.preemption import Preemption
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.model.names import check_key, check_label_value
@@ -73,8 +74,9 @@ class WorkerStream:
 class WorkerLinks(WorkerLinkServicer):
     """Accepts workers."""
 
-    def __init__(self, runtime: Runtime, views: Views, *, heartbeat_ms: int) -> None:
+    def __init__(self, runtime: Runtime, views: Views, preemption: Preemption, *, heartbeat_ms: int) -> None:
         self._runtime = runtime
+        self._preemption = preemption
         self._views = views
         self._heartbeat_ms = heartbeat_ms
         self._numbers = count(1)
@@ -124,6 +126,8 @@ class WorkerLinks(WorkerLinkServicer):
                 self._runtime.tell(m.Heard(stream.number, vitals))
             case "outcomes":
                 self._runtime.tell(outcomes(message.outcomes, stream.number))
+            case "preemption":
+                stream.put(self._preemption.answer(message.preemption))
             case "view":
                 self._views.arrived(stream.name, message.view)
 
@@ -164,6 +168,9 @@ def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
         commits={shard: np.array(seqs, np.uint64) for shard, seqs in commits.items()},
         refused_by=tuple(frozenset(refused.plugins) for refused in message.refused_by),
         seen={position.shard: position.seq for position in message.seen},
+        leaving_ms=(
+            decode(message.leaving_ms, U32, name="outcomes.leaving_ms", rows=rows) if message.leaving_ms else None
+        ),
     )
 
 
@@ -192,4 +199,5 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.run_attempts = encode(work.run_attempts, U16)
     batch.uids = work.uids.tobytes()
     batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
+    batch.lowest_priority = work.lowest_priority
     return message

@@ -43,7 +43,7 @@ class LiveGround:
         cache, group = self.cache, group_of(spec)
         found = (i for i, known in enumerate(cache.catalogue.specs) if known is not None and known.name == node)
         index = next(found, None)
-        if index is None or not cache.census.count(group, index):
+        if index is None or not cache.census.counts(group, np.array((index,), np.intp))[0]:
             return
         shard = index % max(cache.shards, 1)
         demand = compile_demand(spec, cache.schema)

@@ -25,6 +25,8 @@ def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
         "rule": pod.rule,
         "attempts": pod.attempts,
         "reason": pod.reason,
+        "nominatedNode": pod.nominated_node,
+        "eviction": pod.eviction,
         "submittedUnixMs": pod.submitted_unix_ms,
         "phaseSinceUnixMs": pod.phase_since_unix_ms,
     }

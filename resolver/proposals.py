@@ -69,6 +69,7 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         groups=_groups(batch, len(priorities)),
         gang_minimum=batch.gang_minimum,
         victims=_victims(batch, len(uids)),
+        victims_must_go=batch.victims_must_go,
     )
 
 

@@ -8,7 +8,16 @@ from hoss.errors import InvalidInput
 from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
-from hoss.v1.workerlink_pb2 import CacheView, DispatcherMessage, Heartbeat, ShardView, Welcome, WorkBatch, WorkerMessage
+from hoss.v1.workerlink_pb2 import (
+    CacheView,
+    DispatcherMessage,
+    Heartbeat,
+    PreemptionAnswer,
+    ShardView,
+    Welcome,
+    WorkBatch,
+    WorkerMessage,
+)
 from hoss.wire.columns import UID_BYTES, decode_uids
 from hoss.wire.convert import pod_spec_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
@@ -68,6 +77,8 @@ class WorkerService:
             self._accept(message.work)
         elif message.HasField("view"):
             self._link.send(WorkerMessage(view=self._cache_view(message.view.id)))
+        elif message.HasField("preemption"):
+            self._preempt(message.preemption)
         elif message.HasField("surroundings"):
             self._look_around(message.surroundings)
         elif message.HasField("drain"):
@@ -167,6 +178,8 @@ class WorkerService:
             self._proposals.send(
                 messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
             )
+        for question in self._scheduler.take_questions():
+            self._link.send(messages.preemption_question(question))
         for failure in self._scheduler.take_failures():
             logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
         self._send_outcomes()
@@ -197,7 +210,15 @@ class WorkerService:
         try:
             classes, counts, attempts = messages.work_columns(work)
             gang = Gang(work.gang, work.gang_minimum) if work.gang_minimum else None
-            self._scheduler.accept(work.batch_id, decode_uids(work.uids), classes, counts, attempts, gang=gang)
+            self._scheduler.accept(
+                work.batch_id,
+                decode_uids(work.uids),
+                classes,
+                counts,
+                attempts,
+                gang=gang,
+                lowest_priority=work.lowest_priority,
+            )
         except InvalidInput as exc:
             # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
             logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))
@@ -205,6 +226,13 @@ class WorkerService:
         self._scheduler.forget_classes(work.forgotten_classes)
         if self._leaving:
             self._give_back()
+        self._wake.set()
+
+    def _preempt(self, answer: PreemptionAnswer) -> None:
+        started = time.thread_time()
+        self._scheduler.preempt(messages.preemption_answer(answer), time.monotonic())
+        self._busy_seconds += time.thread_time() - started
+        self._send_outcomes()
         self._wake.set()
 
     def _give_back(self) -> None:

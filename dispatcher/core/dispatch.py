@@ -139,6 +139,7 @@ class Dispatch:
             run_counts=np.diff(starts, append=len(rows)).astype(np.uint32),
             run_attempts=attempts[starts],
             uids=pods.uid[rows],
+            lowest_priority=templates.lowest_priority,
             gang="" if whole is None else whole.name,
             gang_minimum=0 if whole is None else gangs.needed(whole),
         )

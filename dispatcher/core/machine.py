@@ -81,6 +81,7 @@ class Machine:
             m.Verified: self._verified,
             m.Released: self._released,
             m.Evicted: self._evicted,
+            m.HistoryMissed: self._history_missed,
             m.ClusterChanged: self._cluster_changed,
             m.NodesSeen: self._nodes_seen,
             m.NodesGone: self._nodes_gone,
@@ -336,9 +337,15 @@ class Machine:
 
     def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
         self.residence.forget(event.nodes.tolist())
+        return self._verify_bound(np.isin(self.registry.pods.node, event.nodes))
+
+    def _history_missed(self, event: m.HistoryMissed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        return self._verify_bound(self.registry.pods.node % np.uint32(max(event.shards, 1)) == event.shard)
+
+    def _verify_bound(self, wanted: NDArray[np.bool_]) -> list[m.Instruction]:
         pods = self.registry.pods
-        phase, node = pods.phase[: pods.size], pods.node[: pods.size]
-        rows = np.flatnonzero((phase == Phase.BOUND) & np.isin(node, event.nodes)).astype(np.uint32)
+        bound = (pods.phase[: pods.size] == Phase.BOUND) & wanted[: pods.size]
+        rows = np.flatnonzero(bound).astype(np.uint32)
         return [m.Verify(rows, pods.uid[rows])] if len(rows) else []
 
     def _tick(self, event: m.Tick, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
@@ -346,6 +353,7 @@ class Machine:
             self.members.excuse(now - self._ticked_at)
         self._ticked_at = now
         self.queues.tick(now, self.unix_ms(now))
+        self.settlement.tick(now)
         out: list[m.Instruction] = []
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):

@@ -128,6 +128,9 @@ class OutcomesArrived:
     commits: Commits
     refused_by: tuple[frozenset[str], ...] = ()  # beside texts, or empty
     seen: Seen = field(default_factory=dict)  # where the view stood that had no node for the unschedulable ones
+    leaving_ms: NDArray[np.uint32] | None = (
+        None  # (n,): for how long those that went for a bound pod may still be there
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,6 +167,14 @@ class Evicted:
     uids: Uids  # (n, 16)
     nodes: NDArray[np.uint32]  # (n,)
     reasons: tuple[str, ...]  # (n,), such as "preempted by default/web-0 on node n1"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMissed:
+    """What happened on a shard for a while, to bound pods too, is not known."""
+
+    shard: int
+    shards: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +229,7 @@ Event = (
     | Verified
     | Released
     | Evicted
+    | HistoryMissed
     | ClusterChanged
     | NodesSeen
     | NodesGone
@@ -273,6 +285,7 @@ class SendWork:
     run_counts: NDArray[np.uint32]
     run_attempts: NDArray[np.uint16]
     uids: Uids
+    lowest_priority: int  # that any pod has
     gang: str = ""
     gang_minimum: int = 0  # of a gang: so many of its pods are to be bound at least, or none
 

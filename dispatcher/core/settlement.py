@@ -23,6 +23,7 @@ from dispatcher.core.messages import (
     Verify,
     Warn,
 )
+from dispatcher.core.nominations import Nominations
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
@@ -30,6 +31,7 @@ from dispatcher.core.residence import Residence
 from hoss.wire.columns import NONE_U32
 
 MAX_ATTEMPTS_COUNTED = 0xFFFF
+VICTIMS_LEAVE = "its claim on the node stands; pods that had to go for it are still leaving"
 SCHEDULING_GATES = "SchedulingGates"  # kube-scheduler's plugin that keeps gated pods out of the queues
 
 
@@ -42,6 +44,7 @@ class Settlement:
         self._registry = registry
         self._queues = queues
         self._log = log
+        self.nominations = Nominations(registry.pods)
         self._counters = counters
         self._residence = residence
 
@@ -69,6 +72,8 @@ class Settlement:
             mine = codes == code
             if code == OutcomeCode.BOUND:
                 worker.bound += int(mine.sum())
+                if told.leaving_ms is not None:
+                    self.nominations.add(rows[mine], told.leaving_ms[fresh][mine], now)
                 out += self.bound(rows[mine], nodes[mine], now, now_ms)
                 kept = rows[mine][self._registry.pods.phase[rows[mine]] != Phase.BACKOFF]
                 if len(kept):
@@ -96,7 +101,7 @@ class Settlement:
             pods.move(rows, Phase.BOUND, now_ms)
             pods.reason[rows] = NO_REASON
             self._counters["bound"] += len(rows)
-            self._log.append(pods.uid[rows], pods.phase[rows], nodes)
+            self._tell_bound(rows)
             if self._registry.minds_pods:
                 self._queues.cluster_changed(Changes(came=self._registry.pod_specs(rows)), now, now_ms)
         return out + self._verify_doubted(rows) + self.look(rows)
@@ -106,6 +111,22 @@ class Settlement:
         out, changed = self._residence.look(rows)
         self.publish(changed)
         return out
+
+    def tick(self, now: float) -> None:
+        """Time went by: nominated pods whose victims have left are bound for everyone to see."""
+        rows = self.nominations.take_due(now)
+        if len(rows):
+            self._registry.pods.reason[rows] = NO_REASON
+            self._tell_bound(rows)
+
+    def _tell_bound(self, rows: Rows) -> None:
+        pods = self._registry.pods
+        waits = self.nominations.among(rows)
+        if waits.any():
+            pods.reason[rows[waits]] = self._registry.reasons.number(VICTIMS_LEAVE)
+            rows = rows[~waits]
+        if len(rows):
+            self._log.append(pods.uid[rows], pods.phase[rows], pods.node[rows])
 
     def _count_gang(self, gang: Gang, rows: Rows, now: float, now_ms: int) -> NDArray[np.bool_]:
         """Which of the rows, reserved now, are a part of the gang that is too small. Else it is complete."""
@@ -153,6 +174,7 @@ class Settlement:
         pods.node[evicted] = NONE_U32
         pods.attempts[evicted] = 0
         pods.reason[evicted] = [self._registry.reasons.number(told.reasons[i]) for i in there.tolist()]
+        pods.eviction[evicted] = pods.reason[evicted]
         self._counters["evicted"] += len(evicted)
         self._queues.cluster_changed(Changes(left=self._registry.pod_specs(evicted)), now, now_ms)
         self._queues.requeue(evicted, now, now_ms, front=False)

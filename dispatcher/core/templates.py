@@ -25,6 +25,7 @@ class Kind(NamedTuple):
     priority_class_name: str
     qos_class: QosClass
     owner_kind: str
+    grace_seconds: int = 0  # how long its pods may take to leave when they have to
     gates: tuple[str, ...] = ()  # scheduling gates, sorted; no part of the class, for they go while the class stays
     during_execution: DuringExecution = DuringExecution.IGNORE
 
@@ -83,6 +84,7 @@ class TemplateTable(GrowingColumns):
             qos_class=kind.qos_class,
             owner_kind=kind.owner_kind,
             during_execution=kind.during_execution,
+            termination_grace_seconds=kind.grace_seconds,
         )
 
     def spec(self, template_id: int) -> bytes:
@@ -99,6 +101,12 @@ class TemplateTable(GrowingColumns):
     def kind(self, template_id: int) -> Kind:
         """What it adds to its class."""
         return self._kinds[int(self.kind_id[template_id])]
+
+    @property
+    def lowest_priority(self) -> int:
+        """No pod has less; 0 where there are none."""
+        used = self.priority[: self._size][self.users[: self._size] > 0]
+        return int(used.min()) if len(used) else 0
 
     def live_ids(self) -> list[int]:
         """Every template in use."""

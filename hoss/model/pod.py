@@ -91,6 +91,7 @@ class PodTemplate:
     qos_class: QosClass = QosClass.BEST_EFFORT
     owner_kind: str = ""
     during_execution: DuringExecution = DuringExecution.IGNORE
+    termination_grace_seconds: int = 0  # how long its pods may take to leave when they have to
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from hoss.model.pod_rules_manifest import read_pod_affinity, read_spread_constra
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE, MAX_CARDS
 
 DEFAULT_NAMESPACE = "default"
+_MOST_GRACE_SECONDS = 2**31 // 1000  # so that milliseconds of it stand in 32 bits
 
 # The two classes that every Kubernetes cluster has. Others are PriorityClass objects, which the dispatcher knows.
 WELL_KNOWN_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -65,6 +66,9 @@ def read_pod_template(
         qos_class=qos_class(resources),
         owner_kind=owner_kind,
         during_execution=read_during_execution(metadata, f"{path}.metadata" if path else "metadata"),
+        termination_grace_seconds=integer(
+            spec, "terminationGracePeriodSeconds", place, least=0, most=_MOST_GRACE_SECONDS, default=0
+        ),
     )
 
 

@@ -34,7 +34,7 @@ STALE_EPOCH: Verdict
 GANG_ABORTED: Verdict
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "victim_uids", "victim_counts")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "victim_uids", "victim_counts", "victims_must_go")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class ProposalBatch(_message.Message):
     PARTS_FIELD_NUMBER: _ClassVar[int]
     VICTIM_UIDS_FIELD_NUMBER: _ClassVar[int]
     VICTIM_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    VICTIMS_MUST_GO_FIELD_NUMBER: _ClassVar[int]
     worker: str
     epoch: int
     batch_id: int
@@ -77,7 +78,8 @@ class ProposalBatch(_message.Message):
     parts: _containers.RepeatedCompositeFieldContainer[ProposalBatch]
     victim_uids: bytes
     victim_counts: bytes
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ...) -> None: ...
+    victims_must_go: bool
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ...) -> None: ...
 
 class PodGroup(_message.Message):
     __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon")

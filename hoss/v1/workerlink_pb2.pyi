@@ -203,7 +203,7 @@ class PreemptionQuestion(_message.Message):
     def __init__(self, id: _Optional[int] = ..., priority: _Optional[int] = ..., nodes: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class PreemptionAnswer(_message.Message):
-    __slots__ = ("id", "nodes_seen", "uids", "nodes", "classes", "since_ms", "grace_ms", "class_specs", "budgets")
+    __slots__ = ("id", "nodes_seen", "uids", "nodes", "classes", "since_ms", "grace_ms", "class_specs", "budgets", "seen")
     ID_FIELD_NUMBER: _ClassVar[int]
     NODES_SEEN_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +213,7 @@ class PreemptionAnswer(_message.Message):
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     CLASS_SPECS_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     id: int
     nodes_seen: int
     uids: bytes
@@ -222,7 +223,8 @@ class PreemptionAnswer(_message.Message):
     grace_ms: bytes
     class_specs: _containers.RepeatedScalarFieldContainer[bytes]
     budgets: _containers.RepeatedCompositeFieldContainer[Budget]
-    def __init__(self, id: _Optional[int] = ..., nodes_seen: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., classes: _Optional[bytes] = ..., since_ms: _Optional[bytes] = ..., grace_ms: _Optional[bytes] = ..., class_specs: _Optional[_Iterable[bytes]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ...) -> None: ...
+    seen: _containers.RepeatedCompositeFieldContainer[CommitRef]
+    def __init__(self, id: _Optional[int] = ..., nodes_seen: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., classes: _Optional[bytes] = ..., since_ms: _Optional[bytes] = ..., grace_ms: _Optional[bytes] = ..., class_specs: _Optional[_Iterable[bytes]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
 
 class Budget(_message.Message):
     __slots__ = ("namespace", "selector", "allowed")

@@ -75,6 +75,7 @@ def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
         qos_class=template.qos_class.value,
         owner_kind=template.owner_kind,
         required_during_execution=template.during_execution.value,
+        termination_grace_seconds=template.termination_grace_seconds,
     )
 
 

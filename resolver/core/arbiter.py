@@ -190,9 +190,14 @@ class Arbiter:
             if node == NONE_U32:
                 break
             refusal, cards = self._try(proposal, slot, node)
-            made = None if refusal is None else self._make_room(proposal, position, node, seq, evicted)
+            in_the_way = bool(victims) and proposal.victims_must_go
+            made = None
+            if refusal is not None or in_the_way:
+                made = self._make_room(proposal, position, node, seq, evicted)
             if made is not None:
                 refusal, cards = None, made
+            elif in_the_way and refusal is None:
+                refusal = Refusal(Verdict.CONFLICT_TOPOLOGY, 0, self.seq)
             if refusal is None:
                 self._reserve(proposal, position, node, cards, seq)
                 if made is not None:

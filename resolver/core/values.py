@@ -84,6 +84,9 @@ class Proposal:
     gang_minimum: int = 0  # fewer COMMITTED and DUPLICATE than this: nothing is reserved. No UID stands in a gang twice
     # By position: UIDs of the pods that go where that pod does not fit without. None twice; none in a gang.
     victims: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
+    victims_must_go: bool = (
+        False  # they are in the way for more than their room: the pod does not count as fitting beside them
+    )
     held: bool = False  # part of a gang on several shards: its lease is short, until `keep`
 
     def __len__(self) -> int:

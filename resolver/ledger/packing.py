@@ -102,6 +102,7 @@ def commit_arguments(
         _guards(proposal, book),
         proposal.gang_minimum,
         _victims(proposal, order),
+        "1" if proposal.victims_must_go else "0",
     ]
 
 

@@ -20,8 +20,8 @@ class Assumption:
     requests: NDArray[np.int64]  # (s, R)
     card_masks: CardMasks  # (n,)
     card_millis: NDArray[np.uint16]  # (s,)
-    groups: tuple[PodGroup, ...]  # (s,): what the census counts them as
     expires_at: float
+    groups: tuple[PodGroup, ...] = ()  # by slot: what the census counts them as; empty: it does not
     live: NDArray[np.bool_] = field(init=False)  # (n,)
     seq: int = 0  # of the commit, once it is known
 

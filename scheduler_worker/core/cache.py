@@ -117,6 +117,12 @@ class NodeInfoCache:
         """Pods that `assume` counted are in the hands of the ledger now; a verdict will confirm or forget them."""
         self._book.add(assumption)
 
+    def vacate(self, assumption: Assumption) -> None:
+        """Count pods as gone, an assumption of negative amounts, and track it. The census counts them until the feed says so."""
+        self._add_amounts(assumption, np.arange(len(assumption.nodes)), sign=1)
+        self._recombine(assumption.nodes)
+        self.track(assumption)
+
     def confirm(self, assumption: Assumption, shard: int, seq: int) -> None:
         """The ledger committed what is live of it as `seq`. Nothing changes until the shard's feed gets there."""
         if self._book.confirm(assumption, shard, seq) and self.seqs.get(shard, 0) >= seq:

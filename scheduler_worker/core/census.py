@@ -95,10 +95,12 @@ class PodCensus:
         if not row.pods:
             self._drop_row(row)
 
-    def count(self, group: PodGroup, node: int) -> int:
-        """How many pods of the group are on the node."""
+    def counts(self, group: PodGroup, nodes: NodeIndexes) -> NDArray[np.int64]:
+        """How many pods of the group are on each of `nodes`, no two alike: (n,)."""
         row = self._rows.get(group)
-        return 0 if row is None else len(row.pods_on(np.array((node,), np.intp)))
+        on = nodes[:0] if row is None else row.pods_on(nodes)
+        counted: NDArray[np.int64] = (on == nodes[:, None]).sum(axis=1)
+        return counted
 
     def clear(self, nodes: NodeIndexes) -> None:
         """There are no pods on these nodes."""

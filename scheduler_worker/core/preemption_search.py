@@ -74,10 +74,13 @@ class PreemptionSearch:
         self._victims = np.zeros(len(occupants), np.bool_)
         self._violating = np.zeros(len(occupants), np.bool_)
         self._fits = np.zeros(len(self._nodes), np.bool_)
-        demand = subject.demand
-        # Whether a pod that took a place changes nothing for the next one but there.
-        self.by_amounts = not demand.about_pods and demand.devices is None
+        self.by_amounts = self.sees_amounts_only(subject)
         self._try(np.arange(len(self._nodes)))
+
+    @staticmethod
+    def sees_amounts_only(subject: Subject) -> bool:
+        """Whether the pod looks at nothing but amounts of its own node, so that taking a place changes nothing elsewhere."""
+        return not subject.demand.about_pods and subject.demand.devices is None
 
     def candidates(self) -> list[Candidate]:
         """Every node that the pod would fit on, in the order given."""

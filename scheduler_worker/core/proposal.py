@@ -1,6 +1,8 @@
 """Placements gathered until they are proposed, one proposal a shard."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,15 @@ from scheduler_worker.core.placement import Placed
 from scheduler_worker.core.work import Run, Work
 
 
+class Victims(NamedTuple):
+    """Pods that go for one pod."""
+
+    uids: tuple[bytes, ...]
+    vacated: Assumption  # what their node will have back
+    leaving_ms: int  # for how long the last of them may still be there
+    must_go: bool  # in the way for more than their room, by rules that the ledger does not judge
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
     """A proposal without a verdict, and what it stands for."""
@@ -23,6 +34,7 @@ class Proposal:
     runs: tuple[Run, ...]  # by slot
     rows: NDArray[np.intp]  # (n,): rows of the work batch
     assumption: Assumption
+    victims: Mapping[int, Victims]  # by position in the proposal
 
 
 class Draft:
@@ -30,6 +42,7 @@ class Draft:
 
     def __init__(self) -> None:
         self._placed: list[tuple[Run, Placed]] = []
+        self._victims: dict[int, Victims] = {}  # by place among all pods
         self.pods = 0
 
     @property
@@ -37,8 +50,9 @@ class Draft:
         """The work batch it belongs to; None when it is empty."""
         return self._placed[0][0].work if self._placed else None
 
-    def add(self, run: Run, placed: Placed) -> None:
-        """The first pods of `run` go where `placed` says."""
+    def add(self, run: Run, placed: Placed, victims: Sequence[Victims] = ()) -> None:
+        """The first pods of `run` go where `placed` says, others for each of them if there are `victims`."""
+        self._victims.update(enumerate(victims, self.pods))
         self._placed.append((run, placed))
         self.pods += len(placed.nodes)
 
@@ -50,6 +64,7 @@ class Draft:
     def clear(self) -> None:
         """Nothing of it is proposed."""
         self._placed.clear()
+        self._victims = {}
         self.pods = 0
 
     def close(
@@ -70,6 +85,7 @@ class Draft:
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
         groups = tuple(run.pod_class.group for run in runs)
+        victims_of = self._victims
         self.clear()
         shared = _shared_columns(runs, resources)
         proposals: list[Proposal] = []
@@ -77,6 +93,7 @@ class Draft:
         for shard in np.unique(of_shard).tolist():
             at = slice(None) if shards == 1 else np.flatnonzero(of_shard == shard)
             wanted = candidates[at]
+            victims = _by_position(victims_of, at) if victims_of else {}
             columns = ProposalColumns(
                 batch_id=first_id + len(proposals),
                 shard=shard,
@@ -89,6 +106,8 @@ class Draft:
                 attempts=shared.attempts,
                 devices=shared.devices if shared.devices.any() else None,
                 groups=groups,
+                victims={position: found.uids for position, found in victims.items()},
+                victims_must_go=any(found.must_go for found in victims.values()),
             )
             assumption = Assumption(
                 nodes[at],
@@ -99,8 +118,14 @@ class Draft:
                 expires_at=expires_at,
                 groups=groups,
             )
-            proposals.append(Proposal(columns, work, runs, rows[at], assumption))
+            proposals.append(Proposal(columns, work, runs, rows[at], assumption, victims))
         return proposals
+
+
+def _by_position(victims: Mapping[int, Victims], at: NDArray[np.intp] | slice) -> dict[int, Victims]:
+    """By place among those pods that `at` chooses."""
+    places = enumerate(at.tolist()) if isinstance(at, np.ndarray) else ((place, place) for place in victims)
+    return {position: victims[place] for position, place in places if place in victims and victims[place].uids}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +23,18 @@ from scheduler_worker.core.codes import Outcome, Verdict
 from scheduler_worker.core.diagnosis import Diagnosis, diagnose, gang_error
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
+from scheduler_worker.core.judge import Subject
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
 from scheduler_worker.core.placement import RunPlacer
 from scheduler_worker.core.pod_ranking import PodRanking
+from scheduler_worker.core.preempting import Preempting, PreemptionAnswer, PreemptionQuestion
+from scheduler_worker.core.preemption import NEVER
 from scheduler_worker.core.proposal import Draft, Proposal
 from scheduler_worker.core.questions import NamespaceLabels
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
-from scheduler_worker.core.work import Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
+from scheduler_worker.core.work import MAX_PRIORITY, Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
 _MAX_KNOWN_FAILURES = 100
 
@@ -69,6 +73,8 @@ class Scheduler:
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
         self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
+        self._preempting = Preempting(cache, profile, rng)
+        self._evicting: list[Proposal] = []  # to be sent
         self._failures: dict[str, PluginFailed | None] = {}  # by text; None: taken
         self._next_id = 1
 
@@ -97,8 +103,9 @@ class Scheduler:
         run_attempts: NDArray[np.uint16],
         *,
         gang: Gang | None = None,
+        lowest_priority: int = MAX_PRIORITY,
     ) -> None:
-        """Queue a work batch. InvalidInput for classes never defined and counts that do not add up."""
+        """Queue a work batch. Pods of more than `lowest_priority` may have others go for them. InvalidInput for classes never defined and counts that do not add up."""
         if int(run_counts.sum()) != len(uids):
             raise InvalidInput(f"runs of {run_counts.sum()} pods with {len(uids)} UIDs", where=f"work batch {batch_id}")
         unknown = [n for n in run_classes.tolist() if n not in self._classes]
@@ -108,7 +115,7 @@ class Scheduler:
             raise InvalidInput(f"{gang.minimum} of {len(uids)} pods", where=f"work batch {batch_id}, gang {gang.name}")
         classes = [self._classes[n] for n in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
-        work = Work(batch_id, uids, gang)
+        work = Work(batch_id, uids, gang, lowest_priority)
         if self._profile.mixes and gang is None:
             self._runs.extend(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
         else:
@@ -122,7 +129,8 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether every pod is answered for and the ledger owes no answer."""
-        return not (self._runs or self._held or self._draft.pods or self._proposals or self.cache.undecided)
+        waiting = self._runs or self._held or self._draft.pods or self._preempting or self._evicting
+        return not (waiting or self._proposals or self.cache.undecided)
 
     def step(self) -> int:
         """Place the next run, as far as the draft has room. How many pods that settled; 0: nothing can be done now.
@@ -144,19 +152,48 @@ class Scheduler:
             run = replace(run, rows=run.rows[:room])
         count, why_not = self._place(run)
         if why_not is not None:
-            run.work.refuse(run.rows[count:], why_not, self.cache.seqs)
-            self._answered[run.work] = None
+            self._not_placed(replace(run, rows=run.rows[count:]), why_not)
         return len(run.rows)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
         """What was placed since the last time, to be sent to the ledger."""
         proposals = self._close_draft(now + self.limits.assumption_seconds)
+        evicting, self._evicting = self._evicting, []
+        for proposal in evicting:
+            self._proposals[proposal.columns.batch_id] = proposal
         for proposal in proposals:
             self._proposals[proposal.columns.batch_id] = proposal
         columns = [proposal.columns for proposal in proposals]
         if proposals and proposals[0].work.missing:
-            return [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
-        return columns
+            columns = [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
+        return columns + [proposal.columns for proposal in evicting]
+
+    def take_questions(self) -> list[PreemptionQuestion]:
+        """What is to be asked about pods that fit nowhere, since the last time."""
+        return self._preempting.take_questions()
+
+    def preempt(self, answer: PreemptionAnswer, now: float) -> None:
+        """Place pods that fitted nowhere where others can go for them; answer for those for which nobody can."""
+        asked = self._preempting.take(answer)
+        if asked is None:
+            return
+        run = asked.run = self._current(asked.run)
+        if self._proposals and _counts_on_others(run):
+            self._runs.append(run)
+            return
+        try:
+            subject = self._subject(run)
+            expires_at = now + self.limits.assumption_seconds
+            draft, count = self._preempting.place(asked, subject, answer, run.pod_class.group, expires_at)
+            self._evicting += self._close(draft, expires_at)
+        except PluginFailed as failure:
+            self._refuse_for(failure, run)
+            return
+        left = run.rows[count:]
+        if len(left) and len(asked.nodes):
+            self._preempting.ask_again(asked, left, subject)
+        elif len(left):
+            self._refuse(replace(run, rows=left), asked.diagnosis(int(self.cache.present.sum())))
 
     def take_outcomes(self) -> list[OutcomeColumns]:
         """Answers since the last time, one message a work batch."""
@@ -195,6 +232,7 @@ class Scheduler:
         self.cache.apply_fresh(answer.fresh)
         for seq in np.unique(seqs[bound]).tolist():
             proposal.work.committed_in(shard, seq)
+        self._settle_victims(proposal, verdicts, seqs)
         self._answer(proposal.work, proposal.rows[bound], Outcome.BOUND, nodes=answer.nodes[bound])
         fenced = np.flatnonzero(verdicts == Verdict.STALE_EPOCH)
         self._answer(proposal.work, proposal.rows[fenced], Outcome.FENCED)
@@ -221,6 +259,8 @@ class Scheduler:
         proposal = self._proposals.pop(batch_id, None)
         if proposal is not None:
             self.cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
+            none = np.zeros(len(proposal.rows), np.uint64)
+            self._settle_victims(proposal, none, none)
             left = [run.rows for run in proposal.work.take_left()]
             self._answer(proposal.work, np.concatenate([proposal.rows, *left]), Outcome.INVALID, reason=reason)
 
@@ -232,6 +272,8 @@ class Scheduler:
             self._answer(run.work, run.rows, Outcome.RETURNED)
         self._runs.clear()
         self._held.clear()
+        for run in self._preempting.take_waiting():
+            self._answer(run.work, run.rows, Outcome.RETURNED)
 
     def drop_everything(self) -> None:
         """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
@@ -241,6 +283,9 @@ class Scheduler:
             self.cache.forget_group(pod_class.group, nodes)
         self._draft.clear()
         self._proposals.clear()
+        self._preempting.take_waiting()
+        self._preempting.forget_victims()
+        self._evicting.clear()
         self._answered.clear()
         self._classes.clear()
         self.cache.forget_unanswered()
@@ -312,9 +357,54 @@ class Scheduler:
             self._failures.setdefault(str(failure), failure)
             return count, Diagnosis(str(failure), frozenset())
 
+    def _not_placed(self, run: Run, why_not: Diagnosis) -> None:
+        """These pods fit nowhere: perhaps others can go for them."""
+        spec = run.pod_class.spec
+        if spec.priority <= run.work.lowest_priority or run.work.gang is not None:
+            self._refuse(run, why_not)
+        elif not spec.may_preempt:
+            self._refuse(run, Diagnosis(f"{why_not.text} preemption: {NEVER}", why_not.refused_by))
+        else:
+            asking = replace(run, evicting=why_not)
+            try:
+                useless = self._preempting.ask(asking, why_not, self._subject(run))
+            except PluginFailed as failure:
+                self._refuse_for(failure, run)
+                return
+            if useless is not None:
+                self._refuse(run, useless)
+
+    def _refuse(self, run: Run, why_not: Diagnosis) -> None:
+        run.work.refuse(run.rows, why_not, self.cache.seqs)
+        self._answered[run.work] = None
+
+    def _refuse_for(self, failure: PluginFailed, run: Run) -> None:
+        self._failures.setdefault(str(failure), failure)
+        self._refuse(run, Diagnosis(str(failure), frozenset()))
+
+    def _subject(self, run: Run) -> Subject:
+        ranking = self._ranking(run.pod_class.demand)
+        ranking.refresh()
+        return Subject(ranking.demand, ranking.static, ranking.standings)
+
+    def _settle_victims(self, proposal: Proposal, verdicts: NDArray[Any], seqs: NDArray[np.uint64]) -> None:
+        """Victims are gone with the commit of the pod that they went for, or stay."""
+        shard = proposal.columns.shard
+        for position, victims in proposal.victims.items():
+            reserved = verdicts[position] in (Verdict.COMMITTED, Verdict.DUPLICATE)
+            self._preempting.decided(victims, shard=shard, seq=int(seqs[position]) if reserved else 0)
+            if reserved:
+                self.cache.confirm(victims.vacated, shard, int(seqs[position]))
+                proposal.work.others_leave(int(proposal.rows[position]), victims.leaving_ms)
+            else:
+                self.cache.forget(victims.vacated, np.arange(len(victims.uids)))
+
     def _close_draft(self, expires_at: float) -> list[Proposal]:
+        return self._close(self._draft, expires_at)
+
+    def _close(self, draft: Draft, expires_at: float) -> list[Proposal]:
         cache = self.cache
-        proposals = self._draft.close(
+        proposals = draft.close(
             self._next_id,
             cache.seqs,
             max(cache.shards, 1),
@@ -391,7 +481,10 @@ class Scheduler:
         held: list[Run] = []
         for run, waits in unbound:
             if run.tries + 1 >= self.limits.tries:
-                self._answer(run.work, run.rows, Outcome.CONFLICT)
+                if run.evicting is None:
+                    self._answer(run.work, run.rows, Outcome.CONFLICT)
+                else:  # there is no room but others'; the next attempt waits its turn
+                    self._refuse(run, run.evicting)
             else:
                 (held if waits else again).append(replace(run, tries=run.tries + 1))
         if proposal.work.gang is not None:

@@ -131,3 +131,14 @@ async def test_the_reaper_leaves_alone_what_a_victims_unconfirmed_commit_does_no
     await full.confirm(0, np.array([await full.seq(0)], np.uint64))
     await full.reap(0)
     assert await held(full) == [3]
+
+
+async def test_victims_that_are_in_the_way_for_more_than_room_go_though_the_pod_would_fit(full, make_proposal):
+    await full.release(0, np.frombuffer(uid(2), np.uint8).reshape(1, 16))
+    shuns = replace(make_proposal([3], [[0]], cpu=400, priorities=[9]), victims_must_go=True)
+    [gone] = await full.commit(0, [evicting(shuns, [2])])
+    assert gone.verdicts.tolist() == [Verdict.CONFLICT_TOPOLOGY]
+    assert gone.conflicts["asked"].tolist() == [await full.seq(0)]
+    [decision] = await full.commit(0, [evicting(shuns, [1])])
+    assert decision.verdicts.tolist() == [C]
+    assert await held(full) == [3]

@@ -65,7 +65,14 @@ pod_specs = st.builds(
     may_preempt=st.booleans(),
 )
 templates = st.builds(
-    PodTemplate, pod_specs, texts, texts, st.sampled_from(QosClass), texts, st.sampled_from(DuringExecution)
+    PodTemplate,
+    pod_specs,
+    texts,
+    texts,
+    st.sampled_from(QosClass),
+    texts,
+    st.sampled_from(DuringExecution),
+    st.integers(0, 2**31 // 1000),
 )
 nodes = st.builds(
     NodeSpec,

@@ -92,6 +92,7 @@ def commits(draw, unchecked):
             "gang_minimum": draw(st.just(0) | st.integers(1, len(pods))),
             # Dealt out to the pods of a batch that is no gang.
             "victims": draw(st.just([]) | st.lists(st.integers(0, PODS - 1), max_size=6, unique=True)),
+            "must_go": draw(st.booleans()),
         },
     )
 
@@ -173,6 +174,7 @@ class History:
             unchecked=what["unchecked"],
             groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
             gang_minimum=what["gang_minimum"],
+            victims_must_go=what["must_go"],
             victims={} if what["gang_minimum"] else dealt(what["victims"], len(what["pods"])),
         )
         decisions = await self.ledger.commit(0, [proposal])

@@ -13,6 +13,7 @@
 --         key, roles under which a placement is noted, roles it relies on, 1 where it is a spread of theirs  (MessagePack)
 --      19 the least number of pods of the gang that this batch is, 0 where it is none
 --      20 by position, from 1: UIDs of the pods that go where that pod does not fit without (MessagePack), or ''
+--      21 '1': they go though that pod would fit
 -- Pods stand in the order in which they are to be served.
 --
 -- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
@@ -313,12 +314,16 @@ for position = 1, count do
   else
     local flat, node = wanted[slot] or open_slot(slot), first[position]
     local verdict, evidence, asked, free = refusal(accounts[node], node, flat, slot)
-    local mask = verdict and evicting[position] and make_room(position, node, flat, slot)
-    if not verdict then
-      reserve(position, node, slot, evidence)
-    elseif mask then
+    local in_the_way = evicting[position] and must_go
+    local mask = (verdict or in_the_way) and evicting[position] and make_room(position, node, flat, slot)
+    if in_the_way and not verdict and not mask then
+      verdict, evidence, asked, free = CONFLICT_TOPOLOGY, 0, last_seq, 0
+    end
+    if mask then
       reserve(position, node, slot, mask)
       fit_again(node)
+    elseif not verdict then
+      reserve(position, node, slot, evidence)
     else
       refuse_from(node)
       local found = false

@@ -1,6 +1,7 @@
 -- Pods that have to go for another one of the batch (docs/adr/0011-preemption.md).
 
 local evicting = ARGV[20] ~= '' and cmsgpack.unpack(ARGV[20]) or {}  -- by position: UIDs
+local must_go = ARGV[21] == '1'
 local evicted, evicted_uids, evictions = {}, {}, {}
 local left_groups, left = {}, {}
 

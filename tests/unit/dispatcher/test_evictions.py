@@ -38,6 +38,9 @@ def test_a_victim_is_queued_again_with_the_reason_and_as_if_never_tried(bench):
     assert (logged.phases.tolist(), logged.texts) == ([Phase.QUEUED], ("preempted by default/urgent on node n3",))
     bench.answer("w1", m.OutcomeCode.BOUND, node=4)
     assert bench.phases(rows) == [Phase.BOUND] * 3
+    assert reason(bench, rows[0]) == ""
+    texts, last = bench.machine.registry.reasons.texts, bench.machine.registry.pods.eviction
+    assert [texts[i] for i in last[rows]] == ["preempted by default/urgent on node n3", "", ""]
     assert not bench.instructions(m.Verify)
 
 
