@@ -59,13 +59,16 @@ async def test_an_urgent_pod_takes_the_place_of_one_that_is_queued_again_with_th
 async def test_two_workers_after_the_same_victims_evict_no_more_than_must_go(platform):
     """Each urgent pod needs a whole node, and every node has four victims: no more may go than the urgent pods need."""
     _, clients = platform
-    for number in range(8):
-        await submit(clients, f"urgent-{number}", cpu=4000, priority=10)
-    await until(lambda: bound_of_many(clients, "urgent", 8))
-    await until(lambda: unbound(clients, "low", 32))
-    status = await clients.dispatcher.status()
-    assert status.counters["evicted"] == 32
-    await assert_clean(clients, held=8 + 4 * (NODES - 8))
+    for rounds in range(1, 6):
+        names = [f"urgent-{rounds}-{number}" for number in range(16)]
+        for name in names:
+            await submit(clients, name, cpu=4000, priority=10)
+        await until(lambda: bound_of_many(clients, "urgent", 16))
+        await until(lambda: unbound(clients, "low", 64))
+        assert (await clients.dispatcher.status()).counters["evicted"] == 64 * rounds
+        await assert_clean(clients, held=16 + 4 * (NODES - 16))
+        await clients.dispatcher.delete("default", jobs=names)
+        await until(lambda: bound(clients, "low", 4 * NODES))
 
 
 async def test_a_pod_that_may_not_preempt_waits_and_nobody_goes(platform):
