@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hossctl import platform
+from hossctl.cluster_objects import written_labels
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
-from hossctl.objects import worker_document, written_labels
+from hossctl.objects import worker_document
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,16 +25,14 @@ class Occupied(NamedTuple):
 def lower_pods(registry: PodRegistry, nodes: NDArray[np.uint32], priority: int, limit: int) -> Occupied:
     """Pods of less than `priority` bound to these nodes, in whose order up to `limit` nodes that have any are taken."""
     pods, templates = registry.pods, registry.templates
-    if not len(nodes):
-        return Occupied(np.empty(0, np.uint32), 0)
-    place = np.full(
-        int(nodes.max()) + 2, len(nodes), np.intp
-    )  # of a node among those asked about; the last: none of them
-    place[nodes] = np.arange(len(nodes))
     lower = templates.priority < priority
     wanted = (pods.phase[: pods.size] == Phase.BOUND) & lower[pods.template[: pods.size]]
     rows = np.flatnonzero(wanted).astype(np.uint32)
-    places = place[np.minimum(pods.node[rows], len(place) - 1)]
+    # Of each node its place among those asked about, or behind them all. Only as far as there are pods: indexes are the worker's.
+    place = np.full(int(pods.node[rows].max(initial=0)) + 1, len(nodes), np.intp)
+    inside = np.flatnonzero(nodes < len(place))
+    place[nodes[inside]] = inside
+    places = place[pods.node[rows]]
     rows, places = rows[places < len(nodes)], places[places < len(nodes)]
     occupied = np.unique(places)
     seen = len(nodes) if len(occupied) <= limit else int(occupied[limit])

@@ -1,9 +1,7 @@
 """submit: manifests in."""
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,12 +11,12 @@ from hoss.errors import InvalidInput
 from hoss.model.cluster_objects import ClusterObject, key_of
 from hoss.model.pod import Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.manifests import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hossctl import runner
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
+from hossctl.input import read_input
 from hossctl.missing_objects import asks_for_objects, missing_objects
 from hossctl.nodes import register
 from hossctl.options import Dispatcher, Output, Resolver, only
@@ -45,7 +43,7 @@ def submit(
     """Submit manifests of Pod, Job (Volcano's too), Deployment, ReplicaSet, StatefulSet, PodGroup and List; and of what rules
     of scheduling look at: Node, Namespace, Service, PodDisruptionBudget, PriorityClass. Nothing is sent unless all is right."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    manifests = [_read(name) for name in file]
+    manifests = [read_input(name) for name in file]
     for text in (text for manifest in manifests for text in manifest.warnings):
         warn(text)
     workloads = [workload for manifest in manifests for workload in manifest.workloads]
@@ -86,16 +84,6 @@ def submit(
         print_document(result, output)
     if wait and result["bound"] < result["pods"]:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _read(name: str) -> Manifest:
-    where = "stdin" if name == "-" else name
-    try:
-        # One byte more than is read at the most: enough to be refused for its size.
-        data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if name == "-" else Path(name).read_bytes()
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
-    return read_manifest(data, where=where)
 
 
 def _check_names(workloads: Sequence[Workload]) -> None:

@@ -1,7 +1,7 @@
 """What every journal promises, held against each implementation."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ from dispatcher.redis_journal import RedisJournal
 from hoss.errors import LedgerUnavailable
 
 
-@pytest.fixture(params=["memory", "redis"])
-async def journal(request: pytest.FixtureRequest) -> AsyncIterator[Journal]:
+@pytest.fixture(params=["memory", "server", "sentinel", "cluster"])
+async def journal(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> AsyncIterator[Journal]:
     if request.param == "memory":
         made: Journal = MemoryJournal()
     else:
-        made = RedisJournal(request.getfixturevalue("redis_server").url)
+        made = RedisJournal(empty_redis(request.param))
     yield made
     await made.close()
 

@@ -16,12 +16,16 @@ READY_SECONDS = 30.0
 class Cluster:
     """Redis with an append-only file, one resolver, one dispatcher, and workers; every service its own process."""
 
-    def __init__(self, directory: Path, *, shards: int = 1) -> None:
+    def __init__(self, directory: Path, *, shards: int = 1, redis_url: str = "") -> None:
+        """`redis_url`: of one that is there, instead of a server of its own."""
         self._directory = directory
         self._shards = shards
         self._services: dict[str, Service] = {}
+        self.redis: RedisServer | None = None
         self._ports = {name: _free_port() for name in ("redis", "resolver", "dispatcher")}
-        self.redis = self.start_redis()
+        self._redis_url = redis_url or f"redis://{self._address('redis')}/0"
+        if not redis_url:
+            self.start_redis()
         self.start_resolver()
         self.start_dispatcher()
 
@@ -29,9 +33,8 @@ class Cluster:
     def endpoints(self) -> Endpoints:
         return Endpoints(self._address("dispatcher"), self._address("resolver"))
 
-    def start_redis(self) -> RedisServer:
+    def start_redis(self) -> None:
         self.redis = RedisServer.start(self._directory / "redis", port=self._ports["redis"], append_only=True)
-        return self.redis
 
     def start_resolver(self) -> None:
         arguments = ["--listen", self._address("resolver"), "--redis-url", self._redis_url]
@@ -54,7 +57,8 @@ class Cluster:
 
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])
-        self.redis.kill()
+        if self.redis is not None:
+            self.redis.kill()
 
     def _start(self, name: str, module: str, *arguments: str) -> None:
         service = self._services[name] = Service(name, module, arguments, self._directory)
@@ -62,10 +66,6 @@ class Cluster:
 
     def _address(self, name: str) -> str:
         return f"127.0.0.1:{self._ports[name]}"
-
-    @property
-    def _redis_url(self) -> str:
-        return f"redis://{self._address('redis')}/0"
 
 
 def _free_port() -> int:

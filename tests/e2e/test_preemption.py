@@ -28,8 +28,15 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 async def platform(tmp_path: Path) -> AsyncIterator[tuple[Cluster, Clients]]:
+    """See full_platform."""
+    async with full_platform(tmp_path) as platform:
+        yield platform
+
+
+@contextlib.asynccontextmanager
+async def full_platform(directory: Path, **options: int) -> AsyncIterator[tuple[Cluster, Clients]]:
     """Two workers, and 20 nodes full of four pods of one cpu each, priority 0."""
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(directory, **options)
     try:
         for name in ("w1", "w2"):
             cluster.start_worker(name)
@@ -59,13 +66,24 @@ async def test_an_urgent_pod_takes_the_place_of_one_that_is_queued_again_with_th
 async def test_two_workers_after_the_same_victims_evict_no_more_than_must_go(platform):
     """Each urgent pod needs a whole node, and every node has four victims: no more may go than the urgent pods need."""
     _, clients = platform
-    for number in range(8):
-        await submit(clients, f"urgent-{number}", cpu=4000, priority=10)
-    await until(lambda: bound_of_many(clients, "urgent", 8))
-    await until(lambda: unbound(clients, "low", 32))
-    status = await clients.dispatcher.status()
-    assert status.counters["evicted"] == 32
-    await assert_clean(clients, held=8 + 4 * (NODES - 8))
+    for rounds in range(1, 6):
+        names = [f"urgent-{rounds}-{number}" for number in range(16)]
+        for name in names:
+            await submit(clients, name, cpu=4000, priority=10)
+        await until(lambda: bound_of_many(clients, "urgent", 16))
+        await until(lambda: unbound(clients, "low", 64))
+        assert (await clients.dispatcher.status()).counters["evicted"] == 64 * rounds
+        await assert_clean(clients, held=16 + 4 * (NODES - 16))
+        await clients.dispatcher.delete("default", jobs=names)
+        await until(lambda: bound(clients, "low", 4 * NODES))
+
+
+async def test_on_several_shards_each_pods_victims_go_on_its_own(tmp_path):
+    async with full_platform(tmp_path, shards=3) as (_, clients):
+        await submit(clients, "urgent", replicas=12, cpu=2000, priority=10)
+        await until(lambda: bound(clients, "urgent", 12))
+        await until(lambda: unbound(clients, "low", 24))
+        await assert_clean(clients, held=12 + 4 * NODES - 24)
 
 
 async def test_a_pod_that_may_not_preempt_waits_and_nobody_goes(platform):
@@ -120,6 +138,7 @@ async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody
     (urgent,) = await pods(clients, "urgent")
     assert (pb.PodPhase.Name(urgent.phase), urgent.node) == ("SCHEDULING", "")
     assert urgent.reason == "its claim on the node stands; pods that had to go for it are still leaving"
+    assert await watched_phase(clients, urgent.uid) == pb.SCHEDULING
     await submit(clients, "other", cpu=100)
     await until(lambda: phases(clients, "other", "UNSCHEDULABLE", 1))
     await until(lambda: shown_bound(clients, "urgent"))
@@ -193,6 +212,15 @@ async def nominated(clients: Clients, job: str) -> bool:
 
 async def shown_bound(clients: Clients, job: str) -> bool:
     return all(pod.node for pod in await pods(clients, job))
+
+
+async def watched_phase(clients: Clients, uid: bytes) -> int:
+    """What a watch says that begins with the present states."""
+    async for batch in clients.dispatcher.watch(states=True):
+        uids = [batch.uids[at : at + 16] for at in range(0, len(batch.uids), 16)]
+        if uid in uids:
+            return batch.phases[uids.index(uid)]
+    raise AssertionError("the watch ended")
 
 
 async def evicted(clients: Clients, least: int) -> bool:
