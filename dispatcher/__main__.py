@@ -17,6 +17,7 @@ from dispatcher.link import WorkerLinks
 from dispatcher.nodes import NodeNames
 from dispatcher.policies import Policies
 from dispatcher.policy_surroundings import PolicySurroundings
+from dispatcher.preemption import Preemption
 from dispatcher.recovery import recover
 from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
@@ -30,6 +31,7 @@ from hoss.errors import HossError
 from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
+from hoss.v1.resolver_pb2 import FeedMessage
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
 
@@ -66,16 +68,21 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     runtime = Runtime(machine, ResolverLedger(resolver), journal)
     names, views = NodeNames(runtime), Views()
     policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
+    preemption = Preemption(runtime, names)
+
+    def apply_feed(message: FeedMessage) -> None:
+        names.apply(message)
+        preemption.apply(message)
+
     server = rpc.Server()
     add_DispatcherServicer_to_server(DispatcherService(runtime, names, views, policies), server.grpc)
-    links = WorkerLinks(
-        runtime, views, heartbeat_ms=config.heartbeat_ms, allowed_labels=LabelAllowances(config.worker_labels)
-    )
+    allowed_labels = LabelAllowances(config.worker_labels)
+    links = WorkerLinks(runtime, views, preemption, heartbeat_ms=config.heartbeat_ms, allowed_labels=allowed_labels)
     add_WorkerLinkServicer_to_server(links, server.grpc)
     try:
         await policies.restore()
         await recover(runtime)
-        following = follow(resolver, "dispatcher", names.apply)
+        following = follow(resolver, "dispatcher", apply_feed)
         async with rpc.background(runtime.serve(), following, policies.follow_file()):
             port = await server.start(config.listen, SERVICES)
             rpc.announce_ready(ready_file, port=port, service="dispatcher")

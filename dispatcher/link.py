@@ -16,6 +16,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.cluster_objects import Surroundings
 from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals
+from dispatcher.preemption import Preemption
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.model.names import check_key, check_label_value
@@ -82,8 +83,17 @@ class WorkerStream:
 class WorkerLinks(WorkerLinkServicer):
     """Accepts workers."""
 
-    def __init__(self, runtime: Runtime, views: Views, *, heartbeat_ms: int, allowed_labels: LabelAllowances) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        views: Views,
+        preemption: Preemption,
+        *,
+        heartbeat_ms: int,
+        allowed_labels: LabelAllowances,
+    ) -> None:
         self._runtime = runtime
+        self._preemption = preemption
         self._views = views
         self._heartbeat_ms = heartbeat_ms
         self._allowed_labels = allowed_labels
@@ -135,6 +145,8 @@ class WorkerLinks(WorkerLinkServicer):
                 self._runtime.tell(outcomes(message.outcomes, stream.number))
             case "leave":
                 self._runtime.tell(m.Leaving(stream.number))
+            case "preemption":
+                stream.put(self._preemption.answer(message.preemption))
             case "view":
                 self._views.arrived(stream.name, message.view)
 
@@ -198,6 +210,9 @@ def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
         commits={shard: np.array(seqs, np.uint64) for shard, seqs in commits.items()},
         refused_by=tuple(frozenset(refused.plugins) for refused in message.refused_by),
         seen={position.shard: position.seq for position in message.seen},
+        leaving_ms=(
+            decode(message.leaving_ms, U32, name="outcomes.leaving_ms", rows=rows) if message.leaving_ms else None
+        ),
     )
 
 
@@ -228,4 +243,5 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
     if work.scope is not None:
         batch.scope.CopyFrom(scope_to_proto(work.scope))
+    batch.lowest_priority = work.lowest_priority
     return message

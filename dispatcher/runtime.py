@@ -58,6 +58,7 @@ class Runtime:
             m.Fence: self._fence,
             m.Verify: self._verify,
             m.Release: self._release,
+            m.Evict: self._evict,
             m.Forget: self._forget,
         }
         self._granting: dict[str, asyncio.Lock] = {}
@@ -172,6 +173,10 @@ class Runtime:
     async def _release(self, wanted: m.Release) -> None:
         await self.until_answered(lambda: self.ledger.release(wanted.uids, wanted.nodes))
         self.tell(m.Released(wanted.rows))
+
+    async def _evict(self, wanted: m.Evict) -> None:
+        await self.until_answered(lambda: self.ledger.release(wanted.uids, wanted.nodes))
+        self.tell(m.Evicted(wanted.uids, wanted.nodes, wanted.reasons))
 
     async def _forget(self, wanted: m.Forget) -> None:
         submission = wanted.submission

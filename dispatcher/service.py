@@ -139,7 +139,11 @@ class DispatcherService(DispatcherServicer):
         views = await self._views.gather(streams, request.timeout_ms / 1000)
         uids, nodes = self._answers.bound()
         return pb.DispatcherAuditReply(
-            views=views, bound_uids=uids, bound_nodes=nodes, broken_gangs=self._answers.broken_gangs()
+            views=views,
+            bound_uids=uids,
+            bound_nodes=nodes,
+            broken_gangs=self._answers.broken_gangs(),
+            reports=self._answers.misplaced(),
         )
 
     async def _read_submissions(

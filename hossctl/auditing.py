@@ -86,7 +86,11 @@ async def audit(
         reservations=ledger.reservations,
         bound=len(seen.bound_uids) // UID_BYTES,
         workers=len({view.worker for view in seen.views}),
-        reports=[*ledger.reports, *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before)],
+        reports=[
+            *ledger.reports,
+            *seen.reports,
+            *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before),
+        ],
         unchecked=views.moving,
     )
     result.findings += [Finding(v.invariant, v.text or f"{v.node} {v.pod_uid}".strip()) for v in ledger.violations]

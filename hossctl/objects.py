@@ -26,6 +26,8 @@ def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
         "rule": pod.rule,
         "attempts": pod.attempts,
         "reason": pod.reason,
+        "nominatedNode": pod.nominated_node,
+        "eviction": pod.eviction,
         "submittedUnixMs": pod.submitted_unix_ms,
         "phaseSinceUnixMs": pod.phase_since_unix_ms,
     }
@@ -159,6 +161,8 @@ def _template(template: dispatcher_pb2.PodTemplate) -> Document:
         document["devices"] = {"count": spec.devices.count, "milli": spec.devices.milli}
     if spec.node_name:
         document["nodeName"] = spec.node_name
+    if template.required_during_execution:
+        document["requiredDuringExecution"] = template.required_during_execution
     return document
 
 

@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None) -> None:
     """Run one worker until the process is asked to stop."""
     scheduler = Scheduler(
-        NodeInfoCache(counts_pods=True),
+        NodeInfoCache(),
         profile,
         np.random.default_rng(config.seed),
         Limits(tries=config.tries, alternates=config.alternates),

@@ -13,6 +13,7 @@ from hoss.v1.workerlink_pb2 import (
     DispatcherMessage,
     Heartbeat,
     Leave,
+    PreemptionAnswer,
     ShardView,
     Welcome,
     WorkBatch,
@@ -78,6 +79,8 @@ class WorkerService:
             self._accept(message.work)
         elif message.HasField("view"):
             self._link.send(WorkerMessage(view=self._cache_view(message.view.id)))
+        elif message.HasField("preemption"):
+            self._preempt(message.preemption)
         elif message.HasField("surroundings"):
             self._look_around(message.surroundings)
         elif message.HasField("drain"):
@@ -190,6 +193,8 @@ class WorkerService:
                 messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
             )
         self._scheduler.costs.besides(time.monotonic() - placed, pods)
+        for question in self._scheduler.take_questions():
+            self._link.send(messages.preemption_question(question))
         for failure in self._scheduler.take_failures():
             logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
         self._send_outcomes()
@@ -220,9 +225,16 @@ class WorkerService:
         try:
             classes, counts, attempts = messages.work_columns(work)
             gang = Gang(work.gang, work.gang_minimum) if work.gang_minimum else None
-            scope = scope_from_proto(work.scope) if work.HasField("scope") else None
-            uids = decode_uids(work.uids)
-            self._scheduler.accept(work.batch_id, uids, classes, counts, attempts, gang=gang, scope=scope)
+            self._scheduler.accept(
+                work.batch_id,
+                decode_uids(work.uids),
+                classes,
+                counts,
+                attempts,
+                gang=gang,
+                scope=scope_from_proto(work.scope) if work.HasField("scope") else None,
+                lowest_priority=work.lowest_priority,
+            )
         except InvalidInput as exc:
             # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
             logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))
@@ -230,6 +242,13 @@ class WorkerService:
         self._scheduler.forget_classes(work.forgotten_classes)
         if self._leaving:
             self._give_back()
+        self._wake.set()
+
+    def _preempt(self, answer: PreemptionAnswer) -> None:
+        started = time.thread_time()
+        self._scheduler.preempt(messages.preemption_answer(answer), time.monotonic())
+        self._busy_seconds += time.thread_time() - started
+        self._send_outcomes()
         self._wake.set()
 
     def _give_back(self) -> None:

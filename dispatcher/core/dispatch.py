@@ -179,6 +179,7 @@ class Dispatch:
             run_counts=run_counts,
             run_attempts=attempts[starts],
             uids=pods.uid[rows],
+            lowest_priority=templates.lowest_priority,
             gang="" if whole is None else whole.name,
             gang_minimum=0 if whole is None else gangs.needed(whole),
             scope=scope,

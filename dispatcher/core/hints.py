@@ -74,10 +74,7 @@ def _node_unschedulable(spec: PodSpec, changes: Changes) -> bool:  # noqa: ARG00
 def _node_affinity(spec: PodSpec, changes: Changes) -> bool:
     """A new node or other labels on one, that match."""
     for node in _nodes(changes, Aspect.ADDED | Aspect.LABELS):
-        labels = dict(node.spec.labels)
-        selected = all(labels.get(key) == value for key, value in spec.node_selector)
-        required = spec.required_node_affinity
-        if selected and (required is None or required.matches(labels, node.spec.name)):
+        if spec.selects(dict(node.spec.labels), node.spec.name):
             return True
     return False
 

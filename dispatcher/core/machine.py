@@ -27,6 +27,7 @@ from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.policy import ClassFacts, Policy
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
+from dispatcher.core.residence import Residence
 from dispatcher.core.routing import Routing
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
@@ -69,9 +70,10 @@ class Machine:
         self.objects = ClusterObjects()
         self.routing = Routing(policy, self.members)
         self.registry = PodRegistry(decode, lambda i: self.routing.assign(self.registry.templates, i), read_facts)
+        self.residence = Residence(self.registry)
         self.queues = Queues(self.registry)
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
-        self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
+        self.settlement = Settlement(self.registry, self.residence, self.queues, self.log, self.counters)
         self.estimates = Estimates()
         self.dispatch = Dispatch(
             self.registry, self.queues, self.routing, self.estimates, rules=settings.batches, chance=chance
@@ -96,7 +98,10 @@ class Machine:
             m.Fenced: self._fenced,
             m.Verified: self._verified,
             m.Released: self._released,
+            m.Evicted: self._evicted,
+            m.HistoryMissed: self._history_missed,
             m.ClusterChanged: self._cluster_changed,
+            m.NodesSeen: self._nodes_seen,
             m.NodesGone: self._nodes_gone,
             m.StateWanted: self._state_wanted,
             m.Tick: self._tick,
@@ -213,6 +218,9 @@ class Machine:
         self.queues.cluster_changed(Changes(left=self.registry.pod_specs(event.rows)), now, self.unix_ms(now))
         return []
 
+    def _evicted(self, event: m.Evicted, now: float) -> list[m.Instruction]:
+        return self.settlement.evicted(event, now, self.unix_ms(now))
+
     def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
         pods = self.registry.pods
         still = (pods.phase[event.rows] == Phase.BOUND) & (pods.uid[event.rows] == event.uids).all(axis=1)
@@ -220,7 +228,7 @@ class Machine:
         there = nodes != NONE_U32
         pods.node[rows[there]] = nodes[there]
         self.settlement.unbound_by_ledger(rows[~there], now, self.unix_ms(now))
-        return []
+        return self.settlement.look(rows[there])
 
     # --- workers ---
 
@@ -356,10 +364,20 @@ class Machine:
         self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)
         return []
 
+    def _nodes_seen(self, event: m.NodesSeen, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        return self.settlement.look(self.residence.learn(event.nodes))
+
     def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        self.residence.forget(event.nodes.tolist())
+        return self._verify_bound(np.isin(self.registry.pods.node, event.nodes))
+
+    def _history_missed(self, event: m.HistoryMissed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        return self._verify_bound(self.registry.pods.node % np.uint32(max(event.shards, 1)) == event.shard)
+
+    def _verify_bound(self, wanted: NDArray[np.bool_]) -> list[m.Instruction]:
         pods = self.registry.pods
-        phase, node = pods.phase[: pods.size], pods.node[: pods.size]
-        rows = np.flatnonzero((phase == Phase.BOUND) & np.isin(node, event.nodes)).astype(np.uint32)
+        bound = (pods.phase[: pods.size] == Phase.BOUND) & wanted[: pods.size]
+        rows = np.flatnonzero(bound).astype(np.uint32)
         return [m.Verify(rows, pods.uid[rows])] if len(rows) else []
 
     def _tick(self, event: m.Tick, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
@@ -367,6 +385,7 @@ class Machine:
             self.members.excuse(now - self._ticked_at)
         self._ticked_at = now
         self.queues.tick(now, self.unix_ms(now))
+        self.settlement.tick(now)
         out: list[m.Instruction] = []
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.podtable import GrowingColumns
 from dispatcher.core.policy import ClassFacts, Facts, facts_of_spec
+from hoss.model.during_execution import DuringExecution
 from hoss.model.pod import PodSpec, PodTemplate, QosClass
 
 
@@ -25,13 +26,15 @@ class Kind(NamedTuple):
     priority_class_name: str
     qos_class: QosClass
     owner_kind: str
+    grace_seconds: int = 0  # how long its pods may take to leave when they have to
     gates: tuple[str, ...] = ()  # scheduling gates, sorted; no part of the class, for they go while the class stays
+    during_execution: DuringExecution = DuringExecution.IGNORE
 
 
 class TemplateTable(GrowingColumns):
     """Templates as columns, by template id."""
 
-    _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated")
+    _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated", "watched")
 
     def __init__(
         self, decode: Callable[[bytes], PodSpec], read_facts: Callable[[bytes], ClassFacts] | None = None
@@ -44,6 +47,7 @@ class TemplateTable(GrowingColumns):
         self.lane = np.zeros(0, np.uint32)  # the queue's lane that the policy in force gives it
         self.users = np.zeros(0, np.int64)  # pods that have it
         self.gated = np.zeros(0, np.bool_)  # has scheduling gates
+        self.watched = np.zeros(0, np.bool_)  # its pods' nodes are to match while they run
         self.specs: dict[int, bytes] = {}  # by class id
         self._decoded: dict[int, PodSpec] = {}  # of classes that were looked into
         self._class_ids: dict[bytes, int] = {}
@@ -83,6 +87,8 @@ class TemplateTable(GrowingColumns):
             priority_class_name=kind.priority_class_name,
             qos_class=kind.qos_class,
             owner_kind=kind.owner_kind,
+            during_execution=kind.during_execution,
+            termination_grace_seconds=kind.grace_seconds,
         )
 
     def facts(self, template_id: int) -> Facts:
@@ -110,6 +116,12 @@ class TemplateTable(GrowingColumns):
     def kinds(self) -> list[Kind]:
         """Every kind that a template ever had."""
         return self._kinds
+
+    @property
+    def lowest_priority(self) -> int:
+        """No pod has less; 0 where there are none."""
+        used = self.priority[: self._size][self.users[: self._size] > 0]
+        return int(used.min()) if len(used) else 0
 
     def live_ids(self) -> list[int]:
         """Every template in use."""
@@ -147,6 +159,7 @@ class TemplateTable(GrowingColumns):
         self.priority[template_id] = priority
         self.users[template_id] = 0
         self.gated[template_id] = bool(self._kinds[kind_id].gates)
+        self.watched[template_id] = self._kinds[kind_id].during_execution is not DuringExecution.IGNORE
         return template_id
 
     def _drop_class(self, class_id: int) -> None:

@@ -41,6 +41,11 @@ class Requirement:
                 return f"{self.key}{'>' if self.operator == 'Gt' else '<'}{self.values[0]}"
         return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
 
+    @property
+    def usable(self) -> bool:
+        """Whether anything can match: Gt and Lt compare with a whole number."""
+        return self.operator not in ("Gt", "Lt") or (len(self.values) == 1 and _int64(self.values[0]) is not None)
+
     def _compares(self, label: str) -> bool:
         have, limit = _int64(label), _int64(self.values[0]) if len(self.values) == 1 else None
         if have is None or limit is None:

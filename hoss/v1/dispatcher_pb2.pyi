@@ -29,18 +29,22 @@ FAILED: PodPhase
 DELETED: PodPhase
 
 class PodTemplate(_message.Message):
-    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind")
+    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     QOS_CLASS_FIELD_NUMBER: _ClassVar[int]
     OWNER_KIND_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_DURING_EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    TERMINATION_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.PodSpec
     scheduler_name: str
     priority_class_name: str
     qos_class: str
     owner_kind: str
-    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ...) -> None: ...
+    required_during_execution: str
+    termination_grace_seconds: int
+    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ..., termination_grace_seconds: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("name", "template", "replicas", "min_available", "gang")
@@ -117,7 +121,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "eviction", "nominated_node")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +136,8 @@ class PodInfo(_message.Message):
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_FIELD_NUMBER: _ClassVar[int]
+    NOMINATED_NODE_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -146,7 +152,9 @@ class PodInfo(_message.Message):
     template: PodTemplate
     rule: str
     queue: QueueStanding
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ...) -> None: ...
+    eviction: str
+    nominated_node: str
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., eviction: _Optional[str] = ..., nominated_node: _Optional[str] = ...) -> None: ...
 
 class QueueStanding(_message.Message):
     __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by")
@@ -571,16 +579,18 @@ class DispatcherAuditRequest(_message.Message):
     def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
 
 class DispatcherAuditReply(_message.Message):
-    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs")
+    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs", "reports")
     VIEWS_FIELD_NUMBER: _ClassVar[int]
     BOUND_UIDS_FIELD_NUMBER: _ClassVar[int]
     BOUND_NODES_FIELD_NUMBER: _ClassVar[int]
     BROKEN_GANGS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     views: _containers.RepeatedCompositeFieldContainer[WorkerView]
     bound_uids: bytes
     bound_nodes: bytes
     broken_gangs: _containers.RepeatedCompositeFieldContainer[BrokenGang]
-    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ...) -> None: ...
+    reports: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ..., reports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BrokenGang(_message.Message):
     __slots__ = ("namespace", "name", "bound", "needed", "complete_before")

@@ -79,6 +79,9 @@ class DispatcherHistory(RuleBasedStateMachine):
                 case m.GrantEpoch():
                     released.append(m.EpochGranted(instruction.link, 1))
                     released.append(m.Heard(instruction.link, Vitals(ready=True)))
+                case m.Verify():
+                    nodes = [1 if uid.tobytes() in self.reserved else NONE for uid in instruction.uids]
+                    released.append(m.Verified(instruction.rows, instruction.uids, np.array(nodes, np.uint32)))
                 case m.Release():
                     for uid in instruction.uids:
                         self.reserved.pop(uid.tobytes(), None)
@@ -208,6 +211,20 @@ class DispatcherHistory(RuleBasedStateMachine):
         wanted = self.fences.pop(0)
         nodes = np.array([self.reserved.get(uid.tobytes(), NONE) for uid in wanted.uids], np.uint32)
         self.tell(m.Fenced(wanted.worker, nodes, {}))
+
+    @precondition(lambda self: self.reserved)
+    @rule(share=st.floats(0, 0.5), seed=st.integers(0, 99), twice=st.booleans())
+    def evict(self, share: float, seed: int, twice: bool) -> None:
+        """The ledger takes places away, also of pods that nobody has said to be bound yet."""
+        chosen = [uid for uid in sorted(self.reserved) if random.Random(uid + bytes([seed])).random() < share]
+        if not chosen:
+            return
+        uids = np.frombuffer(b"".join(chosen), np.uint8).reshape(-1, 16)
+        for uid in chosen:
+            del self.reserved[uid]
+        told = m.Evicted(uids, np.ones(len(uids), np.uint32), ("preempted",) * len(uids))
+        for _ in range(1 + twice):
+            self.tell(told)
 
     @rule(seconds=st.sampled_from([0.003, 0.2, 3.0, 20.0]), changed=st.booleans())
     def pass_time(self, seconds: float, changed: bool) -> None:

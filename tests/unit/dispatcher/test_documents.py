@@ -125,7 +125,7 @@ def submit(**changes):
     template = pb.PodTemplate(spec=common_pb2.PodSpec(namespace="default"))
     request = pb.SubmitRequest(templates=[template])
     for name, value in changes.items():
-        if name in {"amount", "namespace", "qos"}:
+        if name in {"amount", "namespace", "qos", "asked"}:
             continue
         getattr(request, name).MergeFrom(value) if name != "jobs" else request.jobs.extend(value)
     if "amount" in changes:
@@ -135,6 +135,7 @@ def submit(**changes):
         request.templates[0].spec.namespace = changes["namespace"]
     if "qos" in changes:
         request.templates[0].qos_class = changes["qos"]
+    request.templates[0].required_during_execution = changes.get("asked", "")
     return request
 
 
@@ -153,6 +154,7 @@ JOB = [pb.Job(name="a", template=0, replicas=1)]
         (submit(jobs=JOB, amount=-1), "templates[0].spec.requests: -1 of 'cpu' is not from 0 to 2^53"),
         (submit(jobs=JOB, namespace=""), "templates[0].spec.namespace: '' is no valid namespace"),
         (submit(jobs=JOB, qos="Better"), "templates[0].qos_class: 'Better' is none of BestEffort"),
+        (submit(jobs=JOB, asked="no"), "templates[0].required_during_execution: is 'no'; allowed: report, evict"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 3)), "pods.templates: 3 bytes"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 8)), "pods.templates: 2 rows where 1"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\1\0\0\0")), "pods.templates: 1 names no template"),
