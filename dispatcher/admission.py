@@ -15,6 +15,7 @@ from dispatcher.core.podsets import Submission, request_key
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.intake import read_order
 from dispatcher.journal import Record
+from dispatcher.objects import Objects
 from dispatcher.runtime import Runtime
 from hoss.v1 import dispatcher_pb2 as pb
 
@@ -22,8 +23,9 @@ from hoss.v1 import dispatcher_pb2 as pb
 class Admission:
     """Accepts, ungates and deletes pods."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, objects: Objects) -> None:
         self._runtime = runtime
+        self._objects = objects
         self._registry = runtime.machine.registry
         self._under_way: dict[bytes, asyncio.Future[Submission]] = {}
         self._deleting = asyncio.Lock()
@@ -48,6 +50,7 @@ class Admission:
                 return done
             if key in self._under_way:
                 return self._under_way[key]
+        self._objects.resolve_priorities(message)
         order = read_order(message)
         submission = self._registry.accept(order, self._runtime.now_ms())
         message.request_id = order.request_id

@@ -1,11 +1,12 @@
-"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, and the names of its workers.
+"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, cluster objects, its policy, and its
+workers' names.
 
 The dispatcher owns this port. One record per submission, whatever its size; deletions are one bitmap a pod set. Bound pods
 are not recorded here: their reservations are in the ledger.
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +35,19 @@ class Recovered:
     deletions: dict[bytes, NDArray[np.bool_]] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     ungated: dict[bytes, GateRemovals] = field(default_factory=dict)  # by the set's UID prefix
+    objects: dict[str, bytes] = field(default_factory=dict)  # by key: ClusterObject messages
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPolicy:
+    """A policy that was put in force. `source` is as in hoss.v1.Policy; `file_digest` tells the content that the policy file had
+    then, whether or not it was this policy; empty: there was no file."""
+
+    version: int
+    yaml: str
+    source: str
+    since_ms: int
+    file_digest: str
 
 
 class Journal(Protocol):
@@ -59,8 +73,24 @@ class Journal(Protocol):
         """Note that a worker of this name may hold pods: after a restart it is fenced before anything else."""
         ...
 
+    async def put_objects(self, objects: Mapping[str, bytes]) -> None:
+        """Keep these cluster objects, by key, all or none; each replaces what had its key."""
+        ...
+
+    async def drop_objects(self, keys: Collection[str]) -> None:
+        """Forget the cluster objects of these keys."""
+        ...
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        """Replace the policy that is kept."""
+        ...
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        """The policy kept last; None if none ever was."""
+        ...
+
     async def recover(self) -> Recovered:
-        """Read everything."""
+        """Read everything but the policy."""
         ...
 
     async def close(self) -> None:
@@ -76,6 +106,8 @@ class MemoryJournal:
         self._deletions: dict[bytes, NDArray[np.bool_]] = {}
         self._workers: set[str] = set()
         self._ungated: dict[bytes, GateRemovals] = {}
+        self._objects: dict[str, bytes] = {}
+        self._policy: KeptPolicy | None = None
 
     async def record(self, record: Record) -> None:
         self._records.setdefault(record.key, record)
@@ -97,8 +129,27 @@ class MemoryJournal:
     async def remember_worker(self, name: str) -> None:
         self._workers.add(name)
 
+    async def put_objects(self, objects: Mapping[str, bytes]) -> None:
+        self._objects.update(objects)
+
+    async def drop_objects(self, keys: Collection[str]) -> None:
+        for key in keys:
+            self._objects.pop(key, None)
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        self._policy = policy
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        return self._policy
+
     async def recover(self) -> Recovered:
-        return Recovered(list(self._records.values()), dict(self._deletions), set(self._workers), dict(self._ungated))
+        return Recovered(
+            list(self._records.values()),
+            dict(self._deletions),
+            set(self._workers),
+            dict(self._ungated),
+            dict(self._objects),
+        )
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -1,4 +1,4 @@
-"""The journal in Redis: four hashes and a set under `{hoss}:journal:`.
+"""The journal in Redis: hashes, a set and a string under `{hoss}:journal:`.
 
 Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
 one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
@@ -6,24 +6,28 @@ write, so a submission that was refused does not come back from the dead.
 """
 
 import asyncio
+import json
 import struct
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from itertools import count
 
 import numpy as np
-import redis.asyncio
 from numpy.typing import NDArray
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from dispatcher.journal import GateRemovals, Record, Recovered, squeeze, unsqueeze
+from dispatcher.journal import GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
+from hoss.redis_access import reach
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
 WORKERS = "{hoss}:journal:workers"  # names
 GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each gate that was removed from pods
+OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
+POLICY = "{hoss}:journal:policy"  # KeptPolicy as JSON
 
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
@@ -36,13 +40,8 @@ class RedisJournal:
     """See dispatcher.journal.Journal."""
 
     def __init__(self, url: str) -> None:
-        # No retries inside: a write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
-        self._redis = redis.asyncio.Redis.from_url(
-            url,
-            socket_timeout=_TIMEOUT_SECONDS,
-            socket_connect_timeout=_TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
+        # A write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
+        self._access = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
         self._order = count(1)
         self._pending: dict[bytes, bytes] = {}
         self._doubtful: set[bytes] = set()  # keys of writes that failed
@@ -64,61 +63,81 @@ class RedisJournal:
             prefix: _BITMAP_HEADER.pack(len(bitmap)) + squeeze(np.packbits(bitmap).tobytes())
             for prefix, bitmap in deleted.items()
         }
-        try:
-            await self._redis.hset(DELETIONS, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis:
+            await redis.hset(DELETIONS, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
 
     async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
         fields = {prefix: _pack_removals(gates) for prefix, gates in removed.items()}
-        try:
-            await self._redis.hset(GATES, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis:
+            await redis.hset(GATES, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
 
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
-        try:
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.hdel(SUBMISSIONS, key)
-                if prefixes:
-                    pipe.hdel(DELETIONS, *prefixes)
-                    pipe.hdel(GATES, *prefixes)
-                await pipe.execute()
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
+            pipe.hdel(SUBMISSIONS, key)
+            if prefixes:
+                pipe.hdel(DELETIONS, *prefixes)
+                pipe.hdel(GATES, *prefixes)
+            await pipe.execute()
 
     async def remember_worker(self, name: str) -> None:
-        try:
-            await self._redis.sadd(WORKERS, name)
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis:
+            await redis.sadd(WORKERS, name)
+
+    async def put_objects(self, objects: Mapping[str, bytes]) -> None:
+        async with self._server() as redis:
+            await redis.hset(OBJECTS, mapping=dict(objects))  # type: ignore[arg-type]  # as above
+
+    async def drop_objects(self, keys: Collection[str]) -> None:
+        async with self._server() as redis:
+            await redis.hdel(OBJECTS, *keys)
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        async with self._server() as redis:
+            await redis.set(POLICY, json.dumps(asdict(policy)))
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        async with self._server() as redis:
+            kept = await redis.get(POLICY)
+        return None if kept is None else KeptPolicy(**json.loads(kept))
 
     async def recover(self) -> Recovered:
-        try:
+        async with self._server() as redis:
             ordered: dict[bytes, tuple[int, Record]] = {}
-            async for key, value in self._redis.hscan_iter(SUBMISSIONS, count=_SCAN_COUNT):
+            async for key, value in redis.hscan_iter(SUBMISSIONS, count=_SCAN_COUNT):
                 order, submitted_ms = _HEADER.unpack_from(value)
                 ordered[key] = (order, Record(key, submitted_ms, unsqueeze(value[_HEADER.size :])))
             deletions = {}
-            async for prefix, value in self._redis.hscan_iter(DELETIONS, count=_SCAN_COUNT):
+            async for prefix, value in redis.hscan_iter(DELETIONS, count=_SCAN_COUNT):
                 (pods,) = _BITMAP_HEADER.unpack_from(value)
                 bits = np.frombuffer(unsqueeze(value[_BITMAP_HEADER.size :]), np.uint8)
                 deletions[prefix] = np.unpackbits(bits, count=pods).astype(np.bool_)
             ungated: dict[bytes, GateRemovals] = {}
-            async for prefix, value in self._redis.hscan_iter(GATES, count=_SCAN_COUNT):
+            async for prefix, value in redis.hscan_iter(GATES, count=_SCAN_COUNT):
                 ungated[prefix] = _unpack_removals(value)
-            members = await self._redis.smembers(WORKERS)
+            objects: dict[str, bytes] = {}
+            async for key, value in redis.hscan_iter(OBJECTS, count=_SCAN_COUNT):
+                objects[key.decode()] = value
+            members = await redis.smembers(WORKERS)
             workers = {name.decode() if isinstance(name, bytes) else name for name in members}
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
         entries = sorted(ordered.values(), key=lambda entry: entry[0])
         self._order = count(entries[-1][0] + 1 if entries else 1)
-        return Recovered([record for _, record in entries], deletions, workers, ungated)
+        return Recovered([record for _, record in entries], deletions, workers, ungated, objects)
 
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer
-        await self._redis.aclose()
+        await self._access.close()
+
+    @asynccontextmanager
+    async def _server(self) -> AsyncIterator[Redis]:
+        """The server that has the journal. What it or the network say against it: LedgerUnavailable."""
+        try:
+            yield await self._access.at(SUBMISSIONS)
+        except (RedisError, OSError) as exc:
+            self._access.doubt()
+            raise LedgerUnavailable(
+                f"the journal cannot be written or read now ({exc}); nothing was accepted, try again"
+            ) from exc
 
     async def _write_pending(self) -> None:
         while self._pending and self._written is not None:
@@ -126,16 +145,16 @@ class RedisJournal:
             self._pending, self._written = {}, None
             try:
                 await self._write(batch)
-            except (RedisError, OSError) as exc:
+            except LedgerUnavailable as exc:
                 self._doubtful.update(batch)
-                written.set_exception(_unavailable(exc))
+                written.set_exception(exc)
                 # Every waiter may have given up; then nobody reads the exception, and that is no fault.
                 written.exception()
             else:
                 written.set_result(None)
 
     async def _write(self, batch: dict[bytes, bytes]) -> None:
-        async with self._redis.pipeline(transaction=True) as pipe:
+        async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
             if self._doubtful:
                 pipe.hdel(SUBMISSIONS, *self._doubtful)
             pipe.hset(SUBMISSIONS, mapping=batch)  # type: ignore[arg-type]
@@ -160,7 +179,3 @@ def _unpack_removals(data: bytes) -> dict[str, NDArray[np.bool_]]:
         gates[data[name_end - name_bytes : name_end].decode()] = np.unpackbits(bits, count=pods).astype(np.bool_)
         at = name_end + bitmap_bytes
     return gates
-
-
-def _unavailable(exc: Exception) -> LedgerUnavailable:
-    return LedgerUnavailable(f"the journal cannot be written or read now ({exc}); nothing was accepted, try again")

@@ -69,9 +69,10 @@ class Changes:
     left: frozenset[PodSpec] = frozenset()  # pods that hold nothing any more
     came: frozenset[PodSpec] = frozenset()  # pods that are bound now
     anything: bool = False
+    relabelled: frozenset[str] = frozenset()  # namespaces that came, went, or have other labels
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.rooms or self.left or self.came or self.anything)
+        return bool(self.nodes or self.rooms or self.left or self.came or self.anything or self.relabelled)
 
 
 ANYTHING = Changes(anything=True)
@@ -87,6 +88,7 @@ def together(parts: Sequence[Changes]) -> Changes:
         left=reduce(or_, (part.left for part in parts), frozenset()),
         came=reduce(or_, (part.came for part in parts), frozenset()),
         anything=any(part.anything for part in parts),
+        relabelled=reduce(or_, (part.relabelled for part in parts), frozenset()),
     )
 
 
@@ -145,14 +147,17 @@ class History:
         window = self._open.get(own)
         if window is None or window.told or now - window.begun >= WINDOW_SECONDS:
             window = self._open[own] = _Window(self.number, now)
-            self._kept.append(window)
+            self._keep(window)
             self._untold.append(window)
         window.number = self.number
         window.parts.append(changes)
         if not own:
             window.positions[shard] = max(seq, window.positions.get(shard, 0))
-        if len(self._kept) > KEPT_WINDOWS:
-            self._drop(self._kept.popleft())
+
+    def outdate(self, now: float) -> None:
+        """What workers say of pods sent before now is old news, whatever their views. Nobody that waits is told."""
+        self.number += 1
+        self._keep(_Window(self.number, now, parts=[ANYTHING], told=True))
 
     def untold(self, now: float) -> list[Changes]:
         """What nobody was told of yet. The dispatcher's own doings are told a moment later: workers hear of them through
@@ -179,6 +184,11 @@ class History:
         for window in self._kept:
             if window.unseen(since, seen):
                 yield window.changes()
+
+    def _keep(self, window: _Window) -> None:
+        self._kept.append(window)
+        if len(self._kept) > KEPT_WINDOWS:
+            self._drop(self._kept.popleft())
 
     def _drop(self, window: _Window) -> None:
         dropped = self._dropped[not window.positions]

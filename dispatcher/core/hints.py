@@ -74,12 +74,14 @@ def _node_unschedulable(spec: PodSpec, changes: Changes) -> bool:  # noqa: ARG00
 def _node_affinity(spec: PodSpec, changes: Changes) -> bool:
     """A new node or other labels on one, that match."""
     for node in _nodes(changes, Aspect.ADDED | Aspect.LABELS):
-        labels = dict(node.spec.labels)
-        selected = all(labels.get(key) == value for key, value in spec.node_selector)
-        required = spec.required_node_affinity
-        if selected and (required is None or required.matches(labels, node.spec.name)):
+        if spec.selects(dict(node.spec.labels), node.spec.name):
             return True
     return False
+
+
+def _policy_nodes(spec: PodSpec, changes: Changes) -> bool:  # noqa: ARG001 - which nodes the rule gives is no part of the spec
+    """A new node or other labels on one; another policy wakes pods by itself."""
+    return any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS))
 
 
 def _node_name(spec: PodSpec, changes: Changes) -> bool:
@@ -100,10 +102,16 @@ def _clash(one: HostPort, other: HostPort) -> bool:
 
 
 def _inter_pod_affinity(spec: PodSpec, changes: Changes) -> bool:
-    """A pod that came and is wanted near, one that left and was shunned or shunned this one, or a node in another domain."""
+    """A pod that came and is wanted near, one that left and was shunned or shunned this one, a node in another domain, or
+    other labels of a namespace that decide which of these are meant."""
     rules = spec.pod_affinity
     wanted = rules.required if rules is not None else ()
     shunned = rules.anti_required if rules is not None else ()
+    if changes.relabelled and (
+        spec.namespace in changes.relabelled  # others' terms may not mean this pod any more
+        or any(term.namespace_selector is not None for term in (*wanted, *shunned))
+    ):
+        return True
     if any(_sees(term, pod) for term in wanted for pod in changes.came):
         return True
     for pod in changes.left:
@@ -117,7 +125,7 @@ def _inter_pod_affinity(spec: PodSpec, changes: Changes) -> bool:
 
 
 def _sees(term: PodAffinityTerm, pod: PodSpec) -> bool:
-    # The labels of namespaces are not known here: where a term selects by them, any namespace may be meant.
+    # The labels of namespaces are not looked at here: where a term selects by them, any namespace may be meant.
     there = pod.namespace in term.namespaces or term.namespace_selector is not None
     return there and _selects(term.selector, pod)
 
@@ -161,6 +169,7 @@ HINTS: dict[str, Callable[[PodSpec, Changes], bool]] = {
     "TaintToleration": _taint_toleration,
     "NodeUnschedulable": _node_unschedulable,
     "NodeAffinity": _node_affinity,
+    "PolicyNodes": _policy_nodes,
     "NodeName": _node_name,
     "NodePorts": _node_ports,
     "InterPodAffinity": _inter_pod_affinity,

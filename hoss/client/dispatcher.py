@@ -15,11 +15,13 @@ import grpc.aio
 from hoss import rpc
 from hoss.client.errors import translate
 from hoss.errors import InvalidInput
+from hoss.model.cluster_objects import ClusterObject, ObjectKey
 from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
 from hoss.wire.columns import U32, encode, uid_from_text
 from hoss.wire.convert import template_to_proto
+from hoss.wire.convert_objects import object_from_proto, object_to_proto
 
 CALL_SECONDS = 10.0  # questions and small changes
 SUBMIT_SECONDS = 60.0  # 50,000 distinct pods in one message, and a journal that may be slow
@@ -126,6 +128,24 @@ class DispatcherClient:
         request = pb.RemoveGatesRequest(namespace=namespace, pods=pods, jobs=jobs, gates=gates)
         return await self._answer(self.stub.RemoveGates(request, timeout=CALL_SECONDS))
 
+    async def apply_objects(self, objects: Sequence[ClusterObject]) -> list[str]:
+        """Make them so, all or none. Beside each: "created", "configured" or "unchanged"."""
+        request = pb.ApplyObjectsRequest(objects=map(object_to_proto, objects))
+        return list((await self._answer(self.stub.ApplyObjects(request, timeout=CALL_SECONDS))).results)
+
+    async def delete_objects(self, keys: Iterable[ObjectKey]) -> list[ObjectKey]:
+        """Remove objects; returns the keys that nothing had."""
+        refs = [pb.ObjectRef(kind=key.kind, namespace=key.namespace, name=key.name) for key in keys]
+        request = pb.DeleteObjectsRequest(objects=refs)
+        reply = await self._answer(self.stub.DeleteObjects(request, timeout=CALL_SECONDS))
+        return [ObjectKey(ref.kind, ref.namespace, ref.name) for ref in reply.not_found]
+
+    async def list_objects(self, kind: str = "", namespace: str = "") -> list[ClusterObject]:
+        """Objects of a kind and namespace, by name. Empty: of all."""
+        request = pb.ListObjectsRequest(kind=kind, namespace=namespace)
+        reply = await self._answer(self.stub.ListObjects(request, timeout=CALL_SECONDS))
+        return [object_from_proto(message) for message in reply.objects]
+
     async def list_workers(self) -> list[pb.WorkerInfo]:
         """Workers that are registered, or were and are lost."""
         reply = await self._answer(self.stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_SECONDS))
@@ -140,9 +160,15 @@ class DispatcherClient:
         """The SchedulingPolicy in force."""
         return await self._answer(self.stub.GetPolicy(pb.GetPolicyRequest(), timeout=CALL_SECONDS))
 
-    async def set_policy(self, yaml: str) -> pb.SetPolicyReply:
-        """Replace the policy. InvalidInput names the field, and the old policy stays."""
-        return await self._answer(self.stub.SetPolicy(pb.Policy(yaml=yaml), timeout=CALL_SECONDS))
+    async def set_policy(self, yaml: str, *, if_version: int = 0) -> pb.SetPolicyReply:
+        """Replace the policy, or only that of a certain version. InvalidInput names the field, and the old policy stays."""
+        request = pb.Policy(yaml=yaml, if_version=if_version)
+        return await self._answer(self.stub.SetPolicy(request, timeout=CALL_SECONDS))
+
+    async def test_policy(self, templates: Iterable[PodTemplate], yaml: str = "") -> pb.TestPolicyReply:
+        """What the policy in force, or the document given, would do with pods of these templates now. Changes nothing."""
+        request = pb.TestPolicyRequest(templates=map(template_to_proto, templates), yaml=yaml)
+        return await self._answer(self.stub.TestPolicy(request, timeout=CALL_SECONDS))
 
     async def status(self) -> pb.DispatcherStatus:
         """Pods by phase, counters since start, and problems as sentences."""

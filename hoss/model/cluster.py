@@ -1,6 +1,6 @@
 """A cluster as one looks at it from outside: nodes, pods, and the objects that say what belongs to which."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hoss.model.node import NodeSpec
@@ -37,6 +37,7 @@ class Service:
 
     namespace: str
     selector: Pairs | None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,13 @@ class DisruptionBudget:
 
     def covers(self, pod: BoundPod) -> bool:
         """Whether the pod's going would be charged to it. A selector without requirements covers nothing here."""
-        labels = pod.spec.labels
-        if self.selector is None or self.selector.everything or not labels:
+        return pod.name not in self.disrupted and self.selects(pod.spec)
+
+    def selects(self, spec: PodSpec) -> bool:
+        """Whether pods of this spec are among its own."""
+        if self.selector is None or self.selector.everything or not spec.labels:
             return False
-        return (
-            pod.spec.namespace == self.namespace
-            and self.selector.matches(dict(labels))
-            and pod.name not in self.disrupted
-        )
+        return spec.namespace == self.namespace and self.selector.matches(dict(spec.labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +86,25 @@ def default_spread_selector(spec: PodSpec, owner: OwnerReference | None, cluster
 
     After kube-scheduler's DefaultSelector.
     """
+    selectors = [
+        controller.selector
+        for controller in cluster.controllers
+        if controller.namespace == spec.namespace and controller.identity == owner and controller.selector is not None
+    ]
+    return merged_selector(spec, cluster.services, selectors)
+
+
+def merged_selector(
+    spec: PodSpec, services: Iterable[Service], of_owner: Iterable[LabelSelector]
+) -> LabelSelector | None:
+    """The pod's owner's selectors and those of the services that select it, ANDed; None where there is none."""
     labels = dict(spec.labels)
     merged: dict[str, str] = {}
-    for service in cluster.services:
+    for service in services:
         selects = service.selector is not None and all(labels.get(key) == value for key, value in service.selector)
         if service.namespace == spec.namespace and selects:
             merged |= dict(service.selector or ())
-    requirements: list[Requirement] = []
-    for controller in cluster.controllers:
-        if controller.namespace == spec.namespace and controller.identity == owner and controller.selector is not None:
-            requirements += controller.selector.requirements
+    requirements = [requirement for selector in of_owner for requirement in selector.requirements]
     requirements += [Requirement(key, "In", (value,)) for key, value in merged.items()]
     if not requirements:
         return None

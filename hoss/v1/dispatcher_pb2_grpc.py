@@ -74,6 +74,21 @@ class DispatcherStub:
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.FromString,
                 _registered_method=True)
+        self.ApplyObjects = channel.unary_unary(
+                '/hoss.v1.Dispatcher/ApplyObjects',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsReply.FromString,
+                _registered_method=True)
+        self.DeleteObjects = channel.unary_unary(
+                '/hoss.v1.Dispatcher/DeleteObjects',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsReply.FromString,
+                _registered_method=True)
+        self.ListObjects = channel.unary_unary(
+                '/hoss.v1.Dispatcher/ListObjects',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/hoss.v1.Dispatcher/ListWorkers',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListWorkersRequest.SerializeToString,
@@ -93,6 +108,11 @@ class DispatcherStub:
                 '/hoss.v1.Dispatcher/SetPolicy',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.Policy.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.SetPolicyReply.FromString,
+                _registered_method=True)
+        self.TestPolicy = channel.unary_unary(
+                '/hoss.v1.Dispatcher/TestPolicy',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.FromString,
                 _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/hoss.v1.Dispatcher/GetStatus',
@@ -164,6 +184,26 @@ class DispatcherServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ApplyObjects(self, request, context):
+        """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
+        reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteObjects(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListObjects(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListWorkers(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -184,7 +224,15 @@ class DispatcherServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Checks the document and replaces the policy; INVALID_ARGUMENT keeps the old one.
+        """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
+        document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestPolicy(self, request, context):
+        """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -246,6 +294,21 @@ def add_DispatcherServicer_to_server(servicer, server):
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.SerializeToString,
             ),
+            'ApplyObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyObjects,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsReply.SerializeToString,
+            ),
+            'DeleteObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteObjects,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsReply.SerializeToString,
+            ),
+            'ListObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListObjects,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.SerializeToString,
+            ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListWorkersRequest.FromString,
@@ -265,6 +328,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.SetPolicy,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.Policy.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.SetPolicyReply.SerializeToString,
+            ),
+            'TestPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestPolicy,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -504,6 +572,87 @@ class Dispatcher:
             _registered_method=True)
 
     @staticmethod
+    def ApplyObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/ApplyObjects',
+            hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/DeleteObjects',
+            hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/ListObjects',
+            hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListWorkers(request,
             target,
             options=(),
@@ -601,6 +750,33 @@ class Dispatcher:
             '/hoss.v1.Dispatcher/SetPolicy',
             hoss_dot_v1_dot_dispatcher__pb2.Policy.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.SetPolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/TestPolicy',
+            hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.FromString,
             options,
             channel_credentials,
             insecure,

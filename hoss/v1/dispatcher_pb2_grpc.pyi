@@ -47,12 +47,22 @@ class DispatcherStub:
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+    ApplyObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ApplyObjectsRequest, _dispatcher_pb2.ApplyObjectsReply]
+    """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
+    reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+    """
+    DeleteObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteObjectsRequest, _dispatcher_pb2.DeleteObjectsReply]
+    ListObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
     GetPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.GetPolicyRequest, _dispatcher_pb2.Policy]
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.Policy, _dispatcher_pb2.SetPolicyReply]
-    """Checks the document and replaces the policy; INVALID_ARGUMENT keeps the old one."""
+    """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
+    document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+    """
+    TestPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.TestPolicyRequest, _dispatcher_pb2.TestPolicyReply]
+    """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
     Audit: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
@@ -76,12 +86,22 @@ class DispatcherAsyncStub(DispatcherStub):
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]  # type: ignore[assignment]
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+    ApplyObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ApplyObjectsRequest, _dispatcher_pb2.ApplyObjectsReply]  # type: ignore[assignment]
+    """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
+    reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+    """
+    DeleteObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteObjectsRequest, _dispatcher_pb2.DeleteObjectsReply]  # type: ignore[assignment]
+    ListObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]  # type: ignore[assignment]
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
     GetPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.GetPolicyRequest, _dispatcher_pb2.Policy]  # type: ignore[assignment]
     SetPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.Policy, _dispatcher_pb2.SetPolicyReply]  # type: ignore[assignment]
-    """Checks the document and replaces the policy; INVALID_ARGUMENT keeps the old one."""
+    """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
+    document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+    """
+    TestPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.TestPolicyRequest, _dispatcher_pb2.TestPolicyReply]  # type: ignore[assignment]
+    """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
     Audit: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]  # type: ignore[assignment]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
@@ -152,6 +172,30 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
 
     @_abc_1.abstractmethod
+    def ApplyObjects(
+        self,
+        request: _dispatcher_pb2.ApplyObjectsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.ApplyObjectsReply, _abc.Awaitable[_dispatcher_pb2.ApplyObjectsReply]]:
+        """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
+        reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteObjects(
+        self,
+        request: _dispatcher_pb2.DeleteObjectsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.DeleteObjectsReply, _abc.Awaitable[_dispatcher_pb2.DeleteObjectsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListObjects(
+        self,
+        request: _dispatcher_pb2.ListObjectsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.ListObjectsReply, _abc.Awaitable[_dispatcher_pb2.ListObjectsReply]]: ...
+
+    @_abc_1.abstractmethod
     def ListWorkers(
         self,
         request: _dispatcher_pb2.ListWorkersRequest,
@@ -179,7 +223,17 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         request: _dispatcher_pb2.Policy,
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.SetPolicyReply, _abc.Awaitable[_dispatcher_pb2.SetPolicyReply]]:
-        """Checks the document and replaces the policy; INVALID_ARGUMENT keeps the old one."""
+        """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
+        document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+        """
+
+    @_abc_1.abstractmethod
+    def TestPolicy(
+        self,
+        request: _dispatcher_pb2.TestPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.TestPolicyReply, _abc.Awaitable[_dispatcher_pb2.TestPolicyReply]]:
+        """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
 
     @_abc_1.abstractmethod
     def GetStatus(

@@ -76,7 +76,10 @@ class PreFilter(Protocol):
 
 @runtime_checkable
 class StaticFilter(Protocol):
-    """Refuses by specs. All its refusals are UnschedulableAndUnresolvable and for one reason."""
+    """Refuses by specs. All its refusals are UnschedulableAndUnresolvable and for one reason.
+
+    A plugin with a method `reason_for(spec)` says it in other words for each class.
+    """
 
     name: str
     reason: str
@@ -157,7 +160,11 @@ class PodFilter(Protocol):
 
 
 class ScoreStanding(Protocol):
-    """What a pod score says of all nodes below the cache's size, for one class."""
+    """What a pod score says of all nodes below the cache's size, for one class.
+
+    This and FilterStanding may have a property `steady`: true while no pod of the class changes what it says (a filter then
+    lets all nodes pass). Runs of pods can be placed at once where all standings are, but for spreading by default.
+    """
 
     def refresh(self) -> bool:
         """Take in what happened since; whether scores may have changed although the same nodes are feasible."""

@@ -1,6 +1,8 @@
 """Placements gathered until they are proposed, one proposal a shard."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +13,17 @@ from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.placement import Placed
-from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.reliance import counts_on_others
 from scheduler_worker.core.work import Run, Work
+
+
+class Victims(NamedTuple):
+    """Pods that go for one pod."""
+
+    uids: tuple[bytes, ...]
+    vacated: Assumption  # what their node will have back
+    leaving_ms: int  # for how long the last of them may still be there
+    must_go: bool  # in the way for more than their room, by rules that the ledger does not judge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +35,7 @@ class Proposal:
     runs: tuple[Run, ...]  # by slot
     rows: NDArray[np.intp]  # (n,): rows of the work batch
     assumption: Assumption
+    victims: Mapping[int, Victims]  # by position in the proposal
 
 
 class Draft:
@@ -33,6 +44,7 @@ class Draft:
     def __init__(self) -> None:
         self._placed: list[tuple[Run, Placed]] = []
         self._firsts: list[bool] = []
+        self._victims: dict[int, Victims] = {}  # by place among all pods
         self.pods = 0
 
     @property
@@ -49,8 +61,10 @@ class Draft:
         """The work batch it belongs to; None when it is empty."""
         return self._placed[0][0].work if self._placed else None
 
-    def add(self, run: Run, placed: Placed, *, first: bool = False) -> None:
-        """The first pods of `run` go where `placed` says; `first`: as the first of their kind."""
+    def add(self, run: Run, placed: Placed, victims: Sequence[Victims] = (), *, first: bool = False) -> None:
+        """The first pods of `run` go where `placed` says, others for each of them if there are `victims`; `first`: as the first
+        of their kind."""
+        self._victims.update(enumerate(victims, self.pods))
         self._placed.append((run, placed))
         self._firsts.append(first)
         self.pods += len(placed.nodes)
@@ -64,6 +78,7 @@ class Draft:
         """Nothing of it is proposed."""
         self._placed.clear()
         self._firsts.clear()
+        self._victims = {}
         self.pods = 0
 
     def close(
@@ -74,13 +89,12 @@ class Draft:
         resources: int,
         expires_at: float,
         *,
-        counted: bool = False,
         seen: tuple[int, ...] = (),
     ) -> list[Proposal]:
         """The proposals, numbered from `first_id` on, one for each shard that was chosen. Empties the draft.
 
-        `seqs` is where the cache stands per shard, `resources` the length of the schema; `counted` whether the pods stand
-        in the census, `seen` up to where that is known per shard.
+        `seqs` is where the cache stands per shard, `resources` the length of the schema; `seen` up to where it knows per shard
+        which pods are where.
         """
         work = self.work
         if work is None:
@@ -92,8 +106,9 @@ class Draft:
         masks = np.concatenate([placed.card_masks for _, placed in self._placed])
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
-        groups: tuple[PodGroup, ...] = tuple(group_of(run.pod_class.spec) for run in runs) if counted else ()
+        groups = tuple(run.pod_class.group for run in runs)
         firsts = np.array(self._firsts) if any(self._firsts) else None
+        victims_of = self._victims
         self.clear()
         shared = _shared_columns(runs, resources)
         proposals: list[Proposal] = []
@@ -101,6 +116,7 @@ class Draft:
         for shard in np.unique(of_shard).tolist():
             at = slice(None) if shards == 1 else np.flatnonzero(of_shard == shard)
             wanted = candidates[at]
+            victims = _by_position(victims_of, at) if victims_of else {}
             columns = ProposalColumns(
                 batch_id=first_id + len(proposals),
                 shard=shard,
@@ -113,6 +129,8 @@ class Draft:
                 attempts=shared.attempts,
                 devices=shared.devices if shared.devices.any() else None,
                 groups=groups,
+                victims={position: found.uids for position, found in victims.items()},
+                victims_must_go=any(found.must_go for found in victims.values()),
                 seen=seen,
                 firsts=firsts,
                 places=None if shards == 1 else np.arange(len(nodes), dtype=np.uint16)[at],
@@ -126,8 +144,14 @@ class Draft:
                 expires_at=expires_at,
                 groups=groups,
             )
-            proposals.append(Proposal(columns, work, runs, rows[at], assumption))
+            proposals.append(Proposal(columns, work, runs, rows[at], assumption, victims))
         return proposals
+
+
+def _by_position(victims: Mapping[int, Victims], at: NDArray[np.intp] | slice) -> dict[int, Victims]:
+    """By place among those pods that `at` chooses."""
+    places = enumerate(at.tolist()) if isinstance(at, np.ndarray) else ((place, place) for place in victims)
+    return {position: victims[place] for position, place in places if place in victims and victims[place].uids}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.questions import Matching, group_of
+from scheduler_worker.core.classes import PodClass
+from scheduler_worker.core.questions import Matching
 
 
 def counts_on_others(spec: PodSpec) -> bool:
@@ -10,11 +11,12 @@ def counts_on_others(spec: PodSpec) -> bool:
     return bool(spec.pod_affinity and spec.pod_affinity.required) or any(c.required for c in spec.spread)
 
 
-def begins_a_kind(spec: PodSpec, cache: NodeInfoCache) -> bool:
+def begins_a_kind(pod_class: PodClass, cache: NodeInfoCache) -> bool:
     """Whether it would be placed as the first of pods with affinity to themselves, which may go anywhere."""
-    terms = spec.pod_affinity.required if spec.pod_affinity else ()
+    affinity = pod_class.spec.pod_affinity
+    terms = affinity.required if affinity else ()
     kind = Matching(terms)
-    if not terms or not cache.counts_pods or not kind.includes(group_of(spec), cache.census.namespaces):
+    if not terms or not kind.includes(pod_class.group, cache.census.namespaces):
         return False
     tally = cache.census.tally(kind)
     domains = [tally.by_domain(term.topology_key) for term in terms]

@@ -1,4 +1,4 @@
-"""Both ledgers, held to one contract: the scripts in a real Redis, and the model in memory."""
+"""Both ledgers, held to one contract: the scripts in a real Redis however it is run, and the model in memory."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from hossctl.redis_server import RedisServer
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.port import Ledger
 from resolver.ledger.store import RedisLedger
@@ -14,18 +13,22 @@ from resolver.ledger.store import RedisLedger
 LEASE_OVER_AT_ONCE = 0
 
 
-@pytest.fixture(params=["redis", "memory"])
-def make_ledger(
-    request: pytest.FixtureRequest, redis_server: RedisServer
-) -> Callable[[int], AbstractAsyncContextManager[Ledger]]:
+@pytest.fixture(params=["server", "sentinel", "cluster", "memory"])
+def ledger_url(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> str:
+    """Of the Redis that holds the test's ledger; empty: it is in memory."""
+    return "" if request.param == "memory" else empty_redis(request.param)
+
+
+@pytest.fixture
+def make_ledger(ledger_url: str) -> Callable[[int], AbstractAsyncContextManager[Ledger]]:
     """Makes an empty ledger of so many shards; its commits' leases are over at once, which shows only where one reaps."""
 
     @asynccontextmanager
     async def make(shards: int) -> AsyncIterator[Ledger]:
-        if request.param == "memory":
+        if not ledger_url:
             yield MemoryLedger(shards, lambda: 0, lease_ms=LEASE_OVER_AT_ONCE)
             return
-        ledger = RedisLedger(redis_server.url, lease_ms=LEASE_OVER_AT_ONCE)
+        ledger = RedisLedger(ledger_url, lease_ms=LEASE_OVER_AT_ONCE)
         await ledger.open(shards)
         yield ledger
         await ledger.close()

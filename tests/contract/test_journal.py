@@ -1,22 +1,22 @@
 """What every journal promises, held against each implementation."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
 
-from dispatcher.journal import Journal, MemoryJournal, Record
+from dispatcher.journal import Journal, KeptPolicy, MemoryJournal, Record
 from dispatcher.redis_journal import RedisJournal
 from hoss.errors import LedgerUnavailable
 
 
-@pytest.fixture(params=["memory", "redis"])
-async def journal(request: pytest.FixtureRequest) -> AsyncIterator[Journal]:
+@pytest.fixture(params=["memory", "server", "sentinel", "cluster"])
+async def journal(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> AsyncIterator[Journal]:
     if request.param == "memory":
         made: Journal = MemoryJournal()
     else:
-        made = RedisJournal(request.getfixturevalue("redis_server").url)
+        made = RedisJournal(empty_redis(request.param))
     yield made
     await made.close()
 
@@ -136,3 +136,22 @@ async def test_what_was_removed_of_gates_comes_back_until_the_submission_is_drop
     }
     await journal.drop(b"k" * 12, [prefix])
     assert (await journal.recover()).ungated.keys() == {b"q" * 12}
+
+
+async def test_cluster_objects_come_back_as_last_put_until_they_are_dropped(journal):
+    await journal.put_objects({"Namespace a": b"1", "Service a/s": b""})
+    await journal.put_objects({"Namespace a": b"\0\xff"})
+    assert (await journal.recover()).objects == {"Namespace a": b"\0\xff", "Service a/s": b""}
+    for _ in range(2):
+        await journal.drop_objects(["Namespace a"])
+    assert (await journal.recover()).objects == {"Service a/s": b""}
+
+
+async def test_the_last_policy_is_kept_whole(journal):
+    assert await journal.kept_policy() is None
+    first = KeptPolicy(1, "rules: 'é'\n", "command", 1_700_000_000_000, "")
+    last = KeptPolicy(2, "rules: []\n", "file /etc/policy.yaml", 1_700_000_000_001, "5e1f")
+    for policy in (first, last, last):
+        await journal.keep_policy(policy)
+    assert await journal.kept_policy() == last
+    assert (await journal.recover()).records == []

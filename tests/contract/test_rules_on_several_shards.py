@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.core.rules import Rule
 from resolver.core.values import Group, Leases, Verdict
 from resolver.gangs import decide_parts, settle_holds
@@ -25,6 +26,10 @@ def web(*rules):
     """A group of pods app=web with these rules."""
     definition = f"web {rules}".encode()
     return Group(zlib.crc32(definition) + 1, definition, (), "default", (("app", "web"),), rules)
+
+
+def uid(pod):
+    return numbered_uids(b"test-prefix-", pod, 1)[0].tobytes()
 
 
 class Committer:
@@ -97,6 +102,30 @@ async def test_a_placement_on_any_shard_that_a_worker_has_not_seen_refuses_it_in
     assert await decide(proposed(2, 2, 0, web(rule), seen)) == [T]
     assert await decide(proposed(2, 3, 1, web(rule), seen)) == [C]
     assert await decide(proposed(2, 4, 0, web(rule), await seqs(racks))) == [C]
+
+
+async def test_nobody_goes_for_a_pod_that_is_only_held(racks, decide, proposed, make_proposal):
+    seen = await known(racks, decide, proposed, APART)
+    [filled] = await racks.commit(0, [make_proposal([50], [[0]], cpu=10_000)])
+    assert filled.verdicts.tolist() == [C]
+    shard, asked = proposed(1, 1, 0, web(APART), seen)
+    asked = replace(asked, victims={0: (uid(50),)}, priorities=np.array([1], np.int32))
+    told = await decide((shard, asked))
+    assert told == [C if racks.shards == 1 else Verdict.CONFLICT_RESOURCE]
+    victim = await racks.lookup(0, numbered_uids(b"test-prefix-", 50, 1))
+    assert victim["node"].tolist() == [NONE_U32 if racks.shards == 1 else 0]
+
+
+async def test_a_pod_that_is_only_held_does_not_go_for_another(racks, proposed, make_proposal):
+    if racks.shards == 1:
+        pytest.skip("holds nothing")
+    shard, held = proposed(1, 1, 0, web(APART), await seqs(racks))
+    await racks.commit(shard, [replace(held, held=True)])
+    free = 10_000 - int(held.requests[0, 0])
+    asked = make_proposal([2], [[0]], cpu=free + 1, worker="w2", epoch=2, snapshot_seq=(await seqs(racks))[0])
+    asked = replace(asked, victims={0: (uid(1),)}, priorities=np.array([1], np.int32))
+    [decision] = await racks.commit(0, [asked])
+    assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE]
 
 
 async def test_the_first_of_a_kind_is_refused_where_any_of_it_was_placed_and_a_later_one_is_not(
@@ -218,11 +247,11 @@ async def test_rules_and_stamps_that_nobody_can_have_missed_are_forgotten_and_co
     assert await decide(proposed(2, 2, 1, web(APART), await seqs(racks))) == [C]
 
 
-async def test_a_rule_that_another_resolver_forgot_is_registered_anew(racks, decide, proposed, redis_server):
+async def test_a_rule_that_another_resolver_forgot_is_registered_anew(racks, decide, proposed, ledger_url):
     if isinstance(racks, MemoryLedger):
         pytest.skip("is one resolver's")
     await known(racks, decide, proposed, APART)
-    other = RedisLedger(redis_server.url)
+    other = RedisLedger(ledger_url)
     await other.open(racks.shards)
     assert await other.forget_rules(await seqs(racks)) == 1
     await other.close()
@@ -245,4 +274,4 @@ async def kept_of_rules(ledger):
         of_shards = [arbiter.guards for arbiter in ledger.arbiters]
         return sum(len(guards.book.rules) + len(guards.stamps) for guards in of_shards)
     keys = [key for of_shard in ledger._keys for key in of_shard if key.endswith((":rules", ":stamps", ":holds"))]
-    return sum([await ledger._redis.hlen(key) for key in keys])
+    return sum([await (await ledger._scripts.access.at(key)).hlen(key) for key in keys])

@@ -96,6 +96,9 @@ def commits(draw, unchecked):
             "gang_minimum": draw(st.just(0) | st.integers(1, len(pods))),
             "held": draw(st.sampled_from([False, False, False, True])),
             "firsts": draw(st.lists(st.booleans(), min_size=slots, max_size=slots)),
+            # Dealt out to the pods of a batch that is no gang.
+            "victims": draw(st.just([]) | st.lists(st.integers(0, PODS - 1), max_size=6, unique=True)),
+            "must_go": draw(st.booleans()),
         },
     )
 
@@ -199,6 +202,8 @@ class History:
             held=what["held"],
             firsts=tuple(what["firsts"]),
             seen=tuple(await self._seqs(what["behind"])),
+            victims_must_go=what["must_go"],
+            victims={} if what["gang_minimum"] else dealt(what["victims"], len(what["pods"])),
         )
         decisions = await self.ledger.commit(0, [proposal])
         fitting = np.isin(decisions[0].verdicts, (Verdict.COMMITTED, Verdict.DUPLICATE)).sum()
@@ -211,10 +216,18 @@ class History:
         return [node if node == NONE_U32 else node * self.ledger.shards for node in row]
 
 
+def dealt(victims, hands):
+    """UIDs of the victims by the position of who takes their place."""
+    by_position = {}
+    for number, pod in enumerate(victims):
+        by_position.setdefault(number % hands, []).append(uids([pod])[0].tobytes())
+    return {position: tuple(found) for position, found in by_position.items()}
+
+
 def group_with(name, ports, borne):
     definition = f"{name} {ports} {borne}".encode()
     claims = tuple(map(claim_of, ports))
-    return Group(zlib.crc32(definition) + 1, definition, claims, "default", (("app", name),), tuple(borne))
+    return Group(zlib.crc32(definition) + 1, definition, claims, "default", (("app", name),), tuple(borne), name == "b")
 
 
 def uids(pods):
@@ -298,6 +311,10 @@ async def replay(ledger):
     return live, {index: used for index, used in cards.items() if index in live}, specs, +pods, tuple(sorted(holds))
 
 
+async def evictions(ledger):
+    return [(entry.seq, entry.released, entry.evictions) for entry in await ledger.feed(0, 0, 1) if entry.evictions]
+
+
 async def compare(url, make_node, history, shards):
     real = RedisLedger(url, prefix=f"case-{next(_prefixes)}")
     await real.open(shards)
@@ -319,6 +336,7 @@ async def compare(url, make_node, history, shards):
     assert state.groups == expected.groups
     snapshot = await real.snapshot(0, groups=True)
     pods = Counter((run.definition, node) for run in snapshot.runs for node in np.frombuffer(run.nodes, "<u4").tolist())
+    assert await evictions(real) == await evictions(model.ledger)
     assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods, snapshot.holds)
     await real.erase()
     await real.close()
@@ -333,9 +351,9 @@ RESERVED = ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "atte
 DIGESTED = ("indexes", "accounts", "card_indexes", "cards")
 
 
-@pytest.fixture(scope="module")
-def url(_session_redis):
-    return _session_redis.url
+@pytest.fixture(scope="module", params=["_session_redis", "sentinel_setup", "cluster_setup", "valkey_server"])
+def url(request):
+    return request.getfixturevalue(request.param).url
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

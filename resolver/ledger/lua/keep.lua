@@ -41,7 +41,7 @@ if #kept > 0 then
   for i = 1, #groups do
     definitions[groups[i]] = call('HGET', GROUPS, groups[i])
   end
-  append_groups(entry, 1, groups, coming, definitions)
+  append_groups(entry, groups, coming, definitions, {}, {}, {})
   for _, field in ipairs(end_holds(entry, held)) do
     call('HDEL', PENDING, field)
   end

@@ -36,13 +36,18 @@ local function count_groups(sign, keys, nodes, definitions)
   return found
 end
 
--- Tells the feed of pods of groups that came or went.
-local function append_groups(entry, sign, keys, nodes, definitions)
+-- Tells the feed of pods of groups that came and pods that left. Keys are listed, and for each key there is where its pods are, or
+-- were, and its definition.
+local function append_groups(entry, came, came_to, came_definitions, left, left_from, left_definitions)
   local runs = {}
-  for i = 1, #keys do
-    local definition, on = definitions[keys[i]], nodes[keys[i]]
-    runs[i] = pack_values('<i4I4I4', sign, #definition, #on) .. definition .. concat(on)
+  local function append(sign, keys, nodes, definitions)
+    for i = 1, #keys do
+      local definition, on = definitions[keys[i]], nodes[keys[i]]
+      runs[#runs + 1] = pack_values('<i4I4I4', sign, #definition, #on) .. definition .. concat(on)
+    end
   end
+  append(1, came, came_to, came_definitions)
+  append(-1, left, left_from, left_definitions)
   if #runs > 0 then
     local at = #entry
     entry[at + 1], entry[at + 2] = 'p', concat(runs)

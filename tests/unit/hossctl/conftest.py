@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hoss.errors import NotFound
+from hoss.model.cluster_objects import key_of
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hossctl import endpoints
 from hossctl.cli import app
@@ -22,10 +23,26 @@ class FakeDispatcher:
     jobs: list[dispatcher_pb2.JobInfo] = field(default_factory=list)
     workers: list[dispatcher_pb2.WorkerInfo] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    policy: Any = field(
+        default_factory=lambda: dispatcher_pb2.Policy(yaml="rules: []\n", version=3, name="nightly", source="command")
+    )
     submitted: list[dispatcher_pb2.SubmitRequest] = field(default_factory=list)
+    objects: dict[Any, Any] = field(default_factory=dict)  # cluster objects by key
     fails_with: Exception | None = None
 
     async def close(self) -> None: ...
+
+    async def apply_objects(self, objects):
+        results = ["unchanged" if self.objects.get(key_of(o)) == o else "created" for o in objects]
+        self.objects.update((key_of(item), item) for item in objects)
+        return results
+
+    async def delete_objects(self, keys):
+        return [key for key in keys if self.objects.pop(key, None) is None]
+
+    async def list_objects(self, kind="", namespace=""):
+        in_place = {"", namespace} if namespace else {key.namespace for key in self.objects}
+        return [o for k, o in sorted(self.objects.items()) if kind in ("", k.kind) and k.namespace in in_place]
 
     async def submit(self, request):
         self._maybe_fail()
@@ -53,7 +70,7 @@ class FakeDispatcher:
 
     async def delete(self, namespace="", *, pods=(), jobs=(), uids=b""):
         there = [pod.name for pod in self.pods]
-        missing = [name for name in pods if name not in there]
+        missing = [f"pod {name}" for name in pods if name not in there]
         return dispatcher_pb2.DeleteReply(deleted_pods=len(pods) - len(missing), not_found=missing)
 
     async def set_worker_state(self, name, state):
@@ -65,7 +82,20 @@ class FakeDispatcher:
 
     async def status(self):
         self._maybe_fail()
-        return dispatcher_pb2.DispatcherStatus(version="1", pods_by_phase={"BOUND": 3}, problems=self.problems)
+        return dispatcher_pb2.DispatcherStatus(
+            version="1", pods_by_phase={"BOUND": 3}, problems=self.problems, policy=self.policy
+        )
+
+    async def get_policy(self):
+        return self.policy
+
+    async def set_policy(self, yaml, *, if_version=0):
+        self.policy = dispatcher_pb2.Policy(yaml=yaml, version=if_version + 1)
+        return dispatcher_pb2.SetPolicyReply(version=if_version + 1, warnings=["a rule is odd"])
+
+    async def test_policy(self, templates, yaml=""):
+        trials = [dispatcher_pb2.PolicyTrial(rule="all", worker="w1", reason=f"asked with {yaml!r}") for _ in templates]
+        return dispatcher_pb2.TestPolicyReply(trials=trials, version=0 if yaml else 7)
 
     def _maybe_fail(self):
         if self.fails_with is not None:

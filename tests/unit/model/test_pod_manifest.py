@@ -16,6 +16,11 @@ def test_a_plain_pod_is_read_with_the_defaults(template):
     assert read.scheduler_name == "hoss"
     assert read.qos_class is QosClass.BURSTABLE
     assert read.owner_kind == ""
+    assert read.termination_grace_seconds == 0
+
+
+def test_a_grace_period_counts_only_where_it_is_given(template):
+    assert template(terminationGracePeriodSeconds=45).termination_grace_seconds == 45
 
 
 def test_labels_and_selectors_come_sorted_so_that_equal_pods_are_equal(template):
@@ -222,15 +227,5 @@ def test_a_wrong_field_is_named_with_its_value_and_what_belongs_there(template, 
 
 
 def test_rules_that_are_read_over_are_named():
-    term = {"topologyKey": "zone", "labelSelector": {}}
-    some = {**term, "namespaceSelector": {"matchLabels": {"team": "a"}}}
-    spec = {
-        "resourceClaims": [{"name": "gpu"}],
-        "topologySpreadConstraints": [{}],
-        "affinity": {
-            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": some}]},
-            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{**term, "namespaceSelector": {}}]},
-            "nodeAffinity": {},
-        },
-    }
-    assert rules_not_obeyed(spec) == ("spec.resourceClaims", "spec.affinity.podAntiAffinity: namespaceSelector")
+    spec = {"resourceClaims": [{"name": "gpu"}], "topologySpreadConstraints": [{}], "affinity": {"podAffinity": {}}}
+    assert rules_not_obeyed(spec) == ("spec.resourceClaims",)

@@ -24,13 +24,13 @@ TOGETHER = {
 
 @pytest.fixture
 def harness(make_ledger, harness_of):
-    """Four nodes on two shards, and a worker that counts pods."""
+    """Four nodes on two shards, and a worker."""
     ledger = make_ledger()
     ledger.shards = 2
     for i in range(4):
         ledger.add(i, labels=((HOSTNAME, f"node-{i}"),))
     made = harness_of(make_ledger())
-    made.scheduler = Scheduler(NodeInfoCache(counts_pods=True), default_profile(), np.random.default_rng(1))
+    made.scheduler = Scheduler(NodeInfoCache(), default_profile(), np.random.default_rng(1))
     for shard in range(2):
         here = [shard, shard + 2]
         specs = tuple((node, ledger.specs[node]) for node in here)
