@@ -67,6 +67,17 @@ async def test_two_workers_keep_pods_apart_that_shun_each_other(clients: Clients
     assert list(Counter(await nodes_of_pods(clients)).values()) == [1] * NODES
 
 
+async def test_a_job_with_more_pods_than_there_are_nodes_to_keep_them_apart_has_one_on_every_node(
+    clients: Clients,
+) -> None:
+    db = LabelSelector((Requirement("app", "In", ("db",)),))
+    alone = PodAffinity(anti_required=(PodAffinityTerm("kubernetes.io/hostname", db, ("default",)),))
+    spec = PodSpec(requests=(("cpu", 10),), labels=(("app", "db"),), pod_affinity=alone)
+    await submit(clients, jobs=1, replicas=NODES + 2, spec=spec)
+    await until(lambda: decided(clients, bound=NODES, unschedulable=2))
+    assert list(Counter(await nodes_of_pods(clients)).values()) == [1] * NODES
+
+
 async def test_two_workers_spread_pods_over_racks_no_more_unevenly_than_is_allowed(clients: Clients) -> None:
     web = LabelSelector((Requirement("app", "In", ("web",)),))
     spec = PodSpec(requests=(("cpu", 10),), labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", web),))
