@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from hoss.model.resources import BASE_RESOURCES, ResourceSchema
 from hoss.wire.account import CARDS, FLAG_GONE, account_dtype
 from hoss.wire.columns import NONE_U32, U32, UID_BYTES, Uids
-from resolver.core.arbiter import Arbiter, Change, Ruling, group_runs, uid_bytes
+from resolver.core.arbiter import Arbiter, uid_bytes
 from resolver.core.rules import Question, Rule, unborn
+from resolver.core.serving import Ruling
+from resolver.core.shard import Change, group_runs
 from resolver.core.values import (
     CONFLICT,
     AccountRows,
