@@ -1,7 +1,7 @@
-"""The ledger in Redis."""
+"""The ledger in Redis: what changes it. See resolver.ledger.reading for the rest."""
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,30 +11,20 @@ from numpy.typing import NDArray
 
 from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.model.resources import BASE_RESOURCES
-from hoss.wire.account import FLAG_GONE
 from hoss.wire.columns import U32, U64, UID_BYTES, Uids
 from resolver.core.rules import Question
 from resolver.core.values import (
     Decision,
-    FeedEntry,
-    GroupRun,
     Leases,
     NodeChange,
     Proposal,
     Removed,
-    Reservations,
-    ShardState,
-    Snapshot,
     Upserted,
 )
 from resolver.ledger import packing
+from resolver.ledger.reading import LedgerReading, shard_keys
 from resolver.ledger.rules import RULE_READS, SharedRules
-from resolver.ledger.scripts import Call, ScriptRunner, went_back
-
-_SHARD_KEYS = (
-    *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
-    *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds"),
-)
+from resolver.ledger.scripts import Call
 
 
 class PreparedCommit(NamedTuple):
@@ -49,12 +39,10 @@ class PreparedCommit(NamedTuple):
 
 # One script call handles this many rows at most, so that none holds Redis for more than a few milliseconds.
 _STEP = 1000
-_SCAN_STEP = 2000
 _REAP_LOOKS = 1000
-_FEED_STEP = 64
 
 
-class RedisLedger:
+class RedisLedger(LedgerReading):
     """See resolver.ledger.port.Ledger for what the operations promise."""
 
     def __init__(
@@ -67,20 +55,15 @@ class RedisLedger:
         feed_window: int = 1000,
     ) -> None:
         """`prefix` begins every key. `lease_ms`, `hold_ms`: see Leases. `feed_window`: entries kept."""
-        self._scripts = ScriptRunner(url)
-        self._prefix = prefix
+        super().__init__(url, prefix)
         self._leases = Leases(lease_ms, hold_ms)
         self._feed_window = feed_window
-        self._keys: list[list[str]] = []
         self._rules = SharedRules(self._run, self._read, feed_window)
-        self._heard_of: list[int] = []  # by shard, the highest seq
-        self.epoch = ""
-        self.shards = 0
 
     async def open(self, shards: int) -> None:
         """Find the ledger, or make it where there is none. Raises ConfigError when it has another number of shards."""
         await self._scripts.load()
-        self._keys = [[f"{{{self._prefix}:{shard}}}:{key}" for key in _SHARD_KEYS] for shard in range(shards)]
+        self._keys = shard_keys(self._prefix, shards)
         epoch = secrets.token_hex(8)
         for shard in range(shards):
             found, found_shards, seq = await self._scripts.run("bootstrap", self._keys[shard][:1], [epoch, shards])
@@ -110,24 +93,6 @@ class RedisLedger:
         async with self._scripts.unavailable_when_failing():
             for keys in (*self._keys, [self._schema_key, self._epochs_key]):
                 await (await self._scripts.access.at(keys[0])).delete(*keys)
-
-    @property
-    def _schema_key(self) -> str:
-        return f"{{{self._prefix}}}:schema"
-
-    @property
-    def _epochs_key(self) -> str:
-        return f"{{{self._prefix}}}:epochs"
-
-    def _call(self, script: str, shard: int, *arguments: Any) -> Call:
-        return script, self._keys[shard], [f"{self.epoch} {self._heard_of[shard]}", *arguments]
-
-    def heard_of(self, shard: int, seq: int) -> None:
-        """The shard stood at `seq`. Found below that later it has lost what it acknowledged, and is unavailable."""
-        self._heard_of[shard] = max(self._heard_of[shard], seq)
-
-    async def _run(self, script: str, shard: int, *arguments: Any) -> Any:
-        return await self._scripts.run(*self._call(script, shard, *arguments))
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
@@ -292,125 +257,6 @@ class RedisLedger:
                 released.append(await self._release(shard, part.uids[ours], part.records["seq"][ours]))
         return Removed(np.concatenate(released), missing)
 
-    async def schema(self, names: Sequence[str] = ()) -> list[str]:
-        reply = await self._scripts.run("schema", [self._schema_key], names)
-        return [name.decode() for name in reply]
-
-    # -- reading ------------------------------------------------------------------------------------------------------
-
-    async def _read(self, shard: int, *commands: tuple[Any, ...]) -> tuple[int, list[Any]]:
-        """Replies of commands run at one moment, and the shard's seq then. Not a script: native replies cost half."""
-        heard_of = self._heard_of[shard]  # before it is asked: another reply may come first
-        async with self._scripts.unavailable_when_failing():
-            meta = self._keys[shard][0]
-            transaction = (await self._scripts.access.at(meta)).pipeline(transaction=True)
-            transaction.hmget(meta, ["epoch", "seq"])
-            for command in commands:
-                getattr(transaction, command[0])(*command[1:])
-            (epoch, seq), *replies = await transaction.execute()
-        if epoch != self.epoch.encode():
-            found = epoch.decode() if epoch else "none"
-            raise LedgerUnavailable(f"the ledger in Redis has epoch {found}, this resolver opened {self.epoch}")
-        if int(seq) < heard_of:
-            raise LedgerUnavailable(went_back(int(seq), heard_of))
-        self.heard_of(shard, int(seq))
-        return int(seq), replies
-
-    async def seq(self, shard: int) -> int:
-        return (await self._read(shard))[0]
-
-    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
-        keys = self._keys[shard]
-        resources = len(await self.schema()) if groups else 0
-        seq, (accounts, cards, specs, *pods) = await self._read(
-            shard,
-            *(("hgetall", keys[key]) for key in (1, 2, 3)),
-            *(("hgetall", keys[key]) for key in (5, 10, 15) if groups),
-        )
-        runs: tuple[GroupRun, ...] = ()
-        holds: tuple[int, ...] = ()
-        if groups:
-            _, records = packing.read_reservations(pods[0], resources)
-            holds = tuple(sorted(map(int, pods[2])))
-            records = records[~np.isin(records["seq"], np.array(holds, np.uint64))]
-            runs = packing.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
-        live = {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}
-        return replace(_snapshot(seq, live, cards, specs), runs=runs, holds=holds)
-
-    async def state(self, shard: int) -> ShardState:
-        keys = self._keys[shard]
-        seq, (accounts, cards, specs, held, ports, groups, group_pods, pending, holds) = await self._read(
-            shard,
-            *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
-            *(("hkeys", keys[key]) for key in (6, 15)),
-        )
-        resources = max(len(await self.schema()), 1)
-        return ShardState(
-            replace(_snapshot(seq, accounts, cards, specs), holds=tuple(sorted(map(int, holds)))),
-            _reservations(held, pending, resources),
-            {_key(node): packing.read_ports(record) for node, record in ports.items()},
-            {_key(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
-        )
-
-    async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
-        keys, cursor = self._keys[shard], 0
-        while True:
-            resources = len(await self.schema())
-            _, ((cursor, held), pending) = await self._read(
-                shard, ("hscan", keys[5], cursor, None, _SCAN_STEP), ("hkeys", keys[6])
-            )
-            if held:
-                yield _reservations(held, pending, resources)
-            if cursor == 0:
-                return
-
-    async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
-        key = self._keys[shard][8]
-        async with self._scripts.unavailable_when_failing():
-            server = await self._scripts.waiting.at(key)
-            reply: Any = await server.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
-        if not reply:
-            return []
-        raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
-        entries = [_feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
-        return entries if entries[0].seq == after + 1 else None
-
-    async def check(self) -> dict[str, str]:
-        for shard in range(self.shards):
-            await self._read(shard)
-        async with self._scripts.unavailable_when_failing():
-            facts = await (await self._scripts.access.at(self._schema_key)).info()
-        return {
-            "version": str(facts["redis_version"]),
-            "mode": str(facts["redis_mode"]),
-            "persistence": "append-only" if facts["aof_enabled"] else "none",
-            "used_memory_bytes": str(facts["used_memory"]),
-        }
-
-    async def counts(self) -> tuple[int, int]:
-        nodes = reservations = 0
-        for shard, keys in enumerate(self._keys):
-            _, (here, held) = await self._read(shard, ("hlen", keys[3]), ("hlen", keys[5]))
-            nodes, reservations = nodes + int(here), reservations + int(held)
-        return nodes, reservations
-
-
-def _key(field: bytes) -> int:
-    return int.from_bytes(field, "little")
-
-
-def _snapshot(
-    seq: int,
-    accounts: dict[bytes, bytes],
-    cards: dict[bytes, bytes],
-    specs: dict[bytes, bytes],
-) -> Snapshot:
-    return Snapshot(
-        seq,
-        packing.joined_accounts(accounts, cards),
-        {_key(index): spec for index, spec in specs.items()},
-    )
-
 
 def _decision(reply: list[Any], commit: PreparedCommit) -> Decision:
     decision = packing.read_decision(reply, commit.order)
@@ -419,28 +265,3 @@ def _decision(reply: list[Any], commit: PreparedCommit) -> Decision:
     slots = commit.proposal.slots.tolist()
     questions = packing.read_questions(reply, decision, slots, commit.guards, commit.order)
     return replace(decision, questions=tuple(q and replace(q, shard=commit.shard) for q in questions))
-
-
-def _reservations(held: dict[bytes, bytes], pending: list[bytes], resources: int) -> Reservations:
-    uids, records = packing.read_reservations(held, resources)
-    assumed = np.isin(records["seq"], np.array([int(seq) for seq in pending], np.uint64))
-    return Reservations(uids, records, assumed, resources)
-
-
-def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
-    specs, packed, at = [], fields.get(b"s", b""), 0
-    while at < len(packed):
-        index, length = np.frombuffer(packed, U32, 2, at).tolist()
-        specs.append((index, packed[at + 8 : at + 8 + length]))
-        at += 8 + length
-    return FeedEntry(
-        seq,
-        packing.account_rows(fields[b"R"], fields[b"n"], fields[b"a"], fields.get(b"k", b""), fields.get(b"c", b"")),
-        tuple(specs),
-        tuple(np.frombuffer(fields.get(b"g", b""), U32).tolist()),
-        int(fields.get(b"x", 0)),
-        packing.read_runs(fields.get(b"p", b"")),
-        packing.read_evictions(fields.get(b"v", b"")),
-        b"h" in fields,
-        tuple(np.frombuffer(fields.get(b"e", b""), U64).tolist()),
-    )
