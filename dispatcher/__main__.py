@@ -56,6 +56,7 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     settings = Settings(
         batches=config.batch_rules(),
         worker_timeout_seconds=config.worker_timeout_seconds,
+        aging_seconds=config.aging_seconds,
         event_log_pods=config.event_log_pods,
         unix_offset_seconds=time.time() - time.monotonic(),
         # Revisions of an earlier life are all below, so its watchers are told to list anew.

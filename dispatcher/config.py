@@ -35,6 +35,10 @@ class DispatcherConfig(Document):
     # Seconds without a word after which a worker is lost and its pods go to others. Four heartbeats: one may be late.
     worker_timeout_seconds: float = Field(default=2.0, gt=0.2, le=600)
 
+    # Seconds in the queue after which a pod is owed a turn whatever its priority and tenant: a tenth of what is dispatched goes
+    # to the longest waiting. As long as kube-scheduler lets a pod rest that it could not place. 0: never.
+    aging_seconds: float = Field(default=300.0, ge=0, le=86_400)
+
     # Pod events kept for watchers that are behind, 30 bytes each.
     event_log_pods: int = Field(default=1_000_000, ge=1000, le=100_000_000)
 

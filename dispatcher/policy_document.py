@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
+from dispatcher.tenants_document import TenantsDocument
 from hoss.config import Document, load_document, parse_document
 from hoss.errors import InvalidInput
 from hoss.model.names import check_key, check_label_value
@@ -142,6 +143,7 @@ class PolicyDocument(Document):
     """Ordered rules: the first that matches a pod decides."""
 
     rules: tuple[RuleDocument, ...] = Field(min_length=1)
+    tenants: TenantsDocument = TenantsDocument()
 
     @field_validator("rules")
     @classmethod
@@ -164,7 +166,8 @@ class PolicyDocument(Document):
                     fallback=rule.fallback,
                 )
                 for rule in self.rules
-            )
+            ),
+            sharing=self.tenants.sharing(),
         )
 
 

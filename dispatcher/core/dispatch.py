@@ -52,11 +52,15 @@ class Dispatch:
         stuck: set[int] = set()
         self.wake_at = None
         self._kept_free = set()
+        self._queues.active.begin(now)
         while (lane := self._queues.active.most_urgent(stuck)) is not None:
             gang = self._queues.active.next_gang(lane)
             worker, count = self._choose_for_gang(lane) if gang else self._choose(lane, now)
             if worker is None:
-                stuck.add(lane)
+                if gang:
+                    self._queues.active.pass_over(lane)  # other tenants' pods need not wait for it
+                else:
+                    stuck.add(lane)
                 continue
             if gang:
                 rows = self._queues.take_gang(lane)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
+from dispatcher.core.aging import Aging
 from dispatcher.core.balance import Chance
 from dispatcher.core.changes import Changes
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
@@ -25,6 +26,7 @@ from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Routing
 from dispatcher.core.settlement import Settlement
+from dispatcher.core.tenants import Tenants
 from hoss.errors import InvariantViolation
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import NONE_U32
@@ -40,6 +42,7 @@ class Settings:
 
     batches: BatchRules = DEFAULT_BATCH_RULES
     worker_timeout_seconds: float = 2.0
+    aging_seconds: float = 300.0
     event_log_pods: int = 1_000_000
     unix_offset_seconds: float = 0.0
     first_revision: int = 1
@@ -53,8 +56,9 @@ class Machine:
         self.counters: Counter[str] = Counter()
         self.members = Membership()
         self.routing = Routing(policy, self.members)
-        self.registry = PodRegistry(decode, lambda i: self.routing.assign(self.registry.templates, i))
-        self.queues = Queues(self.registry)
+        self.registry = PodRegistry(decode, self._route)
+        self.tenants = Tenants(policy.sharing, self.registry.pods, self.registry.templates)
+        self.queues = Queues(self.registry, self.tenants, Aging(settings.aging_seconds))
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
         self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
         self.dispatch = Dispatch(self.registry, self.queues, self.routing, settings.batches, chance)
@@ -74,6 +78,7 @@ class Machine:
             m.Verified: self._verified,
             m.Released: self._released,
             m.ClusterChanged: self._cluster_changed,
+            m.AllocatableChanged: self._allocatable_changed,
             m.NodesGone: self._nodes_gone,
             m.StateWanted: self._state_wanted,
             m.Tick: self._tick,
@@ -96,6 +101,7 @@ class Machine:
     def set_policy(self, policy: Policy, now: float) -> list[m.Instruction]:
         """Put a policy in force: pods not yet with a worker follow it from now on."""
         self.routing.replace(policy, self.registry.templates)
+        self.tenants.replace(policy.sharing)
         self.queues.relane()
         return self.pump(now)
 
@@ -145,6 +151,10 @@ class Machine:
                 raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")
 
     # --- pods ---
+
+    def _route(self, template_id: int) -> None:
+        self.routing.assign(self.registry.templates, template_id)
+        self.tenants.assign(template_id)
 
     def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
         for rows in self.registry.admit(event.submission, self.unix_ms(now)):
@@ -282,6 +292,10 @@ class Machine:
 
     def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:
         self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)
+        return []
+
+    def _allocatable_changed(self, event: m.AllocatableChanged, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        self.tenants.set_allocatable(event.totals)
         return []
 
     def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers

@@ -141,6 +141,13 @@ class ClusterChanged:
     seq: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AllocatableChanged:
+    """What all nodes have together, by resource."""
+
+    totals: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NodesGone:
     """These nodes were removed, and with them what was reserved on them."""
@@ -174,6 +181,7 @@ Event = (
     | Verified
     | Released
     | ClusterChanged
+    | AllocatableChanged
     | NodesGone
     | StateWanted
     | Tick

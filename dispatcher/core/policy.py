@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from dispatcher.core.tenants import DEFAULT_SHARING, Sharing
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.model.resources import DEVICE_SHARE_RESOURCE
@@ -116,6 +117,7 @@ class Policy:
 
     rules: tuple[Rule, ...] = (DEFAULT_RULE,)
     version: int = 1
+    sharing: Sharing = DEFAULT_SHARING
 
     @property
     def sees_templates(self) -> bool:

@@ -1,18 +1,48 @@
-"""Pods that wait for a worker, in lanes; within a lane by priority, then by arrival.
+"""Pods that wait for a worker, in lanes; within a lane by priority, then fairly between tenants, then by arrival.
 
 A lane is what the policy makes of a template: pods of one lane may go to the same workers. The queue holds segments
 of row numbers, so a job of a million replicas is one entry and taking a batch costs the segments it touches.
-Deleted pods stay in their segments until taken or swept.
+Deleted pods stay in their segments until taken or swept. Work of one tenant and priority keeps its order.
 """
 
-from collections import deque
-from collections.abc import Container
+import heapq
+from collections import Counter, deque
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.aging import Aging
 from dispatcher.core.podtable import Phase, Rows
+
+# Tenants take turns within a batch, each for this part of an equal share of it: fewer turns are cheaper, more are fairer.
+TURNS_PER_TENANT = 4
+
+
+class Shares(Protocol):
+    """Tenants by number, as the queue sees them (dispatcher.core.tenants)."""
+
+    def share(self, tenant: int) -> float:
+        """What it holds for its weight: the least is next."""
+        ...
+
+    def charge(self, tenant: int, rows: Rows) -> None:
+        """Its pods were taken, and shares are asked for at once."""
+        ...
+
+    def note(self, tenant: int, rows: Rows) -> None:
+        """Its pods were taken, and nobody asks for shares now."""
+        ...
+
+    def refresh(self, now: float) -> None:
+        """Shares will be asked for."""
+        ...
+
+    def relax(self, now: float) -> None:
+        """Shares will not be asked for."""
+        ...
 
 
 @dataclass(slots=True)
@@ -23,124 +53,274 @@ class _Segment:
     gang: int = 0  # its number, where the rows are one and leave together
 
 
-class ActiveQueue:
-    """Lanes of segments. A row stands in it once at most."""
+class _Place(NamedTuple):
+    """Where segments stand in a lane."""
 
-    def __init__(self) -> None:
-        self._lanes: dict[int, dict[int, deque[_Segment]]] = {}  # lane -> priority -> segments
+    priority: int
+    tenant: int
+    aged: bool = False  # chosen for its age
+
+
+_Level = dict[int, deque[_Segment]]  # by tenant: none is empty
+
+
+class ActiveQueue:
+    """Lanes of segments. A row stands in it once at most. What is next is asked for between `begin` and the next `begin`."""
+
+    def __init__(self, shares: Shares, aging: Aging) -> None:
+        self._shares = shares
+        self._aging = aging
+        self._lanes: dict[int, dict[int, _Level]] = {}  # lane -> priority -> tenant -> segments
         self._counts: dict[int, int] = {}  # rows per lane, deleted ones included
+        self._tenants: Counter[int] = Counter()  # deques that each has
+        self._next: dict[int, _Place | None] = {}  # lane -> what is next, where that is known
+        self._passed_over: dict[tuple[int, int], int] = {}  # (lane, tenant) -> rows that it has there
         self._newest = 0
         self._oldest = 0
 
-    def push(self, lane: int, priority: int, rows: Rows, now: float, *, gang: int = 0) -> None:
-        """Append pods of one priority, or a gang, to a lane."""
+    def push(self, lane: int, priority: int, tenant: int, rows: Rows, now: float, *, gang: int = 0) -> None:
+        """Append pods of one tenant and priority, or a gang, to a lane."""
         self._newest += 1
-        self._segments(lane, priority).append(_Segment(rows, self._newest, now, gang))
+        self._segments(lane, priority, tenant).append(_Segment(rows, self._newest, now, gang))
         self._counts[lane] = self._counts.get(lane, 0) + len(rows)
 
-    def push_front(self, lane: int, priority: int, rows: Rows, now: float, *, gang: int = 0) -> None:
-        """Put pods that had their turn already before all others of their priority."""
+    def push_front(self, lane: int, priority: int, tenant: int, rows: Rows, now: float, *, gang: int = 0) -> None:
+        """Put pods that had their turn already before all others of their tenant and priority."""
         self._oldest -= 1
-        self._segments(lane, priority).appendleft(_Segment(rows, self._oldest, now, gang))
+        self._segments(lane, priority, tenant).appendleft(_Segment(rows, self._oldest, now, gang))
         self._counts[lane] = self._counts.get(lane, 0) + len(rows)
+
+    def begin(self, now: float) -> None:
+        """Pods are about to be taken: nobody is passed over any more, and shares and ages are as of now."""
+        self._passed_over.clear()
+        if self.contended:
+            self._shares.refresh(now)
+        else:
+            self._shares.relax(now)
+        self._aging.look(now, (segment.queued_at for _, _, segment in self._heads()))
+        self._next.clear()
+
+    @property
+    def contended(self) -> bool:
+        """Whether pods of several tenants wait."""
+        return len(self._tenants) > 1
 
     def lanes(self) -> list[int]:
         """Lanes that hold pods."""
         return list(self._lanes)
 
     def count(self, lane: int) -> int:
-        """Rows in a lane, deleted ones included."""
-        return self._counts.get(lane, 0)
+        """Rows in a lane, deleted ones included, without those that are passed over."""
+        passed = sum(rows for (where, _), rows in self._passed_over.items() if where == lane)
+        return self._counts.get(lane, 0) - passed
 
     def most_urgent(self, excluding: Container[int]) -> int | None:
-        """The lane whose head has the highest priority, of equals the one that came first; None if there is none."""
-        best, best_key = None, (0, 0)
+        """The lane to be served next: where a pod is owed a turn for its age, the longest waiting; else the one whose head
+        has the highest priority, of equals that of the tenant with the least share, then the one that came first. None
+        if there is none."""
+        aged = self._longest_waiting(excluding) if self._aging.turn_due else None
+        if aged is not None:
+            return aged
+        best, best_key = None, (0, 0.0, 0)
         for lane, priorities in self._lanes.items():
-            if lane in excluding:
+            place = None if lane in excluding else self._place(lane)
+            if place is None:
                 continue
-            top = max(priorities)
-            key = (-top, priorities[top][0].arrival)
+            share = self._shares.share(place.tenant) if self.contended else 0.0
+            key = (-place.priority, share, priorities[place.priority][place.tenant][0].arrival)
             if best is None or key < best_key:
                 best, best_key = lane, key
         return best
 
     def waiting_since(self, lane: int) -> float:
         """When the pod that is next in this lane was queued."""
-        priorities = self._lanes[lane]
-        return priorities[max(priorities)][0].queued_at
+        return self._head(lane).queued_at
 
     def next_gang(self, lane: int) -> int:
         """The number of the gang that is next in this lane, 0 where ordinary pods are."""
-        priorities = self._lanes[lane]
-        return priorities[max(priorities)][0].gang
+        return self._head(lane).gang
 
-    def drop_next(self, lane: int) -> None:
-        """Remove what is next in this lane: a gang whose pods were taken."""
-        priorities = self._lanes[lane]
-        top = max(priorities)
-        self._counts[lane] -= len(priorities[top].popleft().rows)
-        if not priorities[top]:
-            del priorities[top]
-        if not priorities:
-            del self._lanes[lane], self._counts[lane]
+    def pass_over(self, lane: int) -> None:
+        """What is next in this lane must wait; others' pods need not, until the next `begin`."""
+        tenant = self._place_known(lane).tenant
+        levels = (level.get(tenant, ()) for level in self._lanes[lane].values())
+        self._passed_over[lane, tenant] = sum(len(segment.rows) for segments in levels for segment in segments)
+        self._next.pop(lane, None)
+
+    def drop_next(self, lane: int, taken: Rows) -> None:
+        """Remove what is next in this lane, a gang of which these pods leave."""
+        place = self._place_known(lane)
+        self._cut(lane, place, len(self._head(lane).rows))
+        self._account(place, taken)
 
     def take(self, lane: int, limit: int, phase: NDArray[np.uint8]) -> Rows:
-        """Remove and return up to `limit` rows of a lane, highest priority first, leaving out those no longer QUEUED.
+        """Remove and return up to `limit` rows of a lane, leaving out those no longer QUEUED: highest priority first, and
+        within a priority from tenants in turn, the least share first.
 
         Stops before a gang.
         """
         taken: list[Rows] = []
         wanted = limit
-        priorities = self._lanes.get(lane)
-        while priorities and wanted:
-            top = max(priorities)
-            segments = priorities[top]
-            segment = segments[0]
-            if segment.gang:
+        place = self._place(lane)
+        if place is not None and place.aged:
+            rows = self._cut(lane, place, min(wanted, self._aging.owed))
+            taken.append(rows[phase[rows] == Phase.QUEUED])
+            wanted -= len(taken[0])
+            self._account(place, taken[0])
+            place = self._place(lane)
+        while wanted and place is not None:
+            parts = self._take_of_priority(lane, place.priority, wanted, phase)
+            taken += parts
+            wanted -= sum(map(len, parts))
+            place = self._place(lane)
+            if place is not None and self._head(lane).gang:
                 break
-            part, rest = segment.rows[:wanted], segment.rows[wanted:]
-            if len(rest):
-                segment.rows = rest
-            else:
-                segments.popleft()
-                if not segments:
-                    del priorities[top]
-            self._counts[lane] -= len(part)
-            part = part[phase[part] == Phase.QUEUED]
-            wanted -= len(part)
-            taken.append(part)
-        if not priorities:
-            self._lanes.pop(lane, None)
-            self._counts.pop(lane, None)
         if not taken:
             return np.empty(0, np.uint32)
         return taken[0] if len(taken) == 1 else np.concatenate(taken)
 
     def sweep(self, phase: NDArray[np.uint8]) -> None:
         """Drop rows that are no longer QUEUED, so that nothing here refers to them."""
-        for lane in self.lanes():
-            self._counts[lane] = 0
-            for priority, segments in list(self._lanes[lane].items()):
-                kept = deque[_Segment]()
-                for segment in segments:
-                    segment.rows = segment.rows[phase[segment.rows] == Phase.QUEUED]
-                    if len(segment.rows):
-                        kept.append(segment)
-                        self._counts[lane] += len(segment.rows)
-                if kept:
-                    self._lanes[lane][priority] = kept
-                else:
-                    del self._lanes[lane][priority]
-            if not self._lanes[lane]:
-                del self._lanes[lane], self._counts[lane]
+        kept = [
+            (lane, place, segment, segment.rows[phase[segment.rows] == Phase.QUEUED])
+            for lane, place, segment in self._all_segments()
+        ]
+        self._clear()
+        for lane, place, segment, rows in kept:
+            if len(rows):
+                segment.rows = rows
+                self._segments(lane, place.priority, place.tenant).append(segment)
+                self._counts[lane] = self._counts.get(lane, 0) + len(rows)
 
     def drain(self) -> list[tuple[Rows, float]]:
         """Empty the queue: all segments in order of arrival, each with the time it was queued."""
-        segments = [s for priorities in self._lanes.values() for queue in priorities.values() for s in queue]
-        segments.sort(key=lambda s: s.arrival)
-        self._lanes.clear()
-        self._counts.clear()
+        segments = sorted((segment for _, _, segment in self._all_segments()), key=lambda s: s.arrival)
+        self._clear()
         return [(s.rows, s.queued_at) for s in segments]
 
-    def _segments(self, lane: int, priority: int) -> deque[_Segment]:
-        return self._lanes.setdefault(lane, {}).setdefault(priority, deque())
+    def _take_of_priority(self, lane: int, priority: int, wanted: int, phase: NDArray[np.uint8]) -> list[Rows]:
+        """Rows of one priority until enough are taken, there are no more, or a gang's turn comes."""
+        level = self._lanes[lane][priority]
+        turns = [(self._standing(level, t), t) for t in level if (lane, t) not in self._passed_over]
+        heapq.heapify(turns)
+        turn = wanted if len(turns) == 1 else max(1, wanted // (TURNS_PER_TENANT * len(turns)))
+        taken: list[Rows] = []
+        while wanted and turns:
+            tenant = turns[0][1]
+            if level[tenant][0].gang:
+                break
+            place = _Place(priority, tenant)
+            rows = self._cut(lane, place, min(turn, wanted))
+            rows = rows[phase[rows] == Phase.QUEUED]
+            if len(rows):
+                wanted -= len(rows)
+                taken.append(rows)
+                self._account(place, rows)
+            if tenant in level:
+                heapq.heapreplace(turns, (self._standing(level, tenant), tenant))
+            else:
+                heapq.heappop(turns)
+        return taken
+
+    def _standing(self, level: _Level, tenant: int) -> tuple[float, int]:
+        """Of tenants of one priority the least is next."""
+        return (self._shares.share(tenant) if self.contended else 0.0, level[tenant][0].arrival)
+
+    def _account(self, place: _Place, rows: Rows) -> None:
+        """These pods leave: shares and ages reckon with it."""
+        if not len(rows):
+            return
+        self._aging.taken(len(rows), aged=place.aged)
+        (self._shares.charge if self.contended else self._shares.note)(place.tenant, rows)
+
+    def _longest_waiting(self, excluding: Container[int]) -> int | None:
+        """The lane of the longest waiting head that is overdue, which becomes next there."""
+        best: tuple[float, int, _Place] | None = None
+        for lane, place, segment in self._heads():
+            out = lane in excluding or (lane, place.tenant) in self._passed_over
+            if not out and self._aging.overdue(segment.queued_at) and (best is None or segment.queued_at < best[0]):
+                best = (segment.queued_at, lane, place._replace(aged=True))
+        if best is None:
+            return None
+        self._next[best[1]] = best[2]
+        return best[1]
+
+    def _place(self, lane: int) -> _Place | None:
+        """What is next in a lane; None if all that is there is passed over."""
+        if lane not in self._next:
+            self._next[lane] = self._find_place(lane)
+        return self._next[lane]
+
+    def _find_place(self, lane: int) -> _Place | None:
+        priorities = self._lanes.get(lane)
+        for priority in sorted(priorities, reverse=True) if priorities else ():
+            level = self._lanes[lane][priority]
+            tenants = [tenant for tenant in level if (lane, tenant) not in self._passed_over]
+            if tenants:
+                return _Place(priority, min(tenants, key=lambda tenant: self._standing(level, tenant)))
+        return None
+
+    def _place_known(self, lane: int) -> _Place:
+        place = self._place(lane)
+        if place is None:
+            raise KeyError(lane)
+        return place
+
+    def _head(self, lane: int) -> _Segment:
+        place = self._place_known(lane)
+        return self._lanes[lane][place.priority][place.tenant][0]
+
+    def _cut(self, lane: int, place: _Place, limit: int) -> Rows:
+        """Remove up to `limit` rows from the first segment of a place."""
+        level = self._lanes[lane][place.priority]
+        segments = level[place.tenant]
+        part, rest = segments[0].rows[:limit], segments[0].rows[limit:]
+        self._counts[lane] -= len(part)
+        if self.contended:
+            self._next.clear()  # shares change everywhere
+        else:
+            self._next.pop(lane, None)
+        if len(rest):
+            segments[0].rows = rest
+            return part
+        segments.popleft()
+        if not segments:
+            self._remove(lane, place)
+        return part
+
+    def _remove(self, lane: int, place: _Place) -> None:
+        """Nothing is left at a place."""
+        level = self._lanes[lane][place.priority]
+        del level[place.tenant]
+        self._tenants[place.tenant] -= 1
+        if not self._tenants[place.tenant]:
+            del self._tenants[place.tenant]
+        if not level:
+            del self._lanes[lane][place.priority]
+        if not self._lanes[lane]:
+            del self._lanes[lane], self._counts[lane]
+
+    def _segments(self, lane: int, priority: int, tenant: int) -> deque[_Segment]:
+        level = self._lanes.setdefault(lane, {}).setdefault(priority, {})
+        self._next.pop(lane, None)
+        if tenant not in level:
+            level[tenant] = deque()
+            self._tenants[tenant] += 1
+        return level[tenant]
+
+    def _heads(self) -> Iterator[tuple[int, _Place, _Segment]]:
+        for lane, priorities in self._lanes.items():
+            for priority, level in priorities.items():
+                for tenant, segments in level.items():
+                    yield lane, _Place(priority, tenant), segments[0]
+
+    def _all_segments(self) -> Iterator[tuple[int, _Place, _Segment]]:
+        for lane, place, _ in self._heads():
+            for segment in self._lanes[lane][place.priority][place.tenant]:
+                yield lane, place, segment
+
+    def _clear(self) -> None:
+        self._lanes.clear()
+        self._counts.clear()
+        self._tenants.clear()
+        self._next.clear()

@@ -7,7 +7,7 @@ template ids are, because only rows refer to them.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 class TemplateTable(GrowingColumns):
     """Templates as columns, by template id."""
 
-    _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated")
+    _columns = ("class_id", "kind_id", "priority", "lane", "tenant", "users", "gated")
 
     def __init__(self, decode: Callable[[bytes], PodSpec]) -> None:
         self._decode = decode
@@ -38,6 +38,7 @@ class TemplateTable(GrowingColumns):
         self.kind_id = np.zeros(0, np.uint32)
         self.priority = np.zeros(0, np.int32)
         self.lane = np.zeros(0, np.uint32)  # the queue's lane that the policy in force gives it
+        self.tenant = np.zeros(0, np.uint32)  # whose its pods are (dispatcher.core.tenants)
         self.users = np.zeros(0, np.int64)  # pods that have it
         self.gated = np.zeros(0, np.bool_)  # has scheduling gates
         self.specs: dict[int, bytes] = {}  # by class id
@@ -93,6 +94,11 @@ class TemplateTable(GrowingColumns):
     def kind(self, template_id: int) -> Kind:
         """What it adds to its class."""
         return self._kinds[int(self.kind_id[template_id])]
+
+    def places(self, template_ids: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """(3, n): the lane, priority and tenant that say where in the queue pods of each template stand."""
+        columns = (self.lane, self.priority, self.tenant)
+        return np.stack([column[template_ids].astype(np.int64) for column in columns])
 
     def live_ids(self) -> list[int]:
         """Every template in use."""
