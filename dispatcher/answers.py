@@ -10,6 +10,7 @@ from dispatcher.core.podsets import PodSet
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.nodes import NodeNames
 from dispatcher.runtime import Runtime
+from dispatcher.tenant_answers import behind
 from hoss.errors import InvalidInput
 from hoss.model.label_selector import parse_label_selector
 from hoss.v1 import dispatcher_pb2 as pb
@@ -66,6 +67,7 @@ class Answers:
         times = self._machine.queues.times(row)
         not_before, at_latest = (0, 0) if times is None else map(self._machine.unix_ms, times)
         return pb.QueueStanding(
+            behind=behind(self._runtime, row) if queue == "active" else "",
             name="gated" if gated else queue,
             since_unix_ms=int(pods.since_ms[row]),
             not_before_unix_ms=not_before,

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from dispatcher import policy_document
+from dispatcher import policy_document, tenant_answers
 from dispatcher.admission import Admission
 from dispatcher.answers import Answers
 from dispatcher.audit import Views
@@ -91,6 +91,9 @@ class DispatcherService(DispatcherServicer):
 
     async def RemoveGates(self, request: pb.RemoveGatesRequest, context: Context) -> pb.RemoveGatesReply:  # noqa: N802
         return await _answer(self._remove_gates(request), context)
+
+    async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsReply:  # noqa: ARG002, N802
+        return tenant_answers.tenants(self._runtime)
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:  # noqa: ARG002, N802
         return self._answers.workers()

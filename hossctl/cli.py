@@ -28,7 +28,7 @@ COMMANDS = {
     "down": ("local", "Stop the local platform; its data stays."),
     "status": ("local", "What runs, how it does, and what waits for what."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
-    "get": ("get", "List pods, nodes, workers, jobs or reservations."),
+    "get": ("get", "List pods, nodes, workers, jobs, tenants or reservations."),
     "describe": ("get", "One pod, node, worker or job in full."),
     "explain": ("explain", "Why, where and with which scores a pod would be placed, node by node."),
     "delete": ("change", "Delete pods or jobs; what they held is free again."),

@@ -23,6 +23,11 @@ async def describe(endpoints: Endpoints, query: Query) -> Document:
         pods = await _pods_on(endpoints, document["name"])
         document["pods"] = pods[:_MOST_PODS]
         document["podsNotListed"] = max(0, len(pods) - _MOST_PODS)
+    elif query.kind is Kind.PODS:
+        async with dispatcher_of(endpoints) as dispatcher:
+            pod = await dispatcher.get_pod(query.namespace, query.names[0], queue=True)
+        if pod.queue.behind:
+            document["waitsBehind"] = pod.queue.behind
     elif query.kind is Kind.JOBS:
         document["reasons"] = await _reasons(endpoints, query)
     return document

@@ -17,6 +17,7 @@ from hossctl.objects import (
     phase_name,
     pod_document,
     reservation_documents,
+    tenant_document,
     worker_document,
 )
 
@@ -30,12 +31,14 @@ class Kind(str, Enum):
     NODES = "nodes"
     WORKERS = "workers"
     JOBS = "jobs"
+    TENANTS = "tenants"
     RESERVATIONS = "reservations"
 
 
 # kubectl's habits: the singular and the short forms are taken too.
 _SPELLINGS = {
     "pod": Kind.PODS, "po": Kind.PODS, "node": Kind.NODES, "no": Kind.NODES, "worker": Kind.WORKERS, "job": Kind.JOBS,
+    "tenant": Kind.TENANTS,
     "reservation": Kind.RESERVATIONS,
 }  # fmt: skip
 
@@ -88,6 +91,8 @@ async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
             workers = [worker_document(worker) for worker in await dispatcher.list_workers()]
             selected = [w for w in workers if all(condition.matches(w["labels"]) for condition in wanted)]
             return _by_name(selected, query)
+        if query.kind is Kind.TENANTS:
+            return _by_name([tenant_document(tenant) for tenant in await dispatcher.list_tenants()], query)
         if query.kind is Kind.JOBS:
             return _by_name([job_document(job) for job in await dispatcher.list_jobs(query.namespace)], query)
         return await _pods(dispatcher, query)

@@ -132,6 +132,12 @@ class ActiveQueue:
                 best, best_key = lane, key
         return best
 
+    def rivals(self, priority: int, tenant: int) -> tuple[bool, set[int]]:
+        """Whether pods of a higher priority wait, and which other tenants' pods of this one do."""
+        places = [place for _, place, _ in self._heads()]
+        others = {place.tenant for place in places if place.priority == priority} - {tenant}
+        return any(place.priority > priority for place in places), others
+
     def waiting_since(self, lane: int) -> float:
         """When the pod that is next in this lane was queued."""
         return self._head(lane).queued_at

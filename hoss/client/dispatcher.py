@@ -126,6 +126,11 @@ class DispatcherClient:
         request = pb.RemoveGatesRequest(namespace=namespace, pods=pods, jobs=jobs, gates=gates)
         return await self._answer(self.stub.RemoveGates(request, timeout=CALL_SECONDS))
 
+    async def list_tenants(self) -> list[pb.TenantInfo]:
+        """Who shares the cluster: tenants that have pods, by name."""
+        reply = await self._answer(self.stub.ListTenants(pb.ListTenantsRequest(), timeout=CALL_SECONDS))
+        return list(reply.tenants)
+
     async def list_workers(self) -> list[pb.WorkerInfo]:
         """Workers that are registered, or were and are lost."""
         reply = await self._answer(self.stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_SECONDS))

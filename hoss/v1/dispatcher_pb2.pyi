@@ -148,18 +148,20 @@ class PodInfo(_message.Message):
     def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ...) -> None: ...
 
 class QueueStanding(_message.Message):
-    __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by")
+    __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by", "behind")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     NOT_BEFORE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     AT_LATEST_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     name: str
     since_unix_ms: int
     not_before_unix_ms: int
     at_latest_unix_ms: int
     refused_by: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., not_before_unix_ms: _Optional[int] = ..., at_latest_unix_ms: _Optional[int] = ..., refused_by: _Optional[_Iterable[str]] = ...) -> None: ...
+    behind: str
+    def __init__(self, name: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., not_before_unix_ms: _Optional[int] = ..., at_latest_unix_ms: _Optional[int] = ..., refused_by: _Optional[_Iterable[str]] = ..., behind: _Optional[str] = ...) -> None: ...
 
 class GetPodRequest(_message.Message):
     __slots__ = ("namespace", "name", "uid", "queue")
@@ -336,6 +338,36 @@ class WorkerInfo(_message.Message):
     last_seen_ms_ago: int
     micros_per_pod: float
     def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ...) -> None: ...
+
+class TenantInfo(_message.Message):
+    __slots__ = ("name", "weight", "share", "resource", "queued", "scheduling", "bound", "unschedulable")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULING_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weight: float
+    share: float
+    resource: str
+    queued: int
+    scheduling: int
+    bound: int
+    unschedulable: int
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., share: _Optional[float] = ..., resource: _Optional[str] = ..., queued: _Optional[int] = ..., scheduling: _Optional[int] = ..., bound: _Optional[int] = ..., unschedulable: _Optional[int] = ...) -> None: ...
+
+class ListTenantsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTenantsReply(_message.Message):
+    __slots__ = ("tenants",)
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantInfo]
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantInfo, _Mapping]]] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ()

@@ -74,6 +74,11 @@ class DispatcherStub:
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.FromString,
                 _registered_method=True)
+        self.ListTenants = channel.unary_unary(
+                '/hoss.v1.Dispatcher/ListTenants',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/hoss.v1.Dispatcher/ListWorkers',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListWorkersRequest.SerializeToString,
@@ -164,6 +169,13 @@ class DispatcherServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTenants(self, request, context):
+        """Who shares the cluster, what each holds of it, and what waits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListWorkers(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -245,6 +257,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.RemoveGates,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.SerializeToString,
+            ),
+            'ListTenants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTenants,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -493,6 +510,33 @@ class Dispatcher:
             '/hoss.v1.Dispatcher/RemoveGates',
             hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTenants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/ListTenants',
+            hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class DispatcherStub:
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+    ListTenants: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListTenantsRequest, _dispatcher_pb2.ListTenantsReply]
+    """Who shares the cluster, what each holds of it, and what waits."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -76,6 +78,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]  # type: ignore[assignment]
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+    ListTenants: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListTenantsRequest, _dispatcher_pb2.ListTenantsReply]  # type: ignore[assignment]
+    """Who shares the cluster, what each holds of it, and what waits."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -150,6 +154,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.RemoveGatesReply, _abc.Awaitable[_dispatcher_pb2.RemoveGatesReply]]:
         """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+
+    @_abc_1.abstractmethod
+    def ListTenants(
+        self,
+        request: _dispatcher_pb2.ListTenantsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.ListTenantsReply, _abc.Awaitable[_dispatcher_pb2.ListTenantsReply]]:
+        """Who shares the cluster, what each holds of it, and what waits."""
 
     @_abc_1.abstractmethod
     def ListWorkers(

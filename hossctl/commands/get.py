@@ -23,7 +23,7 @@ _FAILED = (pb.UNSCHEDULABLE, pb.BACKOFF, pb.FAILED)
 
 @app.command()
 def get(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="pods, nodes, workers, jobs or reservations.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="pods, nodes, workers, jobs, tenants or reservations.")],
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
     *,
     namespace: Namespace = "default",

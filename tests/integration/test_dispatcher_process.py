@@ -524,3 +524,19 @@ async def test_gates_keep_pods_from_workers_and_their_removal_survives_kill_9(pl
     assert nothing.changed_pods == 0
     await client.remove_gates("default", jobs=["gated"])
     await again.take(3)
+
+
+async def test_a_lone_pod_behind_another_tenants_flood_goes_with_the_next_batch_and_is_told_why_it_waits(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1", window=1000)
+    await client.submit(job("flood", 200_000, namespace="red", requests=(("cpu", 10),)))
+    batches = await worker.take(1000)
+    await client.submit(job("next", 10, namespace="red", requests=(("cpu", 10),)))
+    reply = await client.submit(job("lone", 1, namespace="blue", requests=(("cpu", 10),)))
+    shares = {tenant.name: (tenant.share, tenant.queued) for tenant in await client.list_tenants()}
+    assert shares == {"red": (1000.0, 199_010), "blue": (0.0, 1)}  # a cluster whose nodes offer nothing: pods count
+    waiting = await client.get_pod("red", "next-0", queue=True)
+    assert waiting.queue.behind.startswith("tenant blue, which holds 0.0% of the cluster's pods")
+    await worker.answer(batches[0], BOUND)
+    (batch,) = await worker.take(500)
+    assert reply.sets[0].uid_prefix in batch.uids

@@ -21,6 +21,7 @@ class FakeDispatcher:
     pods: list[dispatcher_pb2.PodInfo] = field(default_factory=list)
     jobs: list[dispatcher_pb2.JobInfo] = field(default_factory=list)
     workers: list[dispatcher_pb2.WorkerInfo] = field(default_factory=list)
+    tenants: list[dispatcher_pb2.TenantInfo] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     submitted: list[dispatcher_pb2.SubmitRequest] = field(default_factory=list)
     fails_with: Exception | None = None
@@ -32,7 +33,7 @@ class FakeDispatcher:
         self.submitted.append(request)
         return dispatcher_pb2.SubmitReply(request_id=request.request_id)
 
-    async def get_pod(self, namespace="", name="", *, uid=b""):
+    async def get_pod(self, namespace="", name="", *, uid=b"", queue=False):
         for pod in self.pods:
             if (pod.namespace, pod.name) == (namespace, name) or (uid and pod.uid == uid):
                 return pod
@@ -47,6 +48,9 @@ class FakeDispatcher:
 
     async def list_jobs(self, namespace=""):
         return [job for job in self.jobs if namespace in ("", job.namespace)]
+
+    async def list_tenants(self):
+        return self.tenants
 
     async def list_workers(self):
         return self.workers

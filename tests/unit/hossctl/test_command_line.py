@@ -58,7 +58,7 @@ def test_an_address_without_a_port_is_bad_input(hoss):
 def test_an_unknown_kind_names_the_known_ones(hoss):
     result = hoss("get", "podz")
     assert result.exit_code == 2
-    assert "'podz' is not listed here; it is one of pods, nodes, workers, jobs, reservations" in result.stderr
+    assert "'podz' is not listed here; it is one of pods, nodes, workers, jobs, tenants, reservations" in result.stderr
 
 
 def test_pods_as_a_table(hoss, a_pod):
