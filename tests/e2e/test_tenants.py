@@ -31,7 +31,7 @@ async def test_a_flood_of_one_tenant_does_not_hold_up_anothers_single_pod():
         async with clients_of(of_state(starter.state)) as clients:
             await report.prepare(clients, nodes, 2)
             await clients.dispatcher.submit(job("flood", "red", FLOOD_PODS))
-            while not (await bound(clients)).get("red"):
+            while not (await bound(clients)).get("red"):  # noqa: ASYNC110 - of a process, which signals nobody
                 await asyncio.sleep(0.001)
             reply = await clients.dispatcher.submit(job("lone", "blue", 1))
             before = (await bound(clients))["red"]
