@@ -12,6 +12,7 @@ from dispatcher.audit import Views
 from dispatcher.config import KIND, DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.policy import Policy
+from dispatcher.core.tenants import shares_of_cards
 from dispatcher.ledger import ResolverLedger
 from dispatcher.link import WorkerLinks
 from dispatcher.nodes import NodeNames
@@ -62,7 +63,8 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
         # Revisions of an earlier life are all below, so its watchers are told to list anew.
         first_revision=int(time.time() * 1000) * 1000,
     )
-    runtime = Runtime(Machine(settings, policy, _decode_spec, random.Random()), ResolverLedger(resolver), journal)
+    machine = Machine(settings, policy, _decode_spec, random.Random(), _requests)
+    runtime = Runtime(machine, ResolverLedger(resolver), journal)
     names, views = NodeNames(runtime), Views()
     server = rpc.Server()
     add_DispatcherServicer_to_server(DispatcherService(runtime, names, views, policy_yaml), server.grpc)
@@ -83,6 +85,14 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
 
 def _decode_spec(spec: bytes) -> PodSpec:
     return pod_spec_from_proto(common_pb2.PodSpec.FromString(spec))
+
+
+def _requests(spec: bytes) -> dict[str, float]:
+    message = common_pb2.PodSpec.FromString(spec)
+    amounts: dict[str, float] = {amount.resource: amount.amount for amount in message.requests}
+    if message.HasField("devices"):
+        amounts |= shares_of_cards(message.devices.count, message.devices.milli)
+    return amounts
 
 
 def _flags() -> argparse.Namespace:

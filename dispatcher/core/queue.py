@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from dispatcher.core.aging import Aging
 from dispatcher.core.podtable import Phase, Rows
 
-# Tenants take turns within a batch, each for this part of an equal share of it: fewer turns are cheaper, more are fairer.
+# Tenants take turns within a batch, the least share first, each so often if it has enough pods; a turn costs some
+# microseconds, so there are only so many in a batch and the others' come in the next.
 TURNS_PER_TENANT = 4
+MOST_TURNS = 32
 
 
 class Shares(Protocol):
@@ -61,6 +63,7 @@ class _Place(NamedTuple):
     aged: bool = False  # chosen for its age
 
 
+_Turn = tuple[float, int, int]  # share, arrival, tenant
 _Level = dict[int, deque[_Segment]]  # by tenant: none is empty
 
 
@@ -207,12 +210,12 @@ class ActiveQueue:
     def _take_of_priority(self, lane: int, priority: int, wanted: int, phase: NDArray[np.uint8]) -> list[Rows]:
         """Rows of one priority until enough are taken, there are no more, or a gang's turn comes."""
         level = self._lanes[lane][priority]
-        turns = [(self._standing(level, t), t) for t in level if (lane, t) not in self._passed_over]
+        turns = self._turns(lane, level)
         heapq.heapify(turns)
-        turn = wanted if len(turns) == 1 else max(1, wanted // (TURNS_PER_TENANT * len(turns)))
+        turn = wanted if len(turns) == 1 else -(-wanted // min(TURNS_PER_TENANT * len(turns), MOST_TURNS))
         taken: list[Rows] = []
         while wanted and turns:
-            tenant = turns[0][1]
+            tenant = turns[0][2]
             if level[tenant][0].gang:
                 break
             place = _Place(priority, tenant)
@@ -223,14 +226,21 @@ class ActiveQueue:
                 taken.append(rows)
                 self._account(place, rows)
             if tenant in level:
-                heapq.heapreplace(turns, (self._standing(level, tenant), tenant))
+                heapq.heapreplace(turns, self._turn(level, tenant))
             else:
                 heapq.heappop(turns)
         return taken
 
-    def _standing(self, level: _Level, tenant: int) -> tuple[float, int]:
-        """Of tenants of one priority the least is next."""
-        return (self._shares.share(tenant) if self.contended else 0.0, level[tenant][0].arrival)
+    def _turns(self, lane: int, level: _Level) -> list[_Turn]:
+        """Of all tenants of one priority that are not passed over; the least is next."""
+        if len(level) == 1 and not self._passed_over:
+            (only,) = level
+            return [self._turn(level, only)]
+        share, passed = self._shares.share, self._passed_over
+        return [(share(t), s[0].arrival, t) for t, s in level.items() if (lane, t) not in passed]
+
+    def _turn(self, level: _Level, tenant: int) -> _Turn:
+        return (self._shares.share(tenant) if self.contended else 0.0, level[tenant][0].arrival, tenant)
 
     def _account(self, place: _Place, rows: Rows) -> None:
         """These pods leave: shares and ages reckon with it."""
@@ -261,9 +271,9 @@ class ActiveQueue:
         priorities = self._lanes.get(lane)
         for priority in sorted(priorities, reverse=True) if priorities else ():
             level = self._lanes[lane][priority]
-            tenants = [tenant for tenant in level if (lane, tenant) not in self._passed_over]
-            if tenants:
-                return _Place(priority, min(tenants, key=lambda tenant: self._standing(level, tenant)))
+            turns = self._turns(lane, level)
+            if turns:
+                return _Place(priority, min(turns)[2])
         return None
 
     def _place_known(self, lane: int) -> _Place:

@@ -5,7 +5,7 @@ bound; of tenants that wait, the one with the least share for its weight is next
 NSDI 2011). What is dispatched is charged at once; what was given back is seen at the next count of the pod table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -56,7 +56,15 @@ class Holding(NamedTuple):
 class Tenants:
     """All tenants by number. The template table's `tenant` column says whose a template's pods are."""
 
-    def __init__(self, sharing: Sharing, pods: PodTable, templates: TemplateTable) -> None:
+    def __init__(
+        self,
+        sharing: Sharing,
+        pods: PodTable,
+        templates: TemplateTable,
+        requests: Callable[[bytes], Mapping[str, float]],
+    ) -> None:
+        """`requests` reads from a class's bytes what one pod of it holds."""
+        self._requests = requests
         self._pods = pods
         self._templates = templates
         # Before the first node is known every tenant holds nothing but pods, of a cluster that has room for one.
@@ -183,16 +191,18 @@ class Tenants:
             self._known = np.concatenate([self._known, np.zeros(more, np.bool_)])
             self._amounts = np.concatenate([self._amounts, np.zeros((more, len(self._resources)))])
         for template_id in np.unique(template_ids[~self._known[template_ids]]).tolist():
-            asked = _amounts(self._templates.template(template_id).spec)
+            asked = {PODS: 1.0, **self._requests(self._templates.spec(template_id))}
             self._amounts[template_id] = [asked.get(resource, 0) for resource in self._resources]
             self._known[template_id] = True
         asked_each: NDArray[np.float64] = self._amounts[template_ids]
         return asked_each
 
 
-def _amounts(spec: PodSpec) -> dict[str, float]:
+def held_by(spec: PodSpec) -> dict[str, float]:
     """What one pod holds, shares of cards as parts of whole ones."""
-    amounts: dict[str, float] = {PODS: 1.0, **dict(spec.requests)}
-    if spec.devices is not None and spec.devices.milli < WHOLE_CARD_MILLI:
-        amounts[DEVICE_RESOURCE] = spec.devices.count * spec.devices.milli / WHOLE_CARD_MILLI
-    return amounts
+    return dict(spec.requests) | (shares_of_cards(spec.devices.count, spec.devices.milli) if spec.devices else {})
+
+
+def shares_of_cards(count: int, milli: int) -> dict[str, float]:
+    """A share of a card stands in no list of requests; whole cards do."""
+    return {DEVICE_RESOURCE: count * milli / WHOLE_CARD_MILLI} if milli < WHOLE_CARD_MILLI else {}
