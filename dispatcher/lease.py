@@ -28,9 +28,11 @@ redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
 return term
 """
 
-# ARGV: term, address, milliseconds. A lease that ran out is taken up again if nobody has had a newer term.
+# ARGV: term, address, milliseconds. A lease that ran out is taken up again if nobody has had a newer term. A Redis that
+# came back without its latest writes, or all, is told of the term: it is the newest that anybody knows of.
 _RENEW = """
-if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
+if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[1]) then return 0 end
+redis.call('SET', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2], 'PX', ARGV[3])
 return 1
 """
