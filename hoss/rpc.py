@@ -46,7 +46,12 @@ _CHANNEL_OPTIONS = [
 ]
 
 # Where another server may take over, one that stopped without a word (frozen, or cut off) must be left within seconds.
-_FAILOVER_OPTIONS = [("grpc.keepalive_time_ms", 2_000), ("grpc.keepalive_timeout_ms", 2_000)]
+# (What ends the connection is the ping's own timeout, a minute where it is not given, whatever keepalive's says.)
+_FAILOVER_OPTIONS = [
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
+]
 
 # gRPC's own retries, of calls that may be repeated: 5 attempts within some two seconds, with its jitter of a fifth.
 _RETRY_POLICY = {

@@ -25,8 +25,9 @@ _LONGEST_DELAY_SECONDS = 0.5
 # Messages read from the caller before the dispatcher has answered those that were sent.
 _MESSAGES_AHEAD = 16
 
-# How gRPC says that a stream broke off: no connection, connection lost, server stopped. The rest is an answer.
-_BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+# How gRPC says that a stream broke off: no connection or lost, server stopped, or (INTERNAL) lost while a message was being
+# written. The rest is an answer.
+_BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
 
 
 class Peer:

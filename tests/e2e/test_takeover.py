@@ -139,7 +139,9 @@ async def test_a_dispatcher_that_was_frozen_can_do_nothing_when_it_goes_on(clust
         # Sent to the frozen one, which reads it only when it goes on.
         late = asyncio.ensure_future(_outcome(old, _jobs("late", 1, replicas=10)[0]))
         await _until(lambda: _serves(cluster, "dispatcher-2"))
+        frozen = time.monotonic()
         await _until(lambda: _bound(clients, 4000))
+        assert time.monotonic() - frozen < 20.0, "clients and workers stayed with a dispatcher that says nothing"
         await clients.dispatcher.delete("default", jobs=["before-0"])
         cluster.thaw("dispatcher")
         assert isinstance(await late, Exception), "a dispatcher that had lost its lease acknowledged a submission"
