@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.candidate import Term
 from dispatcher.core.membership import Worker
 from dispatcher.core.podsets import PodSet
 from dispatcher.core.podtable import Phase, Rows
@@ -26,11 +27,12 @@ _QUEUES = {Phase.QUEUED: "active", Phase.BACKOFF: "backoff", Phase.UNSCHEDULABLE
 class Answers:
     """Builds replies."""
 
-    def __init__(self, runtime: Runtime, names: NodeNames) -> None:
+    def __init__(self, runtime: Runtime, names: NodeNames, term: Term) -> None:
         self._runtime = runtime
         self._machine = runtime.machine
         self._registry = runtime.machine.registry
         self._names = names
+        self._term = term
 
     def pod(self, row: int, *, detail: bool = False) -> pb.PodInfo:
         """The pod in a row; with `detail` its template too."""
@@ -125,6 +127,8 @@ class Answers:
             revision=self._machine.log.revision,
             uptime_ms=int((self._runtime.now() - self._runtime.started_at) * 1000),
             problems=self._problems(),
+            term=self._term.number,
+            address=self._term.address,
             counters={name: int(value) for name, value in self._machine.counters.items()},
         )
 
@@ -206,6 +210,8 @@ class Answers:
 
     def _problems(self) -> list[str]:
         problems = list(self._runtime.problems.values())
+        if not self._term.certain():
+            problems.append("the lease could not be renewed in time: nothing is accepted until Redis answers")
         waiting: dict[str, int] = {}
         for lane in self._machine.queues.active.lanes():
             problem = self._machine.routing.destination(lane).problem

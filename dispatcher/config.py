@@ -1,5 +1,6 @@
 """The dispatcher's configuration document, kind DispatcherConfig."""
 
+import socket
 from pathlib import Path
 
 from pydantic import Field
@@ -8,6 +9,7 @@ from dispatcher.core.dispatch import BatchRules
 from hoss.config import Document
 
 KIND = "DispatcherConfig"
+_ANY_HOST = ("", "0.0.0.0", "[::]")  # noqa: S104 - recognised here, not listened on
 
 
 class DispatcherConfig(Document):
@@ -15,6 +17,14 @@ class DispatcherConfig(Document):
 
     # host:port; port 0 takes a free one. Loopback unless said otherwise: the protocol has no authentication.
     listen: str = "127.0.0.1:7100"
+
+    # host:port under which others reach this dispatcher; what a standby tells those that ask it. Left out: `listen`, with this
+    # machine's name where that is 0.0.0.0.
+    advertise: str = ""
+
+    # Seconds that the lease of the active dispatcher lasts from each renewal; renewed four times in that. A standby takes over
+    # within this and a tenth after a kill; a dispatcher that stalls or cannot reach Redis for longer gives way.
+    lease_seconds: float = Field(default=1.5, ge=0.3, le=60)
 
     # Which Redis holds the journal, with its database. May be the ledger's: keys do not collide.
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -45,6 +55,11 @@ class DispatcherConfig(Document):
     def batch_rules(self) -> BatchRules:
         """As the core has them."""
         return BatchRules(self.batch_pods, self.linger_ms / 1000)
+
+    def advertised(self, port: int) -> str:
+        """Where others reach this dispatcher, which listens on `port`."""
+        host = self.listen.rpartition(":")[0]
+        return self.advertise or f"{socket.gethostname() if host in _ANY_HOST else host}:{port}"
 
     @property
     def heartbeat_ms(self) -> int:

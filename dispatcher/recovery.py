@@ -4,6 +4,8 @@ The order matters. Workers of the last life may still be proposing its pods: eac
 reservations is final; then what holds a reservation is bound, what was deleted gives it back, and the rest is queued.
 """
 
+import asyncio
+
 import numpy as np
 from google.protobuf.message import DecodeError
 
@@ -19,12 +21,18 @@ from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U32
 
+_RECORDS_AT_ONCE = 16
+
 
 async def recover(runtime: Runtime) -> None:
     """Fill an empty runtime. Waits for journal and resolver as long as it takes; raises InvariantViolation when the journal
     holds what cannot have been accepted."""
     journal = await runtime.until_answered(runtime.journal.recover, "journal")
-    submissions = [_accept_again(runtime, record) for record in journal.records]
+    submissions = []
+    for number, record in enumerate(journal.records):
+        submissions.append(_accept_again(runtime, record))
+        if number % _RECORDS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # the lease is renewed beside this
     for submission in submissions:
         _delete_again(runtime, submission, journal)
         _ungate_again(runtime, submission, journal)

@@ -1,4 +1,4 @@
-"""The journal in Redis: four hashes and a set under `{hoss}:journal:`.
+"""The journal in Redis: hashes and a set under `{hoss}:journal:`, written under the term of the active dispatcher.
 
 Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
 one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from itertools import count
 
 import numpy as np
-import redis.asyncio
 from numpy.typing import NDArray
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from dispatcher.fenced_redis import FencedRedis, Superseded
 from dispatcher.journal import GateRemovals, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
 
@@ -28,21 +26,14 @@ GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each g
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
 _GATE_HEADER = struct.Struct("<HII")  # bytes of the name, pods in the set, bytes of the bitmap
-_TIMEOUT_SECONDS = 2.0
 _SCAN_COUNT = 500
 
 
 class RedisJournal:
     """See dispatcher.journal.Journal."""
 
-    def __init__(self, url: str) -> None:
-        # No retries inside: a write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
-        self._redis = redis.asyncio.Redis.from_url(
-            url,
-            socket_timeout=_TIMEOUT_SECONDS,
-            socket_connect_timeout=_TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
+    def __init__(self, url: str, term: int = 0) -> None:
+        self._redis = FencedRedis(url, term)
         self._order = count(1)
         self._pending: dict[bytes, bytes] = {}
         self._doubtful: set[bytes] = set()  # keys of writes that failed
@@ -65,14 +56,14 @@ class RedisJournal:
             for prefix, bitmap in deleted.items()
         }
         try:
-            await self._redis.hset(DELETIONS, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
+            await self._redis.hset(DELETIONS, mapping=fields)
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
 
     async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
         fields = {prefix: _pack_removals(gates) for prefix, gates in removed.items()}
         try:
-            await self._redis.hset(GATES, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
+            await self._redis.hset(GATES, mapping=fields)
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
 
@@ -107,8 +98,7 @@ class RedisJournal:
             ungated: dict[bytes, GateRemovals] = {}
             async for prefix, value in self._redis.hscan_iter(GATES, count=_SCAN_COUNT):
                 ungated[prefix] = _unpack_removals(value)
-            members = await self._redis.smembers(WORKERS)
-            workers = {name.decode() if isinstance(name, bytes) else name for name in members}
+            workers = {name.decode() for name in await self._redis.smembers(WORKERS)}
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
         entries = sorted(ordered.values(), key=lambda entry: entry[0])
@@ -126,9 +116,9 @@ class RedisJournal:
             self._pending, self._written = {}, None
             try:
                 await self._write(batch)
-            except (RedisError, OSError) as exc:
+            except (RedisError, OSError, Superseded) as exc:
                 self._doubtful.update(batch)
-                written.set_exception(_unavailable(exc))
+                written.set_exception(exc if isinstance(exc, Superseded) else _unavailable(exc))
                 # Every waiter may have given up; then nobody reads the exception, and that is no fault.
                 written.exception()
             else:
@@ -138,7 +128,7 @@ class RedisJournal:
         async with self._redis.pipeline(transaction=True) as pipe:
             if self._doubtful:
                 pipe.hdel(SUBMISSIONS, *self._doubtful)
-            pipe.hset(SUBMISSIONS, mapping=batch)  # type: ignore[arg-type]
+            pipe.hset(SUBMISSIONS, mapping=batch)
             await pipe.execute()
         self._doubtful.clear()
 

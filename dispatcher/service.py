@@ -12,6 +12,7 @@ from dispatcher import policy_document, tenant_answers
 from dispatcher.admission import Admission
 from dispatcher.answers import Answers
 from dispatcher.audit import Views
+from dispatcher.candidate import Term
 from dispatcher.core import messages as m
 from dispatcher.core.membership import WorkerState
 from dispatcher.core.podsets import AlreadyExists, Submission
@@ -38,14 +39,14 @@ ReplyT = TypeVar("ReplyT")
 class DispatcherService(DispatcherServicer):
     """One method a call; each checks, asks, and answers."""
 
-    def __init__(self, runtime: Runtime, names: NodeNames, views: Views, policy_yaml: str) -> None:
+    def __init__(self, runtime: Runtime, names: NodeNames, views: Views, policy_yaml: str, term: Term) -> None:
         self._runtime = runtime
         self._registry = runtime.machine.registry
         self._names = names
         self._views = views
         self._policy_yaml = policy_yaml
         self._admission = Admission(runtime)
-        self._answers = Answers(runtime, names)
+        self._answers = Answers(runtime, names, term)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:  # noqa: N802
         return await _answer(self._admission.submit(request), context)

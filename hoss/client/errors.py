@@ -16,7 +16,8 @@ import grpc.aio
 
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, TransportError
 
-_MARK = ("hoss-error", "ledger-unavailable")
+# Trailing metadata of a server's own UNAVAILABLE.
+LEDGER_UNAVAILABLE = ("hoss-error", "ledger-unavailable")
 
 _INPUT_CODES = frozenset(
     {
@@ -35,7 +36,7 @@ def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
         return NotFound(text)
     if exc.code() in _INPUT_CODES:
         return InvalidInput(text)
-    if exc.code() is grpc.StatusCode.UNAVAILABLE and _MARK in _pairs(exc.trailing_metadata()):
+    if exc.code() is grpc.StatusCode.UNAVAILABLE and LEDGER_UNAVAILABLE in _pairs(exc.trailing_metadata()):
         return LedgerUnavailable(text)
     return TransportError(f"{peer}: {exc.code().name}: {text}")
 
@@ -43,7 +44,7 @@ def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
 async def refuse(context: "grpc.aio.ServicerContext[Any, Any]", error: InvalidInput | LedgerUnavailable) -> NoReturn:
     """End a call on the server's side with the status that `translate` reads back as the same error."""
     if isinstance(error, LedgerUnavailable):
-        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (_MARK,))
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (LEDGER_UNAVAILABLE,))
     code = grpc.StatusCode.NOT_FOUND if isinstance(error, NotFound) else grpc.StatusCode.INVALID_ARGUMENT
     await context.abort(code, str(error))
     raise error  # abort has raised already; this tells the type checker so

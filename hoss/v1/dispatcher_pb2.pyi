@@ -250,7 +250,7 @@ class WatchRequest(_message.Message):
     def __init__(self, since_revision: _Optional[int] = ..., states: _Optional[bool] = ...) -> None: ...
 
 class WatchBatch(_message.Message):
-    __slots__ = ("revision", "uids", "phases", "nodes", "reasons", "reason_texts", "node_names")
+    __slots__ = ("revision", "uids", "phases", "nodes", "reasons", "reason_texts", "node_names", "states_end")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +258,7 @@ class WatchBatch(_message.Message):
     REASONS_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXTS_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    STATES_END_FIELD_NUMBER: _ClassVar[int]
     revision: int
     uids: bytes
     phases: bytes
@@ -265,7 +266,8 @@ class WatchBatch(_message.Message):
     reasons: bytes
     reason_texts: _containers.RepeatedScalarFieldContainer[str]
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
-    def __init__(self, revision: _Optional[int] = ..., uids: _Optional[bytes] = ..., phases: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
+    states_end: bool
+    def __init__(self, revision: _Optional[int] = ..., uids: _Optional[bytes] = ..., phases: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., states_end: _Optional[bool] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
     __slots__ = ("namespace", "pods", "jobs", "uids")
@@ -418,7 +420,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DispatcherStatus(_message.Message):
-    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters")
+    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "term", "address")
     class PodsByPhaseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -440,6 +442,8 @@ class DispatcherStatus(_message.Message):
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     version: str
     pods_by_phase: _containers.ScalarMap[str, int]
     jobs: int
@@ -447,7 +451,9 @@ class DispatcherStatus(_message.Message):
     uptime_ms: int
     problems: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    term: int
+    address: str
+    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., term: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class DispatcherAuditRequest(_message.Message):
     __slots__ = ("timeout_ms",)

@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class DispatcherStub:
-    """Missing associated documentation comment in .proto file."""
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -112,7 +114,9 @@ class DispatcherStub:
 
 
 class DispatcherServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
 
     def Submit(self, request, context):
         """Accepts jobs and pods. The reply means: they are in the journal and will not be lost.
@@ -302,7 +306,9 @@ def add_DispatcherServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Dispatcher:
-    """Missing associated documentation comment in .proto file."""
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
 
     @staticmethod
     def Submit(request,

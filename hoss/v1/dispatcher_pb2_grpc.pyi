@@ -27,6 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DispatcherStub:
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -61,6 +65,10 @@ class DispatcherStub:
 
 @_typing.type_check_only
 class DispatcherAsyncStub(DispatcherStub):
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Submit: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SubmitRequest, _dispatcher_pb2.SubmitReply]  # type: ignore[assignment]
     """Accepts jobs and pods. The reply means: they are in the journal and will not be lost.
@@ -91,6 +99,10 @@ class DispatcherAsyncStub(DispatcherStub):
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
 
 class DispatcherServicer(metaclass=_abc_1.ABCMeta):
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
+
     @_abc_1.abstractmethod
     def Submit(
         self,

@@ -1,4 +1,4 @@
-"""A whole platform whose parts can be killed and started again at the address they had."""
+"""A whole platform whose parts can be killed, frozen, and started again at the address they had."""
 
 import socket
 import time
@@ -14,36 +14,41 @@ READY_SECONDS = 30.0
 
 
 class Cluster:
-    """Redis with an append-only file, one resolver, one dispatcher, and workers; every service its own process."""
+    """Redis with an append-only file, one resolver, dispatchers, and workers; every service its own process.
 
-    def __init__(self, directory: Path, *, shards: int = 1) -> None:
+    Of two dispatchers the first, named `dispatcher`, is the active one at the start; the other is `dispatcher-2`.
+    """
+
+    def __init__(self, directory: Path, *, shards: int = 1, dispatchers: int = 1) -> None:
         self._directory = directory
         self._shards = shards
         self._services: dict[str, Service] = {}
-        self._ports = {name: _free_port() for name in ("redis", "resolver", "dispatcher")}
+        self._dispatchers = ["dispatcher", "dispatcher-2"][:dispatchers]
+        self._ports = {name: _free_port() for name in ("redis", "resolver", *self._dispatchers)}
         self.redis = self.start_redis()
         self.start_resolver()
-        self.start_dispatcher()
+        for name in self._dispatchers:
+            self.start_dispatcher(name)
 
     @property
     def endpoints(self) -> Endpoints:
-        return Endpoints(self._address("dispatcher"), self._address("resolver"))
+        return Endpoints(self._dispatcher_addresses, self.address("resolver"))
 
     def start_redis(self) -> RedisServer:
         self.redis = RedisServer.start(self._directory / "redis", port=self._ports["redis"], append_only=True)
         return self.redis
 
     def start_resolver(self) -> None:
-        arguments = ["--listen", self._address("resolver"), "--redis-url", self._redis_url]
+        arguments = ["--listen", self.address("resolver"), "--redis-url", self._redis_url]
         self._start("resolver", "resolver", *arguments, "--shards", str(self._shards))
 
-    def start_dispatcher(self) -> None:
-        arguments = ["--listen", self._address("dispatcher"), "--redis-url", self._redis_url]
-        self._start("dispatcher", "dispatcher", *arguments, "--resolver", self._address("resolver"))
+    def start_dispatcher(self, name: str = "dispatcher", *flags: str) -> None:
+        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
+        self._start(name, "dispatcher", *arguments, "--resolver", self.address("resolver"), *flags)
 
     def start_worker(self, name: str, *labels: str) -> None:
-        arguments = ["--name", name, "--dispatcher", self._address("dispatcher"), "--seed", str(len(self._services))]
-        arguments += ["--resolver", self._address("resolver")]
+        arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
+        arguments += ["--resolver", self.address("resolver")]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
 
     def kill(self, name: str) -> None:
@@ -51,6 +56,22 @@ class Cluster:
         process = psutil.Process(self._services[name].record.pid)
         process.kill()
         psutil.wait_procs([process], timeout=READY_SECONDS)
+
+    def end(self, name: str) -> None:
+        """As SIGTERM, and wait until it is gone."""
+        stop_all([self._services[name].record])
+
+    def freeze(self, name: str) -> None:
+        """As a machine that stalls: it does nothing, and its connections stay open."""
+        psutil.Process(self._services[name].record.pid).suspend()
+
+    def thaw(self, name: str) -> None:
+        """It goes on as if nothing had happened."""
+        psutil.Process(self._services[name].record.pid).resume()
+
+    def log(self, name: str) -> str:
+        """What a service has said."""
+        return self._services[name].log.read_text()
 
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])
@@ -60,12 +81,17 @@ class Cluster:
         service = self._services[name] = Service(name, module, arguments, self._directory)
         service.wait_ready(time.monotonic() + READY_SECONDS)
 
-    def _address(self, name: str) -> str:
+    @property
+    def _dispatcher_addresses(self) -> str:
+        return ",".join(map(self.address, self._dispatchers))
+
+    def address(self, name: str) -> str:
+        """Where a service listens."""
         return f"127.0.0.1:{self._ports[name]}"
 
     @property
     def _redis_url(self) -> str:
-        return f"redis://{self._address('redis')}/0"
+        return f"redis://{self.address('redis')}/0"
 
 
 def _free_port() -> int:

@@ -430,7 +430,7 @@ async def test_what_was_acknowledged_survives_kill_9_of_the_dispatcher(platform)
     await until_phases(client, BOUND=49, QUEUED=49, DELETED=2)
     assert platform.ledger.epochs["w1"] == 2, "the old life's worker was not fenced before its pods were queued"
     await until(lambda: len(platform.ledger.reserved) == 49)
-    assert 77 in platform.ledger.confirmed
+    await until(lambda: 77 in platform.ledger.confirmed)
     assert (await client.submit(request)).sets == reply.sets
     with pytest.raises(InvalidInput, match="not in the event log any more"):
         await anext(client.watch(reply.revision))
