@@ -115,6 +115,7 @@ def _settings(config: DispatcherConfig, term: Term) -> Settings:
         batches=config.batch_rules(),
         worker_timeout_seconds=config.worker_timeout_seconds,
         aging_seconds=config.aging_seconds,
+        limits=config.limits(),
         event_log_pods=config.event_log_pods,
         unix_offset_seconds=time.time() - time.monotonic(),
         first_revision=term.number << REVISION_BITS,

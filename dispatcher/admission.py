@@ -16,6 +16,7 @@ from dispatcher.core.podtable import Phase, Rows
 from dispatcher.intake import read_order
 from dispatcher.journal import Record
 from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput, Overloaded
 from hoss.v1 import dispatcher_pb2 as pb
 
 
@@ -29,14 +30,20 @@ class Admission:
         self._deleting = asyncio.Lock()
 
     async def submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:
-        """Raises InvalidInput, AlreadyExists or LedgerUnavailable; then nothing of the message was accepted."""
+        """Raises InvalidInput, AlreadyExists, LedgerUnavailable or Overloaded; then nothing of the message was accepted."""
         # A client that goes away while its message is being written does not stop the write.
         return self.reply(await asyncio.shield(self.begin(message)))
+
+    async def breathe(self) -> None:
+        """To be awaited between the messages of a stream: returns late when there is much to do already."""
+        pause_seconds = self._runtime.machine.pressure.pause_seconds(self._runtime.now())
+        if pause_seconds:
+            await asyncio.sleep(pause_seconds)
 
     def begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
         """Check a message and take its names, at once; the future is done when it is durable. Shield it from cancellation.
 
-        Raises InvalidInput or AlreadyExists. A message whose request id is known yields the submission it made then.
+        Raises InvalidInput, AlreadyExists or Overloaded. A message whose request id is known yields the submission it made then.
         """
         loop = asyncio.get_running_loop()
         if message.request_id:
@@ -49,6 +56,11 @@ class Admission:
             if key in self._under_way:
                 return self._under_way[key]
         order = read_order(message)
+        refusal = self._runtime.machine.pressure.refusal(order.pod_count, order.record_bytes, self._runtime.now())
+        if refusal is not None:
+            if refusal.retry_after_seconds is None:
+                raise InvalidInput(refusal.text, where="submit")
+            raise Overloaded(refusal.text, refusal.retry_after_seconds)
         submission = self._registry.accept(order, self._runtime.now_ms())
         message.request_id = order.request_id
         written = loop.create_task(self._write(submission, message))

@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from dispatcher.core.dispatch import BatchRules
+from dispatcher.core.pressure import Limits
 from hoss.config import Document
 
 KIND = "DispatcherConfig"
@@ -49,8 +50,23 @@ class DispatcherConfig(Document):
     # to the longest waiting. As long as kube-scheduler lets a pod rest that it could not place. 0: never.
     aging_seconds: float = Field(default=300.0, ge=0, le=86_400)
 
+    # Pods that may wait at once (queued, in backoff, unschedulable or with a worker), 60 bytes of memory each. Beyond it
+    # submissions answer RESOURCE_EXHAUSTED. As many as the largest job has, so that every job can be submitted.
+    max_waiting_pods: int = Field(default=10_000_000, ge=1, le=1_000_000_000)
+
+    # Bytes of the submissions that the dispatcher remembers, bound pods' too, until they are deleted. In memory they take some
+    # ten times as much: names and classes are kept to be found.
+    max_record_bytes: int = Field(default=256 * 2**20, ge=1024, le=64 * 2**30)
+
+    # From this part of either limit on, streams of submissions are slowed, by up to a second a message.
+    slow_from: float = Field(default=0.8, ge=0, lt=1)
+
     # Pod events kept for watchers that are behind, 30 bytes each.
     event_log_pods: int = Field(default=1_000_000, ge=1000, le=100_000_000)
+
+    def limits(self) -> Limits:
+        """As the core has them."""
+        return Limits(self.max_waiting_pods, self.max_record_bytes, self.slow_from)
 
     def batch_rules(self) -> BatchRules:
         """As the core has them."""

@@ -22,7 +22,7 @@ from dispatcher.runtime import Runtime
 from dispatcher.watch import RevisionTooOld, Watch
 from hoss import __version__
 from hoss.client.errors import refuse
-from hoss.errors import InvalidInput, LedgerUnavailable, NotFound
+from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, Overloaded
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer
 from hoss.wire.columns import NONE_U32, UID_BYTES, decode_uids, uid_text
@@ -141,6 +141,7 @@ class DispatcherService(DispatcherServicer):
         try:
             async for request in requests:
                 await under_way.put(self._admission.begin(request))
+                await self._admission.breathe()
         except Exception as exc:  # noqa: BLE001 - raised by the call that reads the queue
             await under_way.put(exc)
         await under_way.put(None)
@@ -217,7 +218,7 @@ async def _answer(reply: Awaitable[ReplyT], context: Context) -> ReplyT:
     """The reply, or the call's end with the error's status."""
     try:
         return await reply
-    except (InvalidInput, LedgerUnavailable) as exc:
+    except (InvalidInput, LedgerUnavailable, Overloaded) as exc:
         await _end(context, exc)
 
 
@@ -226,6 +227,6 @@ async def _end(context: Context, error: Exception) -> NoReturn:
         await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
     if isinstance(error, RevisionTooOld):
         await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
-    if isinstance(error, (InvalidInput, LedgerUnavailable)):
+    if isinstance(error, (InvalidInput, LedgerUnavailable, Overloaded)):
         await refuse(context, error)
     raise error

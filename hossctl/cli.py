@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, TransportError
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -88,7 +88,7 @@ def root() -> None:
 
 def exit_code(error: HossError) -> int:
     """The exit code that tells scripts what kind of error it was."""
-    if isinstance(error, (TransportError, LedgerUnavailable)):
+    if isinstance(error, (TransportError, LedgerUnavailable, Overloaded)):
         return EXIT_UNREACHABLE
     if isinstance(error, NotFound):
         return EXIT_FAILED

@@ -22,6 +22,7 @@ from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.policy import Policy
+from dispatcher.core.pressure import DEFAULT_LIMITS, Limits, Pressure
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Routing
@@ -43,6 +44,7 @@ class Settings:
     batches: BatchRules = DEFAULT_BATCH_RULES
     worker_timeout_seconds: float = 2.0
     aging_seconds: float = 300.0
+    limits: Limits = DEFAULT_LIMITS
     event_log_pods: int = 1_000_000
     unix_offset_seconds: float = 0.0
     first_revision: int = 1
@@ -75,6 +77,7 @@ class Machine:
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
         self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
         self.dispatch = Dispatch(self.registry, self.queues, self.routing, settings.batches, chance)
+        self.pressure = Pressure(settings.limits, self.registry, self.counters)
         self._emptied: list[Submission] = []
         self._ticked_at: float | None = None
         self._swept_at = float("-inf")

@@ -111,6 +111,11 @@ class PodTable(GrowingColumns):
             self.size = merged.pop()[0]
         self._free = merged
 
+    @property
+    def in_use(self) -> int:
+        """Rows that belong to a set."""
+        return self.size - sum(count for _, count in self._free)
+
     def count_by_phase(self) -> NDArray[np.int64]:
         """How many pods are in each phase, by Phase."""
         return np.bincount(self.phase[: self.size], minlength=len(Phase)).astype(np.int64)

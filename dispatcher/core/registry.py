@@ -27,12 +27,14 @@ class PodRegistry:
         self.reasons = Reasons()
         self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
         self.gangs = Gangs(self.pods)
+        self.record_bytes = 0  # of all submissions that are not forgotten
         self._route = route
 
     def accept(self, order: Order, now_ms: int) -> Submission:
         """Take rows and names for an order. Raises AlreadyExists, with nothing changed, if a name or UID is taken."""
         self.directory.check_free(order)
-        submission = Submission(order.request_id, request_key(order.request_id), now_ms)
+        key = request_key(order.request_id)
+        submission = Submission(order.request_id, key, now_ms, record_bytes=order.record_bytes)
         template_ids = self._intern(order)
         for number, job in enumerate(order.jobs):
             pod_set = self._new_set(submission, number, job.replicas)
@@ -44,6 +46,7 @@ class PodRegistry:
         self._add_gangs(submission, order)
         self.templates.forget_unused(template_ids.tolist())  # an order may carry templates that no pod has
         self.directory.submissions[submission.key] = submission
+        self.record_bytes += submission.record_bytes
         return submission
 
     def admit(self, submission: Submission, now_ms: int) -> list[Rows]:
@@ -66,6 +69,7 @@ class PodRegistry:
             self.templates.drop(templates)
             self.pods.free(pod_set.first, pod_set.count)
         del self.directory.submissions[submission.key]
+        self.record_bytes -= submission.record_bytes
 
     abandon = forget  # before it was durable nothing can refer to its pods
 

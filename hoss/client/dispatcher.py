@@ -5,7 +5,7 @@ may be sent again) or InvalidInput (what was sent is wrong, taken, or not there)
 """
 
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,7 +15,8 @@ import grpc.aio
 from hoss import rpc
 from hoss.client import resuming
 from hoss.client.errors import translate
-from hoss.errors import InvalidInput
+from hoss.client.patience import Patience
+from hoss.errors import InvalidInput, Overloaded
 from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
@@ -51,6 +52,8 @@ class DispatcherClient:
         self._peer = "dispatcher " + ", ".join(addresses)
         self._channel = rpc.channel(addresses, service=SERVICE.full_name, retried=_REPEATABLE)
         self.stub: DispatcherAsyncStub = DispatcherStub(self._channel)
+        # Told whenever a submission has to wait because the dispatcher is full.
+        self.on_full: Callable[[Overloaded], None] = lambda _: None
         self._streams = resuming.Peer(self.stub, self._peer, several=len(addresses) > 1)
 
     async def __aenter__(self) -> "DispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
@@ -66,8 +69,16 @@ class DispatcherClient:
         await self._channel.close()
 
     async def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
-        """Hand over jobs and pods, once however often the message has to be sent: one without a request_id is given one."""
-        return await self._answer(self.stub.Submit(_identified(request), timeout=SUBMIT_SECONDS))
+        """Hand over jobs and pods, once however often the message has to be sent: one without a request_id is given one.
+
+        While the dispatcher is full it is asked again when it says; raises Overloaded after five minutes of that.
+        """
+        patience = Patience(self.on_full)
+        while True:
+            try:
+                return await self._answer(self.stub.Submit(_identified(request), timeout=SUBMIT_SECONDS))
+            except Overloaded as exc:  # noqa: PERF203 - the loop is the retry
+                await patience.wait(exc)
 
     async def submit_stream(self, requests: AsyncIterable[pb.SubmitRequest]) -> AsyncIterator[pb.SubmitReply]:
         """Hand over many messages; yields their replies in order, each once its message is durable.
@@ -80,7 +91,7 @@ class DispatcherClient:
             async for request in requests:
                 yield _identified(request)
 
-        async for reply in resuming.submit_stream(self._streams, outgoing()):
+        async for reply in resuming.submit_stream(self._streams, outgoing(), Patience(self.on_full)):
             yield reply
 
     async def get_pod(

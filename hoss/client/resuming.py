@@ -11,7 +11,9 @@ import grpc.aio
 
 from hoss.client.backoff import Backoff
 from hoss.client.errors import translate
+from hoss.client.patience import Patience
 from hoss.client.seen import Seen
+from hoss.errors import Overloaded
 from hoss.v1 import dispatcher_pb2 as pb
 
 if TYPE_CHECKING:
@@ -84,7 +86,9 @@ async def watch(peer: Peer, since_revision: int, *, states: bool) -> AsyncIterat
         resumed = True
 
 
-async def submit_stream(peer: Peer, requests: AsyncIterable[pb.SubmitRequest]) -> AsyncIterator[pb.SubmitReply]:
+async def submit_stream(
+    peer: Peer, requests: AsyncIterable[pb.SubmitRequest], patience: Patience
+) -> AsyncIterator[pb.SubmitReply]:
     """See DispatcherClient.submit_stream. Every request must have its id: those unanswered at a break are sent again."""
     source, backoff = _Source(requests), peer.backoff()
     try:
@@ -93,10 +97,15 @@ async def submit_stream(peer: Peer, requests: AsyncIterable[pb.SubmitRequest]) -
             try:
                 async for reply in call:
                     backoff.succeeded(PATIENCE_SECONDS)
+                    patience.progressed()
                     source.unanswered.popleft()
                     yield reply
             except grpc.aio.AioRpcError as exc:
-                await peer.wait_or_raise(exc, backoff)
+                error = translate(exc, peer.name)
+                if isinstance(error, Overloaded):
+                    await patience.wait(error)
+                else:
+                    await peer.wait_or_raise(exc, backoff)
             finally:
                 call.cancel()
             if source.finished:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hoss.client.dispatcher import submission
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, Overloaded
 from hoss.model.pod import Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.manifests import MAX_MANIFEST_BYTES, Manifest, read_manifest
@@ -59,6 +59,7 @@ def submit(
                 await register(ledger, nodes)
         result: Document = {"nodes": len(nodes), "pods": runner.pods_of(requests), "workloads": _summary(workloads)}
         async with dispatcher_of(endpoints) as client:
+            client.on_full = _say_full
             if wait:
                 with placing("placing", result["pods"], quiet=not output.for_people) as progress:
                     result |= _outcome(await runner.place(client, requests, progress=progress))
@@ -74,6 +75,10 @@ def submit(
         print_document(result, output)
     if wait and result["bound"] < result["pods"]:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _say_full(error: Overloaded) -> None:
+    say(f"the dispatcher is full, trying again in {error.retry_after_seconds:.1f} s: {error}")
 
 
 def _read(name: str) -> Manifest:
