@@ -28,11 +28,11 @@ __all__ = ["ledger", "platform"]  # fixtures
 LIMIT_PODS = 1000
 
 
-async def start(platform: Platform, tmp_path) -> DispatcherClient:
+async def start(
+    platform: Platform, tmp_path, limits: str = f"max_waiting_pods: {LIMIT_PODS}\nmax_record_bytes: 20000\n"
+) -> DispatcherClient:
     config = tmp_path / "dispatcher.yaml"
-    config.write_text(
-        f"apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\nmax_waiting_pods: {LIMIT_PODS}\nmax_record_bytes: 20000\n"
-    )
+    config.write_text(f"apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n{limits}")
     return await platform.start("--config", str(config))
 
 
@@ -110,3 +110,21 @@ async def test_a_stream_is_slowed_before_anything_is_refused(platform, tmp_path)
     # Half-way between slow and full: half a second between one message and the next.
     assert times[2] - times[1] > 0.4
     await until_phases(client, QUEUED=903)
+
+
+async def test_a_watcher_that_does_not_read_is_cut_off_with_out_of_range_and_not_buffered_for(platform, tmp_path):
+    client = await start(platform, tmp_path, "event_log_pods: 1000\n")
+    watched = client.stub.Watch(pb.WatchRequest())
+    jobs = [f"job-{number}" for number in range(60)]
+    for name in jobs:
+        await client.submit(job(name, 20_000))
+    await client.delete("default", jobs=jobs[:1])
+    seen = await asyncio.wait_for(watched.read(), DEADLINE_SECONDS)  # it works, and reads no more
+    for name in jobs[1:]:
+        await client.delete("default", jobs=[name])
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        while True:
+            seen = await asyncio.wait_for(watched.read(), DEADLINE_SECONDS)
+    assert seen.revision
+    assert ended.value.code() is grpc.StatusCode.OUT_OF_RANGE
+    assert "list the pods, then watch from now" in ended.value.details()
