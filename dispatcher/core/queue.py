@@ -9,42 +9,19 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.aging import Aging
 from dispatcher.core.podtable import Phase, Rows
+from dispatcher.core.shares import Shares
 
 # Tenants take turns within a batch, the least share first, each so often if it has enough pods; a turn costs some
 # microseconds, so there are only so many in a batch and the others' come in the next.
 TURNS_PER_TENANT = 4
 MOST_TURNS = 32
-
-
-class Shares(Protocol):
-    """Tenants by number, as the queue sees them (dispatcher.core.tenants)."""
-
-    def share(self, tenant: int) -> float:
-        """What it holds for its weight: the least is next."""
-        ...
-
-    def charge(self, tenant: int, rows: Rows) -> None:
-        """Its pods were taken, and shares are asked for at once."""
-        ...
-
-    def note(self, tenant: int, rows: Rows) -> None:
-        """Its pods were taken, and nobody asks for shares now."""
-        ...
-
-    def refresh(self, now: float) -> None:
-        """Shares will be asked for."""
-        ...
-
-    def relax(self, now: float) -> None:
-        """Shares will not be asked for."""
-        ...
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 
+from hoss import rpc
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.errors import HossError
 from hoss.model.pod import PodSpec, PodTemplate, QosClass, Workload
@@ -48,6 +49,13 @@ MEMORY_CLASSES = 10_000
 GOAL_MEMORY_MIB = 477  # 500 MB
 READY_SECONDS = 30.0
 STALL_SECONDS = 60.0
+# On a machine that is busy with other things nobody is to be taken for dead.
+_CONFIG = """\
+apiVersion: hoss.dev/v1alpha1
+kind: DispatcherConfig
+worker_timeout_seconds: 60
+lease_seconds: 60
+"""
 _LOOK_SECONDS = 0.01
 _MIB = 2**20
 
@@ -236,10 +244,18 @@ async def _bench(redis_url: str, rules: int) -> AsyncIterator[_Bench]:
         if not redis_url:
             redis = RedisServer.start(directory / "redis", append_only=True)
             stack.callback(redis.kill)
-        policy = directory / "policy.yaml"
+        policy, config = directory / "policy.yaml", directory / "dispatcher.yaml"
         policy.write_text(policy_yaml(rules), encoding="utf-8")
+        config.write_text(_CONFIG, encoding="utf-8")
         async with stand_in_ledger() as resolver:
-            arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis.url if redis else redis_url]
+            arguments = [
+                "--config",
+                str(config),
+                "--listen",
+                "127.0.0.1:0",
+                "--redis-url",
+                redis.url if redis else redis_url,
+            ]
             arguments += ["--resolver", resolver, "--policy", str(policy), "--log-level", "warning"]
             service = Service("dispatcher", "dispatcher", arguments, directory)
             try:
@@ -292,13 +308,8 @@ async def _submit(client: DispatcherClient, messages: Sequence[pb.SubmitRequest]
 @contextlib.asynccontextmanager
 async def _workers(dispatcher: str, count: int) -> AsyncIterator[list[StandInWorker]]:
     workers = [StandInWorker(dispatcher, f"stand-in-{i}", WINDOW_PODS) for i in range(count)]
-    serving = [asyncio.ensure_future(worker.serve()) for worker in workers]
-    try:
+    async with rpc.background(*(worker.serve() for worker in workers)):
         yield workers
-    finally:
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
 
 
 async def _until_dispatched(client: DispatcherClient, workers: Sequence[StandInWorker], pods: int) -> None:

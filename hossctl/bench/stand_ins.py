@@ -4,9 +4,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
-import grpc.aio
 import numpy as np
 
 from hoss import rpc
@@ -84,30 +82,32 @@ class StandInWorker:
         self._channel = rpc.channel([dispatcher])
         self._register = workerlink_pb2.Register(name=name, window=window, incarnation=1)
         self.pods = 0
-        self.batches = 0
+        self._outgoing: asyncio.Queue[workerlink_pb2.WorkerMessage] = asyncio.Queue()
 
     async def serve(self) -> None:
         """Join, and answer until cancelled."""
-        call = WorkerLinkStub(self._channel).Connect()
+        self._outgoing.put_nowait(workerlink_pb2.WorkerMessage(register=self._register))
+        beating = asyncio.ensure_future(self._beat())
         try:
-            await call.write(workerlink_pb2.WorkerMessage(register=self._register))
-            beating = asyncio.ensure_future(self._beat(call))
-            async for message in call:
+            async for message in WorkerLinkStub(self._channel).Connect(self._messages()):
                 if message.WhichOneof("kind") == "work":
-                    await call.write(self._bound(message.work))
+                    self._outgoing.put_nowait(self._bound(message.work))
         finally:
             beating.cancel()
             await self._channel.close()
 
-    async def _beat(self, call: "grpc.aio.StreamStreamCall[Any, Any]") -> None:
+    async def _messages(self) -> AsyncIterator[workerlink_pb2.WorkerMessage]:
         while True:
-            await call.write(workerlink_pb2.WorkerMessage(heartbeat=workerlink_pb2.Heartbeat(ready=True)))
+            yield await self._outgoing.get()
+
+    async def _beat(self) -> None:
+        while True:
+            self._outgoing.put_nowait(workerlink_pb2.WorkerMessage(heartbeat=workerlink_pb2.Heartbeat(ready=True)))
             await asyncio.sleep(_BEAT_SECONDS)
 
     def _bound(self, batch: workerlink_pb2.WorkBatch) -> workerlink_pb2.WorkerMessage:
         pods = len(batch.uids) // UID_BYTES
         self.pods += pods
-        self.batches += 1
         return workerlink_pb2.WorkerMessage(
             outcomes=workerlink_pb2.Outcomes(
                 batch_id=batch.batch_id,

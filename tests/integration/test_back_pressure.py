@@ -122,9 +122,13 @@ async def test_a_watcher_that_does_not_read_is_cut_off_with_out_of_range_and_not
     seen = await asyncio.wait_for(watched.read(), DEADLINE_SECONDS)  # it works, and reads no more
     for name in jobs[1:]:
         await client.delete("default", jobs=[name])
-    with pytest.raises(grpc.aio.AioRpcError) as ended:
+
+    async def read_on() -> None:
         while True:
-            seen = await asyncio.wait_for(watched.read(), DEADLINE_SECONDS)
+            await watched.read()
+
     assert seen.revision
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await asyncio.wait_for(read_on(), DEADLINE_SECONDS)
     assert ended.value.code() is grpc.StatusCode.OUT_OF_RANGE
     assert "list the pods, then watch from now" in ended.value.details()
