@@ -15,7 +15,7 @@ import grpc.aio
 from hoss import rpc
 from hoss.client import resuming
 from hoss.client.errors import translate
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, TransportError
 from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
@@ -51,7 +51,8 @@ class DispatcherClient:
         self._peer = "dispatcher " + ", ".join(addresses)
         self._channel = rpc.channel(addresses, service=SERVICE.full_name, retried=_REPEATABLE)
         self.stub: DispatcherAsyncStub = DispatcherStub(self._channel)
-        self._streams = resuming.Peer(self.stub, self._peer, several=len(addresses) > 1)
+        self._several = len(addresses) > 1
+        self._streams = resuming.Peer(self.stub, self._peer, several=self._several)
 
     async def __aenter__(self) -> "DispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -179,6 +180,8 @@ class DispatcherClient:
         try:
             return await call
         except grpc.aio.AioRpcError as exc:
+            if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._several:
+                raise TransportError(f"{self._peer}: none of them became active, or answered, in time") from exc
             raise translate(exc, self._peer) from exc
 
 

@@ -1,5 +1,7 @@
 """A whole platform whose parts can be killed, frozen, and started again at the address they had."""
 
+import contextlib
+import random
 import socket
 import time
 from pathlib import Path
@@ -95,6 +97,9 @@ class Cluster:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that the system gives to outgoing connections, which could take it before its service does."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
