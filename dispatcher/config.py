@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from dispatcher.core.dispatch import BatchRules
+from dispatcher.core.faults import LEAST_LIMIT, MAX_FAULTS
 from hoss.config import Document
 
 KIND = "DispatcherConfig"
@@ -44,6 +45,10 @@ class DispatcherConfig(Document):
 
     # Seconds without a word after which a worker is lost and its pods go to others. Four heartbeats: one may be late.
     worker_timeout_seconds: float = Field(default=2.0, gt=0.2, le=600)
+
+    # Workers that may be lost with a pod in hand before the pod is given up. Pods that only travelled with it are found to be
+    # innocent before the fourth.
+    max_faults: int = Field(default=MAX_FAULTS, ge=LEAST_LIMIT, le=255)
 
     # Pod events kept for watchers that are behind, 30 bytes each.
     event_log_pods: int = Field(default=1_000_000, ge=1000, le=100_000_000)

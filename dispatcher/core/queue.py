@@ -21,6 +21,7 @@ class _Segment:
     arrival: int
     queued_at: float
     gang: int = 0  # its number, where the rows are one and leave together
+    suspects: bool = False  # the rows leave together, and with nothing else
 
 
 class ActiveQueue:
@@ -32,16 +33,18 @@ class ActiveQueue:
         self._newest = 0
         self._oldest = 0
 
-    def push(self, lane: int, priority: int, rows: Rows, now: float, *, gang: int = 0) -> None:
-        """Append pods of one priority, or a gang, to a lane."""
+    def push(self, lane: int, priority: int, rows: Rows, now: float, *, gang: int = 0, suspects: bool = False) -> None:
+        """Append pods of one priority, a gang, or suspects that travel together, to a lane."""
         self._newest += 1
-        self._segments(lane, priority).append(_Segment(rows, self._newest, now, gang))
+        self._segments(lane, priority).append(_Segment(rows, self._newest, now, gang, suspects))
         self._counts[lane] = self._counts.get(lane, 0) + len(rows)
 
-    def push_front(self, lane: int, priority: int, rows: Rows, now: float, *, gang: int = 0) -> None:
+    def push_front(
+        self, lane: int, priority: int, rows: Rows, now: float, *, gang: int = 0, suspects: bool = False
+    ) -> None:
         """Put pods that had their turn already before all others of their priority."""
         self._oldest -= 1
-        self._segments(lane, priority).appendleft(_Segment(rows, self._oldest, now, gang))
+        self._segments(lane, priority).appendleft(_Segment(rows, self._oldest, now, gang, suspects))
         self._counts[lane] = self._counts.get(lane, 0) + len(rows)
 
     def lanes(self) -> list[int]:
@@ -74,20 +77,27 @@ class ActiveQueue:
         priorities = self._lanes[lane]
         return priorities[max(priorities)][0].gang
 
-    def drop_next(self, lane: int) -> None:
-        """Remove what is next in this lane: a gang whose pods were taken."""
+    def suspects_next(self, lane: int) -> bool:
+        """Whether what is next in this lane is suspect."""
+        priorities = self._lanes[lane]
+        return priorities[max(priorities)][0].suspects
+
+    def take_next(self, lane: int) -> Rows:
+        """Remove and return what is next in this lane and leaves together: a gang, or suspects."""
         priorities = self._lanes[lane]
         top = max(priorities)
-        self._counts[lane] -= len(priorities[top].popleft().rows)
+        rows = priorities[top].popleft().rows
+        self._counts[lane] -= len(rows)
         if not priorities[top]:
             del priorities[top]
         if not priorities:
             del self._lanes[lane], self._counts[lane]
+        return rows
 
     def take(self, lane: int, limit: int, phase: NDArray[np.uint8]) -> Rows:
         """Remove and return up to `limit` rows of a lane, highest priority first, leaving out those no longer QUEUED.
 
-        Stops before a gang.
+        Stops before a gang, and before suspects.
         """
         taken: list[Rows] = []
         wanted = limit
@@ -96,7 +106,7 @@ class ActiveQueue:
             top = max(priorities)
             segments = priorities[top]
             segment = segments[0]
-            if segment.gang:
+            if segment.gang or segment.suspects:
                 break
             part, rest = segment.rows[:wanted], segment.rows[wanted:]
             if len(rest):

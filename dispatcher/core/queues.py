@@ -47,21 +47,29 @@ class Queues:
             rows = rows[~np.isin(self._registry.pods.gang[rows], [gang.number for gang in gangs])]
             for gang in gangs:
                 self._gather(gang, now, front=front)
-        if not len(rows):
-            return
+        if self._registry.faults:
+            suspects = self._registry.faults.suspects(rows)
+            companies = list(self._registry.faults.companies(rows[suspects]))
+            for company in reversed(companies) if front else companies:
+                self._push(company, now, front=front, suspects=True)
+            rows = rows[~suspects]
+        if len(rows):
+            self._push(rows, now, front=front)
+
+    def _push(self, rows: Rows, now: float, *, front: bool, suspects: bool = False) -> None:
         templates = self._registry.templates
         template_ids = self._registry.pods.template[rows]
         lanes, priorities = templates.lane[template_ids], templates.priority[template_ids]
         push = self.active.push_front if front else self.active.push
         if (lanes == lanes[0]).all() and (priorities == priorities[0]).all():
-            push(int(lanes[0]), int(priorities[0]), rows, now)
+            push(int(lanes[0]), int(priorities[0]), rows, now, suspects=suspects)
             return
         order = np.lexsort((priorities, lanes))  # stable: arrival order stays within each
         lanes, priorities = lanes[order], priorities[order]
         ends = np.flatnonzero((lanes[1:] != lanes[:-1]) | (priorities[1:] != priorities[:-1])) + 1
         starts = np.concatenate(([0], ends)).tolist()
         for start, part in zip(starts, np.split(rows[order], ends), strict=True):
-            push(int(lanes[start]), int(priorities[start]), part, now)
+            push(int(lanes[start]), int(priorities[start]), part, now, suspects=suspects)
 
     def gather(self, rows: Rows, now: float) -> None:
         """Queue those gangs of these pods that are together now: none of their pods is with a worker or waits for anything.
@@ -81,16 +89,24 @@ class Queues:
         # Its most urgent pod speaks for all: they go together, to where the policy sends that one.
         leader = int(pods.template[rows][templates.priority[pods.template[rows]].argmax()])
         push = self.active.push_front if front else self.active.push
-        push(int(templates.lane[leader]), int(templates.priority[leader]), rows, now, gang=gang.number)
+        lane, priority = int(templates.lane[leader]), int(templates.priority[leader])
+        suspects = bool(self._registry.faults.suspects(rows).any())
+        push(lane, priority, rows, now, gang=gang.number, suspects=suspects)
 
     def take_gang(self, lane: int) -> Rows:
         """Remove the gang that is next in this lane and return its pods, as many as travel at once; none if none are left."""
         gang = self._registry.gangs.numbered(self.active.next_gang(lane))
-        self.active.drop_next(lane)
+        self.active.take_next(lane)
         if gang is None:
             return np.empty(0, np.uint32)
         gang.queued = False
         return self._registry.gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
+
+    def take_suspects(self, lane: int) -> Rows:
+        """Remove the suspects that are next in this lane and return those still queued."""
+        rows = self.active.take_next(lane)
+        queued: Rows = rows[self._registry.pods.phase[rows] == Phase.QUEUED]
+        return queued
 
     def gang_size(self, lane: int) -> int:
         """How many pods `take_gang` would return."""

@@ -149,6 +149,14 @@ class DispatcherClient:
         request = pb.RemoveGatesRequest(namespace=namespace, pods=pods, jobs=jobs, gates=gates)
         return await self._answer(self.stub.RemoveGates(request, timeout=CALL_SECONDS))
 
+    async def retry(
+        self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), every: bool = False
+    ) -> pb.RetryReply:
+        """Put pods that were given up back in the queue: those named, of whole jobs, or `every` one of the namespace (of all where
+        it is empty)."""
+        request = pb.RetryRequest(namespace=namespace, pods=pods, jobs=jobs, every=every)
+        return await self._answer(self.stub.Retry(request, timeout=CALL_SECONDS))
+
     async def list_workers(self) -> list[pb.WorkerInfo]:
         """Workers that are registered, or were and are lost."""
         reply = await self._answer(self.stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_SECONDS))

@@ -51,6 +51,8 @@ class DispatcherStub:
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+    Retry: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RetryRequest, _dispatcher_pb2.RetryReply]
+    """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -84,6 +86,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]  # type: ignore[assignment]
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+    Retry: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RetryRequest, _dispatcher_pb2.RetryReply]  # type: ignore[assignment]
+    """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -162,6 +166,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.RemoveGatesReply, _abc.Awaitable[_dispatcher_pb2.RemoveGatesReply]]:
         """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+
+    @_abc_1.abstractmethod
+    def Retry(
+        self,
+        request: _dispatcher_pb2.RetryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.RetryReply, _abc.Awaitable[_dispatcher_pb2.RetryReply]]:
+        """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
 
     @_abc_1.abstractmethod
     def ListWorkers(

@@ -48,10 +48,14 @@ class Cluster:
         arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
         self._start(name, "dispatcher", *arguments, "--resolver", self.address("resolver"), *flags)
 
-    def start_worker(self, name: str, *labels: str) -> None:
+    def start_worker(self, name: str, *labels: str, config: Path | None = None) -> None:
         arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
-        arguments += ["--resolver", self.address("resolver")]
+        arguments += ["--resolver", self.address("resolver"), *(("--config", str(config)) if config else ())]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
+
+    def runs(self, name: str) -> bool:
+        """Whether a service that was started has not ended."""
+        return self._services[name].record.find() is not None
 
     def kill(self, name: str) -> None:
         """As kill -9, and wait until it is gone."""

@@ -46,7 +46,7 @@ def test_a_platform_from_up_to_down(hoss, tmp_path):
     assert (result["bound"], result["unschedulable"]) == (20, 1)
     assert "stands" not in hoss("submit", "-f", str(tmp_path / "web.yaml"), code=2).stderr  # names are taken now
 
-    giant = hoss.json("get", "pods", "--failed")["items"]
+    giant = hoss.json("get", "pods", "--waiting")["items"]
     assert [pod["name"] for pod in giant] == ["giant"]
     assert "Insufficient cpu" in giant[0]["reason"]
     assert hoss.json("get", "job", "web")["bound"] == 20
