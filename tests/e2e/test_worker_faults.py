@@ -135,9 +135,10 @@ async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_ar
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=1)
         epoch = (await clients.dispatcher.list_workers())[0].epoch
-        template = PodTemplate(PodSpec(requests=(("cpu", 10),)), owner_kind="Job")
-        for request in submission([Workload(f"job-{i}", template, 500) for i in range(40)]):
+        # Each pair a class of its own, which takes a worker some time: it is frozen with most of them in hand.
+        for request in submission([Workload(f"job-{i}", _template(1 + i), 2) for i in range(10_000)]):
             await clients.dispatcher.submit(request)
+        await _until(lambda: _some_bound(clients))
         cluster.freeze("w1")
         frozen = time.monotonic()
         await _until(lambda: _worker_is(clients, "w1", "Lost"))
@@ -149,6 +150,7 @@ async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_ar
         workers = {worker.name: worker for worker in await clients.dispatcher.list_workers()}
         assert workers["w1"].epoch > epoch
         assert workers["w2"].bound > 0
+        assert (await clients.resolver.status()).counters["stale_epoch"] > 0, "no late commit came"
         assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
         await _assert_clean(clients, bound=20_000)
 
@@ -162,6 +164,14 @@ async def _prepare(clients: Clients, *, workers: int) -> None:
 async def _counted(clients: Clients, *, bound: int, failed: int) -> bool:
     jobs = await clients.dispatcher.list_jobs()
     return (sum(job.bound for job in jobs), sum(job.failed for job in jobs)) == (bound, failed)
+
+
+def _template(memory_bytes: int) -> PodTemplate:
+    return PodTemplate(PodSpec(requests=(("cpu", 10), ("memory", memory_bytes))), owner_kind="Job")
+
+
+async def _some_bound(clients: Clients) -> bool:
+    return any(job.bound for job in await clients.dispatcher.list_jobs())
 
 
 async def _worker_is(clients: Clients, name: str, state: str) -> bool:
