@@ -14,6 +14,7 @@ import grpc.aio
 from dispatcher import policy_document
 from dispatcher.audit import Views
 from dispatcher.candidate import Candidate, Term
+from dispatcher.chronicle import Chronicle
 from dispatcher.config import KIND, DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.policy import Policy
@@ -73,15 +74,16 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
         journal = RedisJournal(config.redis_url, term.number)
         machine = Machine(_settings(config, term), policy, _decode_spec, random.Random(), _requests)
         runtime = Runtime(machine, FencedLedger(ResolverLedger(resolver), term.certain), journal)
-        names, views, services = NodeNames(runtime), Views(), Services(term.certain)
+        names, views, services, chronicle = NodeNames(runtime), Views(), Services(term.certain), Chronicle(runtime)
         add_DispatcherServicer_to_server(
-            DispatcherService(runtime, names, views, policy_yaml, term), cast("grpc.aio.Server", services)
+            DispatcherService(runtime, names, views, policy_yaml, term=term, chronicle=chronicle),
+            cast("grpc.aio.Server", services),
         )
         links = WorkerLinks(runtime, views, heartbeat_ms=config.heartbeat_ms)
         add_WorkerLinkServicer_to_server(links, cast("grpc.aio.Server", services))
         try:
             await recover(runtime)
-            async with rpc.background(runtime.serve(), follow(resolver, "dispatcher", names.apply)):
+            async with rpc.background(runtime.serve(), chronicle.run(), follow(resolver, "dispatcher", names.apply)):
                 reception.open(services)
                 await server.set_serving(True, *SERVICES)
                 telemetry.logger().info("serving", address=term.address, term=term.number)
@@ -117,6 +119,7 @@ def _settings(config: DispatcherConfig, term: Term) -> Settings:
         aging_seconds=config.aging_seconds,
         limits=config.limits(),
         event_log_pods=config.event_log_pods,
+        max_faults=config.max_faults,
         unix_offset_seconds=time.time() - time.monotonic(),
         first_revision=term.number << REVISION_BITS,
     )

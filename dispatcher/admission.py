@@ -1,4 +1,4 @@
-"""Submissions, deletions and removed gates: nothing is acknowledged before the journal has it.
+"""Submissions, deletions, removed gates and retries: nothing is acknowledged before the journal has it.
 
 A submission takes its rows and names first, so that two that come at once cannot have the same; then it is written;
 then its pods exist. If the write fails, it never was.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.chronicle import Chronicle
 from dispatcher.core import messages as m
 from dispatcher.core.podsets import Submission, request_key
 from dispatcher.core.podtable import Phase, Rows
@@ -21,10 +22,11 @@ from hoss.v1 import dispatcher_pb2 as pb
 
 
 class Admission:
-    """Accepts, ungates and deletes pods."""
+    """Accepts, ungates, retries and deletes pods."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, chronicle: Chronicle) -> None:
         self._runtime = runtime
+        self._chronicle = chronicle
         self._registry = runtime.machine.registry
         self._under_way: dict[bytes, asyncio.Future[Submission]] = {}
         self._deleting = asyncio.Lock()
@@ -108,6 +110,18 @@ class Admission:
             await self._runtime.journal.ungate(self._removals(rows, going))
             self._runtime.tell(m.GatesRemoved(rows, going))
             return len(rows), int((~self._registry.gated(rows)).sum())
+
+    async def retry(self, find: Callable[[], Rows]) -> int:
+        """Forgive those of the pods that `find` names that were given up, and queue them; how many. Raises LedgerUnavailable with
+        none queued."""
+        async with self._deleting:  # the same rows that must not become someone else's
+            named = np.unique(find())
+            rows = named[self._registry.pods.phase[named] == Phase.FAILED]
+            if len(rows):
+                self._registry.faults.forgive(rows)
+                await self._chronicle.write_faults()
+                self._runtime.tell(m.Retried(rows))
+            return len(rows)
 
     def _removals(self, rows: Rows, gates: frozenset[str]) -> dict[bytes, dict[str, NDArray[np.bool_]]]:
         removals = {}

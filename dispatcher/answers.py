@@ -56,6 +56,10 @@ class Answers:
             rule=destination.rule.name if destination.rule else "",
         )
         if detail:
+            info.faults.extend(
+                pb.Fault(at_unix_ms=f.at_ms, worker=f.worker, text=f.text, final=f.final)
+                for f in self._registry.faults.of(row)
+            )
             info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))
         return info
 
@@ -79,7 +83,7 @@ class Answers:
 
     def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsReply:
         """One page, by row. Deleted pods are listed only when their phase is asked for. Raises InvalidInput."""
-        rows = self._matching(request)
+        rows = self.matching(request)
         if request.page_token:
             if not request.page_token.isdecimal():
                 raise InvalidInput(f"{request.page_token!r} is not from an earlier reply", where="page_token")
@@ -145,7 +149,8 @@ class Answers:
             return ""
         return self._registry.reasons.texts[int(self._registry.pods.reason[row])]
 
-    def _matching(self, request: pb.ListPodsRequest) -> Rows:
+    def matching(self, request: pb.ListPodsRequest) -> Rows:
+        """The rows a request asks for. Raises InvalidInput."""
         pods, size = self._registry.pods, self._registry.pods.size
         unasked = {Phase.ABSENT, Phase.DELETED}
         phases = [int(phase) for phase in request.phases] or [int(p) for p in Phase if p not in unasked]

@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from dispatcher.core.dispatch import BatchRules
+from dispatcher.core.faults import LEAST_LIMIT, MAX_FAULTS
 from dispatcher.core.pressure import Limits
 from hoss.config import Document
 
@@ -60,6 +61,10 @@ class DispatcherConfig(Document):
 
     # From this part of either limit on, streams of submissions are slowed, by up to a second a message.
     slow_from: float = Field(default=0.8, ge=0, lt=1)
+
+    # Workers that may be lost with a pod in hand before the pod is given up. Pods that only travelled with it are found to be
+    # innocent before the fourth.
+    max_faults: int = Field(default=MAX_FAULTS, ge=LEAST_LIMIT, le=255)
 
     # Pod events kept for watchers that are behind, 30 bytes each.
     event_log_pods: int = Field(default=1_000_000, ge=1000, le=100_000_000)

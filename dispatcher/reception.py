@@ -41,10 +41,10 @@ class Services:
 
 
 class Reception(grpc.GenericRpcHandler):
-    """Sends calls of `packages` to whoever serves."""
+    """Sends calls of the named gRPC services to whoever serves."""
 
-    def __init__(self, packages: Sequence[str]) -> None:
-        self._prefixes = tuple(f"/{package}/" for package in packages)
+    def __init__(self, names: Sequence[str]) -> None:
+        self._prefixes = tuple(f"/{name}/" for name in names)
         self._services: Services | None = None
         self._streams: set[asyncio.Task[Any]] = set()
         self._why = "this dispatcher is starting"
@@ -56,9 +56,11 @@ class Reception(grpc.GenericRpcHandler):
 
     def close(self, why: str, *, active: str = "") -> None:
         """Nobody answers; `active` is the address of the dispatcher that would. Streams that are open end."""
+        was_open = self._services is not None
         self._services, self._why, self._active_address = None, why, active
-        for stream in self._streams:
-            stream.cancel()
+        if was_open:
+            for stream in self._streams:
+                stream.cancel()
 
     def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
         """What answers a call; None for a service that is none of ours."""
@@ -70,18 +72,24 @@ class Reception(grpc.GenericRpcHandler):
         if not self._services.certain() and method != _STATUS:
             return grpc.stream_stream_rpc_method_handler(_doubt)
         handler = self._services.find(details)
-        return handler if handler is None or not handler.response_streaming else self._watched(handler)
+        if handler is None or not handler.response_streaming:
+            return handler
+        return self._watched(handler, self._services)
 
-    def _watched(self, handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.RpcMethodHandler[Any, Any]":
-        """The same handler, ended when the reception closes."""
+    def _watched(
+        self, handler: "grpc.RpcMethodHandler[Any, Any]", services: Services
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
+        """The same handler of these services, ended when the reception closes."""
         make: Any = grpc.unary_stream_rpc_method_handler
         answer: Any = handler.unary_stream
         if handler.request_streaming:
             make, answer = grpc.stream_stream_rpc_method_handler, handler.stream_stream
 
         async def until_closed(request: Any, context: Context) -> AsyncIterator[Any]:
-            services, task = self._services, asyncio.current_task()
+            task = asyncio.current_task()
             assert task is not None  # noqa: S101 - gRPC runs every call in one
+            if self._services is not services:  # closed since the handler was found
+                await self._end(context)
             self._streams.add(task)
             try:
                 async for message in answer(request, context):

@@ -10,6 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from dispatcher.core import messages as m
+from dispatcher.core.faults import Fault
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Phase
 from dispatcher.intake import read_order
@@ -36,9 +37,11 @@ async def recover(runtime: Runtime) -> None:
     for submission in submissions:
         _delete_again(runtime, submission, journal)
         _ungate_again(runtime, submission, journal)
+        _count_again(runtime, submission, journal)
     for worker in sorted(journal.workers):
         await runtime.until_answered(lambda name=worker: runtime.ledger.grant_epoch(name))  # type: ignore[misc]
     bound = await _restore_reservations(runtime)
+    _blame_again(runtime, journal)
     for submission in submissions:
         runtime.tell(m.Admitted(submission))
     pods = runtime.machine.registry.pods.count_by_phase()
@@ -66,6 +69,24 @@ def _ungate_again(runtime: Runtime, submission: Submission, journal: Recovered) 
         for gate, bitmap in journal.ungated.get(pod_set.uid_prefix, {}).items():
             rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
             runtime.machine.registry.remove_gates(rows, frozenset((gate,)))
+
+
+def _count_again(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+    for pod_set in submission.sets:
+        attempts = journal.attempts.get(pod_set.uid_prefix)
+        if attempts is not None:
+            runtime.machine.registry.pods.attempts[pod_set.rows] = attempts
+
+
+def _blame_again(runtime: Runtime, journal: Recovered) -> None:
+    """Faults of pods that are neither bound nor deleted; what is bound was no fault of theirs after all."""
+    registry = runtime.machine.registry
+    for record in journal.faults:
+        rows = registry.directory.rows_of_uids(record.uids)
+        rows = rows[rows != NONE_U32]
+        rows = rows[np.isin(registry.pods.phase[rows], (Phase.ABSENT, Phase.FAILED))]
+        fault = Fault(record.number, record.at_ms, record.worker, record.text, rows, record.final)
+        runtime.machine.restore_fault(fault, runtime.now())
 
 
 async def _restore_reservations(runtime: Runtime) -> int:

@@ -7,22 +7,28 @@ write, so a submission that was refused does not come back from the dead.
 
 import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 from redis.exceptions import RedisError
 
 from dispatcher.fenced_redis import FencedRedis, Superseded
-from dispatcher.journal import GateRemovals, Record, Recovered, squeeze, unsqueeze
+from dispatcher.journal import FaultRecord, GateRemovals, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
+from hoss.wire.columns import decode_uids
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
 WORKERS = "{hoss}:journal:workers"  # names
 GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each gate that was removed from pods
 
+ATTEMPTS = "{hoss}:journal:attempts"  # UID prefix -> u16 for each pod of the set
+FAULTS = "{hoss}:journal:faults"  # u32 number -> MessagePack of the other fields of FaultRecord
+
+_NUMBER = struct.Struct("<I")
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
 _GATE_HEADER = struct.Struct("<HII")  # bytes of the name, pods in the set, bytes of the bitmap
@@ -67,6 +73,26 @@ class RedisJournal:
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
 
+    async def note_attempts(self, attempts: Mapping[bytes, NDArray[np.uint16]]) -> None:
+        fields = {prefix: squeeze(column.astype("<u2").tobytes()) for prefix, column in attempts.items()}
+        try:
+            await self._redis.hset(ATTEMPTS, mapping=fields)
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
+    async def note_faults(self, changed: Sequence[FaultRecord], dropped: Collection[int]) -> None:
+        fields = {
+            _NUMBER.pack(f.number): msgpack.packb([f.at_ms, f.worker, f.text, f.final, f.uids.tobytes()])
+            for f in changed
+        }
+        try:
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hset(FAULTS, mapping=fields)
+                pipe.hdel(FAULTS, *map(_NUMBER.pack, dropped))
+                await pipe.execute()
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
         try:
             async with self._redis.pipeline(transaction=True) as pipe:
@@ -74,6 +100,7 @@ class RedisJournal:
                 if prefixes:
                     pipe.hdel(DELETIONS, *prefixes)
                     pipe.hdel(GATES, *prefixes)
+                    pipe.hdel(ATTEMPTS, *prefixes)
                 await pipe.execute()
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
@@ -98,12 +125,26 @@ class RedisJournal:
             ungated: dict[bytes, GateRemovals] = {}
             async for prefix, value in self._redis.hscan_iter(GATES, count=_SCAN_COUNT):
                 ungated[prefix] = _unpack_removals(value)
+            attempts = {}
+            async for prefix, value in self._redis.hscan_iter(ATTEMPTS, count=_SCAN_COUNT):
+                attempts[prefix] = np.frombuffer(unsqueeze(value), "<u2").astype(np.uint16)
+            faults = {}
+            async for number, value in self._redis.hscan_iter(FAULTS, count=_SCAN_COUNT):
+                record = _unpack_fault(number, value)
+                faults[record.number] = record
             workers = {name.decode() for name in await self._redis.smembers(WORKERS)}
         except (RedisError, OSError) as exc:
             raise _unavailable(exc) from exc
         entries = sorted(ordered.values(), key=lambda entry: entry[0])
         self._order = count(entries[-1][0] + 1 if entries else 1)
-        return Recovered([record for _, record in entries], deletions, workers, ungated)
+        return Recovered(
+            [record for _, record in entries],
+            deletions,
+            workers,
+            ungated,
+            attempts,
+            [faults[number] for number in sorted(faults)],
+        )
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -139,6 +180,11 @@ def _pack_removals(gates: GateRemovals) -> bytes:
         name, bits = gate.encode(), squeeze(np.packbits(bitmap).tobytes())
         parts += [_GATE_HEADER.pack(len(name), len(bitmap), len(bits)), name, bits]
     return b"".join(parts)
+
+
+def _unpack_fault(number: bytes, data: bytes) -> FaultRecord:
+    at_ms, worker, text, final, uids = msgpack.unpackb(data)
+    return FaultRecord(_NUMBER.unpack(number)[0], at_ms, worker, text, final, decode_uids(uids))
 
 
 def _unpack_removals(data: bytes) -> dict[str, NDArray[np.bool_]]:

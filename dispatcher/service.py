@@ -13,6 +13,7 @@ from dispatcher.admission import Admission
 from dispatcher.answers import Answers
 from dispatcher.audit import Views
 from dispatcher.candidate import Term
+from dispatcher.chronicle import Chronicle
 from dispatcher.core import messages as m
 from dispatcher.core.membership import WorkerState
 from dispatcher.core.podsets import AlreadyExists, Submission
@@ -39,13 +40,15 @@ ReplyT = TypeVar("ReplyT")
 class DispatcherService(DispatcherServicer):
     """One method a call; each checks, asks, and answers."""
 
-    def __init__(self, runtime: Runtime, names: NodeNames, views: Views, policy_yaml: str, term: Term) -> None:
+    def __init__(
+        self, runtime: Runtime, names: NodeNames, views: Views, policy_yaml: str, *, term: Term, chronicle: Chronicle
+    ) -> None:
         self._runtime = runtime
         self._registry = runtime.machine.registry
         self._names = names
         self._views = views
         self._policy_yaml = policy_yaml
-        self._admission = Admission(runtime)
+        self._admission = Admission(runtime, chronicle)
         self._answers = Answers(runtime, names, term)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:  # noqa: N802
@@ -95,6 +98,9 @@ class DispatcherService(DispatcherServicer):
 
     async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsReply:  # noqa: ARG002, N802
         return tenant_answers.tenants(self._runtime)
+
+    async def Retry(self, request: pb.RetryRequest, context: Context) -> pb.RetryReply:  # noqa: N802
+        return await _answer(self._retry(request), context)
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:  # noqa: ARG002, N802
         return self._answers.workers()
@@ -182,7 +188,19 @@ class DispatcherService(DispatcherServicer):
         changed, queued = await self._admission.remove_gates(find, frozenset(request.gates))
         return pb.RemoveGatesReply(changed_pods=changed, queued_pods=queued, not_found=not_found)
 
-    def _named(self, request: pb.DeleteRequest | pb.RemoveGatesRequest, not_found: list[str]) -> Rows:
+    async def _retry(self, request: pb.RetryRequest) -> pb.RetryReply:
+        not_found: list[str] = []
+
+        def find() -> Rows:
+            not_found.clear()
+            if not request.every:
+                return self._named(request, not_found)
+            every = pb.ListPodsRequest(namespace=request.namespace, phases=[pb.FAILED])
+            return self._answers.matching(every)
+
+        return pb.RetryReply(retried_pods=await self._admission.retry(find), not_found=not_found)
+
+    def _named(self, request: pb.DeleteRequest | pb.RemoveGatesRequest | pb.RetryRequest, not_found: list[str]) -> Rows:
         """The rows a request names; what names nothing goes to `not_found`."""
         directory, phase = self._registry.directory, self._registry.pods.phase
         parts: list[Rows] = [np.empty(0, np.uint32)]

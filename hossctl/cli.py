@@ -33,6 +33,7 @@ COMMANDS = {
     "explain": ("explain", "Why, where and with which scores a pod would be placed, node by node."),
     "delete": ("change", "Delete pods or jobs; what they held is free again."),
     "ungate": ("ungate", "Take scheduling gates off pods or jobs; those without any left are scheduled."),
+    "retry": ("retry", "Put failed pods back in the queue."),
     "cordon": ("change", "Give a node or worker nothing more; it keeps what it has."),
     "uncordon": ("change", "Give a node or worker work again."),
     "drain": ("change", "Cordon a worker and take back what it has not started."),

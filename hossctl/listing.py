@@ -68,7 +68,7 @@ class Query:
             raise InvalidInput(f"{self.kind.value} are not selected by label; pods, nodes and workers are", where="-l")
         parse_label_selector(self.selector, where="-l")
         if self.phases and self.kind is not Kind.PODS:
-            raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed")
+            raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed and --waiting")
         if self.names and self.selector:
             raise InvalidInput("and names were both given; choose one", where="-l")
         if self.names and self.namespace == ALL and self.kind in (Kind.PODS, Kind.JOBS):

@@ -28,6 +28,10 @@ def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
         "submittedUnixMs": pod.submitted_unix_ms,
         "phaseSinceUnixMs": pod.phase_since_unix_ms,
     }
+    if pod.faults:
+        document["faults"] = [
+            {"atUnixMs": f.at_unix_ms, "worker": f.worker, "text": f.text, "final": f.final} for f in pod.faults
+        ]
     if pod.HasField("template"):
         document["template"] = _template(pod.template)
     return document

@@ -18,9 +18,10 @@ from dispatcher.core.balance import Chance
 from dispatcher.core.changes import Changes
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.eventlog import EventLog
+from dispatcher.core.faults import MAX_FAULTS, Fault
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
-from dispatcher.core.podtable import Phase, Rows
+from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.policy import Policy
 from dispatcher.core.pressure import DEFAULT_LIMITS, Limits, Pressure
 from dispatcher.core.queues import Queues
@@ -48,6 +49,7 @@ class Settings:
     event_log_pods: int = 1_000_000
     unix_offset_seconds: float = 0.0
     first_revision: int = 1
+    max_faults: int = MAX_FAULTS
 
 
 class Machine:
@@ -66,7 +68,7 @@ class Machine:
         self.counters: Counter[str] = Counter()
         self.members = Membership()
         self.routing = Routing(policy, self.members)
-        self.registry = PodRegistry(decode, self._route)
+        self.registry = PodRegistry(decode, self._route, settings.max_faults)
         self.tenants = Tenants(
             policy.sharing,
             self.registry.pods,
@@ -85,6 +87,7 @@ class Machine:
             m.Admitted: self._admitted,
             m.Deleted: self._deleted,
             m.GatesRemoved: self._gates_removed,
+            m.Retried: self._retried,
             m.Registered: self._registered,
             m.EpochGranted: self._epoch_granted,
             m.Heard: self._heard,
@@ -143,6 +146,10 @@ class Machine:
             elif len(rows):
                 gangs.complete(gang)
         return out
+
+    def restore_fault(self, fault: Fault, now: float) -> None:
+        """While starting, once all that is bound is known: these pods had this fault in an earlier term."""
+        self.settlement.give_up(fault.rows[self.registry.faults.restore(fault)], self.unix_ms(now))
 
     def check(self) -> None:
         """Raise InvariantViolation if the module's promises do not hold."""
@@ -203,6 +210,14 @@ class Machine:
         self.settlement.gates_removed(rows, event.gates, now, self.unix_ms(now))
         return []
 
+    def _retried(self, event: m.Retried, now: float) -> list[m.Instruction]:
+        pods = self.registry.pods
+        rows = event.rows[pods.phase[event.rows] == Phase.FAILED]
+        pods.reason[rows] = NO_REASON
+        self.queues.requeue(rows, now, self.unix_ms(now), front=False)
+        self.settlement.publish(rows)
+        return []
+
     def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
         pods = self.registry.pods
         pods.node[event.rows] = NONE_U32
@@ -253,7 +268,8 @@ class Machine:
         worker = self.members.on_link(event.link)
         return [] if worker is None else self._lose(worker)
 
-    def _lose(self, worker: Worker) -> list[m.Instruction]:
+    def _lose(self, worker: Worker, *, blamed: bool = True) -> list[m.Instruction]:
+        """`blamed`: what it had in hand may have been its end."""
         was_living = worker.living
         self.members.lose(worker)
         if not was_living:  # it never had an epoch in this life; its last life's fence, if any, goes on
@@ -263,7 +279,7 @@ class Machine:
         worker.unfenced = np.concatenate(
             [b.rows[pods.batch[b.rows] == b.serial] for b in worker.batches.values()] or [np.empty(0, np.uint32)]
         )
-        worker.batches, worker.outstanding = {}, 0
+        worker.batches, worker.outstanding, worker.blames = {}, 0, blamed
         return [m.Fence(worker.name, pods.uid[worker.unfenced])]
 
     def _fenced(self, event: m.Fenced, now: float) -> list[m.Instruction]:
@@ -280,7 +296,7 @@ class Machine:
             out += self.settlement.bound(kept, event.nodes[reserved], now, self.unix_ms(now))
             kept = kept[pods.phase[kept] != Phase.BACKOFF]
             out.append(m.Confirm(event.commits, kept, pods.uid[kept]))
-        self.settlement.lost(rows[~reserved], now, self.unix_ms(now))
+        self.settlement.lost(worker, rows[~reserved], now, self.unix_ms(now))
         if worker.state is WorkerState.JOINING:
             out.append(m.GrantEpoch(worker.name, worker.link))
         return out
@@ -294,7 +310,10 @@ class Machine:
         out = self.settlement.answer(worker, event, now, self.unix_ms(now))
         if (event.codes == m.OutcomeCode.FENCED).any() and worker.living:
             # Its epoch is not the ledger's any more, so nothing it does will count until it registers anew.
-            out += [m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"), *self._lose(worker)]
+            out += [
+                m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"),
+                *self._lose(worker, blamed=False),
+            ]
         return out
 
     def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
@@ -338,6 +357,7 @@ class Machine:
 
     def _forget_emptied(self) -> list[m.Instruction]:
         self.queues.sweep()
+        self.registry.faults.drop_deleted()
         done = [s for s in self._emptied if self.registry.forgettable(s)]
         self._emptied = [s for s in self._emptied if not self.registry.forgettable(s)]
         for submission in done:

@@ -55,6 +55,13 @@ class GatesRemoved:
     gates: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Retried:
+    """The journal has it that the faults of these pods, which were given up, are forgiven."""
+
+    rows: Rows
+
+
 @dataclass(frozen=True, slots=True)
 class Registered:
     """A worker asks to join on a new link."""
@@ -172,6 +179,7 @@ Event = (
     Admitted
     | Deleted
     | GatesRemoved
+    | Retried
     | Registered
     | EpochGranted
     | Heard

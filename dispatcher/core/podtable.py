@@ -64,6 +64,7 @@ class PodTable(GrowingColumns):
         "batch",
         "since_ms",
         "gang",
+        "faults",
     )
 
     def __init__(self) -> None:
@@ -78,6 +79,7 @@ class PodTable(GrowingColumns):
         self.batch = np.zeros(0, np.uint32)  # serial of the unanswered work batch it is in, 0 if none
         self.since_ms = np.zeros(0, np.int64)  # in this phase since, Unix milliseconds
         self.gang = np.zeros(0, np.uint32)  # number of its gang, 0 if it has none
+        self.faults = np.zeros(0, np.uint8)  # how many of dispatcher.core.faults it has
         self.size = 0  # rows below are, or were, in use
         self._free: list[tuple[int, int]] = []  # (first, count), ascending, never touching each other
 
@@ -96,6 +98,7 @@ class PodTable(GrowingColumns):
         self.worker[rows] = NONE_U16
         self.batch[rows] = 0
         self.gang[rows] = 0
+        self.faults[rows] = 0
         return first
 
     def free(self, first: int, count: int) -> None:

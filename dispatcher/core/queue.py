@@ -30,6 +30,12 @@ class _Segment:
     arrival: int
     queued_at: float
     gang: int = 0  # its number, where the rows are one and leave together
+    suspects: bool = False  # the rows leave together, and with nothing else
+
+    @property
+    def together(self) -> bool:
+        """Whether the rows leave as one."""
+        return self.gang != 0 or self.suspects
 
 
 class _Place(NamedTuple):
@@ -58,16 +64,20 @@ class ActiveQueue:
         self._newest = 0
         self._oldest = 0
 
-    def push(self, lane: int, priority: int, tenant: int, rows: Rows, now: float, *, gang: int = 0) -> None:
-        """Append pods of one tenant and priority, or a gang, to a lane."""
+    def push(
+        self, lane: int, priority: int, tenant: int, rows: Rows, now: float, *, gang: int = 0, suspects: bool = False
+    ) -> None:
+        """Append pods of one tenant and priority, a gang, or suspects that travel together, to a lane."""
         self._newest += 1
-        self._segments(lane, priority, tenant).append(_Segment(rows, self._newest, now, gang))
+        self._segments(lane, priority, tenant).append(_Segment(rows, self._newest, now, gang, suspects))
         self._counts[lane] = self._counts.get(lane, 0) + len(rows)
 
-    def push_front(self, lane: int, priority: int, tenant: int, rows: Rows, now: float, *, gang: int = 0) -> None:
+    def push_front(
+        self, lane: int, priority: int, tenant: int, rows: Rows, now: float, *, gang: int = 0, suspects: bool = False
+    ) -> None:
         """Put pods that had their turn already before all others of their tenant and priority."""
         self._oldest -= 1
-        self._segments(lane, priority, tenant).appendleft(_Segment(rows, self._oldest, now, gang))
+        self._segments(lane, priority, tenant).appendleft(_Segment(rows, self._oldest, now, gang, suspects))
         self._counts[lane] = self._counts.get(lane, 0) + len(rows)
 
     def begin(self, now: float) -> None:
@@ -126,6 +136,14 @@ class ActiveQueue:
         """The number of the gang that is next in this lane, 0 where ordinary pods are."""
         return self._head(lane).gang
 
+    def suspects_next(self, lane: int) -> bool:
+        """Whether what is next in this lane is suspect."""
+        return self._head(lane).suspects
+
+    def next_rows(self, lane: int) -> Rows:
+        """The rows of what is next in this lane: a gang's, or suspects."""
+        return self._head(lane).rows
+
     def pass_over(self, lane: int) -> None:
         """What is next in this lane must wait; others' pods need not, until the next `begin`."""
         tenant = self._place_known(lane).tenant
@@ -134,7 +152,7 @@ class ActiveQueue:
         self._next.pop(lane, None)
 
     def drop_next(self, lane: int, taken: Rows) -> None:
-        """Remove what is next in this lane, a gang of which these pods leave."""
+        """Remove what is next in this lane, a gang or suspects, of which these pods leave."""
         place = self._place_known(lane)
         self._cut(lane, place, len(self._head(lane).rows))
         self._account(place, taken)
@@ -143,7 +161,7 @@ class ActiveQueue:
         """Remove and return up to `limit` rows of a lane, leaving out those no longer QUEUED: highest priority first, and
         within a priority from tenants in turn, the least share first.
 
-        Stops before a gang.
+        Stops before a gang, and before suspects.
         """
         taken: list[Rows] = []
         wanted = limit
@@ -159,7 +177,7 @@ class ActiveQueue:
             taken += parts
             wanted -= sum(map(len, parts))
             place = self._place(lane)
-            if place is not None and self._head(lane).gang:
+            if place is not None and self._head(lane).together:
                 break
         if not taken:
             return np.empty(0, np.uint32)
@@ -185,7 +203,7 @@ class ActiveQueue:
         return [(s.rows, s.queued_at) for s in segments]
 
     def _take_of_priority(self, lane: int, priority: int, wanted: int, phase: NDArray[np.uint8]) -> list[Rows]:
-        """Rows of one priority until enough are taken, there are no more, or a gang's turn comes."""
+        """Rows of one priority until enough are taken, there are no more, or the turn comes of what leaves together."""
         level = self._lanes[lane][priority]
         turns = self._turns(lane, level)
         heapq.heapify(turns)
@@ -193,7 +211,7 @@ class ActiveQueue:
         taken: list[Rows] = []
         while wanted and turns:
             tenant = turns[0][2]
-            if level[tenant][0].gang:
+            if level[tenant][0].together:
                 break
             place = _Place(priority, tenant)
             rows = self._cut(lane, place, min(turn, wanted))

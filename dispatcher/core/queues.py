@@ -49,14 +49,22 @@ class Queues:
             rows = rows[~np.isin(self._registry.pods.gang[rows], [gang.number for gang in gangs])]
             for gang in gangs:
                 self._gather(gang, now, front=front)
-        if not len(rows):
-            return
+        if self._registry.faults:
+            suspects = self._registry.faults.suspects(rows)
+            companies = list(self._registry.faults.companies(rows[suspects]))
+            for company in reversed(companies) if front else companies:
+                self._push(company, now, front=front, suspects=True)
+            rows = rows[~suspects]
+        if len(rows):
+            self._push(rows, now, front=front)
+
+    def _push(self, rows: Rows, now: float, *, front: bool, suspects: bool = False) -> None:
         templates = self._registry.templates
         template_ids = self._registry.pods.template[rows]
         push = self.active.push_front if front else self.active.push
         if (template_ids == template_ids[0]).all():
             ((lane, priority, tenant),) = templates.places(template_ids[:1]).T.tolist()
-            push(lane, priority, tenant, rows, now)
+            push(lane, priority, tenant, rows, now, suspects=suspects)
             return
         places = templates.places(template_ids)
         order = np.lexsort(places)  # stable: arrival order stays within each
@@ -66,7 +74,7 @@ class Queues:
         for (lane, priority, tenant), part in zip(
             places[:, starts].T.tolist(), np.split(rows[order], ends), strict=True
         ):
-            push(lane, priority, tenant, part, now)
+            push(lane, priority, tenant, part, now, suspects=suspects)
 
     def gather(self, rows: Rows, now: float) -> None:
         """Queue those gangs of these pods that are together now: none of their pods is with a worker or waits for anything.
@@ -87,7 +95,8 @@ class Queues:
         leader = int(pods.template[rows][templates.priority[pods.template[rows]].argmax()])
         push = self.active.push_front if front else self.active.push
         ((lane, priority, tenant),) = templates.places(np.array([leader])).T.tolist()
-        push(lane, priority, tenant, rows, now, gang=gang.number)
+        suspects = bool(self._registry.faults.suspects(rows).any())
+        push(lane, priority, tenant, rows, now, gang=gang.number, suspects=suspects)
 
     def take_gang(self, lane: int) -> Rows:
         """Remove the gang that is next in this lane and return its pods, as many as travel at once; none if none are left."""
@@ -98,6 +107,13 @@ class Queues:
             rows = self._registry.gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
         self.active.drop_next(lane, rows)
         return rows
+
+    def take_suspects(self, lane: int) -> Rows:
+        """Remove the suspects that are next in this lane and return those still queued."""
+        rows = self.active.next_rows(lane)
+        queued: Rows = rows[self._registry.pods.phase[rows] == Phase.QUEUED]
+        self.active.drop_next(lane, queued)
+        return queued
 
     def gang_size(self, lane: int) -> int:
         """How many pods `take_gang` would return."""

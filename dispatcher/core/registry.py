@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.faults import MAX_FAULTS, Faults
 from dispatcher.core.gangs import Gangs
 from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
 from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
@@ -20,8 +21,12 @@ from hoss.wire.columns import NONE_U32, Uids, numbered_uids
 class PodRegistry:
     """The columns and everything that gives them meaning. `route` is called with every new template's id."""
 
-    def __init__(self, decode: Callable[[bytes], PodSpec], route: Callable[[int], None]) -> None:
+    def __init__(
+        self, decode: Callable[[bytes], PodSpec], route: Callable[[int], None], max_faults: int = MAX_FAULTS
+    ) -> None:
         self.pods = PodTable()
+        self.faults = Faults(self.pods, max_faults)
+        self.tried: list[Rows] = []  # pods whose count of attempts has grown, for the journal
         self.directory = Directory()
         self.templates = TemplateTable(decode)
         self.reasons = Reasons()

@@ -16,7 +16,7 @@ from hoss import rpc
 from hoss.client import resuming
 from hoss.client.errors import translate
 from hoss.client.patience import Patience
-from hoss.errors import InvalidInput, Overloaded
+from hoss.errors import InvalidInput, Overloaded, TransportError
 from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
@@ -54,7 +54,8 @@ class DispatcherClient:
         self.stub: DispatcherAsyncStub = DispatcherStub(self._channel)
         # Told whenever a submission has to wait because the dispatcher is full.
         self.on_full: Callable[[Overloaded], None] = lambda _: None
-        self._streams = resuming.Peer(self.stub, self._peer, several=len(addresses) > 1)
+        self._several = len(addresses) > 1
+        self._streams = resuming.Peer(self.stub, self._peer, several=self._several)
 
     async def __aenter__(self) -> "DispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -164,6 +165,14 @@ class DispatcherClient:
         reply = await self._answer(self.stub.ListTenants(pb.ListTenantsRequest(), timeout=CALL_SECONDS))
         return list(reply.tenants)
 
+    async def retry(
+        self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), every: bool = False
+    ) -> pb.RetryReply:
+        """Put pods that were given up back in the queue: those named, of whole jobs, or `every` one of the namespace (of all where
+        it is empty)."""
+        request = pb.RetryRequest(namespace=namespace, pods=pods, jobs=jobs, every=every)
+        return await self._answer(self.stub.Retry(request, timeout=CALL_SECONDS))
+
     async def list_workers(self) -> list[pb.WorkerInfo]:
         """Workers that are registered, or were and are lost."""
         reply = await self._answer(self.stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_SECONDS))
@@ -195,6 +204,8 @@ class DispatcherClient:
         try:
             return await call
         except grpc.aio.AioRpcError as exc:
+            if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._several:
+                raise TransportError(f"{self._peer}: none of them became active, or answered, in time") from exc
             raise translate(exc, self._peer) from exc
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # A takeover takes 3 s and a restart by hand some more; whoever is away for longer is not coming back by itself.
 PATIENCE_SECONDS = 15.0
+PATIENCE_WITH_STRANGERS_SECONDS = 2.0
 _FIRST_DELAY_SECONDS = 0.05
 _LONGEST_DELAY_SECONDS = 0.5
 
@@ -38,8 +39,8 @@ class Peer:
     def __init__(self, stub: "DispatcherAsyncStub", name: str, *, several: bool) -> None:
         self.stub = stub
         self.name = name
-        # One address that never answered is most often a wrong one: said at once.
-        self._patience_at_first = PATIENCE_SECONDS if several else 0.0
+        # One address that never answered is most often a wrong one: said soon.
+        self._patience_at_first = PATIENCE_SECONDS if several else PATIENCE_WITH_STRANGERS_SECONDS
 
     def backoff(self) -> Backoff:
         """For one stream."""

@@ -116,7 +116,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "faults")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,7 @@ class PodInfo(_message.Message):
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -145,7 +146,20 @@ class PodInfo(_message.Message):
     template: PodTemplate
     rule: str
     queue: QueueStanding
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ...) -> None: ...
+    faults: _containers.RepeatedCompositeFieldContainer[Fault]
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., faults: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ...) -> None: ...
+
+class Fault(_message.Message):
+    __slots__ = ("at_unix_ms", "worker", "text", "final")
+    AT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    at_unix_ms: int
+    worker: str
+    text: str
+    final: bool
+    def __init__(self, at_unix_ms: _Optional[int] = ..., worker: _Optional[str] = ..., text: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class QueueStanding(_message.Message):
     __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by", "behind")
@@ -312,6 +326,28 @@ class RemoveGatesReply(_message.Message):
     queued_pods: int
     not_found: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, changed_pods: _Optional[int] = ..., queued_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RetryRequest(_message.Message):
+    __slots__ = ("namespace", "pods", "jobs", "uids", "every")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    EVERY_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pods: _containers.RepeatedScalarFieldContainer[str]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    uids: bytes
+    every: bool
+    def __init__(self, namespace: _Optional[str] = ..., pods: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., uids: _Optional[bytes] = ..., every: _Optional[bool] = ...) -> None: ...
+
+class RetryReply(_message.Message):
+    __slots__ = ("retried_pods", "not_found")
+    RETRIED_PODS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    retried_pods: int
+    not_found: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, retried_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod")

@@ -81,6 +81,11 @@ class DispatcherStub:
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.FromString,
                 _registered_method=True)
+        self.Retry = channel.unary_unary(
+                '/hoss.v1.Dispatcher/Retry',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RetryReply.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/hoss.v1.Dispatcher/ListWorkers',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListWorkersRequest.SerializeToString,
@@ -180,6 +185,13 @@ class DispatcherServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Retry(self, request, context):
+        """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListWorkers(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -266,6 +278,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.ListTenants,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.SerializeToString,
+            ),
+            'Retry': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retry,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RetryReply.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -543,6 +560,33 @@ class Dispatcher:
             '/hoss.v1.Dispatcher/ListTenants',
             hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Retry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/Retry',
+            hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.RetryReply.FromString,
             options,
             channel_credentials,
             insecure,

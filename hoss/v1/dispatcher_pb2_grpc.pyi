@@ -53,6 +53,8 @@ class DispatcherStub:
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
     ListTenants: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListTenantsRequest, _dispatcher_pb2.ListTenantsReply]
     """Who shares the cluster, what each holds of it, and what waits."""
+    Retry: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RetryRequest, _dispatcher_pb2.RetryReply]
+    """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -88,6 +90,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
     ListTenants: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListTenantsRequest, _dispatcher_pb2.ListTenantsReply]  # type: ignore[assignment]
     """Who shares the cluster, what each holds of it, and what waits."""
+    Retry: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RetryRequest, _dispatcher_pb2.RetryReply]  # type: ignore[assignment]
+    """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -174,6 +178,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.ListTenantsReply, _abc.Awaitable[_dispatcher_pb2.ListTenantsReply]]:
         """Who shares the cluster, what each holds of it, and what waits."""
+
+    @_abc_1.abstractmethod
+    def Retry(
+        self,
+        request: _dispatcher_pb2.RetryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.RetryReply, _abc.Awaitable[_dispatcher_pb2.RetryReply]]:
+        """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
 
     @_abc_1.abstractmethod
     def ListWorkers(

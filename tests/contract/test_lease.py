@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
+import redis
 
 from dispatcher.fenced_redis import Superseded
 from dispatcher.journal import Record
@@ -110,4 +111,20 @@ async def test_with_redis_away_nobody_is_told_that_they_have_it(own_redis):
         await lease.acquire("a:1")
     with pytest.raises(LedgerUnavailable):
         await lease.renew(1, "a:1")
+    await lease.close()
+
+
+async def test_a_redis_that_lost_its_data_is_told_of_the_term_and_the_journal_is_written_again(redis_server):
+    lease = RedisLease(redis_server.url, SECONDS)
+    for address in ("a:1", "b:2"):
+        await until_free(lease, address)
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+    assert await lease.renew(2, "b:2")
+    journal = RedisJournal(redis_server.url, 2)
+    await journal.record(Record(b"k" * 12, 1, b"kept"))
+    assert len((await journal.recover()).records) == 1
+    await lease.release(2)
+    assert await lease.acquire("c:3") == Granted(3)
+    await journal.close()
     await lease.close()

@@ -1,5 +1,7 @@
 """A whole platform whose parts can be killed, frozen, and started again at the address they had."""
 
+import contextlib
+import random
 import socket
 import time
 from pathlib import Path
@@ -46,10 +48,14 @@ class Cluster:
         arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
         self._start(name, "dispatcher", *arguments, "--resolver", self.address("resolver"), *flags)
 
-    def start_worker(self, name: str, *labels: str) -> None:
+    def start_worker(self, name: str, *labels: str, config: Path | None = None) -> None:
         arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
-        arguments += ["--resolver", self.address("resolver")]
+        arguments += ["--resolver", self.address("resolver"), *(("--config", str(config)) if config else ())]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
+
+    def runs(self, name: str) -> bool:
+        """Whether a service that was started has not ended."""
+        return self._services[name].record.find() is not None
 
     def kill(self, name: str) -> None:
         """As kill -9, and wait until it is gone."""
@@ -95,6 +101,9 @@ class Cluster:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that the system gives to outgoing connections, which could take it before its service does."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -222,3 +223,32 @@ async def _assert_clean(clients: Clients, *, bound: int) -> None:
     result = await audit(clients.dispatcher, clients.resolver)
     assert (result.findings, result.unchecked) == ([], [])
     assert result.bound == result.reservations == bound
+
+
+async def test_of_a_client_that_vanishes_in_mid_stream_what_was_acknowledged_stays_and_nothing_is_half_there(
+    cluster: Cluster,
+) -> None:
+    script = (
+        "import sys\n"
+        "from hoss.client.dispatcher import submission\n"
+        "from hoss.client.sync import DispatcherClient\n"
+        "from hoss.model.pod import PodSpec, PodTemplate, Workload\n"
+        "template = PodTemplate(PodSpec(), owner_kind='Job')\n"
+        "requests = (next(submission([Workload(f'job-{i}', template, 7)])) for i in range(100_000))\n"
+        "with DispatcherClient(sys.argv[1].split(',')) as dispatcher:\n"
+        "    for reply in dispatcher.submit_stream(requests):\n"
+        "        print(reply.sets[0].name, flush=True)\n"
+    )
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, cluster.endpoints.dispatcher, stdout=asyncio.subprocess.PIPE
+    )
+    assert client.stdout is not None
+    acknowledged = [(await client.stdout.readline()).decode().strip() for _ in range(50)]
+    client.kill()
+    acknowledged += (await client.stdout.read()).decode().split("\n")[:-1]
+    await client.wait()
+    async with clients_of(cluster.endpoints) as clients:
+        cluster.kill("dispatcher")
+        jobs = {job.name: job for job in await clients.dispatcher.list_jobs()}
+        assert set(acknowledged) <= jobs.keys()
+        assert {(job.replicas, job.queued) for job in jobs.values()} == {(7, 7)}
