@@ -16,6 +16,7 @@ from dispatcher.core.podsets import Submission, request_key
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.intake import read_order
 from dispatcher.journal import Record
+from dispatcher.objects import Objects
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, Overloaded
 from hoss.v1 import dispatcher_pb2 as pb
@@ -24,8 +25,9 @@ from hoss.v1 import dispatcher_pb2 as pb
 class Admission:
     """Accepts, ungates, retries and deletes pods."""
 
-    def __init__(self, runtime: Runtime, chronicle: Chronicle) -> None:
+    def __init__(self, runtime: Runtime, objects: Objects, chronicle: Chronicle) -> None:
         self._runtime = runtime
+        self._objects = objects
         self._chronicle = chronicle
         self._registry = runtime.machine.registry
         self._under_way: dict[bytes, asyncio.Future[Submission]] = {}
@@ -57,6 +59,7 @@ class Admission:
                 return done
             if key in self._under_way:
                 return self._under_way[key]
+        self._objects.resolve_priorities(message)
         order = read_order(message)
         refusal = self._runtime.machine.pressure.refusal(order.pod_count, order.record_bytes, self._runtime.now())
         if refusal is not None:

@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from collections.abc import Set as AbstractSet
 from types import TracebackType
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from hoss.errors import LedgerUnavailable
@@ -20,7 +18,6 @@ TERM = "{hoss}:journal:term"  # the newest term; missing before the first
 Word = bytes | str
 Command = tuple[Word, ...]  # name, key, arguments
 
-_TIMEOUT_SECONDS = 2.0
 _FIELDS = 500  # of one command: Lua hands over some thousand values at once
 _SUPERSEDED = "SUPERSEDED"
 
@@ -63,7 +60,7 @@ class Writes:
             part = fields[start : start + _FIELDS]
             self._commands.append(("HSET", key, *(word for field in part for word in field)))
 
-    def hdel(self, key: str, *fields: bytes) -> None:
+    def hdel(self, key: str, *fields: Word) -> None:
         """Remove fields, if they are there."""
         for start in range(0, len(fields), _FIELDS):
             self._commands.append(("HDEL", key, *fields[start : start + _FIELDS]))
@@ -88,18 +85,11 @@ class Writes:
 
 
 class FencedRedis:
-    """One connection pool and one term; 0 is the term of whoever writes where no lease was ever taken."""
+    """A server and a term; 0 is the term of whoever writes where no lease was ever taken."""
 
-    def __init__(self, url: str, term: int = 0) -> None:
-        # No retries inside: a write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
-        self._redis = redis.asyncio.Redis.from_url(
-            url,
-            socket_timeout=_TIMEOUT_SECONDS,
-            socket_connect_timeout=_TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
+    def __init__(self, redis: Redis, term: int) -> None:
+        self._redis = redis
         self._term = term
-        self._script = self._redis.register_script(_WRITE)
 
     async def write(self, commands: list[Command]) -> None:
         """Do commands together. Raises RedisError or OSError when nothing is known, Superseded when nothing was done."""
@@ -107,7 +97,9 @@ class FencedRedis:
         for command in commands:
             words += (str(len(command)), *command)
         try:
-            await self._script(keys=[TERM, *dict.fromkeys(str(command[1]) for command in commands)], args=words)
+            await self._redis.register_script(_WRITE)(
+                keys=[TERM, *dict.fromkeys(str(command[1]) for command in commands)], args=words
+            )
         except ResponseError as exc:
             if _SUPERSEDED not in str(exc):
                 raise
@@ -123,7 +115,7 @@ class FencedRedis:
         writes.hset(key, mapping=mapping)
         await writes.execute()
 
-    async def hdel(self, key: str, *fields: bytes) -> None:
+    async def hdel(self, key: str, *fields: Word) -> None:
         """Remove fields."""
         writes = Writes(self)
         writes.hdel(key, *fields)
@@ -150,7 +142,3 @@ class FencedRedis:
     async def smembers(self, key: str) -> AbstractSet[bytes]:
         """Every member of a set."""
         return {member.encode() if isinstance(member, str) else member for member in await self._redis.smembers(key)}
-
-    async def aclose(self) -> None:
-        """End connections."""
-        await self._redis.aclose()

@@ -1,5 +1,5 @@
-"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, attempts and faults of pods, and the
-names of its workers.
+"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, attempts and faults of pods, cluster
+objects, and the names of its workers.
 
 The dispatcher owns this port. One record per submission, whatever its size; deletions are one bitmap a pod set. Bound pods
 are not recorded here: their reservations are in the ledger.
@@ -51,6 +51,7 @@ class Recovered:
     ungated: dict[bytes, GateRemovals] = field(default_factory=dict)  # by the set's UID prefix
     attempts: dict[bytes, NDArray[np.uint16]] = field(default_factory=dict)  # of each pod, by the set's UID prefix
     faults: list[FaultRecord] = field(default_factory=list)  # by number
+    objects: dict[str, bytes] = field(default_factory=dict)  # by key: ClusterObject messages
 
 
 class Journal(Protocol):
@@ -84,6 +85,14 @@ class Journal(Protocol):
         """Note that a worker of this name may hold pods: after a restart it is fenced before anything else."""
         ...
 
+    async def put_objects(self, objects: Mapping[str, bytes]) -> None:
+        """Keep these cluster objects, by key, all or none; each replaces what had its key."""
+        ...
+
+    async def drop_objects(self, keys: Collection[str]) -> None:
+        """Forget the cluster objects of these keys."""
+        ...
+
     async def recover(self) -> Recovered:
         """Read everything."""
         ...
@@ -103,6 +112,7 @@ class MemoryJournal:
         self._ungated: dict[bytes, GateRemovals] = {}
         self._attempts: dict[bytes, NDArray[np.uint16]] = {}
         self._faults: dict[int, FaultRecord] = {}
+        self._objects: dict[str, bytes] = {}
 
     async def record(self, record: Record) -> None:
         self._records.setdefault(record.key, record)
@@ -133,6 +143,13 @@ class MemoryJournal:
     async def remember_worker(self, name: str) -> None:
         self._workers.add(name)
 
+    async def put_objects(self, objects: Mapping[str, bytes]) -> None:
+        self._objects.update(objects)
+
+    async def drop_objects(self, keys: Collection[str]) -> None:
+        for key in keys:
+            self._objects.pop(key, None)
+
     async def recover(self) -> Recovered:
         return Recovered(
             list(self._records.values()),
@@ -141,6 +158,7 @@ class MemoryJournal:
             dict(self._ungated),
             dict(self._attempts),
             sorted(self._faults.values(), key=lambda record: record.number),
+            dict(self._objects),
         )
 
     async def close(self) -> None:

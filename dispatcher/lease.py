@@ -9,13 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from dispatcher.fenced_redis import TERM
 from hoss.errors import LedgerUnavailable
+from hoss.redis_access import reach
 
 LEASE = "{hoss}:journal:lease"  # "<term> <address>", gone when its time is up
 
@@ -122,32 +120,33 @@ class RedisLease:
     def __init__(self, url: str, seconds: float) -> None:
         self.seconds = seconds
         self._milliseconds = int(seconds * 1000)
-        self._redis = redis.asyncio.Redis.from_url(
-            url, socket_timeout=seconds / 2, socket_connect_timeout=seconds / 2, retry=Retry(NoBackoff(), 0)
-        )
-        self._acquire = self._redis.register_script(_ACQUIRE)
-        self._renew = self._redis.register_script(_RENEW)
-        self._release = self._redis.register_script(_RELEASE)
+        self._access = reach(url, timeout_seconds=seconds / 2)
 
     async def acquire(self, address: str) -> Granted | Held:
-        answer = await self._ask(self._acquire, address, self._milliseconds)
+        answer = await self._ask(_ACQUIRE, address, self._milliseconds)
         if isinstance(answer, int):
             return Granted(answer)
         term, _, holder = answer.decode().partition(" ")
         return Held(int(term), holder)
 
     async def renew(self, term: int, address: str) -> bool:
-        return bool(await self._ask(self._renew, term, address, self._milliseconds))
+        return bool(await self._ask(_RENEW, term, address, self._milliseconds))
 
     async def release(self, term: int) -> None:
-        await self._ask(self._release, term)
+        await self._ask(_RELEASE, term)
 
     async def close(self) -> None:
-        await self._redis.aclose()
+        await self._access.close()
 
-    async def _ask(self, script: "redis.commands.core.AsyncScript", *arguments: str | int) -> int | bytes:
+    async def _ask(self, script: str, *arguments: str | int) -> int | bytes:
         try:
-            answer: int | bytes = await asyncio.wait_for(script(keys=[LEASE, TERM], args=arguments), self.seconds)
+            answer: int | bytes = await asyncio.wait_for(self._run(script, arguments), self.seconds)
         except (RedisError, OSError, asyncio.TimeoutError) as exc:
+            self._access.doubt()
             raise LedgerUnavailable(f"the lease cannot be asked for ({exc or 'too late'})") from exc
+        return answer
+
+    async def _run(self, script: str, arguments: tuple[str | int, ...]) -> int | bytes:
+        redis = await self._access.at(LEASE)
+        answer: int | bytes = await redis.register_script(script)(keys=[LEASE, TERM], args=arguments)
         return answer

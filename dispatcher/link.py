@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -11,14 +12,17 @@ import numpy as np
 
 from dispatcher.audit import Views
 from dispatcher.core import messages as m
+from dispatcher.core.cluster_objects import Surroundings
 from dispatcher.core.membership import Vitals
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.model.names import check_key, check_label_value
 from hoss.telemetry import logger
+from hoss.v1 import objects_pb2
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
 from hoss.wire.columns import U8, U16, U32, decode, encode
+from hoss.wire.convert_objects import namespace_to_proto, service_to_proto
 
 MAX_WINDOW_PODS = 100_000
 
@@ -35,7 +39,7 @@ class WorkerStream:
         self._queue: asyncio.Queue[pb.DispatcherMessage | None] = asyncio.Queue()
         self._heartbeat_ms = heartbeat_ms
 
-    def send(self, instruction: m.SendWork | m.Welcome | m.SendDrain) -> None:
+    def send(self, instruction: m.SendWork | m.Welcome | m.SendSurroundings | m.SendDrain) -> None:
         match instruction:
             case m.SendWork():
                 self.put(work_message(instruction))
@@ -43,6 +47,8 @@ class WorkerStream:
                 logger().info("worker_joined", worker=self.name, epoch=instruction.epoch)
                 welcome = pb.Welcome(epoch=instruction.epoch, heartbeat_ms=self._heartbeat_ms)
                 self.put(pb.DispatcherMessage(welcome=welcome))
+            case m.SendSurroundings():
+                self.put(surroundings_message(instruction.surroundings))
             case m.SendDrain():
                 self.put(pb.DispatcherMessage(drain=pb.Drain()))
 
@@ -159,6 +165,17 @@ def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
         refused_by=tuple(frozenset(refused.plugins) for refused in message.refused_by),
         seen={position.shard: position.seq for position in message.seen},
     )
+
+
+@lru_cache(maxsize=1)
+def surroundings_message(surroundings: Surroundings) -> pb.DispatcherMessage:
+    """Encode surroundings, for all workers once. To be sent and not changed."""
+    message = objects_pb2.Surroundings(
+        version=surroundings.version,
+        namespaces=map(namespace_to_proto, surroundings.namespaces),
+        services=map(service_to_proto, surroundings.services),
+    )
+    return pb.DispatcherMessage(surroundings=message)
 
 
 def work_message(work: m.SendWork) -> pb.DispatcherMessage:

@@ -20,7 +20,9 @@ from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
+from hoss.v1.objects_pb2 import ClusterObject
 from hoss.wire.columns import NONE_U32
+from hoss.wire.convert_objects import object_from_proto
 
 _RECORDS_AT_ONCE = 16
 
@@ -29,6 +31,8 @@ async def recover(runtime: Runtime) -> None:
     """Fill an empty runtime. Waits for journal and resolver as long as it takes; raises InvariantViolation when the journal
     holds what cannot have been accepted."""
     journal = await runtime.until_answered(runtime.journal.recover, "journal")
+    objects = (object_from_proto(ClusterObject.FromString(message)) for message in journal.objects.values())
+    runtime.tell(m.ObjectsApplied(tuple(objects)))
     submissions = []
     for number, record in enumerate(journal.records):
         submissions.append(_accept_again(runtime, record))

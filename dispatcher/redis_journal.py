@@ -7,7 +7,8 @@ write, so a submission that was refused does not come back from the dead.
 
 import asyncio
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
 
 import msgpack
@@ -15,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from redis.exceptions import RedisError
 
-from dispatcher.fenced_redis import FencedRedis, Superseded
+from dispatcher.fenced_redis import FencedRedis
 from dispatcher.journal import FaultRecord, GateRemovals, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
+from hoss.redis_access import reach
 from hoss.wire.columns import decode_uids
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
 WORKERS = "{hoss}:journal:workers"  # names
 GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each gate that was removed from pods
-
+OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
 ATTEMPTS = "{hoss}:journal:attempts"  # UID prefix -> u16 for each pod of the set
 FAULTS = "{hoss}:journal:faults"  # u32 number -> MessagePack of the other fields of FaultRecord
 
@@ -32,6 +34,7 @@ _NUMBER = struct.Struct("<I")
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
 _GATE_HEADER = struct.Struct("<HII")  # bytes of the name, pods in the set, bytes of the bitmap
+_TIMEOUT_SECONDS = 2.0
 _SCAN_COUNT = 500
 
 
@@ -39,7 +42,9 @@ class RedisJournal:
     """See dispatcher.journal.Journal."""
 
     def __init__(self, url: str, term: int = 0) -> None:
-        self._redis = FencedRedis(url, term)
+        # A write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
+        self._access = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
+        self._term = term
         self._order = count(1)
         self._pending: dict[bytes, bytes] = {}
         self._doubtful: set[bytes] = set()  # keys of writes that failed
@@ -61,80 +66,72 @@ class RedisJournal:
             prefix: _BITMAP_HEADER.pack(len(bitmap)) + squeeze(np.packbits(bitmap).tobytes())
             for prefix, bitmap in deleted.items()
         }
-        try:
-            await self._redis.hset(DELETIONS, mapping=fields)
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis:
+            await redis.hset(DELETIONS, mapping=fields)
 
     async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
         fields = {prefix: _pack_removals(gates) for prefix, gates in removed.items()}
-        try:
-            await self._redis.hset(GATES, mapping=fields)
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis:
+            await redis.hset(GATES, mapping=fields)
 
     async def note_attempts(self, attempts: Mapping[bytes, NDArray[np.uint16]]) -> None:
         fields = {prefix: squeeze(column.astype("<u2").tobytes()) for prefix, column in attempts.items()}
-        try:
-            await self._redis.hset(ATTEMPTS, mapping=fields)
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis:
+            await redis.hset(ATTEMPTS, mapping=fields)
 
     async def note_faults(self, changed: Sequence[FaultRecord], dropped: Collection[int]) -> None:
-        fields = {
-            _NUMBER.pack(f.number): msgpack.packb([f.at_ms, f.worker, f.text, f.final, f.uids.tobytes()])
-            for f in changed
-        }
-        try:
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.hset(FAULTS, mapping=fields)
-                pipe.hdel(FAULTS, *map(_NUMBER.pack, dropped))
-                await pipe.execute()
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        fields = {_NUMBER.pack(record.number): _pack_fault(record) for record in changed}
+        async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
+            pipe.hset(FAULTS, mapping=fields)
+            pipe.hdel(FAULTS, *map(_NUMBER.pack, dropped))
+            await pipe.execute()
 
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
-        try:
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.hdel(SUBMISSIONS, key)
-                if prefixes:
-                    pipe.hdel(DELETIONS, *prefixes)
-                    pipe.hdel(GATES, *prefixes)
-                    pipe.hdel(ATTEMPTS, *prefixes)
-                await pipe.execute()
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
+            pipe.hdel(SUBMISSIONS, key)
+            if prefixes:
+                pipe.hdel(DELETIONS, *prefixes)
+                pipe.hdel(GATES, *prefixes)
+                pipe.hdel(ATTEMPTS, *prefixes)
+            await pipe.execute()
 
     async def remember_worker(self, name: str) -> None:
-        try:
-            await self._redis.sadd(WORKERS, name)
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+        async with self._server() as redis:
+            await redis.sadd(WORKERS, name)
+
+    async def put_objects(self, objects: Mapping[str, bytes]) -> None:
+        async with self._server() as redis:
+            await redis.hset(OBJECTS, mapping={key.encode(): message for key, message in objects.items()})
+
+    async def drop_objects(self, keys: Collection[str]) -> None:
+        async with self._server() as redis:
+            await redis.hdel(OBJECTS, *keys)
 
     async def recover(self) -> Recovered:
-        try:
+        async with self._server() as redis:
             ordered: dict[bytes, tuple[int, Record]] = {}
-            async for key, value in self._redis.hscan_iter(SUBMISSIONS, count=_SCAN_COUNT):
+            async for key, value in redis.hscan_iter(SUBMISSIONS, count=_SCAN_COUNT):
                 order, submitted_ms = _HEADER.unpack_from(value)
                 ordered[key] = (order, Record(key, submitted_ms, unsqueeze(value[_HEADER.size :])))
             deletions = {}
-            async for prefix, value in self._redis.hscan_iter(DELETIONS, count=_SCAN_COUNT):
+            async for prefix, value in redis.hscan_iter(DELETIONS, count=_SCAN_COUNT):
                 (pods,) = _BITMAP_HEADER.unpack_from(value)
                 bits = np.frombuffer(unsqueeze(value[_BITMAP_HEADER.size :]), np.uint8)
                 deletions[prefix] = np.unpackbits(bits, count=pods).astype(np.bool_)
             ungated: dict[bytes, GateRemovals] = {}
-            async for prefix, value in self._redis.hscan_iter(GATES, count=_SCAN_COUNT):
+            async for prefix, value in redis.hscan_iter(GATES, count=_SCAN_COUNT):
                 ungated[prefix] = _unpack_removals(value)
+            objects: dict[str, bytes] = {}
+            async for key, value in redis.hscan_iter(OBJECTS, count=_SCAN_COUNT):
+                objects[key.decode()] = value
             attempts = {}
-            async for prefix, value in self._redis.hscan_iter(ATTEMPTS, count=_SCAN_COUNT):
+            async for prefix, value in redis.hscan_iter(ATTEMPTS, count=_SCAN_COUNT):
                 attempts[prefix] = np.frombuffer(unsqueeze(value), "<u2").astype(np.uint16)
             faults = {}
-            async for number, value in self._redis.hscan_iter(FAULTS, count=_SCAN_COUNT):
+            async for number, value in redis.hscan_iter(FAULTS, count=_SCAN_COUNT):
                 record = _unpack_fault(number, value)
                 faults[record.number] = record
-            workers = {name.decode() for name in await self._redis.smembers(WORKERS)}
-        except (RedisError, OSError) as exc:
-            raise _unavailable(exc) from exc
+            workers = {name.decode() for name in await redis.smembers(WORKERS)}
         entries = sorted(ordered.values(), key=lambda entry: entry[0])
         self._order = count(entries[-1][0] + 1 if entries else 1)
         return Recovered(
@@ -144,12 +141,24 @@ class RedisJournal:
             ungated,
             attempts,
             [faults[number] for number in sorted(faults)],
+            objects,
         )
 
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer
-        await self._redis.aclose()
+        await self._access.close()
+
+    @asynccontextmanager
+    async def _server(self) -> AsyncIterator[FencedRedis]:
+        """The server that has the journal, written under our term. What it or the network say against it: LedgerUnavailable."""
+        try:
+            yield FencedRedis(await self._access.at(SUBMISSIONS), self._term)
+        except (RedisError, OSError) as exc:
+            self._access.doubt()
+            raise LedgerUnavailable(
+                f"the journal cannot be written or read now ({exc}); nothing was accepted, try again"
+            ) from exc
 
     async def _write_pending(self) -> None:
         while self._pending and self._written is not None:
@@ -157,16 +166,16 @@ class RedisJournal:
             self._pending, self._written = {}, None
             try:
                 await self._write(batch)
-            except (RedisError, OSError, Superseded) as exc:
+            except LedgerUnavailable as exc:
                 self._doubtful.update(batch)
-                written.set_exception(exc if isinstance(exc, Superseded) else _unavailable(exc))
+                written.set_exception(exc)
                 # Every waiter may have given up; then nobody reads the exception, and that is no fault.
                 written.exception()
             else:
                 written.set_result(None)
 
     async def _write(self, batch: dict[bytes, bytes]) -> None:
-        async with self._redis.pipeline(transaction=True) as pipe:
+        async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
             if self._doubtful:
                 pipe.hdel(SUBMISSIONS, *self._doubtful)
             pipe.hset(SUBMISSIONS, mapping=batch)
@@ -180,6 +189,11 @@ def _pack_removals(gates: GateRemovals) -> bytes:
         name, bits = gate.encode(), squeeze(np.packbits(bitmap).tobytes())
         parts += [_GATE_HEADER.pack(len(name), len(bitmap), len(bits)), name, bits]
     return b"".join(parts)
+
+
+def _pack_fault(record: FaultRecord) -> bytes:
+    packed: bytes = msgpack.packb([record.at_ms, record.worker, record.text, record.final, record.uids.tobytes()])
+    return packed
 
 
 def _unpack_fault(number: bytes, data: bytes) -> FaultRecord:
@@ -196,7 +210,3 @@ def _unpack_removals(data: bytes) -> dict[str, NDArray[np.bool_]]:
         gates[data[name_end - name_bytes : name_end].decode()] = np.unpackbits(bits, count=pods).astype(np.bool_)
         at = name_end + bitmap_bytes
     return gates
-
-
-def _unavailable(exc: Exception) -> LedgerUnavailable:
-    return LedgerUnavailable(f"the journal cannot be written or read now ({exc}); nothing was accepted, try again")

@@ -29,7 +29,7 @@ AnswerT = TypeVar("AnswerT")
 class Link(Asked, Protocol):
     """One worker's stream, as the runtime writes to it. Nothing here blocks or fails; a dead stream swallows it."""
 
-    def send(self, instruction: m.SendWork | m.Welcome | m.SendDrain) -> None:
+    def send(self, instruction: m.SendWork | m.Welcome | m.SendSurroundings | m.SendDrain) -> None:
         """Queue a message."""
         ...
 
@@ -137,7 +137,7 @@ class Runtime:
             self.spawn(job(instruction))
             return
         match instruction:
-            case m.SendWork() | m.Welcome() | m.SendDrain():
+            case m.SendWork() | m.Welcome() | m.SendSurroundings() | m.SendDrain():
                 if (link := self.links.get(instruction.link)) is not None:
                     link.send(instruction)
             case m.Confirm():

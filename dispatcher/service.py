@@ -19,6 +19,7 @@ from dispatcher.core.membership import WorkerState
 from dispatcher.core.podsets import AlreadyExists, Submission
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.nodes import NodeNames
+from dispatcher.objects import Objects
 from dispatcher.runtime import Runtime
 from dispatcher.watch import RevisionTooOld, Watch
 from hoss import __version__
@@ -48,7 +49,8 @@ class DispatcherService(DispatcherServicer):
         self._names = names
         self._views = views
         self._policy_yaml = policy_yaml
-        self._admission = Admission(runtime, chronicle)
+        self._objects = Objects(runtime)
+        self._admission = Admission(runtime, self._objects, chronicle)
         self._answers = Answers(runtime, names, term)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:  # noqa: N802
@@ -101,6 +103,15 @@ class DispatcherService(DispatcherServicer):
 
     async def Retry(self, request: pb.RetryRequest, context: Context) -> pb.RetryReply:  # noqa: N802
         return await _answer(self._retry(request), context)
+
+    async def ApplyObjects(self, request: pb.ApplyObjectsRequest, context: Context) -> pb.ApplyObjectsReply:  # noqa: N802
+        return await _answer(self._objects.apply(request), context)
+
+    async def DeleteObjects(self, request: pb.DeleteObjectsRequest, context: Context) -> pb.DeleteObjectsReply:  # noqa: N802
+        return await _answer(self._objects.remove(request), context)
+
+    async def ListObjects(self, request: pb.ListObjectsRequest, context: Context) -> pb.ListObjectsReply:  # noqa: ARG002, N802
+        return self._objects.listed(request)
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:  # noqa: ARG002, N802
         return self._answers.workers()

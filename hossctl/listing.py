@@ -9,9 +9,11 @@ from hoss.errors import InvalidInput, NotFound
 from hoss.model.label_selector import parse_label_selector
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32, U8, U16, U32, decode, decode_uids
+from hossctl.cluster_objects import object_document
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.objects import (
+    NAMESPACED,
     job_document,
     node_document,
     phase_name,
@@ -33,13 +35,33 @@ class Kind(str, Enum):
     JOBS = "jobs"
     TENANTS = "tenants"
     RESERVATIONS = "reservations"
+    NAMESPACES = "namespaces"
+    SERVICES = "services"
+    BUDGETS = "poddisruptionbudgets"
+    PRIORITY_CLASSES = "priorityclasses"
+
+    @property
+    def singular(self) -> str:
+        """One of them."""
+        return "priorityclass" if self is Kind.PRIORITY_CLASSES else self.value.removesuffix("s")
+
+
+# Kinds of cluster objects, and what manifests call them.
+OBJECT_KINDS = {
+    Kind.NAMESPACES: "Namespace",
+    Kind.SERVICES: "Service",
+    Kind.BUDGETS: "PodDisruptionBudget",
+    Kind.PRIORITY_CLASSES: "PriorityClass",
+}
 
 
 # kubectl's habits: the singular and the short forms are taken too.
 _SPELLINGS = {
     "pod": Kind.PODS, "po": Kind.PODS, "node": Kind.NODES, "no": Kind.NODES, "worker": Kind.WORKERS, "job": Kind.JOBS,
     "tenant": Kind.TENANTS,
-    "reservation": Kind.RESERVATIONS,
+    "reservation": Kind.RESERVATIONS, "namespace": Kind.NAMESPACES, "ns": Kind.NAMESPACES, "service": Kind.SERVICES,
+    "svc": Kind.SERVICES, "poddisruptionbudget": Kind.BUDGETS, "pdb": Kind.BUDGETS, "pdbs": Kind.BUDGETS,
+    "priorityclass": Kind.PRIORITY_CLASSES, "pc": Kind.PRIORITY_CLASSES,
 }  # fmt: skip
 
 
@@ -71,7 +93,7 @@ class Query:
             raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed and --waiting")
         if self.names and self.selector:
             raise InvalidInput("and names were both given; choose one", where="-l")
-        if self.names and self.namespace == ALL and self.kind in (Kind.PODS, Kind.JOBS):
+        if self.names and self.namespace == ALL and self.kind.value in NAMESPACED:
             raise InvalidInput("a name belongs to one namespace; give -n instead", where="-A")
 
 
@@ -86,16 +108,21 @@ async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
             held = [document async for document in reservation_documents(resolver)]
             return _by_name(held, query, key="uid")
     async with dispatcher_of(endpoints) as dispatcher:
-        if query.kind is Kind.WORKERS:
-            wanted = parse_label_selector(query.selector, where="-l")
-            workers = [worker_document(worker) for worker in await dispatcher.list_workers()]
-            selected = [w for w in workers if all(condition.matches(w["labels"]) for condition in wanted)]
-            return _by_name(selected, query)
-        if query.kind is Kind.TENANTS:
-            return _by_name([tenant_document(tenant) for tenant in await dispatcher.list_tenants()], query)
-        if query.kind is Kind.JOBS:
-            return _by_name([job_document(job) for job in await dispatcher.list_jobs(query.namespace)], query)
-        return await _pods(dispatcher, query)
+        if query.kind is Kind.PODS:
+            return await _pods(dispatcher, query)
+        return _by_name(await _known_to(dispatcher, query), query)
+
+
+async def _known_to(dispatcher: DispatcherClient, query: Query) -> list[Document]:
+    if query.kind is Kind.WORKERS:
+        wanted = parse_label_selector(query.selector, where="-l")
+        workers = [worker_document(worker) for worker in await dispatcher.list_workers()]
+        return [w for w in workers if all(condition.matches(w["labels"]) for condition in wanted)]
+    if query.kind is Kind.TENANTS:
+        return [tenant_document(tenant) for tenant in await dispatcher.list_tenants()]
+    if query.kind is Kind.JOBS:
+        return [job_document(job) for job in await dispatcher.list_jobs(query.namespace)]
+    return list(map(object_document, await dispatcher.list_objects(OBJECT_KINDS[query.kind], query.namespace)))
 
 
 async def _pods(dispatcher: DispatcherClient, query: Query) -> list[Document]:
@@ -111,9 +138,9 @@ def _by_name(documents: list[Document], query: Query, key: str = "name") -> list
     known = {document[key]: document for document in documents}
     missing = [name for name in query.names if name not in known]
     if missing:
-        kind = query.kind.value
         raise NotFound(
-            f"is not there; `hoss get {kind}` lists those that are", where=f"{kind.removesuffix('s')} {missing[0]!r}"
+            f"is not there; `hoss get {query.kind.value}` lists those that are",
+            where=f"{query.kind.singular} {missing[0]!r}",
         )
     return [known[name] for name in query.names]
 

@@ -7,6 +7,7 @@ from typing import Any
 from hoss.client.resolver import ResolverClient
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, uid_text
+from hossctl.cluster_objects import OBJECT_COLUMNS, written_labels
 from hossctl.console import Column, Document
 from hossctl.figures import written_amount, written_duration
 
@@ -175,11 +176,6 @@ def _labels(labels: Iterable[common_pb2.Label]) -> dict[str, str]:
     return {label.key: label.value for label in labels}
 
 
-def written_labels(labels: dict[str, str]) -> str:
-    """As kubectl writes them."""
-    return ",".join(f"{key}={value}" if value else key for key, value in labels.items())
-
-
 def _age(document: Document) -> str:
     submitted = document["submittedUnixMs"]
     return written_duration(max(0.0, time.time() - submitted / 1000)) if submitted else ""
@@ -267,6 +263,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("BOUND", _field("bound")),
         Column("UNSCHEDULABLE", _field("unschedulable")),
     ),
+    **OBJECT_COLUMNS,
     "reservations": (
         Column("UID", _field("uid")),
         Column("NODE", _field("node")),
@@ -280,7 +277,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("EPOCH", _field("workerEpoch"), wide=True),
     ),
 }
-NAMESPACED = frozenset({"pods", "jobs"})
+NAMESPACED = frozenset({"pods", "jobs", "services", "poddisruptionbudgets"})
 
 
 def written_requests(requests: dict[str, int]) -> str:

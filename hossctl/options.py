@@ -1,10 +1,12 @@
 """Options that several commands have, said once."""
 
+import os
 from typing import Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
+from hoss.redis_access import PASSWORD_VARIABLE, parse_redis_url, without_password
 from hossctl.console import Format
 from hossctl.platform import WorkerOptions
 
@@ -23,8 +25,27 @@ Resolver = Annotated[
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="The namespace to look in.")]
 AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help="Look in every namespace.")]
+
+
+def _checked_redis_url(url: str) -> str:
+    """Services get a password by their environment, not by their arguments, which every user of the machine can read."""
+    if not url:
+        return url
+    parse_redis_url(url)
+    url, password = without_password(url)
+    if password:
+        os.environ[PASSWORD_VARIABLE] = password
+    return url
+
+
 RedisUrl = Annotated[
-    str, typer.Option("--redis-url", metavar="URL", help="A Redis of yours instead of an embedded one.")
+    str,
+    typer.Option(
+        "--redis-url",
+        metavar="URL",
+        help="A Redis of yours instead of an embedded one: redis://, rediss://, redis+sentinel:// or redis+cluster://.",
+        callback=_checked_redis_url,
+    ),
 ]
 Seed = Annotated[
     int, typer.Option("--seed", help="For simulated nodes, loads and ties: the same seed, the same input.")
@@ -37,6 +58,14 @@ def only(output: Format, *allowed: Format) -> Format:
         names = ", ".join(choice.value for choice in allowed)
         raise InvalidInput(f"{output.value!r} is not printed here; choose one of {names}", where="-o")
     return output
+
+
+def read_counts(text: str, *, where: str, least: int = 1) -> list[int]:
+    """`1,4` as numbers. InvalidInput for anything but whole numbers from `least` on."""
+    counts = [int(part) if part.isdecimal() else -1 for part in text.split(",")]
+    if min(counts) < least:
+        raise InvalidInput(f"{text!r} is no list of whole numbers, {least} or more", where=where)
+    return counts
 
 
 def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:

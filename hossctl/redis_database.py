@@ -1,14 +1,16 @@
 """A Redis of the user's own, lent to a demo or benchmark for its length."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import redis
 
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable
+from hoss.errors import HossError, LedgerUnavailable
+from hoss.redis_access import RedisAccess, reach
+from hossctl.eventloop import run_async
 
 _KEYS = "{hoss*"  # see docs/architecture.md, the ledger's keys
-_CONNECT_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 _SCAN_COUNT = 1000
 
 
@@ -16,27 +18,46 @@ _SCAN_COUNT = 1000
 def borrowed(url: str) -> Iterator[None]:
     """Make sure that the database holds no ledger, and leave it as it was. An empty URL: nothing to do.
 
-    Raises InvalidInput for what is no URL, LedgerUnavailable when nobody answers, HossError when a ledger is there.
+    Raises ConfigError for what is no URL, LedgerUnavailable when nobody answers, HossError when a ledger is there.
     """
     if not url:
         yield
         return
+    run_async(_refuse_a_ledger(url))
     try:
-        client = redis.Redis.from_url(url, socket_connect_timeout=_CONNECT_SECONDS)
-    except ValueError as exc:
-        raise InvalidInput(f"{url!r}: {exc}; write redis://HOST:PORT/DATABASE", where="--redis-url") from exc
-    with contextlib.closing(client):
-        try:
-            if next(client.scan_iter(match=_KEYS, count=_SCAN_COUNT), None) is not None:
-                raise HossError(
-                    f"--redis-url: {url} holds a ledger already; name an empty database, as in redis://HOST:PORT/9"
-                )
-        except redis.RedisError as exc:
-            raise LedgerUnavailable(f"--redis-url: {url} does not answer: {exc}") from exc
-        try:
-            yield
-        finally:
-            # What is left is ours: there was nothing before.
-            with contextlib.suppress(redis.RedisError):
-                for key in client.scan_iter(match=_KEYS, count=_SCAN_COUNT):
-                    client.unlink(key)
+        yield
+    finally:
+        # What is left is ours: there was nothing before.
+        with contextlib.suppress(redis.RedisError, OSError):
+            run_async(_unlink_all(url))
+
+
+async def _refuse_a_ledger(url: str) -> None:
+    try:
+        async with _reached(url) as access:
+            held = [key async for key in _keys(access)]
+    except (redis.RedisError, OSError) as exc:
+        raise LedgerUnavailable(f"--redis-url: {url} does not answer: {exc}") from exc
+    if held:
+        raise HossError(f"--redis-url: {url} holds a ledger already; name an empty database, as in redis://HOST:PORT/9")
+
+
+async def _unlink_all(url: str) -> None:
+    async with _reached(url) as access:
+        for key in [key async for key in _keys(access)]:
+            await (await access.at(key)).unlink(key)
+
+
+async def _keys(access: RedisAccess) -> AsyncIterator[str]:
+    for server in await access.every():
+        async for key in server.scan_iter(match=_KEYS, count=_SCAN_COUNT):
+            yield key.decode()
+
+
+@contextlib.asynccontextmanager
+async def _reached(url: str) -> AsyncIterator[RedisAccess]:
+    access = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
+    try:
+        yield access
+    finally:
+        await access.close()

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from hoss.errors import ConfigError, LedgerUnavailable
@@ -48,18 +49,26 @@ class RedisServer:
         self.port = port
 
     @classmethod
-    def start(cls, directory: Path, *, port: int | None = None, append_only: bool = False) -> "RedisServer":
+    def start(
+        cls,
+        directory: Path,
+        *,
+        port: int | None = None,
+        append_only: bool = False,
+        options: Mapping[str, str] | None = None,
+        binary: Path | None = None,
+    ) -> "RedisServer":
         """Start a server with its files in `directory` and wait until it answers.
 
         `append_only`: writes reach the disk within a second, and a later start in the same directory reads them.
-        Without `port` a free one is taken. Raises ConfigError where there is no binary or the port is taken, and
+        `options`: further settings of redis.conf, which win. `binary`: this one instead of the one that is found. Without `port` a free one is taken. Raises ConfigError where there is no binary or the port is taken, and
         LedgerUnavailable when the server does not come up, with the end of its log.
         """
-        binary = find_redis_server()
+        binary = binary or find_redis_server()
         directory.mkdir(parents=True, exist_ok=True)
         # Between finding a free port and the server's bind somebody else may take it: then another is tried.
         for _ in range(1 if port else _PORT_ATTEMPTS):
-            server = cls._launch(binary, directory, port or _free_port(), append_only=append_only)
+            server = cls._launch(binary, directory, port or _free_port(), append_only, options or {})
             if server is not None:
                 return server
         if port:
@@ -67,7 +76,9 @@ class RedisServer:
         raise LedgerUnavailable(f"redis-server found no free port in {_PORT_ATTEMPTS} attempts")
 
     @classmethod
-    def _launch(cls, binary: Path, directory: Path, port: int, *, append_only: bool) -> "RedisServer | None":
+    def _launch(
+        cls, binary: Path, directory: Path, port: int, append_only: bool, given: Mapping[str, str]
+    ) -> "RedisServer | None":
         log = directory / "redis.log"
         log_start = log.stat().st_size if log.exists() else 0
         options = {
@@ -78,6 +89,7 @@ class RedisServer:
             "save": "",
             "appendonly": "yes" if append_only else "no",
             "appendfsync": "everysec",
+            **given,
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         # A session of its own: Ctrl-C in a terminal must not stop the ledger before the services that write to it.

@@ -8,10 +8,11 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hossctl import platform
+from hossctl.cluster_objects import written_labels
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
-from hossctl.objects import worker_document, written_labels
+from hossctl.objects import worker_document
 
 _HEALTH_SECONDS = 2.0
 

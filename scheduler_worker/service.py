@@ -6,10 +6,12 @@ import time
 
 from hoss.errors import InvalidInput
 from hoss.telemetry import logger
+from hoss.v1.objects_pb2 import Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
 from hoss.v1.workerlink_pb2 import CacheView, DispatcherMessage, Heartbeat, ShardView, Welcome, WorkBatch, WorkerMessage
 from hoss.wire.columns import UID_BYTES, decode_uids
 from hoss.wire.convert import pod_spec_from_proto
+from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from scheduler_worker import messages
 from scheduler_worker.core.scheduler import Scheduler
 from scheduler_worker.core.work import Gang
@@ -66,6 +68,8 @@ class WorkerService:
             self._accept(message.work)
         elif message.HasField("view"):
             self._link.send(WorkerMessage(view=self._cache_view(message.view.id)))
+        elif message.HasField("surroundings"):
+            self._look_around(message.surroundings)
         elif message.HasField("drain"):
             self._give_back()
 
@@ -174,6 +178,18 @@ class WorkerService:
         told = [(v.batch_id, messages.verdicts(v, len(p.uids) // UID_BYTES)) for p, v in parts]
         in_force = [self._scheduler.settle(batch_id, verdicts) for batch_id, verdicts in told]
         return all(in_force)
+
+    def _look_around(self, surroundings: Surroundings) -> None:
+        """Whatever is placed from now on goes by these. Between two slices, so no placement goes by some of each."""
+        namespaces = {entry.name: namespace_from_proto(entry).all_labels for entry in surroundings.namespaces}
+        self._scheduler.look_around(namespaces, tuple(map(service_from_proto, surroundings.services)))
+        logger().info(
+            "surroundings",
+            worker=self._name,
+            version=surroundings.version,
+            namespaces=len(namespaces),
+            services=len(surroundings.services),
+        )
 
     def _accept(self, work: WorkBatch) -> None:
         for definition in work.classes:

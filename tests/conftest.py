@@ -1,6 +1,7 @@
 """Fixtures that every kind of test may use."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
+from redis_topologies import ClusterSetup, SentinelSetup
 
 from hoss.model.pod import HostPort, Pairs
 from hoss.model.resources import PODS
@@ -35,6 +37,48 @@ def redis_server(_session_redis: RedisServer) -> RedisServer:
         client.flushall()
         client.script_flush()
     return _session_redis
+
+
+@pytest.fixture(scope="session")
+def sentinel_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSetup]:
+    """A master under Sentinel that serves the whole run: do not stop any of it."""
+    setup = SentinelSetup(tmp_path_factory.mktemp("sentinel"))
+    yield setup
+    setup.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSetup]:
+    """A Cluster that serves the whole run: do not stop any of it."""
+    setup = ClusterSetup(tmp_path_factory.mktemp("cluster"))
+    yield setup
+    setup.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A running Valkey, where it is installed."""
+    binary = shutil.which("valkey-server")
+    if binary is None:
+        pytest.skip("no valkey-server on PATH")
+    server = RedisServer.start(tmp_path_factory.mktemp("valkey"), binary=Path(binary))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def empty_redis(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """`empty_redis("server" | "sentinel" | "cluster")`: the URL of one that holds nothing."""
+
+    def find(topology: str) -> str:
+        if topology == "server":
+            server: RedisServer = request.getfixturevalue("redis_server")
+            return server.url
+        setup: SentinelSetup | ClusterSetup = request.getfixturevalue(f"{topology}_setup")
+        setup.flush()
+        return setup.url
+
+    return find
 
 
 @pytest.fixture

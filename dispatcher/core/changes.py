@@ -69,9 +69,10 @@ class Changes:
     left: frozenset[PodSpec] = frozenset()  # pods that hold nothing any more
     came: frozenset[PodSpec] = frozenset()  # pods that are bound now
     anything: bool = False
+    relabelled: frozenset[str] = frozenset()  # namespaces that came, went, or have other labels
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.rooms or self.left or self.came or self.anything)
+        return bool(self.nodes or self.rooms or self.left or self.came or self.anything or self.relabelled)
 
 
 ANYTHING = Changes(anything=True)
@@ -87,6 +88,7 @@ def together(parts: Sequence[Changes]) -> Changes:
         left=reduce(or_, (part.left for part in parts), frozenset()),
         came=reduce(or_, (part.came for part in parts), frozenset()),
         anything=any(part.anything for part in parts),
+        relabelled=reduce(or_, (part.relabelled for part in parts), frozenset()),
     )
 
 

@@ -100,10 +100,16 @@ def _clash(one: HostPort, other: HostPort) -> bool:
 
 
 def _inter_pod_affinity(spec: PodSpec, changes: Changes) -> bool:
-    """A pod that came and is wanted near, one that left and was shunned or shunned this one, or a node in another domain."""
+    """A pod that came and is wanted near, one that left and was shunned or shunned this one, a node in another domain, or
+    other labels of a namespace that decide which of these are meant."""
     rules = spec.pod_affinity
     wanted = rules.required if rules is not None else ()
     shunned = rules.anti_required if rules is not None else ()
+    if changes.relabelled and (
+        spec.namespace in changes.relabelled  # others' terms may not mean this pod any more
+        or any(term.namespace_selector is not None for term in (*wanted, *shunned))
+    ):
+        return True
     if any(_sees(term, pod) for term in wanted for pod in changes.came):
         return True
     for pod in changes.left:
@@ -117,7 +123,7 @@ def _inter_pod_affinity(spec: PodSpec, changes: Changes) -> bool:
 
 
 def _sees(term: PodAffinityTerm, pod: PodSpec) -> bool:
-    # The labels of namespaces are not known here: where a term selects by them, any namespace may be meant.
+    # The labels of namespaces are not looked at here: where a term selects by them, any namespace may be meant.
     there = pod.namespace in term.namespaces or term.namespace_selector is not None
     return there and _selects(term.selector, pod)
 

@@ -16,6 +16,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.aging import Aging
 from dispatcher.core.balance import Chance
 from dispatcher.core.changes import Changes
+from dispatcher.core.cluster_objects import ClusterObjects, Surroundings
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.eventlog import EventLog
 from dispatcher.core.faults import MAX_FAULTS, Fault
@@ -67,6 +68,7 @@ class Machine:
         self._settings = settings
         self.counters: Counter[str] = Counter()
         self.members = Membership()
+        self.objects = ClusterObjects()
         self.routing = Routing(policy, self.members)
         self.registry = PodRegistry(decode, self._route, settings.max_faults)
         self.tenants = Tenants(
@@ -81,6 +83,7 @@ class Machine:
         self.dispatch = Dispatch(self.registry, self.queues, self.routing, settings.batches, chance)
         self.pressure = Pressure(settings.limits, self.registry, self.counters)
         self._emptied: list[Submission] = []
+        self._namespaces_used = 0  # how many namespaces of pods the objects have been told of
         self._ticked_at: float | None = None
         self._swept_at = float("-inf")
         self._handlers: dict[type, Callable[..., list[m.Instruction]]] = {
@@ -88,6 +91,8 @@ class Machine:
             m.Deleted: self._deleted,
             m.GatesRemoved: self._gates_removed,
             m.Retried: self._retried,
+            m.ObjectsApplied: self._objects_applied,
+            m.ObjectsRemoved: self._objects_removed,
             m.Registered: self._registered,
             m.EpochGranted: self._epoch_granted,
             m.Heard: self._heard,
@@ -180,6 +185,7 @@ class Machine:
         self.tenants.assign(template_id)
 
     def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
+        told = self._use_namespaces()
         for rows in self.registry.admit(event.submission, self.unix_ms(now)):
             gated = self.registry.gated(rows)
             if gated.any():
@@ -190,7 +196,7 @@ class Machine:
             self.counters["accepted"] += len(rows)
         if event.submission.live == 0:
             self._emptied.append(event.submission)
-        return []
+        return told
 
     def _deleted(self, event: m.Deleted, now: float) -> list[m.Instruction]:
         pods = self.registry.pods
@@ -256,7 +262,8 @@ class Machine:
         if worker is None or worker.state is not WorkerState.JOINING:
             return []
         self.members.welcome(worker, event.epoch, now)
-        return [m.Welcome(worker.link, worker.epoch)]
+        welcome = m.Welcome(worker.link, worker.epoch)
+        return [welcome, m.SendSurroundings(worker.link, self.objects.surroundings)]
 
     def _heard(self, event: m.Heard, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
@@ -324,6 +331,39 @@ class Machine:
         return [m.SendDrain(worker.link)] if worker.state is WorkerState.DRAINING else []
 
     # --- cluster and time ---
+
+    def _objects_applied(self, event: m.ObjectsApplied, now: float) -> list[m.Instruction]:
+        before = self.objects.surroundings
+        self.objects.apply(event.objects)
+        return self._surroundings_changed(before, now)
+
+    def _objects_removed(self, event: m.ObjectsRemoved, now: float) -> list[m.Instruction]:
+        before = self.objects.surroundings
+        self.objects.remove(event.keys)
+        return self._surroundings_changed(before, now)
+
+    def _surroundings_changed(self, before: Surroundings, now: float) -> list[m.Instruction]:
+        after = self.objects.surroundings
+        relabelled = frozenset(namespace.name for namespace in {*before.namespaces} ^ {*after.namespaces})
+        self.queues.cluster_changed(Changes(relabelled=relabelled), now, self.unix_ms(now))
+        return self._told_of(before)
+
+    def _use_namespaces(self) -> list[m.Instruction]:
+        # A namespace that comes with its pods helps nobody before they are bound, and that is a change of its own.
+        used = self.registry.templates.namespaces
+        if len(used) == self._namespaces_used:
+            return []
+        self._namespaces_used = len(used)
+        before = self.objects.surroundings
+        for namespace in used:
+            self.objects.use(namespace)
+        return self._told_of(before)
+
+    def _told_of(self, before: Surroundings) -> list[m.Instruction]:
+        after = self.objects.surroundings
+        if after is before:
+            return []
+        return [m.SendSurroundings(worker.link, after) for worker in self.members.living()]
 
     def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:
         self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)

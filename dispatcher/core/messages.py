@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.changes import ANYTHING, Changes, Seen
+from dispatcher.core.cluster_objects import Surroundings
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
+from hoss.model.cluster_objects import ClusterObject, ObjectKey
 from hoss.wire.columns import Uids
 
 Commits = Mapping[int, NDArray[np.uint64]]  # shard -> sequence numbers of commits
@@ -60,6 +62,20 @@ class Retried:
     """The journal has it that the faults of these pods, which were given up, are forgiven."""
 
     rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsApplied:
+    """The journal has these cluster objects."""
+
+    objects: tuple[ClusterObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsRemoved:
+    """The journal has it that these cluster objects are gone."""
+
+    keys: tuple[ObjectKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +196,8 @@ Event = (
     | Deleted
     | GatesRemoved
     | Retried
+    | ObjectsApplied
+    | ObjectsRemoved
     | Registered
     | EpochGranted
     | Heard
@@ -248,6 +266,14 @@ class SendWork:
 
 
 @dataclass(frozen=True, slots=True)
+class SendSurroundings:
+    """Tell a worker by which namespaces and services it is to place from now on."""
+
+    link: int
+    surroundings: Surroundings
+
+
+@dataclass(frozen=True, slots=True)
 class SendDrain:
     """Ask a worker for what it has not started."""
 
@@ -309,6 +335,7 @@ Instruction = (
     | Refuse
     | CloseLink
     | SendWork
+    | SendSurroundings
     | SendDrain
     | Fence
     | Confirm

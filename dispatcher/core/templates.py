@@ -46,6 +46,7 @@ class TemplateTable(GrowingColumns):
         self._class_ids: dict[bytes, int] = {}
         self._class_users: dict[int, int] = {}  # templates that have it
         self._next_class_id = 1
+        self.namespaces: set[str] = set()  # of all templates there ever were
         self._kinds: list[Kind] = []
         self._kind_ids: dict[Kind, int] = {}
         self._ids: dict[tuple[int, int], int] = {}  # (class id, kind id) -> template id
@@ -59,6 +60,7 @@ class TemplateTable(GrowingColumns):
         if kind_id is None:
             kind_id = self._kind_ids[kind] = len(self._kinds)
             self._kinds.append(kind)
+            self.namespaces.add(kind.namespace)
         if class_id is None:
             class_id = self._class_ids[spec] = self._next_class_id
             self._next_class_id += 1

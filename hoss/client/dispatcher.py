@@ -17,11 +17,13 @@ from hoss.client import resuming
 from hoss.client.errors import translate
 from hoss.client.patience import Patience
 from hoss.errors import InvalidInput, Overloaded, TransportError
+from hoss.model.cluster_objects import ClusterObject, ObjectKey
 from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
 from hoss.wire.columns import U32, encode, uid_from_text
 from hoss.wire.convert import template_to_proto
+from hoss.wire.convert_objects import object_from_proto, object_to_proto
 
 if TYPE_CHECKING:
     from hoss.v1.dispatcher_pb2_grpc import DispatcherAsyncStub
@@ -172,6 +174,24 @@ class DispatcherClient:
         it is empty)."""
         request = pb.RetryRequest(namespace=namespace, pods=pods, jobs=jobs, every=every)
         return await self._answer(self.stub.Retry(request, timeout=CALL_SECONDS))
+
+    async def apply_objects(self, objects: Sequence[ClusterObject]) -> list[str]:
+        """Make them so, all or none. Beside each: "created", "configured" or "unchanged"."""
+        request = pb.ApplyObjectsRequest(objects=map(object_to_proto, objects))
+        return list((await self._answer(self.stub.ApplyObjects(request, timeout=CALL_SECONDS))).results)
+
+    async def delete_objects(self, keys: Iterable[ObjectKey]) -> list[ObjectKey]:
+        """Remove objects; returns the keys that nothing had."""
+        refs = [pb.ObjectRef(kind=key.kind, namespace=key.namespace, name=key.name) for key in keys]
+        request = pb.DeleteObjectsRequest(objects=refs)
+        reply = await self._answer(self.stub.DeleteObjects(request, timeout=CALL_SECONDS))
+        return [ObjectKey(ref.kind, ref.namespace, ref.name) for ref in reply.not_found]
+
+    async def list_objects(self, kind: str = "", namespace: str = "") -> list[ClusterObject]:
+        """Objects of a kind and namespace, by name. Empty: of all."""
+        request = pb.ListObjectsRequest(kind=kind, namespace=namespace)
+        reply = await self._answer(self.stub.ListObjects(request, timeout=CALL_SECONDS))
+        return [object_from_proto(message) for message in reply.objects]
 
     async def list_workers(self) -> list[pb.WorkerInfo]:
         """Workers that are registered, or were and are lost."""

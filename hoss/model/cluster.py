@@ -1,6 +1,6 @@
 """A cluster as one looks at it from outside: nodes, pods, and the objects that say what belongs to which."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hoss.model.node import NodeSpec
@@ -37,6 +37,7 @@ class Service:
 
     namespace: str
     selector: Pairs | None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +87,25 @@ def default_spread_selector(spec: PodSpec, owner: OwnerReference | None, cluster
 
     After kube-scheduler's DefaultSelector.
     """
+    selectors = [
+        controller.selector
+        for controller in cluster.controllers
+        if controller.namespace == spec.namespace and controller.identity == owner and controller.selector is not None
+    ]
+    return merged_selector(spec, cluster.services, selectors)
+
+
+def merged_selector(
+    spec: PodSpec, services: Iterable[Service], of_owner: Iterable[LabelSelector]
+) -> LabelSelector | None:
+    """The pod's owner's selectors and those of the services that select it, ANDed; None where there is none."""
     labels = dict(spec.labels)
     merged: dict[str, str] = {}
-    for service in cluster.services:
+    for service in services:
         selects = service.selector is not None and all(labels.get(key) == value for key, value in service.selector)
         if service.namespace == spec.namespace and selects:
             merged |= dict(service.selector or ())
-    requirements: list[Requirement] = []
-    for controller in cluster.controllers:
-        if controller.namespace == spec.namespace and controller.identity == owner and controller.selector is not None:
-            requirements += controller.selector.requirements
+    requirements = [requirement for selector in of_owner for requirement in selector.requirements]
     requirements += [Requirement(key, "In", (value,)) for key, value in merged.items()]
     if not requirements:
         return None

@@ -15,6 +15,7 @@ from hoss.model.cluster import (
     Service,
     default_spread_selector,
 )
+from hoss.model.cluster_object_manifest import read_service_selector
 from hoss.model.fields import Object, boolean, integer, mapping, mappings, text
 from hoss.model.names import read_labels
 from hoss.model.node_manifest import read_node
@@ -22,7 +23,7 @@ from hoss.model.pod import PodSpec
 from hoss.model.pod_manifest import read_namespace, read_pod_template
 from hoss.model.pod_requests import amounts, nonzero_requests, total_requests
 from hoss.model.pod_resources import as_bound, read_pod_resources
-from hoss.model.pod_rules_manifest import read_label_selector
+from hoss.model.pod_rules_manifest import read_optional_selector
 from hoss.model.selectors import LabelSelector, Requirement
 
 _Read = TypeVar("_Read")
@@ -107,8 +108,9 @@ def _read_bound_pod(pod: Object) -> BoundPod | None:
 
 def _read_service(service: Object) -> Service:
     metadata, spec = mapping(service, "metadata", "service"), mapping(service, "spec", "service")
-    selector = None if spec.get("selector") is None else read_labels(spec, "selector", "spec")
-    return Service(read_namespace(metadata, "metadata"), selector)
+    return Service(
+        read_namespace(metadata, "metadata"), read_service_selector(spec), text(metadata, "name", "metadata")
+    )
 
 
 def _read_controller(controller: Object, kind: str) -> Controller:
@@ -119,7 +121,7 @@ def _read_controller(controller: Object, kind: str) -> Controller:
         pairs = read_labels(spec, "selector", "spec")
         selector = LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in pairs))
         return Controller(identity, namespace, selector)
-    return Controller(identity, namespace, _read_selector(spec))
+    return Controller(identity, namespace, read_optional_selector(spec, "selector", "spec"))
 
 
 def _read_budget(budget: Object) -> DisruptionBudget:
@@ -127,16 +129,10 @@ def _read_budget(budget: Object) -> DisruptionBudget:
     status = mapping(budget, "status", "budget")
     return DisruptionBudget(
         namespace=read_namespace(metadata, "metadata"),
-        selector=_read_selector(spec),
+        selector=read_optional_selector(spec, "selector", "spec"),
         allowed=integer(status, "disruptionsAllowed", "status", least=0, most=2**31 - 1, default=0),
         disrupted=frozenset(mapping(status, "disruptedPods", "status")),
     )
-
-
-def _read_selector(spec: Object) -> LabelSelector | None:
-    if spec.get("selector") is None:
-        return None
-    return read_label_selector(mapping(spec, "selector", "spec"), "spec.selector")
 
 
 def _group(api_version: str) -> str:

@@ -14,11 +14,10 @@ from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE, MAX_CAR
 
 DEFAULT_NAMESPACE = "default"
 
-# The two classes that every Kubernetes cluster has. Others are defined by objects that HOSS does not see.
-_WELL_KNOWN_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+# The two classes that every Kubernetes cluster has. Others are PriorityClass objects, which the dispatcher knows.
+WELL_KNOWN_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 
 
-# Parts of a pod spec that would restrict where or when it may run. They change nothing yet, which users must hear.
 def read_pod_template(
     metadata: Object, spec: Object, path: str, *, namespace: str, owner_kind: str = ""
 ) -> PodTemplate:
@@ -58,7 +57,7 @@ def read_pod_template(
             images=_read_images(spec, place),
             image_containers=len(resources.containers) + len(resources.init_containers),
             scheduling_gates=_read_scheduling_gates(spec, place),
-            may_preempt=_read_may_preempt(spec, place),
+            may_preempt=read_preemption_policy(spec, place),
         ),
         scheduler_name=text(spec, "schedulerName", place, default="hoss"),
         priority_class_name=priority_class,
@@ -75,19 +74,7 @@ def read_namespace(metadata: Object, path: str) -> str:
 
 def rules_not_obeyed(spec: Object) -> tuple[str, ...]:
     """The parts of a pod spec that HOSS reads over, though they would restrict placing."""
-    found = ["spec.resourceClaims"] if spec.get("resourceClaims") else []
-    affinity = spec.get("affinity") or {}
-    # No namespace's labels are known to a running platform, so a selector of some selects none.
-    found += [
-        f"spec.affinity.{kind}: namespaceSelector"
-        for kind in ("podAffinity", "podAntiAffinity")
-        if any(_selects_some_namespaces(term) for rules in (affinity.get(kind) or {}).values() for term in rules or ())
-    ]
-    return tuple(found)
-
-
-def _selects_some_namespaces(term: Object) -> bool:
-    return bool(term.get("podAffinityTerm", term).get("namespaceSelector"))
+    return ("spec.resourceClaims",) if spec.get("resourceClaims") else ()
 
 
 def _pending_nonzero(resources: PodResources) -> tuple[int, int] | None:
@@ -121,7 +108,8 @@ def _read_scheduling_gates(spec: Object, path: str) -> tuple[str, ...]:
     return tuple(sorted(gates))
 
 
-def _read_may_preempt(spec: Object, path: str) -> bool:
+def read_preemption_policy(spec: Object, path: str) -> bool:
+    """Whether preemptionPolicy lets pods preempt."""
     policy = text(spec, "preemptionPolicy", path) or "PreemptLowerPriority"
     if policy not in ("PreemptLowerPriority", "Never"):
         raise InvalidInput(f"is {policy!r}; allowed: PreemptLowerPriority, Never", where=f"{path}.preemptionPolicy")
@@ -129,7 +117,7 @@ def _read_may_preempt(spec: Object, path: str) -> bool:
 
 
 def _read_priority(spec: Object, priority_class: str, path: str) -> int:
-    default = _WELL_KNOWN_PRIORITIES.get(priority_class, 0)
+    default = WELL_KNOWN_PRIORITIES.get(priority_class, 0)
     return integer(spec, "priority", path, least=-(2**31), most=2**31 - 1, default=default)
 
 

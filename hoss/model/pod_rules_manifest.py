@@ -26,6 +26,13 @@ def read_label_selector(selector: Object, path: str) -> LabelSelector:
     return _selector_of(requirements)
 
 
+def read_optional_selector(parent: Object, key: str, path: str) -> LabelSelector | None:
+    """A metav1.LabelSelector that may be missing: None, which matches nothing."""
+    if parent.get(key) is None:
+        return None
+    return read_label_selector(mapping(parent, key, path), f"{path}.{key}")
+
+
 def read_pod_affinity(spec: Object, path: str, *, namespace: str, labels: Mapping[str, str]) -> PodAffinity | None:
     """spec.affinity.podAffinity and podAntiAffinity of a pod with these labels; None where neither says anything."""
     affinity = mapping(spec, "affinity", path)
@@ -72,7 +79,7 @@ def _read_constraint(entry: Object, path: str, labels: Mapping[str, str]) -> Spr
     min_domains = integer(entry, "minDomains", path, least=1, most=_MOST, default=1)
     if entry.get("minDomains") is not None and not required:
         raise InvalidInput("stands beside ScheduleAnyway; it goes with DoNotSchedule alone", where=f"{path}.minDomains")
-    selector = _read_optional_selector(entry, "labelSelector", path)
+    selector = read_optional_selector(entry, "labelSelector", path)
     match_keys = _read_keys(entry, "matchLabelKeys", path)
     if match_keys and selector is None:
         raise InvalidInput("stands without a labelSelector to add to", where=f"{path}.matchLabelKeys")
@@ -99,10 +106,10 @@ def _read_term(term: Object, path: str, namespace: str, labels: Mapping[str, str
     named = texts(term, "namespaces", path)
     for i, name in enumerate(named):
         check_namespace(name, f"{path}.namespaces[{i}]")
-    namespace_selector = _read_optional_selector(term, "namespaceSelector", path)
+    namespace_selector = read_optional_selector(term, "namespaceSelector", path)
     if not named and namespace_selector is None:
         named = (namespace,)
-    selector = _read_optional_selector(term, "labelSelector", path)
+    selector = read_optional_selector(term, "labelSelector", path)
     match_keys, mismatch_keys = _read_keys(term, "matchLabelKeys", path), _read_keys(term, "mismatchLabelKeys", path)
     if selector is None and (match_keys or mismatch_keys):
         which = "matchLabelKeys" if match_keys else "mismatchLabelKeys"
@@ -127,12 +134,6 @@ def _read_topology_key(entry: Object, path: str) -> str:
             where=f"{path}.topologyKey",
         )
     return check_key(key, f"{path}.topologyKey")
-
-
-def _read_optional_selector(parent: Object, key: str, path: str) -> LabelSelector | None:
-    if parent.get(key) is None:
-        return None
-    return read_label_selector(mapping(parent, key, path), f"{path}.{key}")
 
 
 def _read_requirement(entry: Object, path: str) -> Requirement:

@@ -1,16 +1,20 @@
 """From Kubernetes objects to workloads: which kinds HOSS places, how many pods each stands for, and their names."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hoss.errors import InvalidInput
 from hoss.model.fields import Object, boolean, integer, mapping, text
 from hoss.model.names import check_name
-from hoss.model.pod import Workload
+from hoss.model.pod import PodTemplate, Workload
 from hoss.model.pod_manifest import read_namespace, read_pod_template, rules_not_obeyed
+from hoss.model.pod_rules_manifest import read_optional_selector
 
 # Kinds by API group. The same kind of another group is another thing (a Volcano Job is no batch Job).
 _GROUPS = {"Pod": "", "Job": "batch", "Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps"}
+
+# Kinds whose pods are spread by default. A Deployment's belong to its ReplicaSet, which selects what it does.
+_SPREAD_KINDS = frozenset({"Deployment", "ReplicaSet", "StatefulSet"})
 
 _MOST_REPLICAS = 2**32 - 1  # a pod's place in its set is a u32
 
@@ -44,10 +48,21 @@ def read_workload(manifest: Object, generate_suffix: Callable[[], str]) -> ReadO
     pod = mapping(spec, "template", "spec")
     pod_metadata, pod_spec = mapping(pod, "metadata", "spec.template"), mapping(pod, "spec", "spec.template")
     template = read_pod_template(pod_metadata, pod_spec, "spec.template", namespace=namespace, owner_kind=kind)
+    template = _spread_by_owner(template, kind, spec)
     replicas = _job_pods(spec) if kind == "Job" else _count(spec, "replicas", 1)
     if not replicas:
         return ReadObject(None, (f"{title} is skipped: it asks for no pods",))
     return ReadObject(Workload(name, template, replicas), _remarks(title, pod_spec))
+
+
+def _spread_by_owner(template: PodTemplate, kind: str, spec: Object) -> PodTemplate:
+    """With what default spreading counts: the pods that the owner selects. Jobs have none (kube-scheduler's DefaultSelector)."""
+    if kind not in _SPREAD_KINDS or template.spec.spread:
+        return template
+    selector = read_optional_selector(spec, "selector", "spec")
+    if selector is None or selector.everything:
+        return template
+    return replace(template, spec=replace(template.spec, default_spread=selector))
 
 
 def kind_and_group(manifest: Object) -> tuple[str, str]:

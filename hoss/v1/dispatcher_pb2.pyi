@@ -1,4 +1,5 @@
 from hoss.v1 import common_pb2 as _common_pb2
+from hoss.v1 import objects_pb2 as _objects_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -348,6 +349,54 @@ class RetryReply(_message.Message):
     retried_pods: int
     not_found: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, retried_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ApplyObjectsRequest(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ClusterObject]
+    def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ...) -> None: ...
+
+class ApplyObjectsReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, results: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ObjectRef(_message.Message):
+    __slots__ = ("kind", "namespace", "name")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    namespace: str
+    name: str
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DeleteObjectsRequest(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectRef]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ...) -> None: ...
+
+class DeleteObjectsReply(_message.Message):
+    __slots__ = ("not_found",)
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    not_found: _containers.RepeatedCompositeFieldContainer[ObjectRef]
+    def __init__(self, not_found: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ...) -> None: ...
+
+class ListObjectsRequest(_message.Message):
+    __slots__ = ("kind", "namespace")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    namespace: str
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class ListObjectsReply(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ClusterObject]
+    def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod")

@@ -86,6 +86,21 @@ class DispatcherStub:
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RetryReply.FromString,
                 _registered_method=True)
+        self.ApplyObjects = channel.unary_unary(
+                '/hoss.v1.Dispatcher/ApplyObjects',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsReply.FromString,
+                _registered_method=True)
+        self.DeleteObjects = channel.unary_unary(
+                '/hoss.v1.Dispatcher/DeleteObjects',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsReply.FromString,
+                _registered_method=True)
+        self.ListObjects = channel.unary_unary(
+                '/hoss.v1.Dispatcher/ListObjects',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/hoss.v1.Dispatcher/ListWorkers',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListWorkersRequest.SerializeToString,
@@ -192,6 +207,26 @@ class DispatcherServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ApplyObjects(self, request, context):
+        """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
+        reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteObjects(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListObjects(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListWorkers(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -283,6 +318,21 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.Retry,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RetryReply.SerializeToString,
+            ),
+            'ApplyObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyObjects,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsReply.SerializeToString,
+            ),
+            'DeleteObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteObjects,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsReply.SerializeToString,
+            ),
+            'ListObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListObjects,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -587,6 +637,87 @@ class Dispatcher:
             '/hoss.v1.Dispatcher/Retry',
             hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.RetryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/ApplyObjects',
+            hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/DeleteObjects',
+            hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.DeleteObjectsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/ListObjects',
+            hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,12 @@ class DispatcherStub:
     """Who shares the cluster, what each holds of it, and what waits."""
     Retry: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RetryRequest, _dispatcher_pb2.RetryReply]
     """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
+    ApplyObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ApplyObjectsRequest, _dispatcher_pb2.ApplyObjectsReply]
+    """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
+    reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+    """
+    DeleteObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteObjectsRequest, _dispatcher_pb2.DeleteObjectsReply]
+    ListObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -92,6 +98,12 @@ class DispatcherAsyncStub(DispatcherStub):
     """Who shares the cluster, what each holds of it, and what waits."""
     Retry: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RetryRequest, _dispatcher_pb2.RetryReply]  # type: ignore[assignment]
     """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
+    ApplyObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ApplyObjectsRequest, _dispatcher_pb2.ApplyObjectsReply]  # type: ignore[assignment]
+    """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
+    reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+    """
+    DeleteObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteObjectsRequest, _dispatcher_pb2.DeleteObjectsReply]  # type: ignore[assignment]
+    ListObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]  # type: ignore[assignment]
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
@@ -186,6 +198,30 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.RetryReply, _abc.Awaitable[_dispatcher_pb2.RetryReply]]:
         """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
+
+    @_abc_1.abstractmethod
+    def ApplyObjects(
+        self,
+        request: _dispatcher_pb2.ApplyObjectsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.ApplyObjectsReply, _abc.Awaitable[_dispatcher_pb2.ApplyObjectsReply]]:
+        """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
+        reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteObjects(
+        self,
+        request: _dispatcher_pb2.DeleteObjectsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.DeleteObjectsReply, _abc.Awaitable[_dispatcher_pb2.DeleteObjectsReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListObjects(
+        self,
+        request: _dispatcher_pb2.ListObjectsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.ListObjectsReply, _abc.Awaitable[_dispatcher_pb2.ListObjectsReply]]: ...
 
     @_abc_1.abstractmethod
     def ListWorkers(

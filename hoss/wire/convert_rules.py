@@ -18,7 +18,7 @@ def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
     if spec.spread:
         message.spread.extend(map(constraint_to_proto, spec.spread))
     if spec.default_spread is not None:
-        message.default_spread.CopyFrom(_selector_to_proto(spec.default_spread))
+        message.default_spread.CopyFrom(selector_to_proto(spec.default_spread))
     message.images.extend(spec.images)
     message.image_containers = spec.image_containers
     message.scheduling_gates.extend(spec.scheduling_gates)
@@ -32,7 +32,7 @@ def read_rules(message: pb.PodSpec) -> dict[str, Any]:
         "pending_nonzero": (pending.cpu_milli, pending.memory_bytes) if message.HasField("pending_nonzero") else None,
         "pod_affinity": affinity_from_proto(message.pod_affinity) if message.HasField("pod_affinity") else None,
         "spread": tuple(map(constraint_from_proto, message.spread)),
-        "default_spread": _selector_from_proto(default) if message.HasField("default_spread") else None,
+        "default_spread": selector_from_proto(default) if message.HasField("default_spread") else None,
         "images": tuple(message.images),
         "image_containers": message.image_containers,
         "scheduling_gates": tuple(message.scheduling_gates),
@@ -50,11 +50,13 @@ def requirement_from_proto(requirement: pb.Requirement) -> Requirement:
     return Requirement(requirement.key, requirement.operator, tuple(requirement.values))
 
 
-def _selector_to_proto(selector: LabelSelector) -> pb.LabelSelector:
+def selector_to_proto(selector: LabelSelector) -> pb.LabelSelector:
+    """A selector of pods or namespaces."""
     return pb.LabelSelector(requirements=map(requirement_to_proto, selector.requirements))
 
 
-def _selector_from_proto(message: pb.LabelSelector) -> LabelSelector:
+def selector_from_proto(message: pb.LabelSelector) -> LabelSelector:
+    """A selector of pods or namespaces."""
     return LabelSelector(tuple(map(requirement_from_proto, message.requirements)))
 
 
@@ -89,9 +91,9 @@ def _weighted_from_proto(message: pb.WeightedPodTerm) -> WeightedPodTerm:
 def _term_to_proto(term: PodAffinityTerm) -> pb.PodAffinityTerm:
     return pb.PodAffinityTerm(
         topology_key=term.topology_key,
-        selector=None if term.selector is None else _selector_to_proto(term.selector),
+        selector=None if term.selector is None else selector_to_proto(term.selector),
         namespaces=term.namespaces,
-        namespace_selector=None if term.namespace_selector is None else _selector_to_proto(term.namespace_selector),
+        namespace_selector=None if term.namespace_selector is None else selector_to_proto(term.namespace_selector),
     )
 
 
@@ -99,9 +101,9 @@ def _term_from_proto(message: pb.PodAffinityTerm) -> PodAffinityTerm:
     further = message.namespace_selector
     return PodAffinityTerm(
         topology_key=message.topology_key,
-        selector=_selector_from_proto(message.selector) if message.HasField("selector") else None,
+        selector=selector_from_proto(message.selector) if message.HasField("selector") else None,
         namespaces=tuple(message.namespaces),
-        namespace_selector=_selector_from_proto(further) if message.HasField("namespace_selector") else None,
+        namespace_selector=selector_from_proto(further) if message.HasField("namespace_selector") else None,
     )
 
 
@@ -110,7 +112,7 @@ def constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
     return pb.SpreadConstraint(
         max_skew=constraint.max_skew,
         topology_key=constraint.topology_key,
-        selector=None if constraint.selector is None else _selector_to_proto(constraint.selector),
+        selector=None if constraint.selector is None else selector_to_proto(constraint.selector),
         schedule_anyway=not constraint.required,
         min_domains=constraint.min_domains,
         ignore_node_affinity=not constraint.honor_node_affinity,
@@ -123,7 +125,7 @@ def constraint_from_proto(message: pb.SpreadConstraint) -> SpreadConstraint:
     return SpreadConstraint(
         max_skew=message.max_skew,
         topology_key=message.topology_key,
-        selector=_selector_from_proto(message.selector) if message.HasField("selector") else None,
+        selector=selector_from_proto(message.selector) if message.HasField("selector") else None,
         required=not message.schedule_anyway,
         min_domains=message.min_domains,
         honor_node_affinity=not message.ignore_node_affinity,

@@ -12,6 +12,8 @@ from typing import Any
 import orjson
 
 from hoss.errors import ColumnError, InvalidInput
+from hoss.model.cluster_object_manifest import read_cluster_object
+from hoss.model.cluster_objects import ClusterObject, key_of
 from hoss.model.fields import Object, mappings, wrong_type
 from hoss.model.gangs import (
     POD_GROUPS,
@@ -45,6 +47,7 @@ class Manifest:
 
     workloads: tuple[Workload, ...] = ()
     nodes: tuple[NodeSpec, ...] = ()
+    objects: tuple[ClusterObject, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -69,7 +72,7 @@ def read_manifest(
     for place, value in read_objects(data, where=where):
         reader.read(value, place)
     workloads = join_groups(reader.workloads, reader.groups, reader.warnings.append)
-    return Manifest(tuple(workloads), tuple(reader.nodes), tuple(reader.warnings))
+    return Manifest(tuple(workloads), tuple(reader.nodes), tuple(reader.objects), tuple(reader.warnings))
 
 
 def read_objects(data: bytes | str, *, where: str) -> Iterator[tuple[str, Object]]:
@@ -101,6 +104,7 @@ class _Reader:
         self.workloads: list[tuple[Workload, str]] = []  # and the pod group it names
         self.groups: list[tuple[Gang, str]] = []  # and where it stands
         self.nodes: list[NodeSpec] = []
+        self.objects: list[ClusterObject] = []
         self.warnings: list[str] = []
         self._reservations = reservations
         self._generate_suffix = generate_suffix
@@ -131,6 +135,11 @@ class _Reader:
             self.warnings.extend(f"{place}: {remark}" for remark in job.remarks)
             for workload in job.workloads:
                 self._add(workload, "", f"{place}, {workload.name}")
+            return
+        item = read_cluster_object(value, kind, group)
+        if item is not None:
+            self._claim(("object", str(key_of(item))), str(key_of(item)), place)
+            self.objects.append(item)
             return
         result = read_workload(value, self._generate_suffix)
         self.warnings.extend(f"{place}: {remark}" for remark in result.remarks)

@@ -117,14 +117,6 @@ def read_policies(text: str) -> list[Policy]:
         raise InvalidInput(f"{text!r} names something else than {names}", where="--policy") from exc
 
 
-def read_counts(text: str) -> list[int]:
-    """`1,4` as numbers. InvalidInput for anything but whole numbers from 1 on."""
-    counts = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
-    if min(counts) < 1:
-        raise InvalidInput(f"{text!r} is no list of whole numbers, 1 or more", where="--workers")
-    return counts
-
-
 def measure(setting: Setting, *, quiet: bool) -> list[PolicyResult]:
     """Every policy with every number of workers, on the same loads."""
     if not setting.cards_milli:

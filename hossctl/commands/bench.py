@@ -1,4 +1,4 @@
-"""bench throughput, bench compare, bench gpu, bench plugins, bench dispatch."""
+"""bench throughput, bench compare, bench gpu, bench plugins, bench dispatch, bench resolver."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +11,14 @@ from hossctl.bench import compare as comparison
 from hossctl.bench import dispatch as dispatching
 from hossctl.bench import gpu
 from hossctl.bench import plugins as plugin_costs
+from hossctl.bench import resolver as deciding
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
 from hossctl.openb import read_nodes, read_pods
-from hossctl.options import Output, RedisUrl, Seed, only
+from hossctl.options import Output, RedisUrl, Seed, only, read_counts
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Measure throughput, or compare schedulers with and without HOSS.")
@@ -145,7 +146,7 @@ def gpu_allocation(
         nodes=read_nodes(nodes),
         pods=read_pods(pods),
         policies=gpu.read_policies(policy),
-        workers=gpu.read_counts(workers),
+        workers=read_counts(workers, where="--workers"),
         seeds=range(seed, seed + seeds),
         redis_url=redis_url,
     )
@@ -236,6 +237,58 @@ def dispatch(
     _write(json, document)
     if output.for_people:
         print_summary(title, lines)
+    else:
+        print_document(document, output)
+
+
+_RESOLVER_COLUMNS = (
+    Column("RESOLVERS", lambda row: str(row["resolvers"])),
+    Column("SHARDS", lambda row: str(row["shards"])),
+    Column("BATCH", lambda row: f"{row['batch']:,}"),
+    Column("CONFLICTS", lambda row: "one node" if row["hotNode"] else f"{row['conflictPercent']} %"),
+    Column("PODS/S", lambda row: f"{row['podsPerSecond']:,.0f}"),
+    Column("COMMITTED/S", lambda row: f"{row['committedPerSecond']:,.0f}"),
+    Column("P99 (MS)", lambda row: f"{row['p99Ms']:.2f}"),
+    Column("SCRIPT ALONE/S", lambda row: f"{row['ceilingPerSecond']:,.0f}"),
+    Column("RATIO", lambda row: "" if row["ratio"] is None else f"{row['ratio']:.2f}"),
+)
+
+
+@group.command("resolver")
+def resolvers(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    resolvers: Annotated[str, typer.Option(metavar="N,N")] = "1,2",
+    shards: Annotated[str, typer.Option(metavar="N,N")] = "1,4,16",
+    batch: Annotated[str, typer.Option(metavar="N,N", help="Pods of a proposal.")] = "1,10,100,1000",
+    conflicts: Annotated[str, typer.Option(metavar="N,N", help="Per cent of pods that do not fit.")] = "0,10,50",
+    pods: Annotated[int, typer.Option(min=1, help="Of each case.")] = 40_000,
+    quick: Annotated[bool, typer.Option("--quick", help="One resolver, one shard, batches of 100 and 1,000.")] = False,
+    redis_url: RedisUrl = "",
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Pods that resolvers decide in a second, beside the ledger's script alone; the last case of each batch is one node for all."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_writable(json)
+    setting = deciding.Setting(
+        nodes=nodes,
+        resolvers=(1,) if quick else read_counts(resolvers, where="--resolvers"),
+        shards=(1,) if quick else read_counts(shards, where="--shards"),
+        batches=(100, 1000) if quick else read_counts(batch, where="--batch"),
+        conflicts=read_counts(conflicts, where="--conflicts", least=0),
+        pods=pods,
+        seed=seed,
+        redis_url=redis_url,
+    )
+    cases = list(deciding.measure(setting))
+    rows = [case.as_json() for case in cases]
+    document: Document = {"nodes": nodes, "podsPerCase": pods, "seed": seed, "cases": rows}
+    _write(json, document)
+    if output.for_people:
+        print_rows(rows, _RESOLVER_COLUMNS, wide=False)
+        print_summary("goals", deciding.goals(cases))
     else:
         print_document(document, output)
 

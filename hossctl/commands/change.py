@@ -1,4 +1,4 @@
-"""delete, cordon, uncordon, drain."""
+"""cordon, uncordon, drain."""
 
 from typing import Annotated
 
@@ -13,42 +13,12 @@ from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
 from hossctl.listing import Kind, read_kind
 from hossctl.objects import worker_document
-from hossctl.options import Dispatcher, Namespace, Output, Resolver, only
+from hossctl.options import Dispatcher, Output, Resolver, only
 
 app = typer.Typer()
 
 NodeOrWorker = Annotated[str, typer.Argument(metavar="KIND", help="node or worker.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...")]
-
-
-@app.command()
-def delete(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="pod or job.")],
-    names: Names,
-    namespace: Namespace = "default",
-    dispatcher: Dispatcher = "",
-    output: Output = Format.TABLE,
-) -> None:
-    """Delete pods or whole jobs: queued pods leave the queue, bound ones give back what they held."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    jobs = read_kind(kind, Kind.PODS, Kind.JOBS) is Kind.JOBS
-
-    async def run() -> Document:
-        async with dispatcher_of(Endpoints(dispatcher)) as client:
-            reply = await client.delete(namespace, pods=() if jobs else names, jobs=names if jobs else ())
-        return {"deletedPods": reply.deleted_pods, "notFound": list(reply.not_found)}
-
-    result = run_async(run())
-    if output.for_people:
-        say(f"deleted {result['deletedPods']:,} pods")
-    else:
-        print_document(result, output)
-    if result["notFound"]:
-        what = "job" if jobs else "pod"
-        missing = ", ".join(result["notFound"])
-        raise NotFound(
-            f"not there in namespace {namespace}; `hoss get {what}s -A` lists all", where=f"{what} {missing}"
-        )
 
 
 @app.command()

@@ -24,7 +24,9 @@ _WAITING = (pb.UNSCHEDULABLE, pb.BACKOFF)
 
 @app.command()
 def get(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="pods, nodes, workers, jobs, tenants or reservations.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="One of: " + ", ".join(kind.value for kind in Kind) + ".")
+    ],
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
     *,
     namespace: Namespace = "default",
@@ -97,7 +99,7 @@ def _print(documents: list[Document], query: Query, output: Format, *, headings:
     if output is Format.NAME:
         key = "uid" if query.kind is Kind.RESERVATIONS else "name"
         for document in documents:
-            sys.stdout.write(f"{query.kind.value.removesuffix('s')}/{document[key]}\n")
+            sys.stdout.write(f"{query.kind.singular}/{document[key]}\n")
         return
     if not documents:
         where = f" in namespace {query.namespace}" if query.kind in NAMESPACED and query.namespace != ALL else ""

@@ -1,22 +1,23 @@
 """submit: manifests in."""
 
-import sys
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hoss.client.dispatcher import submission
 from hoss.errors import InvalidInput, Overloaded
+from hoss.model.cluster_objects import ClusterObject, key_of
 from hoss.model.pod import Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.manifests import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hossctl import runner
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
+from hossctl.input import read_input
+from hossctl.missing_objects import asks_for_objects, missing_objects
 from hossctl.nodes import register
 from hossctl.options import Dispatcher, Output, Resolver, only
 from hossctl.progress import placing
@@ -39,17 +40,19 @@ def submit(
     resolver: Resolver = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Submit manifests of Pod, Job (Volcano's too), Deployment, ReplicaSet, StatefulSet, PodGroup, List, and Node. Nothing is
-    sent unless all is right."""
+    """Submit manifests of Pod, Job (Volcano's too), Deployment, ReplicaSet, StatefulSet, PodGroup and List; and of what rules
+    of scheduling look at: Node, Namespace, Service, PodDisruptionBudget, PriorityClass. Nothing is sent unless all is right."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    manifests = [_read(name) for name in file]
+    manifests = [read_input(name) for name in file]
     for text in (text for manifest in manifests for text in manifest.warnings):
         warn(text)
     workloads = [workload for manifest in manifests for workload in manifest.workloads]
     nodes = [node for manifest in manifests for node in manifest.nodes]
-    if not workloads and not nodes:
+    objects = [item for manifest in manifests for item in manifest.objects]
+    if not (workloads or nodes or objects):
         raise InvalidInput("there is nothing to submit in it", where=", ".join(file))
     _check_names(workloads)
+    _check_objects(objects)
     requests = list(submission(workloads, request_id or None))
     endpoints = Endpoints(dispatcher, resolver)
 
@@ -60,6 +63,13 @@ def submit(
         result: Document = {"nodes": len(nodes), "pods": runner.pods_of(requests), "workloads": _summary(workloads)}
         async with dispatcher_of(endpoints) as client:
             client.on_full = _say_full
+            # Before the pods, which are to be placed by them.
+            results = await client.apply_objects(objects) if objects else []
+            result["objects"] = [
+                {"object": str(key_of(item)), "result": told} for item, told in zip(objects, results, strict=True)
+            ]
+            for text in missing_objects(workloads, await client.list_objects()) if asks_for_objects(workloads) else ():
+                warn(text)
             if wait:
                 with placing("placing", result["pods"], quiet=not output.for_people) as progress:
                     result |= _outcome(await runner.place(client, requests, progress=progress))
@@ -81,16 +91,6 @@ def _say_full(error: Overloaded) -> None:
     say(f"the dispatcher is full, trying again in {error.retry_after_seconds:.1f} s: {error}")
 
 
-def _read(name: str) -> Manifest:
-    where = "stdin" if name == "-" else name
-    try:
-        # One byte more than is read at the most: enough to be refused for its size.
-        data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if name == "-" else Path(name).read_bytes()
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
-    return read_manifest(data, where=where)
-
-
 def _check_names(workloads: Sequence[Workload]) -> None:
     """Within one file the reader has checked; this is about several files."""
     seen: set[tuple[str, str, bool]] = set()
@@ -106,6 +106,13 @@ def _check_names(workloads: Sequence[Workload]) -> None:
             raise InvalidInput(f"UID {workload.uid} stands in the files twice", where=f"{namespace}/{workload.name}")
         seen.add(key)
         uids.add(workload.uid)
+
+
+def _check_objects(objects: Sequence[ClusterObject]) -> None:
+    """As `_check_names`, about objects."""
+    repeated = next((key for key, count in Counter(map(key_of, objects)).items() if count > 1), None)
+    if repeated is not None:
+        raise InvalidInput("stands in the files twice; each may stand once", where=str(repeated))
 
 
 def _summary(workloads: Sequence[Workload]) -> list[Document]:
@@ -130,6 +137,8 @@ def _outcome(tracker: Tracker) -> Document:
 
 
 def _say_result(result: Document) -> None:
+    for applied in result["objects"]:
+        say(f"{applied['object']} {applied['result']}")
     for workload in result["workloads"][:20]:
         say(f"{workload['kind'].lower()}/{workload['name']} submitted ({workload['replicas']} pods)")
     if len(result["workloads"]) > 20:

@@ -5,6 +5,8 @@ scripts wait in Redis' queue, so that nothing but Redis is timed.
 """
 
 import time
+from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -32,8 +34,7 @@ async def measure_ceiling(redis_url: str, *, nodes: int, batch: int, seconds: fl
             await ledger.open(1)
             epoch = await ledger.grant(_WORKER)
             await ledger.upsert_nodes(0, [_node(number, resources) for number in range(nodes)])
-            trips = _trips(round_number, epoch, nodes, batch, resources)
-            for trip in trips:
+            for trip in _trips(round_number, epoch, nodes, batch, resources):
                 prepared = ledger.prepare(0, trip)
                 began = time.perf_counter()
                 decisions = await ledger.run_prepared(prepared)
@@ -52,23 +53,24 @@ def _node(number: int, resources: int) -> NodeChange:
     return NodeChange(f"ceiling-{number}", spec, (2**50,) * resources, unschedulable=False, cards=0)
 
 
-def _trips(round_number: int, epoch: int, nodes: int, batch: int, resources: int) -> list[list[Proposal]]:
+def _trips(round_number: int, epoch: int, nodes: int, batch: int, resources: int) -> Iterator[list[Proposal]]:
     rng = np.random.default_rng(round_number)
     requests = np.zeros((1, resources), np.int64)
     requests[0, [CPU, MEMORY, PODS]] = 100, 2**27, 1
     prefix = round_number.to_bytes(UID_PREFIX_BYTES, "big")
-    proposals = [
+    proposals = (
         Proposal(
             worker=_WORKER,
             epoch=epoch,
             snapshot_seq=2**52,
             uids=numbered_uids(prefix, first, batch),
             slots=np.zeros(batch, np.uint16),
-            nodes=rng.permuted(np.resize(np.arange(nodes, dtype=np.uint32), max(batch, nodes)))[:batch, None],
+            nodes=rng.choice(nodes, batch, replace=batch > nodes).astype(np.uint32)[:, None],
             requests=requests,
             priorities=np.zeros(1, np.int32),
             attempts=np.zeros(1, np.uint16),
         )
         for first in range(0, _ROUND_PODS, batch)
-    ]
-    return [proposals[at : at + _TRIP_BATCHES] for at in range(0, len(proposals), _TRIP_BATCHES)]
+    )
+    while trip := list(islice(proposals, _TRIP_BATCHES)):
+        yield trip

@@ -13,16 +13,13 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import redis.asyncio
 import redis.exceptions
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
-from hoss.errors import ConfigError, LedgerUnavailable
+from hoss.errors import LedgerUnavailable
+from hoss.redis_access import RedisAccess, reach
 
 # Scripts take milliseconds. A Redis that is silent for longer is away, and the waiting proposals are answered so.
 _TIMEOUT_SECONDS = 2.0
-_CONNECT_SECONDS = 1.0
 
 _PARTS = {
     "commit": ("prelude", "pods", "guards", "commit"),
@@ -55,36 +52,29 @@ def _digest(script: str) -> str:
 
 
 class ScriptRunner:
-    """A pool of connections to one Redis."""
+    """Runs scripts on the server that holds their keys. Raises ConfigError for a URL that is none."""
 
     def __init__(self, url: str) -> None:
-        try:
-            self.redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
-                url,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=_TIMEOUT_SECONDS,
-                socket_connect_timeout=_CONNECT_SECONDS,
-            )
-        except ValueError as exc:
-            raise ConfigError(f"{exc} (given: {url!r})", where="redis_url") from exc
+        self.access: RedisAccess = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
         """Close every connection."""
-        await self.redis.aclose()
+        await self.access.close()
 
     async def load(self) -> None:
-        """Load every script, so that the first proposals do not wait for it."""
-        async with unavailable_when_failing():
-            for script in _PARTS:
-                await self.redis.script_load(source(script))
+        """Load every script everywhere, so that the first proposals do not wait for it."""
+        async with self.unavailable_when_failing():
+            for server in await self.access.every():
+                for script in _PARTS:
+                    await server.script_load(source(script))
 
     async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run one script and return its reply."""
         return (await self.run_all([(script, keys, arguments)]))[0]
 
     async def run_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Run scripts in one round trip, one after the other. Raises if any of them failed."""
-        async with unavailable_when_failing():
+        """Run scripts of one shard in one round trip, one after the other. Raises if any of them failed."""
+        async with self.unavailable_when_failing():
             replies = await self._send(calls)
             forgotten = [i for i, r in enumerate(replies) if isinstance(r, redis.exceptions.NoScriptError)]
             if forgotten:
@@ -97,27 +87,45 @@ class ScriptRunner:
             return replies
 
     async def _send(self, calls: Sequence[Call]) -> list[Any]:
-        pipeline = self.redis.pipeline(transaction=False)
+        if not calls:
+            return []
+        pipeline = (await self.access.at(calls[0][1][0])).pipeline(transaction=False)
         for script, keys, arguments in calls:
             pipeline.execute_command("EVALSHA", _digest(script), len(keys), *keys, *arguments)
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
         return replies
 
+    @asynccontextmanager
+    async def unavailable_when_failing(self) -> AsyncIterator[None]:
+        """Whatever Redis or the network say against it: the ledger is unavailable, with their words."""
+        try:
+            yield
+        except redis.exceptions.ResponseError as exc:
+            self.access.doubt()  # a shard may have moved to another server
+            raise LedgerUnavailable(_refusal(str(exc))) from exc
+        except (redis.exceptions.RedisError, OSError, asyncio.TimeoutError) as exc:
+            self.access.doubt()
+            raise LedgerUnavailable(f"Redis cannot be reached: {exc}") from exc
 
-@asynccontextmanager
-async def unavailable_when_failing() -> AsyncIterator[None]:
-    """Whatever Redis or the network say against it: the ledger is unavailable, with their words."""
-    try:
-        yield
-    except redis.exceptions.ResponseError as exc:
-        text = str(exc)
-        if text.startswith("OTHERLEDGER"):
-            found = text.rsplit(maxsplit=1)[-1]
-            raise LedgerUnavailable(
-                "Redis is empty: the ledger that was there is gone; restore it, or restart every service on the empty one"
-                if found == "none"
-                else f"Redis holds another ledger (epoch {found}) than the one this resolver opened; restart it"
-            ) from exc
-        raise LedgerUnavailable(f"Redis refuses: {text}") from exc
-    except (redis.exceptions.RedisError, OSError, asyncio.TimeoutError) as exc:
-        raise LedgerUnavailable(f"Redis cannot be reached: {exc}") from exc
+
+def went_back(seq: int, heard_of: int) -> str:
+    """What is said of a shard that stands at `seq` though it stood at `heard_of` before."""
+    return (
+        f"Redis has lost acknowledged changes: a shard of the ledger stands at {seq} and stood at {heard_of} (a fail-over to a "
+        "replica that was behind, or an old file was loaded); restart every service: pods that hold no reservation are queued again"
+    )
+
+
+def _refusal(text: str) -> str:
+    kind, _, rest = text.partition(" ")
+    if kind == "WENTBACK":
+        seq, heard_of = rest.split()
+        return went_back(int(seq), int(heard_of))
+    if kind != "OTHERLEDGER":
+        return f"Redis refuses: {text}"
+    found = rest.rsplit(maxsplit=1)[-1]
+    if found == "none":
+        return (
+            "Redis is empty: the ledger that was there is gone; restore it, or restart every service on the empty one"
+        )
+    return f"Redis holds another ledger (epoch {found}) than the one this resolver opened; restart it"

@@ -27,7 +27,7 @@ from resolver.core.values import (
     Upserted,
 )
 from resolver.ledger import packing
-from resolver.ledger.scripts import Call, ScriptRunner, unavailable_when_failing
+from resolver.ledger.scripts import Call, ScriptRunner, went_back
 
 _SHARD_KEYS = (
     *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
@@ -58,12 +58,12 @@ class RedisLedger:
     ) -> None:
         """`prefix` begins every key. `lease_ms`, `hold_ms`: see Leases. `feed_window`: entries kept."""
         self._scripts = ScriptRunner(url)
-        self._redis = self._scripts.redis
         self._prefix = prefix
         self._leases = Leases(lease_ms, hold_ms)
         self._feed_window = feed_window
         self._keys: list[list[str]] = []
         self._rules: list[RuleBook] = []  # by shard, as last read
+        self._heard_of: list[int] = []  # by shard, the highest seq
         self.epoch = ""
         self.shards = 0
 
@@ -88,6 +88,7 @@ class RedisLedger:
                 )
         self.epoch, self.shards = epoch, shards
         self._rules = [RuleBook() for _ in range(shards)]
+        self._heard_of = [0] * shards
         await self.schema(BASE_RESOURCES)
 
     async def close(self) -> None:
@@ -96,10 +97,9 @@ class RedisLedger:
 
     async def erase(self) -> None:
         """Delete every key of this ledger: for scratch ledgers of benchmarks."""
-        async with unavailable_when_failing():
-            for keys in self._keys:
-                await self._redis.delete(*keys)
-            await self._redis.delete(self._schema_key, self._epochs_key)
+        async with self._scripts.unavailable_when_failing():
+            for keys in (*self._keys, [self._schema_key, self._epochs_key]):
+                await (await self._scripts.access.at(keys[0])).delete(*keys)
 
     @property
     def _schema_key(self) -> str:
@@ -110,7 +110,11 @@ class RedisLedger:
         return f"{{{self._prefix}}}:epochs"
 
     def _call(self, script: str, shard: int, *arguments: Any) -> Call:
-        return script, self._keys[shard], [self.epoch, *arguments]
+        return script, self._keys[shard], [f"{self.epoch} {self._heard_of[shard]}", *arguments]
+
+    def heard_of(self, shard: int, seq: int) -> None:
+        """The shard stood at `seq`. Found below that later it has lost what it acknowledged, and is unavailable."""
+        self._heard_of[shard] = max(self._heard_of[shard], seq)
 
     async def _run(self, script: str, shard: int, *arguments: Any) -> Any:
         return await self._scripts.run(*self._call(script, shard, *arguments))
@@ -136,6 +140,7 @@ class RedisLedger:
             for position, decision in zip(left, await self.run_prepared(prepared), strict=True):
                 decisions[position] = decision
             decided = [decision for decision in decisions if decision is not None]
+            self.heard_of(shard, max((decision.seq for decision in decided), default=0))
             if len(decided) == len(proposals):
                 return decided
             await self._read_rules(shard)  # another resolver registered one meanwhile
@@ -206,8 +211,8 @@ class RedisLedger:
 
     async def grant(self, worker: str) -> int:
         while True:
-            async with unavailable_when_failing():
-                epoch = int(await self._redis.incr(self._epochs_key))
+            async with self._scripts.unavailable_when_failing():
+                epoch = int(await (await self._scripts.access.at(self._epochs_key)).incr(self._epochs_key))
             holding = [int(await self._run("grant", shard, worker, epoch)) for shard in range(self.shards)]
             if holding == [epoch] * self.shards:
                 return epoch
@@ -272,15 +277,20 @@ class RedisLedger:
 
     async def _read(self, shard: int, *commands: tuple[Any, ...]) -> tuple[int, list[Any]]:
         """Replies of commands run at one moment, and the shard's seq then. Not a script: native replies cost half."""
-        async with unavailable_when_failing():
-            transaction = self._redis.pipeline(transaction=True)
-            transaction.hmget(self._keys[shard][0], ["epoch", "seq"])
+        heard_of = self._heard_of[shard]  # before it is asked: another reply may come first
+        async with self._scripts.unavailable_when_failing():
+            meta = self._keys[shard][0]
+            transaction = (await self._scripts.access.at(meta)).pipeline(transaction=True)
+            transaction.hmget(meta, ["epoch", "seq"])
             for command in commands:
                 getattr(transaction, command[0])(*command[1:])
             (epoch, seq), *replies = await transaction.execute()
         if epoch != self.epoch.encode():
             found = epoch.decode() if epoch else "none"
             raise LedgerUnavailable(f"the ledger in Redis has epoch {found}, this resolver opened {self.epoch}")
+        if int(seq) < heard_of:
+            raise LedgerUnavailable(went_back(int(seq), heard_of))
+        self.heard_of(shard, int(seq))
         return int(seq), replies
 
     async def seq(self, shard: int) -> int:
@@ -329,8 +339,9 @@ class RedisLedger:
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         key = self._keys[shard][8]
-        async with unavailable_when_failing():
-            reply: Any = await self._redis.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
+        async with self._scripts.unavailable_when_failing():
+            server = await self._scripts.access.at(key)
+            reply: Any = await server.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
         if not reply:
             return []
         raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
@@ -340,8 +351,8 @@ class RedisLedger:
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):
             await self._read(shard)
-        async with unavailable_when_failing():
-            facts = await self._redis.info()
+        async with self._scripts.unavailable_when_failing():
+            facts = await (await self._scripts.access.at(self._schema_key)).info()
         return {
             "version": str(facts["redis_version"]),
             "mode": str(facts["redis_mode"]),

@@ -21,6 +21,7 @@ from scheduler_worker.core.questions import (
     PodGroup,
     Question,
     Token,
+    about_namespace_labels,
     anchor_of,
     bearings_of,
     port_token,
@@ -51,12 +52,17 @@ class PodCensus:
         return self._namespaces
 
     def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> None:
-        """These namespaces are known from now on, and no others. Every tally is asked anew: namespaces seldom change."""
+        """These namespaces are known from now on, and no others. Questions that look at their labels are asked anew."""
+        if namespaces == self._namespaces:
+            return
         self._namespaces = dict(namespaces)
         self.bearings_version += 1
+        asked_anew = {tally for question, tally in self._tallies.items() if about_namespace_labels(question)}
+        if not asked_anew:
+            return
         for row in self._rows.values():
-            row.tallies.clear()
-        for tally in list(self._tallies.values()):
+            row.tallies = [reference for reference in row.tallies if reference() not in asked_anew]
+        for tally in asked_anew:
             tally.reset(self._capacity)
             self._fill(tally)
 

@@ -1,6 +1,6 @@
 """Classes of pods as placing needs them: the parts of a PodSpec that decide, ready to be computed with."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.cluster import Service, merged_selector
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.resources import CPU, MEMORY, PODS, ResourceSchema
@@ -90,7 +91,19 @@ class DemandTable:
     schema: ResourceSchema
     images: ImageIndex = field(default_factory=ImageIndex)
     census: PodCensus | None = None
+    _services: dict[str, list[Service]] = field(default_factory=dict)  # by namespace
+    _services_version: int = 0
     _demands: WeakValueDictionary[PodSpec, Demand] = field(default_factory=WeakValueDictionary)
+
+    def set_services(self, services: Iterable[Service]) -> None:
+        """These are there from now on, and no others: pods that they select are spread by default."""
+        by_namespace: dict[str, list[Service]] = {}
+        for service in services:
+            if service.selector:
+                by_namespace.setdefault(service.namespace, []).append(service)
+        if by_namespace != self._services:
+            self._services = by_namespace
+            self._services_version += 1
 
     def compile(self, spec: PodSpec) -> PodClass:
         """The class of a spec."""
@@ -107,7 +120,8 @@ class DemandTable:
 
     def _basis(self) -> tuple[int, ...]:
         # New resources get rows; images that appear on a node begin to count; so do labels that a new rule asks for.
-        return (len(self.schema), self.images.version, -1 if self.census is None else self.census.bearings_version)
+        rules = -1 if self.census is None else self.census.bearings_version
+        return (len(self.schema), self.images.version, rules, self._services_version)
 
     def _deciding(self, spec: PodSpec) -> PodSpec:
         """The spec without what no plugin looks at here and now: the less remains, the more classes share a ranking."""
@@ -120,6 +134,9 @@ class DemandTable:
         }
         if self.census is None:
             plain |= {"scheduling_gates": ()}
+        elif spec.namespace in self._services and not spec.spread:
+            own = () if spec.default_spread is None else (spec.default_spread,)
+            spec = replace(spec, default_spread=merged_selector(spec, self._services[spec.namespace], own))
         if self.census is None or not _about_pods(spec, self.census):
             plain |= _NOTHING_ABOUT_PODS
         return replace(spec, **plain)

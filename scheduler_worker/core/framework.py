@@ -157,7 +157,11 @@ class PodFilter(Protocol):
 
 
 class ScoreStanding(Protocol):
-    """What a pod score says of all nodes below the cache's size, for one class."""
+    """What a pod score says of all nodes below the cache's size, for one class.
+
+    This and FilterStanding may have a property `steady`: true while no pod of the class changes what it says (a filter then
+    lets all nodes pass). Runs of pods can be placed at once where all standings are, but for spreading by default.
+    """
 
     def refresh(self) -> bool:
         """Take in what happened since; whether scores may have changed although the same nodes are feasible."""

@@ -21,6 +21,8 @@ _POD_BY_POD = 3
 # A selection looks at about this many (node, level) cells, more for runs that need more nodes than that.
 _CELLS = 1024
 _LARGEST_STEP = 256  # levels looked at in one selection
+_LEAST_EVEN_RUN = 16  # a look at all nodes for a run costs about as much as placing so many pods singly
+_SINGLY = 64  # pods placed singly after a run ended early, before the next one is tried
 _SPARE_NODES = 4  # per shard, besides those a run takes: for alternates
 
 
@@ -52,7 +54,9 @@ class RunPlacer:
             try:
                 ranking.refresh()
                 singly = left <= _POD_BY_POD or not ranking.foreseeable
-                nodes, spare = self._best(ranking) if singly else self._select(ranking, left)
+                nodes, spare = self._evenly(ranking, left) or (
+                    self._best(ranking) if singly else self._select(ranking, left)
+                )
             except PluginFailed:
                 if not parts:
                     raise
@@ -96,6 +100,25 @@ class RunPlacer:
             spare.append(following)
         keys[taken] = hidden
         return np.array((best,)), np.array(spare, np.intp)
+
+    def _evenly(self, ranking: Ranking, wanted: int) -> tuple[NodeIndexes, NodeIndexes] | None:
+        """As `_select`, for pods that are spread by default; None for others, and where too few can be told at once."""
+        if ranking.foreseeable or wanted < _LEAST_EVEN_RUN:
+            return None
+        if ranking.singly > 0:
+            ranking.singly -= 1
+            return None
+        run = ranking.even_run(wanted)
+        if run is None:
+            return None
+        chosen = run.choices(wanted)
+        if run.deepest > run.levels:
+            ranking.levels_hint = min(2 * ranking.levels_hint, _LARGEST_STEP)
+        elif run.deepest < run.levels // 2:
+            ranking.levels_hint = run.levels // 2
+        if len(chosen) < _LEAST_EVEN_RUN:
+            ranking.singly = _SINGLY
+        return None if not chosen else (run.nodes[chosen], run.spare(_SPARE_NODES))
 
     def _select(self, ranking: Ranking, wanted: int) -> tuple[NodeIndexes, NodeIndexes]:
         """As many of the next `wanted` choices as can be told at once, in order, and nodes with room besides."""

@@ -6,10 +6,13 @@ from numpy.typing import NDArray
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.even_runs import EvenRun
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.ranking import FEW_NODES, Ranking
 from scheduler_worker.core.static import StaticFit
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, TieOrder
+
+_CELLS = 16_384  # (node, level) pairs that a run of evenly spread pods looks at, or twice all nodes
 
 
 class PodRanking(Ranking):
@@ -50,6 +53,17 @@ class PodRanking(Ranking):
             self._combine()
             self._stale = False  # not before: a plugin that raised leaves the keys to be put together again
         self._position, self._versions = cache.changes.position, versions
+
+    def even_run(self, wanted: int) -> EvenRun | None:
+        """The choices of a run of pods that are spread by default, to be told at once; None where that cannot be."""
+        if self._profile.mixes or self.demand.devices is not None:
+            return None
+        at = np.flatnonzero(self.keys >= 0)
+        evenly = self.standings.evenly(at) if len(at) else None
+        if evenly is None:
+            return None
+        levels = min(self.levels_hint, wanted, max(1, _CELLS // len(at)))
+        return EvenRun(at, self.keys_with_levels(at, levels + 1), evenly, fixed=not self.static.varying)
 
     def _evaluate(self, nodes: NDArray[np.intp] | None) -> tuple[Mask, NDArray[np.int64]]:
         mask, score = self._profile.evaluate(self.demand, self._cache.view(nodes, cards=self._cards))

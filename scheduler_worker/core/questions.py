@@ -124,6 +124,13 @@ def _bearings_of(affinity: PodAffinity) -> tuple[Bearing, ...]:
     )
 
 
+def about_namespace_labels(question: Question) -> bool:
+    """Whether the answer depends on which labels namespaces have."""
+    return isinstance(question, Matching) and any(
+        term.namespace_selector is not None and not term.namespace_selector.everything for term in question.terms
+    )
+
+
 def anchor_of(question: Question | PodAffinityTerm) -> tuple[Token, ...] | None:
     """Tokens of which every included group has at least one; None where there is no telling.
 

@@ -10,6 +10,7 @@ from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.diagnosis import Diagnosis
+from scheduler_worker.core.even_runs import EvenRun
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import RawScore, StaticFit
@@ -39,6 +40,7 @@ class Ranking:
         self.keys: Keys = np.zeros(0, np.int64)  # (nodes,)
         self.highest: list[int] = []  # per varying static score: the largest raw score among feasible nodes
         self.levels_hint = 2  # how many pods of a run a chosen node took lately
+        self.singly = 0  # pods still to be placed singly, because runs ended early
         self._profile = profile
         self._cards = profile.wants_cards(demand)
         self.foreseeable = demand.foreseeable and not profile.mixes
@@ -72,6 +74,10 @@ class Ranking:
         if self._diagnosis[0] != self._position:
             self._diagnosis = (self._position, explain())
         return self._diagnosis[1]
+
+    def even_run(self, wanted: int) -> EvenRun | None:  # noqa: ARG002 - for rankings by which pods are where
+        """See PodRanking."""
+        return None
 
     def keys_with_levels(self, nodes: NodeIndexes, levels: int) -> Keys:
         """Keys of nodes as they would be with 0 to levels - 1 more pods of this class: (levels, nodes)."""

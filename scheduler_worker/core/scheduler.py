@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput
+from hoss.model.cluster import Service
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import Uids
 from scheduler_worker.core.assumptions import Assumption
@@ -25,7 +26,7 @@ from scheduler_worker.core.messages import ProposalColumns, Verdicts
 from scheduler_worker.core.placement import RunPlacer
 from scheduler_worker.core.pod_ranking import PodRanking
 from scheduler_worker.core.proposal import Draft, Proposal
-from scheduler_worker.core.questions import PodGroup, group_of
+from scheduler_worker.core.questions import NamespaceLabels, PodGroup, group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
@@ -73,6 +74,11 @@ class Scheduler:
         self._next_id = 1
 
     # Work
+
+    def look_around(self, namespaces: NamespaceLabels, services: Iterable[Service]) -> None:
+        """These namespaces and services are there from now on, and no others."""
+        self.cache.census.set_namespaces(namespaces)
+        self._demands.set_services(services)
 
     def define_class(self, number: int, spec: PodSpec) -> None:
         """Class `number` is `spec` from now on."""

@@ -5,7 +5,9 @@ from numpy.typing import NDArray
 
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.even_runs import Evenly
 from scheduler_worker.core.framework import FilterStanding, PodFilter, PodScore, Profile, ScoreStanding
 
 
@@ -31,6 +33,16 @@ class PodStandings:
         changed = [standing.refresh() for _, standing in self.filters]
         changed += [standing.refresh() for _, _, standing in self.scores]
         return any(changed)
+
+    def evenly(self, feasible: NodeIndexes) -> Evenly | None:
+        """What spreading by default says of these nodes, which are all that pass; None where the class's pods change anything
+        else that is said here. After `add_scores`."""
+        moving = [scorer for scorer in self.scores if not getattr(scorer[2], "steady", False)]
+        if len(moving) != 1 or not all(getattr(standing, "steady", False) for _, standing in self.filters):
+            return None
+        _, weight, standing = moving[0]
+        found: Evenly | None = standing.evenly(feasible, weight) if hasattr(standing, "evenly") else None
+        return found
 
     def narrow(self, feasible: Mask) -> Mask:
         """Those of the nodes that every pod filter lets pass, in place: (size,)."""

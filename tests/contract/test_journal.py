@@ -1,7 +1,7 @@
 """What every journal promises, held against each implementation."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ from dispatcher.redis_journal import RedisJournal
 from hoss.errors import LedgerUnavailable
 
 
-@pytest.fixture(params=["memory", "redis"])
-async def journal(request: pytest.FixtureRequest) -> AsyncIterator[Journal]:
+@pytest.fixture(params=["memory", "server", "sentinel", "cluster"])
+async def journal(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> AsyncIterator[Journal]:
     if request.param == "memory":
         made: Journal = MemoryJournal()
     else:
-        made = RedisJournal(request.getfixturevalue("redis_server").url)
+        made = RedisJournal(empty_redis(request.param))
     yield made
     await made.close()
 
@@ -163,3 +163,12 @@ async def test_faults_are_replaced_and_forgotten_by_number(journal):
     ]
     assert [len(f.uids) for f in told] == [1, 1]
     assert told[0].uids.tobytes() == bytes(range(16))
+
+
+async def test_cluster_objects_come_back_as_last_put_until_they_are_dropped(journal):
+    await journal.put_objects({"Namespace a": b"1", "Service a/s": b""})
+    await journal.put_objects({"Namespace a": b"\0\xff"})
+    assert (await journal.recover()).objects == {"Namespace a": b"\0\xff", "Service a/s": b""}
+    for _ in range(2):
+        await journal.drop_objects(["Namespace a"])
+    assert (await journal.recover()).objects == {"Service a/s": b""}

@@ -21,13 +21,17 @@ class Cluster:
     Of two dispatchers the first, named `dispatcher`, is the active one at the start; the other is `dispatcher-2`.
     """
 
-    def __init__(self, directory: Path, *, shards: int = 1, dispatchers: int = 1) -> None:
+    def __init__(self, directory: Path, *, shards: int = 1, dispatchers: int = 1, redis_url: str = "") -> None:
+        """`redis_url`: of one that is there, instead of a server of its own."""
         self._directory = directory
         self._shards = shards
         self._services: dict[str, Service] = {}
+        self.redis: RedisServer | None = None
         self._dispatchers = ["dispatcher", "dispatcher-2"][:dispatchers]
         self._ports = {name: _free_port() for name in ("redis", "resolver", *self._dispatchers)}
-        self.redis = self.start_redis()
+        self._redis_url = redis_url or f"redis://{self.address('redis')}/0"
+        if not redis_url:
+            self.start_redis()
         self.start_resolver()
         for name in self._dispatchers:
             self.start_dispatcher(name)
@@ -36,9 +40,8 @@ class Cluster:
     def endpoints(self) -> Endpoints:
         return Endpoints(self._dispatcher_addresses, self.address("resolver"))
 
-    def start_redis(self) -> RedisServer:
+    def start_redis(self) -> None:
         self.redis = RedisServer.start(self._directory / "redis", port=self._ports["redis"], append_only=True)
-        return self.redis
 
     def start_resolver(self) -> None:
         arguments = ["--listen", self.address("resolver"), "--redis-url", self._redis_url]
@@ -81,7 +84,8 @@ class Cluster:
 
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])
-        self.redis.kill()
+        if self.redis is not None:
+            self.redis.kill()
 
     def _start(self, name: str, module: str, *arguments: str) -> None:
         service = self._services[name] = Service(name, module, arguments, self._directory)
@@ -94,10 +98,6 @@ class Cluster:
     def address(self, name: str) -> str:
         """Where a service listens."""
         return f"127.0.0.1:{self._ports[name]}"
-
-    @property
-    def _redis_url(self) -> str:
-        return f"redis://{self.address('redis')}/0"
 
 
 def _free_port() -> int:

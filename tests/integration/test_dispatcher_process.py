@@ -108,9 +108,22 @@ class FakeWorker:
         await self._call.write(workerlink_pb2.WorkerMessage(heartbeat=workerlink_pb2.Heartbeat(ready=True)))
 
     async def read(self) -> workerlink_pb2.DispatcherMessage:
+        """The next message that is not about surroundings."""
+        while (message := await self.read_any()).HasField("surroundings"):
+            pass
+        return message
+
+    async def read_any(self) -> workerlink_pb2.DispatcherMessage:
         message = await asyncio.wait_for(self._call.read(), DEADLINE_SECONDS)
         assert message is not grpc.aio.EOF, "the stream ended"
         return message
+
+    async def hears_of(self, namespace: str) -> dict[str, str]:
+        """Labels of a namespace, once the dispatcher speaks of it."""
+        while True:
+            for entry in (await self.read_any()).surroundings.namespaces:
+                if entry.name == namespace:
+                    return {label.key: label.value for label in entry.labels}
 
     async def take(self, pods: int) -> list[workerlink_pb2.WorkBatch]:
         """Read batches until `pods` pods are here."""

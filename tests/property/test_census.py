@@ -21,6 +21,7 @@ from property.builders_pods import (
 )
 
 from hoss.model.cluster import Cluster
+from hoss.model.node import NodeSpec
 from hoss.model.pod_rules import PodAffinityTerm
 from scheduler_worker.core.ground import Ground
 from scheduler_worker.core.questions import Bearing, Matching, Peers, PodGroup, PortHolders, bearings_of
@@ -73,11 +74,34 @@ def test_a_tally_is_what_a_recount_gives_whatever_comes_and_goes(found, data):
     for group in known:
         about = census.bearings_about(group.namespace, group.labels)
         borne = {bearing for other, _ in pods for bearing in bearings_of(other.affinity)}
-        assert sorted(map(repr, about)) == sorted(repr(b) for b in borne if falls_under(group, b))
+        assert sorted(map(repr, about)) == sorted(repr(b) for b in borne if falls_under(group, b, census.namespaces))
 
 
-def falls_under(group, bearing):
+labels_of_namespaces = st.dictionaries(namespaces, st.sampled_from([*NAMESPACES.values(), {"team": "c"}]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(groups, min_size=1, max_size=8), st.lists(questions, min_size=1, max_size=6), labels_of_namespaces)
+def test_tallies_follow_the_labels_of_namespaces(known, asked, labels):
+    census = Ground(Cluster(nodes=[NodeSpec("n")], namespaces=NAMESPACES)).cache.census
+    here = np.zeros(1, np.intp)
+    for group in known:
+        census.add(group, here)
+    tallies = [census.tally(question) for question in asked]
+    census.set_namespaces(labels)
+    for group in known[::2]:
+        census.add(group, here)
+    pods = [*known, *known[::2]]
+    assert [tally.counts[0] for tally in tallies] == [
+        sum(tally.question.includes(group, labels) for group in pods) for tally in tallies
+    ]
+    for group in pods:
+        census.remove(group, here)
+    assert not any(tally.counts[0] for tally in tallies)
+
+
+def falls_under(group, bearing, labels_of):
     selector = bearing.term.selector
     if selector is None or not selector.matches(dict(group.labels)):
         return False
-    return bearing.term.sees(group.namespace, NAMESPACES.get(group.namespace, {}))
+    return bearing.term.sees(group.namespace, labels_of.get(group.namespace, {}))

@@ -296,9 +296,9 @@ RESERVED = ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "atte
 DIGESTED = ("indexes", "accounts", "card_indexes", "cards")
 
 
-@pytest.fixture(scope="module")
-def url(_session_redis):
-    return _session_redis.url
+@pytest.fixture(scope="module", params=["_session_redis", "sentinel_setup", "cluster_setup", "valkey_server"])
+def url(request):
+    return request.getfixturevalue(request.param).url
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,7 +1,8 @@
 -- Begins every script: the shard's keys, the ledger's epoch, and how records are read and written.
 --
 -- KEYS  the shard's fifteen keys, as named below.
--- ARGV  1: the epoch of the ledger the resolver knows. A script never touches any other ledger.
+-- ARGV  1: the epoch of the ledger the resolver knows, and the last seq of this shard that it has heard of. A script never
+--       touches any other ledger, nor one that has lost what it had acknowledged.
 --
 -- Nodes are named by their index as 4 little-endian bytes, the very bytes that stand in messages and hash fields: no
 -- script ever needs the number. Records are described in hoss/wire/account.py and docs/architecture.md.
@@ -12,10 +13,14 @@ local call, rep, concat, floor = redis.call, string.rep, table.concat, math.floo
 local pack_values, unpack_values = struct.pack, struct.unpack
 
 local meta = call('HMGET', META, 'epoch', 'seq', 'shards', 'rules')
-if meta[1] ~= ARGV[1] then
+local known_epoch, heard_of = ARGV[1]:match('^(%S+) (%d+)$')
+if meta[1] ~= known_epoch then
   return redis.error_reply('OTHERLEDGER ' .. (meta[1] or 'none'))
 end
 local last_seq = tonumber(meta[2])
+if last_seq < tonumber(heard_of) then
+  return redis.error_reply('WENTBACK ' .. meta[2] .. ' ' .. heard_of)
+end
 
 local FLAG_GONE, FLAG_UNSCHEDULABLE, FLAG_SHRUNK = 1, 2, 4
 local HEAD_BYTES, AMOUNT_BYTES, SPREAD_BYTES = 24, 16, 7

@@ -96,6 +96,11 @@ class _Company:
         self.passed = passed
         return True
 
+    @property
+    def steady(self) -> bool:
+        """Whether no pod of the class changes it."""
+        return not (self._near or self._shunned or self._shunning)
+
     def refusals(self) -> Refusals:
         size = self._cache.size
         far = ~self._is_near(size)
@@ -156,6 +161,11 @@ class _Attraction:
             raw += more
         self._raw = raw
         return True
+
+    @property
+    def steady(self) -> bool:
+        """Whether no pod of the class changes it."""
+        return not self._weighted
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
         packed = feasible.tobytes()

@@ -28,6 +28,7 @@ class SpreadDomains:
         self._tallies: list[Tally] = [cache.census.tally(Peers(spec.namespace, c.selector)) for c in constraints]
         self._sums: list[DomainSums] = []
         self._found: list[NDArray[np.intp]] = []
+        self._eligible: list[Mask] = []
         self._keyless: list[bool] = []
         self._position = -1
         self._versions: list[int] = []
@@ -63,6 +64,10 @@ class SpreadDomains:
         """Numbers of the domains that have a node which takes part."""
         return self._found[index]
 
+    def counting(self, index: int) -> Mask:
+        """Which nodes' pods count: (capacity,)."""
+        return self._eligible[index]
+
     def keyless(self, index: int) -> bool:
         """Whether some node is in no domain of the constraint."""
         return self._keyless[index]
@@ -84,7 +89,7 @@ class SpreadDomains:
         tolerated = None
         if any(c.honor_taints for c in self._constraints):
             tolerated = TaintToleration().admits(self._spec, cache.catalogue, at)
-        self._sums, self._found = [], []
+        self._sums, self._found, self._eligible = [], [], []
         self._keyless = [bool((self.codes(i) < 0).any()) for i in range(len(self._columns))]
         for constraint, column, tally in zip(self._constraints, self._columns, self._tallies, strict=True):
             eligible = np.zeros(len(column.codes), np.bool_)
@@ -93,6 +98,7 @@ class SpreadDomains:
                 eligible[:size] &= matching
             if constraint.honor_taints and tolerated is not None:
                 eligible[:size] &= tolerated
+            self._eligible.append(eligible)
             self._sums.append(DomainSums(tally, column, eligible))
             found = np.zeros(len(column.numbers) + 1, np.bool_)
             found[column.codes[eligible]] = True

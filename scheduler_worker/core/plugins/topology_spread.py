@@ -7,6 +7,8 @@ from hoss.model.pod import PodSpec
 from hoss.model.pod_rules import SpreadConstraint
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.even_runs import Evenly
 from scheduler_worker.core.framework import MAX_SCORE, FilterStanding, Refusals, ScoreStanding
 from scheduler_worker.core.plugins.spread_domains import SpreadDomains
 
@@ -90,6 +92,7 @@ class _Evenness:
         self._cache = cache
         self._constraints = constraints
         self._by_default = by_default
+        self._labels = dict(spec.labels)
         # The defaults do not ask a node for all keys: clusters without zones are spread over hosts.
         self._domains = SpreadDomains(spec, constraints, cache, all_keys=not by_default)
         self._considered = b""  # which nodes the last `scores` considered, to be compared with
@@ -125,6 +128,25 @@ class _Evenness:
         if len(self._at) < len(scores) and considered is not feasible:
             scores *= considered
         return scores
+
+    def evenly(self, feasible: NodeIndexes, weight: int) -> Evenly | None:
+        """The same about feasible nodes, for a whole run; after `scores` of these. None where one pod does not count as one
+        in its domains, or for other than the defaults."""
+        selector = self._constraints[0].selector
+        itself = selector is not None and selector.matches(self._labels)
+        if not (self._by_default and itself and self._domains.counting(1)[feasible].all()):
+            return None
+        host, zone = self._constraints
+        return Evenly(
+            hosts=self._domains.counts_of_nodes(0)[feasible],
+            has_host=self._domains.codes(0)[feasible] >= 0,
+            zones=self._domains.codes(1)[feasible],
+            in_zones=self._domains.counts(1)[:-1].tolist(),
+            host_least=host.max_skew - 1,
+            zone_weight=float(np.log(self._sizes[1] + 2)),
+            zone_least=zone.max_skew - 1,
+            weight=weight,
+        )
 
     def _size(self, index: int, considered: Mask) -> int:
         """How many domains the nodes lie in."""

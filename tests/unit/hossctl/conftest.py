@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hoss.errors import NotFound
+from hoss.model.cluster_objects import key_of
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hossctl import endpoints
 from hossctl.cli import app
@@ -24,9 +25,22 @@ class FakeDispatcher:
     tenants: list[dispatcher_pb2.TenantInfo] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     submitted: list[dispatcher_pb2.SubmitRequest] = field(default_factory=list)
+    objects: dict[Any, Any] = field(default_factory=dict)  # cluster objects by key
     fails_with: Exception | None = None
 
     async def close(self) -> None: ...
+
+    async def apply_objects(self, objects):
+        results = ["unchanged" if self.objects.get(key_of(o)) == o else "created" for o in objects]
+        self.objects.update((key_of(item), item) for item in objects)
+        return results
+
+    async def delete_objects(self, keys):
+        return [key for key in keys if self.objects.pop(key, None) is None]
+
+    async def list_objects(self, kind="", namespace=""):
+        in_place = {"", namespace} if namespace else {key.namespace for key in self.objects}
+        return [o for k, o in sorted(self.objects.items()) if kind in ("", k.kind) and k.namespace in in_place]
 
     async def submit(self, request):
         self._maybe_fail()
@@ -57,7 +71,7 @@ class FakeDispatcher:
 
     async def delete(self, namespace="", *, pods=(), jobs=(), uids=b""):
         there = [pod.name for pod in self.pods]
-        missing = [name for name in pods if name not in there]
+        missing = [f"pod {name}" for name in pods if name not in there]
         return dispatcher_pb2.DeleteReply(deleted_pods=len(pods) - len(missing), not_found=missing)
 
     async def set_worker_state(self, name, state):

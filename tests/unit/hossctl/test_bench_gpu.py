@@ -7,6 +7,7 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, Workload
 from hossctl.bench import gpu
 from hossctl.bench.gpu import Policy, Setting
+from hossctl.options import read_counts
 
 NODES = [NodeSpec(f"n{i}", allocatable=(("cpu", 32_000), ("pods", 100)), cards=4) for i in range(5)]
 
@@ -61,9 +62,9 @@ def test_input_without_cards_is_refused(fields, problem):
 
 def test_options_name_policies_and_numbers():
     assert gpu.read_policies("fgd,random") == [Policy.FGD, Policy.RANDOM]
-    assert gpu.read_counts("1,4") == [1, 4]
+    assert read_counts("1,4", where="--workers") == [1, 4]
     with pytest.raises(InvalidInput, match="random, best-fit, fgd"):
         gpu.read_policies("worst-fit")
     for text in ("0", "1,x", ""):
         with pytest.raises(InvalidInput, match="whole numbers"):
-            gpu.read_counts(text)
+            read_counts(text, where="--workers")

@@ -202,10 +202,10 @@ def test_a_name_in_two_files_is_refused(hoss, tmp_path):
 
 
 def test_other_kinds_are_skipped_with_a_warning(hoss):
-    service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n---\n" + POD
-    result = hoss("submit", "-f", "-", "-o", "json", stdin=service)
+    config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: s}\n---\n" + POD
+    result = hoss("submit", "-f", "-", "-o", "json", stdin=config)
     assert "warning: stdin document 1" in result.stderr
-    assert "Service" in result.stderr
+    assert "ConfigMap" in result.stderr
     assert json.loads(result.stdout)["pods"] == 1
 
 

@@ -76,10 +76,10 @@ def test_nodes_are_collected_apart():
 
 
 def test_other_kinds_are_warned_of_with_kind_name_and_place():
-    manifest = read(f"{pod()}---\napiVersion: v1\nkind: Service\nmetadata: {{name: s, namespace: x}}\n")
+    manifest = read(f"{pod()}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: s, namespace: x}}\n")
     assert names(manifest) == ["p"]
     assert len(manifest.warnings) == 1
-    assert manifest.warnings[0].startswith("pods.yaml document 2: Service x/s is skipped")
+    assert manifest.warnings[0].startswith("pods.yaml document 2: ConfigMap x/s is skipped")
 
 
 def test_names_are_generated_where_asked_for():

@@ -1,0 +1,228 @@
+"""`hoss bench resolver`: what resolvers and their ledger decide, beside what the ledger's script does alone.
+
+Redis and resolvers are processes of their own; one stream of proposals runs to each resolver and shard pair in turn from
+this process. Every case has pods of its own on nodes with room for all, and a share of pods on full nodes.
+
+The JSON document (camel case):
+
+    nodes, podsPerCase, seed
+    cases[]
+        resolvers, shards, batch, conflictPercent
+        podsPerSecond             pods decided, refused ones included
+        committedPerSecond
+        p99Ms                     from a batch sent to its verdict, one batch under way
+        ceilingPerSecond          of the script alone, same batch, on the same Redis
+        ratio                     podsPerSecond of it; null where pods conflict, which the ceiling does not
+        hotNode                   true: every pod for one node
+"""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hoss.client.resolver import ResolverClient
+from hoss.model.node import NodeSpec
+from hossctl.bench.proposals import Driven, Target, drive, proposals
+from hossctl.console import Document
+from hossctl.eventloop import run_async
+from hossctl.figures import per_second, percentiles, share
+from hossctl.process import READY_SECONDS, Service, stop_all
+from hossctl.redis_database import borrowed
+from hossctl.redis_server import RedisServer
+from resolver.ledger.ceiling import measure_ceiling
+
+GOAL_CEILING, GOAL_RATIO, GOAL_P99_MS, GOAL_HOT_SHARE = 250_000, 0.8, 5.0, 1 / 3
+
+_WORKER = "bench"
+_FULL_NODES = 64  # of each shard
+_LATENCY_BATCHES = 200
+_MOST_BATCHES = 2000  # of a case: small ones cost a message each
+_CEILING_SECONDS = 0.5
+_PLENTY = (("cpu", 2**50), ("memory", 2**50), ("pods", 2**40))
+_NOTHING = (("cpu", 0), ("memory", 0), ("pods", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is measured: every combination."""
+
+    nodes: int
+    resolvers: Sequence[int]
+    shards: Sequence[int]
+    batches: Sequence[int]
+    conflicts: Sequence[int]  # per cent
+    pods: int  # of each case
+    seed: int
+    redis_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row."""
+
+    resolvers: int
+    shards: int
+    batch: int
+    conflict_percent: int
+    hot_node: bool
+    driven: Driven
+    p99_ms: float
+    ceiling: float
+
+    @property
+    def pods_per_second(self) -> float:
+        return per_second(self.driven.pods, self.driven.seconds)
+
+    def as_json(self) -> Document:
+        """See the module's docstring."""
+        alike = not (self.conflict_percent or self.hot_node)
+        return {
+            "resolvers": self.resolvers,
+            "shards": self.shards,
+            "batch": self.batch,
+            "conflictPercent": self.conflict_percent,
+            "hotNode": self.hot_node,
+            "podsPerSecond": round(self.pods_per_second, 1),
+            "committedPerSecond": round(per_second(self.driven.committed, self.driven.seconds), 1),
+            "p99Ms": round(self.p99_ms, 3),
+            "ceilingPerSecond": round(self.ceiling, 1),
+            "ratio": round(share(self.pods_per_second, self.ceiling), 4) if alike else None,
+        }
+
+
+def measure(setting: Setting) -> Iterator[Case]:
+    """Case by case. Every pair of resolvers and shards has an empty Redis."""
+    for resolvers in setting.resolvers:
+        for shards in setting.shards:
+            with borrowed(setting.redis_url), _served(setting.redis_url, resolvers, shards) as (redis_url, addresses):
+                yield from run_async(_cases(setting, redis_url, addresses, shards))
+
+
+def goals(cases: Sequence[Case]) -> list[tuple[str, str]]:
+    """What was reached of each goal, over the cases it is about; those that were not measured are left out."""
+    plain = [case for case in cases if not (case.conflict_percent or case.hot_node)]
+    single = [case for case in plain if case.resolvers == case.shards == 1]
+    lines = []
+    if single:
+        lines.append(("script alone", f"{max(c.ceiling for c in single):,.0f} pods/s (goal {GOAL_CEILING:,})"))
+        best = max(single, key=lambda case: case.batch)
+        ratio = share(best.pods_per_second, best.ceiling)
+        lines.append((f"through gRPC, batch {best.batch:,}", f"{ratio:.2f} of it (goal {GOAL_RATIO})"))
+    if hundreds := [case for case in single if case.batch == 100]:
+        lines.append(("p99 of a batch of 100", f"{hundreds[0].p99_ms:.2f} ms (goal {GOAL_P99_MS:g})"))
+    by_place = {(c.resolvers, c.shards, c.batch): c for c in plain}
+    hot = [c.pods_per_second / by_place[c.resolvers, c.shards, c.batch].pods_per_second for c in cases if c.hot_node]
+    if plain and hot:
+        lines.append(("every pod for one node", f"{min(hot):.2f} of the same spread out (goal {GOAL_HOT_SHARE:.2f})"))
+    return lines
+
+
+async def _cases(setting: Setting, redis_url: str, addresses: Sequence[str], shards: int) -> list[Case]:
+    found: list[Case] = []
+    async with _clients(addresses) as clients:
+        targets = await _register(clients[0], setting.nodes, shards)
+        epoch = await clients[0].grant_epoch(_WORKER)
+        seeds = iter(range(setting.seed * 1000, setting.seed * 1000 + 1000))
+        for batch in setting.batches:
+            ceiling = await measure_ceiling(redis_url, nodes=setting.nodes, batch=batch, seconds=_CEILING_SECONDS)
+            wanted = [(percent, False) for percent in setting.conflicts] + [(0, True)]
+            for percent, hot in wanted:
+                driven, p99 = await _case(
+                    clients,
+                    [_hot(target) if hot else target for target in targets],
+                    epoch=epoch,
+                    batch=batch,
+                    pods=min(setting.pods, batch * _MOST_BATCHES),
+                    percent=percent,
+                    seeds=seeds,
+                )
+                found.append(Case(len(addresses), shards, batch, percent, hot, driven, p99, ceiling))
+    return found
+
+
+async def _case(
+    clients: Sequence[ResolverClient],
+    targets: Sequence[Target],
+    *,
+    epoch: int,
+    batch: int,
+    pods: int,
+    percent: int,
+    seeds: Iterator[int],
+) -> tuple[Driven, float]:
+    """All resolvers at once, and then one batch at a time."""
+    streams = max(len(clients), len(targets))
+    loads = [
+        proposals(
+            targets[stream % len(targets)],
+            worker=_WORKER,
+            epoch=epoch,
+            pods=max(batch, pods // streams),
+            batch=batch,
+            conflict_share=percent / 100,
+            seed=next(seeds),
+            first_batch_id=1 + stream * pods,
+        )
+        for stream in range(streams)
+    ]
+    began = time.perf_counter()
+    parts = await asyncio.gather(*(drive(clients[i % len(clients)], load) for i, load in enumerate(loads)))
+    total = Driven(sum(p.pods for p in parts), sum(p.committed for p in parts), time.perf_counter() - began)
+    few = proposals(
+        targets[0],
+        worker=_WORKER,
+        epoch=epoch,
+        pods=min(pods, batch * _LATENCY_BATCHES),
+        batch=batch,
+        conflict_share=percent / 100,
+        seed=next(seeds),
+    )
+    alone = await drive(clients[0], few, in_flight=1)
+    return total, percentiles(np.array(alone.latencies_ms), 99)[0]
+
+
+def _hot(target: Target) -> Target:
+    return Target(target.shard, target.roomy[:1], target.full)
+
+
+async def _register(client: ResolverClient, nodes: int, shards: int) -> list[Target]:
+    """Nodes by shard, as the ledger spreads them."""
+    names = [NodeSpec(f"roomy-{number}", allocatable=_PLENTY) for number in range(nodes)]
+    names += [NodeSpec(f"full-{number}", allocatable=_NOTHING) for number in range(_FULL_NODES * shards)]
+    indexes = np.array((await client.upsert_nodes(names)).indexes, np.uint32)
+    roomy, full = indexes[:nodes], indexes[nodes:]
+    return [Target(shard, roomy[roomy % shards == shard], full[full % shards == shard]) for shard in range(shards)]
+
+
+@contextlib.asynccontextmanager
+async def _clients(addresses: Sequence[str]) -> AsyncIterator[list[ResolverClient]]:
+    clients = [ResolverClient([address]) for address in addresses]
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            await client.close()
+
+
+@contextlib.contextmanager
+def _served(redis_url: str, resolvers: int, shards: int) -> Iterator[tuple[str, list[str]]]:
+    """A Redis, unless one was given, and resolver processes: their URL and addresses."""
+    with tempfile.TemporaryDirectory(prefix="hoss-bench-") as folder, contextlib.ExitStack() as stack:
+        directory = Path(folder)
+        if not redis_url:
+            server = RedisServer.start(directory / "redis")
+            stack.callback(server.kill)
+            redis_url = server.url
+        addresses = []
+        for number in range(resolvers):
+            arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url, "--shards", str(shards)]
+            service = Service(f"resolver-{number + 1}", "resolver", arguments, directory)
+            stack.callback(stop_all, [service.record])
+            addresses.append(service.wait_ready(time.monotonic() + READY_SECONDS).address)
+        yield redis_url, addresses

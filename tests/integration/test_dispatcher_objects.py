@@ -1,0 +1,65 @@
+"""Cluster objects in a real dispatcher process with a real journal: applied, listed, removed, remembered."""
+
+import pytest
+from integration.test_dispatcher_process import Platform, job, ledger, platform  # noqa: F401 - fixtures
+
+from hoss.errors import InvalidInput
+from hoss.model.cluster import Service
+from hoss.model.cluster_objects import Namespace, ObjectKey, PodDisruptionBudget, PriorityClass, Threshold
+from hoss.model.selectors import LabelSelector, Requirement
+
+WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+OBJECTS = [
+    Namespace("shop", (("team", "a"),)),
+    PodDisruptionBudget("shop", "web", WEB, max_unavailable=Threshold(25, percent=True)),
+    PriorityClass("high", 1000, never_preempts=True),
+    Service("shop", (("app", "web"),), "web"),
+]
+
+
+async def test_objects_survive_kill_9_of_the_dispatcher_and_workers_hear_of_them(platform: Platform):  # noqa: F811
+    client = await platform.start()
+    assert await client.apply_objects(OBJECTS) == ["created"] * 4
+    assert await client.apply_objects(OBJECTS[:1]) == ["unchanged"]
+    relabelled = Namespace("shop", (("team", "b"),))
+    assert await client.apply_objects([relabelled, OBJECTS[1]]) == ["configured", "unchanged"]
+    key = ObjectKey("PriorityClass", "", "high")
+    assert await client.delete_objects([key, ObjectKey("Service", "else", "web")]) == [
+        ObjectKey("Service", "else", "web")
+    ]
+    platform.kill()
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    assert await worker.hears_of("shop") == {"team": "b"}
+    assert await client.list_objects() == [Namespace("default"), relabelled, OBJECTS[1], OBJECTS[3]]
+    assert await client.list_objects("Service", "else") == []
+    await client.apply_objects([Namespace("shop")])
+    assert await worker.hears_of("shop") == {}
+
+
+async def test_an_object_that_is_wrong_takes_none_of_its_message_along(platform: Platform):  # noqa: F811
+    client = await platform.start()
+    both = PodDisruptionBudget("shop", "web", WEB, Threshold(1), Threshold(1))
+    with pytest.raises(InvalidInput, match="PodDisruptionBudget shop/web stands beside min_available"):
+        await client.apply_objects([OBJECTS[0], both])
+    assert await client.list_objects() == [Namespace("default")]
+
+
+async def test_pods_have_the_priority_of_their_class_or_of_the_default_one(platform: Platform):  # noqa: F811
+    client = await platform.start()
+    await client.apply_objects([OBJECTS[2], PriorityClass("usual", 7, global_default=True)])
+    named, plain = job("named", 1), job("plain", 1)
+    named.templates[0].priority_class_name = "high"
+    for request in (named, plain):
+        await client.submit(request)
+    template = (await client.get_pod("default", "named-0")).template
+    assert (template.spec.priority, template.spec.never_preempts) == (1000, True)
+    template = (await client.get_pod("default", "plain-0")).template
+    assert (template.spec.priority, template.priority_class_name) == (7, "usual")
+    other = job("other", 1)
+    other.templates[0].priority_class_name, other.templates[0].spec.priority = "high", 5
+    with pytest.raises(InvalidInput, match="is 5, but priority class high stands for 1000"):
+        await client.submit(other)
+    platform.kill()
+    client = await platform.start()
+    assert (await client.get_pod("default", "named-0")).template.spec.priority == 1000

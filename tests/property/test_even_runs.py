@@ -1,0 +1,183 @@
+"""Runs of pods that are spread by default go where they would go one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec
+from hoss.model.selectors import LabelSelector, NodeSelectorTerm, PreferredTerm, Requirement
+from hoss.model.taints import PREFER_NO_SCHEDULE, Taint
+from hossctl.bench.in_process import empty_pool
+from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.classes import DemandTable
+from scheduler_worker.core.even_runs import MOST_PILES
+from scheduler_worker.core.placement import RunPlacer
+from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.pod_ranking import PodRanking
+from scheduler_worker.core.questions import group_of
+from scheduler_worker.core.static import StaticFits
+from scheduler_worker.core.ties import TieOrder
+
+GIB = 2**30
+WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+SPREAD = PodSpec(
+    labels=(("app", "web"),),
+    requests=(("cpu", 100), ("memory", GIB // 4)),
+    nonzero_cpu_milli=100,
+    nonzero_memory_bytes=GIB // 4,
+    default_spread=WEB,
+)
+
+
+# Once the nodes that are liked most are full, those liked less are worth more.
+LIKED = tuple(
+    PreferredTerm(weight, NodeSelectorTerm((Requirement("liked", "In", (value,)),)))
+    for weight, value in ((1, "0"), (2, "1"), (5, "2"))
+)
+
+
+class Worker:
+    """A cache, and a placer with an order of its own that is the same each time."""
+
+    def __init__(self, nodes):
+        self.cache = NodeInfoCache(counts_pods=True)
+        self.cache.apply_feed(empty_pool(nodes))
+        self.profile = default_profile()
+        self.ties = TieOrder(np.random.default_rng(5))
+        self.ties.cover(self.cache.size)
+        self.statics = StaticFits(self.profile, self.cache)
+        self.table = DemandTable(self.cache.schema, self.cache.catalogue.images, self.cache.census)
+        self.placer = RunPlacer(self.cache, self.ties)
+        self.rankings = {}
+
+    def put(self, spec, nodes):
+        if len(nodes):
+            self.cache.assume(np.array(nodes), self.table.compile(spec).demand, group_of(spec))
+
+    def ranking(self, spec):
+        demand = self.table.compile(spec).demand
+        made = PodRanking(demand, self.statics.of(demand), self.profile, self.cache, self.ties)
+        return self.rankings.setdefault(demand, made)
+
+    def place(self, spec, count):
+        return self.placer.place(self.ranking(spec), count, group_of(spec))
+
+
+@st.composite
+def pools(draw):
+    kinds = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([1000, 4000, 16_000]),
+                st.sampled_from([3, 8, 110]),
+                st.sampled_from(["", "a", "b", "c"]),
+                st.sampled_from([True, True, True, False]),
+                st.sampled_from([(), (), (Taint("a", "", PREFER_NO_SCHEDULE),)]),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    return [
+        NodeSpec(
+            f"n{i}-{j}",
+            labels=(
+                *((("kubernetes.io/hostname", f"n{i}-{j}"),) if named else ()),
+                *((("topology.kubernetes.io/zone", zone),) if zone else ()),
+            ),
+            taints=taints,
+            allocatable=(("cpu", cpu), ("memory", 8 * GIB), ("pods", pods)),
+        )
+        for i, (cpu, pods, zone, named, taints) in enumerate(kinds)
+        for j in range(draw(st.integers(1, 8)))
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(pools(), st.data())
+def test_a_run_goes_where_its_pods_would_go_one_by_one(nodes, data):
+    at_once, singly = Worker(nodes), Worker(nodes)
+    there = data.draw(st.lists(st.integers(0, len(nodes) - 1), max_size=6))
+    others = replace(SPREAD, labels=(("app", "api"),), default_spread=None)
+    spec = data.draw(st.sampled_from([SPREAD, replace(SPREAD, requests=(), nonzero_cpu_milli=0)]))
+    for worker in (at_once, singly):
+        worker.put(replace(SPREAD, default_spread=None), there)
+        worker.put(others, there[:2])
+    for count in data.draw(st.lists(st.integers(1, 70), min_size=1, max_size=4)):
+        placed = at_once.place(spec, count)
+        one_by_one = [int(node) for _ in range(count) for node in singly.place(spec, 1).nodes]
+        assert placed.nodes.tolist() == one_by_one
+        for node, alternates in zip(placed.nodes.tolist(), placed.alternates.tolist(), strict=True):
+            assert node not in alternates
+
+
+def large_pool(count=30, zones=3):
+    return [
+        NodeSpec(
+            f"n{i}",
+            labels=(("kubernetes.io/hostname", f"n{i}"), ("topology.kubernetes.io/zone", f"z{i % zones}")),
+            allocatable=(("cpu", 64_000), ("memory", 64 * GIB), ("pods", 110)),
+        )
+        for i in range(count)
+    ]
+
+
+def test_a_run_with_room_is_told_at_once():
+    worker = Worker(large_pool())
+    ranking = worker.ranking(SPREAD)
+    ranking.refresh()
+    assert len(ranking.even_run(50).choices(50)) == 50
+
+
+def test_what_is_not_spread_by_default_alone_is_not_told_at_once():
+    worker = Worker(large_pool())
+    of_others = replace(SPREAD, default_spread=LabelSelector((Requirement("app", "In", ("api",)),)))
+    for spec in (of_others, replace(SPREAD, devices=None, labels=(("app", "else"),))):
+        ranking = worker.ranking(spec)
+        ranking.refresh()
+        assert ranking.even_run(50) is None
+
+
+def test_with_very_many_zones_pods_are_placed_one_by_one():
+    worker = Worker(large_pool(MOST_PILES + 5, MOST_PILES + 5))
+    ranking = worker.ranking(SPREAD)
+    ranking.refresh()
+    assert ranking.even_run(50).choices(50) == []
+    assert len(set(worker.place(SPREAD, 50).nodes.tolist())) == 50
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nodes_and_zones_that_fill_up_on_the_way_change_what_others_are_worth(seed):
+    rng = np.random.default_rng(seed)
+    nodes = [
+        NodeSpec(
+            f"n{i}",
+            labels=(
+                ("kubernetes.io/hostname", f"n{i}"),
+                ("topology.kubernetes.io/zone", f"z{zone}"),
+                ("liked", str(i % 3)),
+            ),
+            allocatable=(("cpu", int(cpu)), ("memory", 64 * GIB), ("pods", int(pods))),
+        )
+        for i, (zone, cpu, pods) in enumerate(
+            zip(
+                rng.choice(3, 40, p=(0.8, 0.15, 0.05)),
+                rng.choice((2000, 4000, 64_000), 40),
+                rng.choice((2, 4, 30), 40),
+                strict=True,
+            )
+        )
+    ]
+    at_once, singly = Worker(nodes), Worker(nodes)
+    there = rng.choice(40, 20).tolist()
+    for worker in (at_once, singly):
+        worker.put(replace(SPREAD, default_spread=None, requests=(("cpu", 10),)), there)
+    spec = replace(SPREAD, preferred_node_affinity=LIKED) if seed % 2 else SPREAD
+    placed = at_once.place(spec, 600).nodes.tolist()
+    one_by_one = [int(node) for _ in range(600) for node in singly.place(spec, 1).nodes]
+    assert placed == one_by_one
+    assert len(placed) < 600

@@ -1,0 +1,126 @@
+"""What the dispatcher knows beside pods and nodes, and whom it tells."""
+
+import pytest
+
+from dispatcher.core import messages as m
+from dispatcher.core.cluster_objects import Applied, ClusterObjects
+from dispatcher.core.podtable import Phase
+from hoss.model.cluster import Service
+from hoss.model.cluster_objects import Namespace, ObjectKey, PodDisruptionBudget, PriorityClass, Threshold, key_of
+from hoss.model.pod import PodSpec
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.selectors import LabelSelector, Requirement
+
+WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+BUDGET = PodDisruptionBudget("shop", "web", WEB, min_available=Threshold(50, percent=True))
+TEAM_A = Namespace("shop", (("team", "a"),))
+
+
+def test_applying_creates_then_leaves_as_it_is_then_configures():
+    objects = ClusterObjects()
+    assert objects.compare(BUDGET) is Applied.CREATED
+    objects.apply([BUDGET])
+    assert objects.compare(BUDGET) is Applied.UNCHANGED
+    other = PodDisruptionBudget("shop", "web", WEB, max_unavailable=Threshold(1))
+    assert objects.compare(other) is Applied.CONFIGURED
+    objects.apply([other])
+    assert objects.budgets == (other,)
+
+
+def test_what_was_removed_is_gone_and_others_stay():
+    objects = ClusterObjects()
+    objects.apply([BUDGET, PriorityClass("high", 1000)])
+    objects.remove([key_of(BUDGET), ObjectKey("Service", "shop", "never")])
+    assert objects.budgets == ()
+    assert objects.priority_classes == {"high": PriorityClass("high", 1000)}
+
+
+def test_every_namespace_has_the_label_of_its_name():
+    objects = ClusterObjects()
+    objects.apply([TEAM_A])
+    assert objects.namespaces == {
+        "default": {"kubernetes.io/metadata.name": "default"},
+        "shop": {"kubernetes.io/metadata.name": "shop", "team": "a"},
+    }
+
+
+def test_a_namespace_with_pods_stays_without_its_labels_when_it_is_removed():
+    objects = ClusterObjects()
+    objects.use("shop")
+    objects.apply([TEAM_A])
+    objects.remove([key_of(TEAM_A)])
+    assert objects.namespaces["shop"] == {"kubernetes.io/metadata.name": "shop"}
+    assert [key_of(item).name for item in objects] == ["default", "shop"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "pods", "desired"),
+    [
+        ({"min_available": Threshold(3)}, 10, 3),
+        ({"min_available": Threshold(50, percent=True)}, 7, 4),
+        ({"max_unavailable": Threshold(3)}, 10, 7),
+        ({"max_unavailable": Threshold(50, percent=True)}, 7, 3),
+        ({"max_unavailable": Threshold(30)}, 10, 0),
+        ({}, 10, 10),
+    ],
+)
+def test_a_budget_says_how_many_pods_are_to_stay_and_rounds_percentages_up(budget, pods, desired):
+    assert PodDisruptionBudget("n", "b", WEB, **budget).desired(pods) == desired
+
+
+def test_workers_hear_of_namespaces_and_services_when_they_join_and_when_they_change(bench):
+    link = bench.join("w")
+    assert [n.name for n in bench.instructions(m.SendSurroundings)[-1].surroundings.namespaces] == ["default"]
+    service = Service("shop", (("app", "web"),), "web")
+    bench.tell(m.ObjectsApplied((TEAM_A, service)))
+    told = bench.instructions(m.SendSurroundings)[-1]
+    assert (told.link, set(told.surroundings.namespaces), told.surroundings.services) == (
+        link,
+        {Namespace("default"), TEAM_A},
+        (service,),
+    )
+
+
+def test_what_placing_does_not_depend_on_is_told_to_no_worker(bench):
+    bench.join("w")
+    bench.told.clear()
+    bench.tell(m.ObjectsApplied((BUDGET, PriorityClass("high", 1))))
+    bench.tell(m.ObjectsRemoved((key_of(BUDGET),)))
+    assert bench.told == []
+
+
+def test_a_worker_hears_of_the_namespace_of_new_pods_before_it_gets_them(bench):
+    bench.join("w")
+    bench.told.clear()
+    bench.job("j", 3, spec=PodSpec(namespace="new"))
+    (told,) = bench.told
+    assert Namespace("new") in told.surroundings.namespaces
+    bench.job("k", 3, spec=PodSpec(namespace="new"))
+    assert bench.told == [told]
+
+
+def apart_from_team_a() -> PodSpec:
+    of_team_a = LabelSelector((Requirement("team", "In", ("a",)),))
+    return PodSpec(pod_affinity=PodAffinity(anti_required=(PodAffinityTerm("zone", WEB, (), of_team_a),)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "woken"),
+    [(apart_from_team_a(), True), (PodSpec(namespace="shop"), True), (PodSpec(namespace="else"), False)],
+)
+def test_other_labels_of_a_namespace_wake_pods_that_select_by_them_or_are_in_it(bench, spec, woken):
+    bench.join("w")
+    rows = bench.job("j", 1, spec=spec)
+    bench.answer("w", m.OutcomeCode.UNSCHEDULABLE, reason="no", refused_by=("InterPodAffinity",), seen=0)
+    bench.pass_time(60)
+    bench.tell(m.ObjectsApplied((TEAM_A,)))
+    bench.pass_time(1)
+    assert bench.all_are(rows, Phase.SCHEDULING if woken else Phase.UNSCHEDULABLE)
+
+
+def test_a_pod_refused_while_the_labels_changed_is_tried_again_soon(bench):
+    bench.join("w")
+    rows = bench.job("j", 1, spec=apart_from_team_a())
+    bench.tell(m.ObjectsApplied((TEAM_A,)))
+    bench.answer("w", m.OutcomeCode.UNSCHEDULABLE, reason="no", refused_by=("InterPodAffinity",), seen=0)
+    assert bench.all_are(rows, Phase.BACKOFF)
