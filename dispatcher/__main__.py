@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import grpc.aio
 
-from dispatcher import policy_document
+from dispatcher.allowances import LabelAllowances
 from dispatcher.audit import Views
 from dispatcher.candidate import Candidate, Term
 from dispatcher.chronicle import Chronicle
@@ -23,11 +23,15 @@ from dispatcher.lease import RedisLease
 from dispatcher.ledger import FencedLedger, ResolverLedger
 from dispatcher.link import WorkerLinks
 from dispatcher.nodes import NodeNames
+from dispatcher.policies import Policies
+from dispatcher.policy_surroundings import PolicySurroundings
+from dispatcher.preemption import Preemption
 from dispatcher.reception import Reception, Services
 from dispatcher.recovery import recover
 from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
 from dispatcher.service import DispatcherService
+from dispatcher.spec_facts import facts_from_bytes
 from hoss import rpc, telemetry
 from hoss.client.feed import follow
 from hoss.client.resolver import ResolverClient
@@ -36,6 +40,7 @@ from hoss.errors import HossError
 from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
+from hoss.v1.resolver_pb2 import FeedMessage
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
 
@@ -60,9 +65,6 @@ def main() -> int:
 
 async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     """Listen, stand by or be active as the lease has it, and announce this once it is known which, until told to end."""
-    policy, policy_yaml = (
-        policy_document.load_policy(config.policy) if config.policy else (Policy(), policy_document.DEFAULT_YAML)
-    )
     resolver = ResolverClient(config.resolvers)
     lease = RedisLease(config.redis_url, config.lease_seconds)
     server, reception = rpc.Server(), Reception(SERVICES)
@@ -72,18 +74,40 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     async def active(term: Term) -> AsyncIterator[None]:
         """Recover, and serve for a term. All that is known begins and ends with it."""
         journal = RedisJournal(config.redis_url, term.number)
-        machine = Machine(_settings(config, term), policy, _decode_spec, random.Random(), _requests)
+        machine = Machine(
+            _settings(config, term),
+            Policy(),
+            _decode_spec,
+            random.Random(),
+            read_facts=facts_from_bytes,
+            requests=_requests,
+        )
         runtime = Runtime(machine, FencedLedger(ResolverLedger(resolver), term.certain), journal)
         names, views, services, chronicle = NodeNames(runtime), Views(), Services(term.certain), Chronicle(runtime)
+        policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
+        preemption = Preemption(runtime, names)
+
+        def apply_feed(message: FeedMessage) -> None:
+            names.apply(message)
+            preemption.apply(message)
+
         add_DispatcherServicer_to_server(
-            DispatcherService(runtime, names, views, policy_yaml, term=term, chronicle=chronicle),
+            DispatcherService(runtime, names, views, policies, term=term, chronicle=chronicle),
             cast("grpc.aio.Server", services),
         )
-        links = WorkerLinks(runtime, views, heartbeat_ms=config.heartbeat_ms)
+        links = WorkerLinks(
+            runtime,
+            views,
+            preemption,
+            heartbeat_ms=config.heartbeat_ms,
+            allowed_labels=LabelAllowances(config.worker_labels),
+        )
         add_WorkerLinkServicer_to_server(links, cast("grpc.aio.Server", services))
         try:
+            await policies.restore()
             await recover(runtime)
-            async with rpc.background(runtime.serve(), chronicle.run(), follow(resolver, "dispatcher", names.apply)):
+            following = follow(resolver, "dispatcher", apply_feed)
+            async with rpc.background(runtime.serve(), chronicle.run(), following, policies.follow_file()):
                 reception.open(services)
                 await server.set_serving(True, *SERVICES)
                 telemetry.logger().info("serving", address=term.address, term=term.number)
@@ -115,6 +139,7 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
 def _settings(config: DispatcherConfig, term: Term) -> Settings:
     return Settings(
         batches=config.batch_rules(),
+        stealing=config.steal_rules(),
         worker_timeout_seconds=config.worker_timeout_seconds,
         aging_seconds=config.aging_seconds,
         limits=config.limits(),

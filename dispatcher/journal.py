@@ -1,5 +1,5 @@
 """What the dispatcher must not forget: accepted submissions, deletions, removed gates, attempts and faults of pods, cluster
-objects, and the names of its workers.
+objects, its policy, and the names of its workers.
 
 The dispatcher owns this port. One record per submission, whatever its size; deletions are one bitmap a pod set. Bound pods
 are not recorded here: their reservations are in the ledger.
@@ -54,6 +54,18 @@ class Recovered:
     objects: dict[str, bytes] = field(default_factory=dict)  # by key: ClusterObject messages
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPolicy:
+    """A policy that was put in force. `source` is as in hoss.v1.Policy; `file_digest` tells the content that the policy file had
+    then, whether or not it was this policy; empty: there was no file."""
+
+    version: int
+    yaml: str
+    source: str
+    since_ms: int
+    file_digest: str
+
+
 class Journal(Protocol):
     """Every method raises LedgerUnavailable when it cannot tell that the change is durable; repeating it is harmless."""
 
@@ -93,8 +105,16 @@ class Journal(Protocol):
         """Forget the cluster objects of these keys."""
         ...
 
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        """Replace the policy that is kept."""
+        ...
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        """The policy kept last; None if none ever was."""
+        ...
+
     async def recover(self) -> Recovered:
-        """Read everything."""
+        """Read everything but the policy."""
         ...
 
     async def close(self) -> None:
@@ -113,6 +133,7 @@ class MemoryJournal:
         self._attempts: dict[bytes, NDArray[np.uint16]] = {}
         self._faults: dict[int, FaultRecord] = {}
         self._objects: dict[str, bytes] = {}
+        self._policy: KeptPolicy | None = None
 
     async def record(self, record: Record) -> None:
         self._records.setdefault(record.key, record)
@@ -149,6 +170,12 @@ class MemoryJournal:
     async def drop_objects(self, keys: Collection[str]) -> None:
         for key in keys:
             self._objects.pop(key, None)
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        self._policy = policy
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        return self._policy
 
     async def recover(self) -> Recovered:
         return Recovered(

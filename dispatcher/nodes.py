@@ -7,6 +7,7 @@ from dispatcher.core import messages as m
 from dispatcher.node_totals import NodeTotals
 from dispatcher.runtime import Runtime
 from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.convert import labels_from_proto
 
 
 class NodeNames:
@@ -45,6 +46,13 @@ class NodeNames:
                 del self._names[index]
         if (totals := self._totals.read(message)) is not None:
             self._runtime.tell(m.AllocatableChanged(totals))
+        seen = {
+            entry.index: m.KnownNode(entry.spec.name, dict(labels_from_proto(entry.spec.labels)))
+            for entry in message.nodes
+            if not entry.removed
+        }
+        if seen:
+            self._runtime.tell(m.NodesSeen(seen))
         changes = self.history.read(message)
         if changes:
             self._runtime.tell(m.ClusterChanged(changes, message.shard, message.seq))

@@ -1,4 +1,4 @@
-"""The journal in Redis: hashes and a set under `{hoss}:journal:`, written under the term of the active dispatcher.
+"""The journal in Redis: hashes, a set and a string under `{hoss}:journal:`, written under the term of the active dispatcher.
 
 Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
 one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
@@ -6,9 +6,11 @@ write, so a submission that was refused does not come back from the dead.
 """
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from itertools import count
 
 import msgpack
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from redis.exceptions import RedisError
 
 from dispatcher.fenced_redis import FencedRedis
-from dispatcher.journal import FaultRecord, GateRemovals, Record, Recovered, squeeze, unsqueeze
+from dispatcher.journal import FaultRecord, GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import reach
 from hoss.wire.columns import decode_uids
@@ -29,6 +31,7 @@ GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each g
 OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
 ATTEMPTS = "{hoss}:journal:attempts"  # UID prefix -> u16 for each pod of the set
 FAULTS = "{hoss}:journal:faults"  # u32 number -> MessagePack of the other fields of FaultRecord
+POLICY = "{hoss}:journal:policy"  # KeptPolicy as JSON
 
 _NUMBER = struct.Struct("<I")
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
@@ -106,6 +109,15 @@ class RedisJournal:
     async def drop_objects(self, keys: Collection[str]) -> None:
         async with self._server() as redis:
             await redis.hdel(OBJECTS, *keys)
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        async with self._server() as redis:
+            await redis.set(POLICY, json.dumps(asdict(policy)))
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        async with self._server() as redis:
+            kept = await redis.get(POLICY)
+        return None if kept is None else KeptPolicy(**json.loads(kept))
 
     async def recover(self) -> Recovered:
         async with self._server() as redis:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from dispatcher.core.tenants import Sharing
+from dispatcher.core.sharing import Sharing
 from hoss.config import Document
 from hoss.errors import InvalidInput
 from hoss.model.names import check_key

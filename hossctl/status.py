@@ -13,6 +13,7 @@ from hossctl.console import Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
 from hossctl.objects import worker_document
+from hossctl.policy_text import policy_document, written_policy
 
 _HEALTH_SECONDS = 2.0
 
@@ -61,6 +62,8 @@ class Status:
             *((f"standby {address}", "well" if well else "DOES NOT ANSWER") for address, well in self.standbys.items()),
             ("pods", pods or "none"),
             ("jobs", f"{self.dispatcher.jobs:,}"),
+            ("policy", written_policy(self.dispatcher.policy) if self.dispatcher.HasField("policy") else "not told"),
+            *(("policy warning", text) for text in self.dispatcher.policy.warnings),
             ("resolver", f"version {self.resolver.version}, {'serving' if self.resolver.serving else 'NOT SERVING'}"),
             (
                 "ledger",
@@ -90,6 +93,7 @@ class Status:
                 "jobs": self.dispatcher.jobs,
                 "podsByPhase": dict(self.dispatcher.pods_by_phase),
                 "counters": dict(self.dispatcher.counters),
+                "policy": policy_document(self.dispatcher.policy),
             },
             "resolver": {
                 "version": self.resolver.version,

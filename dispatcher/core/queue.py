@@ -132,6 +132,10 @@ class ActiveQueue:
         """When the pod that is next in this lane was queued."""
         return self._head(lane).queued_at
 
+    def next_row(self, lane: int) -> int:
+        """The row that is next in this lane."""
+        return int(self._head(lane).rows[0])
+
     def next_gang(self, lane: int) -> int:
         """The number of the gang that is next in this lane, 0 where ordinary pods are."""
         return self._head(lane).gang

@@ -6,13 +6,13 @@ NSDI 2011). What is dispatched is charged at once; what was given back is seen a
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.podtable import Phase, PodTable, Rows
+from dispatcher.core.sharing import Sharing
 from dispatcher.core.templates import TemplateTable
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec
@@ -25,22 +25,6 @@ _LIVE: tuple[Phase, ...] = tuple(phase for phase in Phase if phase is not Phase.
 # A count reads two columns of all pods, 7 ms for a million: then it takes less than a hundredth of the time.
 COUNT_SECONDS = 1.0
 COUNT_SECONDS_PER_POD = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """How pods fall to tenants: by namespace, or, where `label` names one, by that label's value; "" for pods without it."""
-
-    label: str = ""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    default_weight: float = 1.0
-
-    def weight(self, tenant: str) -> float:
-        """A tenant of weight 3 may hold three times as much as one of weight 1. Always positive."""
-        return self.weights.get(tenant, self.default_weight)
-
-
-DEFAULT_SHARING = Sharing()
 
 
 class Holding(NamedTuple):

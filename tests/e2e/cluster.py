@@ -4,6 +4,7 @@ import contextlib
 import random
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -21,10 +22,19 @@ class Cluster:
     Of two dispatchers the first, named `dispatcher`, is the active one at the start; the other is `dispatcher-2`.
     """
 
-    def __init__(self, directory: Path, *, shards: int = 1, dispatchers: int = 1, redis_url: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        shards: int = 1,
+        dispatchers: int = 1,
+        redis_url: str = "",
+        policy: Path | None = None,
+    ) -> None:
         """`redis_url`: of one that is there, instead of a server of its own."""
         self._directory = directory
         self._shards = shards
+        self._policy = policy
         self._services: dict[str, Service] = {}
         self.redis: RedisServer | None = None
         self._dispatchers = ["dispatcher", "dispatcher-2"][:dispatchers]
@@ -49,11 +59,13 @@ class Cluster:
 
     def start_dispatcher(self, name: str = "dispatcher", *flags: str) -> None:
         arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
+        if self._policy is not None:
+            arguments += ["--policy", str(self._policy)]
         self._start(name, "dispatcher", *arguments, "--resolver", self.address("resolver"), *flags)
 
-    def start_worker(self, name: str, *labels: str, config: Path | None = None) -> None:
+    def start_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:
         arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
-        arguments += ["--resolver", self.address("resolver"), *(("--config", str(config)) if config else ())]
+        arguments += ["--resolver", self.address("resolver"), *options]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
 
     def runs(self, name: str) -> bool:
@@ -69,6 +81,17 @@ class Cluster:
     def end(self, name: str) -> None:
         """As SIGTERM, and wait until it is gone."""
         stop_all([self._services[name].record])
+
+    def terminate(self, name: str) -> None:
+        """As SIGTERM, without waiting."""
+        psutil.Process(self._services[name].record.pid).terminate()
+
+    def await_end(self, name: str, *, seconds: float) -> None:
+        """Return when it is gone; fails the test when it is not in time."""
+        process = self._services[name].record.find()
+        if process is not None:
+            gone, _ = psutil.wait_procs([process], timeout=seconds)
+            assert gone, f"{name} has not ended within {seconds:g} s"
 
     def freeze(self, name: str) -> None:
         """As a machine that stalls: it does nothing, and its connections stay open."""

@@ -75,7 +75,7 @@ class Supervisor:
         self._cluster, self._name, self._config = cluster, name, config
         self._stop = threading.Event()
         self.restarts = 0
-        cluster.start_worker(name, config=config)
+        cluster.start_worker(name, options=("--config", str(config)))
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
 
@@ -84,7 +84,7 @@ class Supervisor:
             if not self._cluster.runs(self._name):
                 self.restarts += 1
                 with contextlib.suppress(HossError):  # it may end before it is seen to serve
-                    self._cluster.start_worker(self._name, config=self._config)
+                    self._cluster.start_worker(self._name, options=("--config", str(self._config)))
 
     def stop(self) -> None:
         self._stop.set()

@@ -11,7 +11,7 @@ from dispatcher.core.machine import Settings
 from dispatcher.core.podsets import NewGang, NewJob, Order
 from dispatcher.core.podtable import Phase
 from dispatcher.core.policy import Match, Policy, Rule
-from dispatcher.core.tenants import Sharing
+from dispatcher.core.sharing import Sharing
 from hoss.errors import ConfigError
 from hoss.model.pod import DeviceRequest, PodSpec
 
