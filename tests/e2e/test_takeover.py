@@ -30,6 +30,11 @@ GIB = 2**30
 PATIENCE_SECONDS = 60.0
 TAKEOVER_SECONDS = 3.0
 STARTED = {"dispatcher": 1, "dispatcher-2": 2}
+POLICY = """apiVersion: hoss.dev/v1alpha1
+kind: SchedulingPolicy
+rules: [{name: anyone}]
+tenants: {by: {label: team}, defaultWeight: 2}
+"""
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -179,6 +184,24 @@ async def _outcome(client: DispatcherClient, request: pb.SubmitRequest) -> pb.Su
         return await client.stub.Submit(request, timeout=30)
     except grpc.aio.AioRpcError as exc:
         return exc
+
+
+async def test_a_policy_set_by_command_stands_after_a_takeover_and_its_tenants_too(cluster: Cluster) -> None:
+    cluster.start_worker("w1")
+    async with clients_of(cluster.endpoints) as clients:
+        await _prepare(clients, workers=1)
+        await clients.dispatcher.set_policy(POLICY)
+        before = await clients.dispatcher.get_policy()
+        cluster.kill("dispatcher")
+        assert (await clients.dispatcher.status()).term == 2
+        after = await clients.dispatcher.get_policy()
+        assert (after.yaml, after.version, after.source) == (POLICY, before.version, before.source)
+        for request in _jobs("after", 1, replicas=10):
+            await clients.dispatcher.submit(request)
+        await _until(lambda: _bound(clients, 10))
+        assert [(t.name, t.weight) for t in await clients.dispatcher.list_tenants()] == [("", 2.0)]
+        pod = await anext(clients.dispatcher.list_pods())
+        assert pod.rule == "anyone"
 
 
 async def _prepare(clients: Clients, *, workers: int) -> None:
