@@ -3,7 +3,7 @@
 Row arrays in instructions name pods by their row; UIDs stand beside them where the other end needs them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -419,3 +419,6 @@ Instruction = (
     | Forget
     | Warn
 )
+
+# By the type of event; takes the event and the monotonic time.
+Handlers = dict[type, Callable[..., list[Instruction]]]
