@@ -542,10 +542,10 @@ class Scheduler:
         held: list[Run] = []
         for run, waits in unbound:
             if run.tries + 1 >= self.limits.tries:
-                if run.evicting is None:
-                    self._answer(run.work, run.rows, Outcome.CONFLICT)
-                else:  # there is no room but others'; the next attempt waits its turn
-                    self._refuse(run, run.evicting)
+                # Also of those that others were to go for: what the ledger refused them for lies behind them, and nothing
+                # that is still to come would wake them.
+                why_not = "" if run.evicting is None else run.evicting.text
+                self._answer(run.work, run.rows, Outcome.CONFLICT, reason=why_not)
             else:
                 (held if waits else again).append(replace(run, tries=run.tries + 1))
         if proposal.work.gang is not None:
