@@ -4,7 +4,7 @@ A pod is in exactly one place: a run still to be placed, the draft, a proposal w
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -221,7 +221,7 @@ class Scheduler:
         if len(left) and len(asked.nodes):
             self._preempting.ask_again(asked, left, subject)
         elif len(left):
-            self._refuse(replace(run, rows=left), asked.diagnosis(int(self.cache.present.sum())))
+            self._refuse(replace(run, rows=left), asked.diagnosis(int(self.cache.present.sum())), asked.seqs)
 
     def take_outcomes(self) -> list[OutcomeColumns]:
         """Answers since the last time, one message a work batch."""
@@ -428,8 +428,8 @@ class Scheduler:
             if useless is not None:
                 self._refuse(run, useless)
 
-    def _refuse(self, run: Run, why_not: Diagnosis) -> None:
-        run.work.refuse(run.rows, why_not, self.cache.seqs)
+    def _refuse(self, run: Run, why_not: Diagnosis, seqs: Mapping[int, int] | None = None) -> None:
+        run.work.refuse(run.rows, why_not, self.cache.seqs if seqs is None else seqs)
         self._answered[run.work] = None
 
     def _refuse_for(self, failure: PluginFailed, run: Run) -> None:
