@@ -25,6 +25,7 @@ _VIEW_TIMEOUT_MS = 2000
 _MOST_NAMED = 20  # pods named one by one in the evidence
 
 NOTHING_LOST = 3
+GONE = ("Lost", "Left")  # states of workers that have no cache to look at
 ALL_OR_NOTHING = 5
 AGREEMENT = 6
 
@@ -85,7 +86,11 @@ async def audit(
         reservations=ledger.reservations,
         bound=len(seen.bound_uids) // UID_BYTES,
         workers=len({view.worker for view in seen.views}),
-        reports=[*ledger.reports, *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before)],
+        reports=[
+            *ledger.reports,
+            *seen.reports,
+            *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before),
+        ],
         unchecked=views.moving,
     )
     result.findings += [Finding(v.invariant, v.text or f"{v.node} {v.pod_uid}".strip()) for v in ledger.violations]
@@ -104,7 +109,7 @@ async def until_caches_agree(
     """Wait until `workers` workers serve and each has the ledger's state; False when the time is up first."""
     deadline = time.monotonic() + wait_seconds
     while time.monotonic() < deadline:
-        ready = [worker for worker in await dispatcher.list_workers() if worker.state != "Lost"]
+        ready = [worker for worker in await dispatcher.list_workers() if worker.state not in GONE]
         if len(ready) >= workers:
             seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
             views = _compare_views((await resolver.audit()).digests, seen.views, ready)
@@ -128,7 +133,7 @@ def _compare_views(
     result = _Views()
     by_worker = {(view.worker, view.shard): view for view in views}
     for worker in workers:
-        if worker.state == "Lost":
+        if worker.state in GONE:
             continue
         for digest in ledger:
             view = by_worker.get((worker.name, digest.shard))

@@ -73,7 +73,11 @@ class ResolverService(ResolverServicer):
         async for message in self._proposing.serve(request_iterator):
             yield message
 
-    async def Feed(self, request: pb.FeedRequest, context: Any) -> AsyncIterator[pb.FeedMessage]:  # noqa: N802, ARG002
+    async def Feed(self, request: pb.FeedRequest, context: Any) -> AsyncIterator[pb.FeedMessage]:  # noqa: N802
+        try:
+            ends = [await self._ledger.seq(s) for s in range(self._ledger.shards)] if request.as_of_now else []
+        except LedgerUnavailable as exc:
+            await refuse(context, exc)
         resume = {position.shard: position.seq for position in request.resume}
         if request.ledger_epoch != self._ledger.epoch:
             resume = {}
@@ -85,8 +89,12 @@ class ResolverService(ResolverServicer):
 
         copying = [asyncio.ensure_future(copy(shard)) for shard in range(self._ledger.shards)]
         try:
-            while True:
-                yield await messages.get()
+            untold = {shard for shard, end in enumerate(ends) if resume.get(shard, -1) < end}
+            while untold or not ends:
+                message = await messages.get()
+                yield message
+                if ends and message.seq >= ends[message.shard]:
+                    untold.discard(message.shard)
         finally:
             for task in copying:
                 task.cancel()

@@ -216,7 +216,7 @@ class ResolverServicer:
 
     def Rebuild(self, request_iterator, context):
         """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
-        nothing is committed. FAILED_PRECONDITION where the head does not hold.
+        nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -64,7 +64,7 @@ class ResolverStub:
     """The ledger whole, each shard at one moment; also what is left of one that waits to be rebuilt."""
     Rebuild: _grpc.StreamUnaryMultiCallable[_resolver_pb2.LedgerPart, _resolver_pb2.RebuildReply]
     """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
-    nothing is committed. FAILED_PRECONDITION where the head does not hold.
+    nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.ResolverStatusRequest, _resolver_pb2.ResolverStatus]
 
@@ -99,7 +99,7 @@ class ResolverAsyncStub(ResolverStub):
     """The ledger whole, each shard at one moment; also what is left of one that waits to be rebuilt."""
     Rebuild: _aio.StreamUnaryMultiCallable[_resolver_pb2.LedgerPart, _resolver_pb2.RebuildReply]  # type: ignore[assignment]
     """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
-    nothing is committed. FAILED_PRECONDITION where the head does not hold.
+    nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_resolver_pb2.ResolverStatusRequest, _resolver_pb2.ResolverStatus]  # type: ignore[assignment]
 
@@ -221,7 +221,7 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_resolver_pb2.RebuildReply, _abc.Awaitable[_resolver_pb2.RebuildReply]]:
         """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
-        nothing is committed. FAILED_PRECONDITION where the head does not hold.
+        nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
         """
 
     @_abc_1.abstractmethod
