@@ -102,12 +102,12 @@ def _groups(batch: pb.ProposalBatch, slots: int) -> tuple[Group | None, ...]:
     positions = decode(batch.slot_groups, U16, name="slot_groups", rows=slots)
     if int(positions.max()) >= len(batch.groups):
         raise ColumnError(f"group {int(positions.max())} where there are {len(batch.groups)}", where="slot_groups")
-    groups = [_group(definition) for definition in batch.groups]
+    groups = [group_defined(definition) for definition in batch.groups]
     return tuple(groups[position] for position in positions.tolist())
 
 
 @lru_cache(maxsize=4096)
-def _group(definition: bytes) -> Group:
+def group_defined(definition: bytes) -> Group:
     """Raises InvalidInput for what is no PodGroup, and ports that there are not."""
     try:
         message = pb.PodGroup.FromString(definition)

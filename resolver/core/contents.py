@@ -12,7 +12,7 @@ from hoss.wire.account import CARD_SLOTS, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CA
 from hoss.wire.columns import U32, Uids
 from resolver.core.mending import with_use
 from resolver.core.tallies import Tallies, tally
-from resolver.core.values import HOLDS_PORTS, Group, NodeChange
+from resolver.core.values import Group, NodeChange
 
 # Reservations of one commit's number: the reaper takes back what one number reserved in one script.
 PODS_A_COMMIT = 1000
@@ -66,10 +66,11 @@ def compose(
     unplaced, pods = pods.uids[~placed], pods.of(placed)
     records = pods.records
     records["seq"] = first_seq + np.arange(len(records)) // PODS_A_COMMIT
-    with_ports = [key for key, group in groups.items() if group.ports]
-    records["flags"] = np.where(np.isin(records["group"], np.array(with_ports, np.uint64)), HOLDS_PORTS, 0)
+    flags = {key: group.flags for key, group in groups.items()}
+    keys, which = np.unique(records["group"], return_inverse=True)
+    records["flags"] = np.array([flags.get(key, 0) for key in keys.tolist()], np.uint16)[which]
     seq = first_seq + len(records) // PODS_A_COMMIT + 1
-    sums = tally(indexes, pods.uids, records, {key: groups[key].ports for key in with_ports})
+    sums = tally(indexes, pods.uids, records, {key: group.ports for key, group in groups.items()})
     accounts = np.zeros(len(indexes), account_dtype(resources))
     accounts["seq"] = accounts["born"] = seq
     for row, index in enumerate(indexes.tolist()):
@@ -90,7 +91,7 @@ def _lay_cards(
     cards: dict[int, NDArray[np.uint16]], records: NDArray[Any], counts: NDArray[np.uint16]
 ) -> NDArray[np.bool_]:
     """Give pods their cards: those whose cards are known first, then the largest wishes first. Which pods have them."""
-    done = counts == 0
+    done: NDArray[np.bool_] = counts == 0
     known = np.flatnonzero(~done & (records["card_mask"] > 0))
     wishing = np.flatnonzero(~done & (records["card_mask"] == 0))
     order = np.lexsort((-counts[wishing].astype(int), -records["card_milli"][wishing].astype(int)))

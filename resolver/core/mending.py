@@ -5,7 +5,7 @@ Reservations are what pods were promised, so they are never touched; what they a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, CARDS, NO_CARD, account_dtype
 from hoss.wire.columns import U32, uid_text
 from resolver.core.ports import Claim, port_text
-from resolver.core.tallies import Tallies, tally
+from resolver.core.tallies import tally
 from resolver.core.values import PortHold, ShardState
 
 
@@ -27,6 +27,16 @@ class Mending:
     group_pods: dict[int, int] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)
+
+
+class _Texts(NamedTuple):
+    """How things are called."""
+
+    schema: Sequence[str]
+    names: Mapping[int, str]
+
+    def node(self, index: int) -> str:
+        return f"node {self.names.get(index, f'index {index}')}"
 
 
 def mend(
@@ -49,9 +59,10 @@ def mend(
     for name in ("seq", "born", "flags"):
         accounts[name] = old[name]
     accounts["amounts"][:, : rows.resources] = old["amounts"]
-    _mend_amounts(found, indexes, accounts, sums, schema, names)
-    _mend_cards(found, rows.card_indexes, rows.cards, dict(zip(indexes.tolist(), sums.cards, strict=True)), names)
-    _mend_ports(found, state.ports, sums.ports, names)
+    texts = _Texts(schema, names)
+    _mend_amounts(found, indexes, accounts, sums.requested, texts)
+    _mend_cards(found, rows.card_indexes, rows.cards, dict(zip(indexes.tolist(), sums.cards, strict=True)), texts)
+    _mend_ports(found, state.ports, sums.ports, texts)
     for key in sorted(sums.group_pods.keys() | state.groups.keys()):
         definition, counted = state.groups.get(key, (b"", 0))
         pods = sums.group_pods.get(key, 0)
@@ -72,24 +83,23 @@ def _mend_amounts(
     found: Mending,
     indexes: NDArray[np.uint32],
     accounts: NDArray[Any],
-    sums: Tallies,
-    schema: Sequence[str],
-    names: Mapping[int, str],
+    requested: NDArray[np.int64],
+    texts: _Texts,
 ) -> None:
     right = np.zeros(accounts["amounts"].shape[:2], np.int64)
-    right[:, : sums.requested.shape[1]] = sums.requested
-    requested = accounts["amounts"][:, :, 1]
-    for row, resource in zip(*np.nonzero(requested != right), strict=True):
-        node = int(indexes[row])
-        found.changes.append(
-            f"node {_name(names, node)}: {schema[resource]} requested {requested[row, resource]}, now {right[row, resource]}"
-        )
-        found.accounts[node] = accounts[row]
+    right[:, : requested.shape[1]] = requested
+    has = accounts["amounts"][:, :, 1].copy()
     accounts["amounts"][:, :, 1] = right
+    for row, resource in zip(*np.nonzero(has != right), strict=True):
+        node = int(indexes[row])
+        found.accounts[node] = accounts[row]
+        found.changes.append(
+            f"{texts.node(node)}: {texts.schema[resource]} requested {has[row, resource]}, now {right[row, resource]}"
+        )
 
 
 def _mend_cards(
-    found: Mending, card_indexes: bytes, cards: bytes, sums: Mapping[int, NDArray[np.int64]], names: Mapping[int, str]
+    found: Mending, card_indexes: bytes, cards: bytes, sums: Mapping[int, NDArray[np.int64]], texts: _Texts
 ) -> None:
     kept = dict(
         zip(
@@ -105,7 +115,7 @@ def _mend_cards(
             found.cards[node] = mended
             for slot in np.flatnonzero(mended != used).tolist():
                 found.changes.append(
-                    f"node {_name(names, node)}: card {slot} has {_in_use(used[slot])} thousandths in use, now {_in_use(mended[slot])}"
+                    f"{texts.node(node)}: card {slot} has {_in_use(used[slot])} thousandths in use, now {_in_use(mended[slot])}"
                 )
 
 
@@ -120,22 +130,21 @@ def _mend_ports(
     found: Mending,
     held: Mapping[int, Sequence[PortHold]],
     right: Mapping[int, Sequence[PortHold]],
-    names: Mapping[int, str],
+    texts: _Texts,
 ) -> None:
     for node in sorted(held.keys() | right.keys()):
-        gone, come = set(held.get(node, ())) - set(right.get(node, ())), set(right.get(node, ())) - set(held.get(node, ()))
+        gone, come = (
+            set(held.get(node, ())) - set(right.get(node, ())),
+            set(right.get(node, ())) - set(held.get(node, ())),
+        )
         if gone or come:
             found.ports[node] = list(right.get(node, ()))
         for verb, holds in (("no more", gone), ("again", come)):
             found.changes += [
-                f"node {_name(names, node)}: port {port_text(claim)} is {verb} held by pod {uid_text(uid)}"
+                f"{texts.node(node)}: port {port_text(claim)} is {verb} held by pod {uid_text(uid)}"
                 for uid, claim in sorted(holds)
             ]
 
 
 def _in_use(milli: int) -> int:
     return 0 if milli == NO_CARD else int(milli) & (CARD_CLOSED - 1)
-
-
-def _name(names: Mapping[int, str], index: int) -> str:
-    return names.get(index, f"index {index}")

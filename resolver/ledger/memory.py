@@ -44,6 +44,9 @@ class MemoryLedger:
         self._granted = 0
         self._schema = ResourceSchema(list(BASE_RESOURCES))
 
+    def heard_of(self, shard: int, seq: int) -> None:
+        """Nothing here is ever lost."""
+
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         decisions = []
         for proposal in proposals:
@@ -116,7 +119,7 @@ class MemoryLedger:
     async def seq(self, shard: int) -> int:
         return self.arbiters[shard].seq
 
-    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
+    async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:  # noqa: ARG002 - never lost
         arbiter = self.arbiters[shard]
         live = [node for node, account in arbiter.accounts.items() if not account.has(FLAG_GONE)]
         runs = group_runs(arbiter.reservations.values(), gone=False) if groups else ()

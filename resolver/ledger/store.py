@@ -27,9 +27,9 @@ from resolver.core.values import (
     Upserted,
 )
 from resolver.ledger import packing
-from resolver.ledger.scripts import Call, ScriptRunner, went_back
+from resolver.ledger.scripts import Call, ScriptRunner, another, is_mark, went_back
 
-_SHARD_KEYS = (
+SHARD_KEYS = (
     *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
     *("ports", "groups", "group_pods", "labels", "rules", "stamps"),
 )
@@ -57,7 +57,7 @@ class RedisLedger:
         feed_window: int = 1000,
     ) -> None:
         """`prefix` begins every key. `lease_ms`, `hold_ms`: see Leases. `feed_window`: entries kept."""
-        self._scripts = ScriptRunner(url)
+        self.scripts = ScriptRunner(url)
         self._prefix = prefix
         self._leases = Leases(lease_ms, hold_ms)
         self._feed_window = feed_window
@@ -68,12 +68,16 @@ class RedisLedger:
         self.shards = 0
 
     async def open(self, shards: int) -> None:
-        """Find the ledger, or make it where there is none. Raises ConfigError when it has another number of shards."""
-        await self._scripts.load()
-        self._keys = [[f"{{{self._prefix}:{shard}}}:{key}" for key in _SHARD_KEYS] for shard in range(shards)]
+        """Find the ledger, or make it where there is none. Raises ConfigError when it has another number of shards.
+
+        One that waits to be rebuilt is opened, too; all but reading what is left raises LedgerLost until `adopt`.
+        """
+        await self.scripts.load()
+        self._keys = [[f"{{{self._prefix}:{shard}}}:{key}" for key in SHARD_KEYS] for shard in range(shards)]
+        self.shards = shards
         epoch = secrets.token_hex(8)
         for shard in range(shards):
-            found, found_shards, seq = await self._scripts.run("bootstrap", self._keys[shard][:1], [epoch, shards])
+            found, found_shards, seq = await self.scripts.run("bootstrap", self._keys[shard][:1], [epoch, shards])
             if int(found_shards) != shards:
                 raise ConfigError(
                     f"is {shards}, but the ledger in this Redis was made with {int(found_shards)}; nodes cannot change "
@@ -82,42 +86,56 @@ class RedisLedger:
                 )
             # Shard 0 is made first and so decides the epoch of a ledger that several resolvers make at once.
             epoch = found.decode() if shard == 0 else epoch
+            if is_mark(epoch):
+                break
             if found.decode() != epoch:
                 raise LedgerUnavailable(
                     f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq {int(seq)}) than shard 0 ({epoch})"
                 )
-        self.epoch, self.shards = epoch, shards
-        self._rules = [RuleBook() for _ in range(shards)]
-        self._heard_of = [0] * shards
+        self.adopt("none" if is_mark(epoch) else epoch)
         await self.schema(BASE_RESOURCES)
+
+    def adopt(self, epoch: str) -> None:
+        """Go on with the whole ledger that has this epoch; nothing known of another one counts."""
+        self.epoch = epoch
+        self._rules = [RuleBook() for _ in range(self.shards)]
+        self._heard_of = [0] * self.shards
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._scripts.close()
+        await self.scripts.close()
 
     async def erase(self) -> None:
         """Delete every key of this ledger: for scratch ledgers of benchmarks."""
-        async with self._scripts.unavailable_when_failing():
-            for keys in (*self._keys, [self._schema_key, self._epochs_key]):
-                await (await self._scripts.access.at(keys[0])).delete(*keys)
+        async with self.scripts.unavailable_when_failing():
+            for keys in (*self._keys, [self._schema_key, self.epochs_key]):
+                await (await self.scripts.access.at(keys[0])).delete(*keys)
 
     @property
     def _schema_key(self) -> str:
         return f"{{{self._prefix}}}:schema"
 
+    def keys_of(self, shard: int) -> list[str]:
+        """The shard's keys, in the order of SHARD_KEYS."""
+        return self._keys[shard]
+
     @property
-    def _epochs_key(self) -> str:
+    def epochs_key(self) -> str:
+        """The last worker epoch granted."""
         return f"{{{self._prefix}}}:epochs"
 
     def _call(self, script: str, shard: int, *arguments: Any) -> Call:
         return script, self._keys[shard], [f"{self.epoch} {self._heard_of[shard]}", *arguments]
 
+    def highest_seq(self, shard: int) -> int:
+        """The highest that the shard was heard to stand at."""
+        return self._heard_of[shard]
+
     def heard_of(self, shard: int, seq: int) -> None:
-        """The shard stood at `seq`. Found below that later it has lost what it acknowledged, and is unavailable."""
         self._heard_of[shard] = max(self._heard_of[shard], seq)
 
     async def _run(self, script: str, shard: int, *arguments: Any) -> Any:
-        return await self._scripts.run(*self._call(script, shard, *arguments))
+        return await self.scripts.run(*self._call(script, shard, *arguments))
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
@@ -162,7 +180,7 @@ class RedisLedger:
 
     async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision | None]:
         """Send what `prepare` made, in one round trip. None: prepared by rules that are out of date."""
-        replies = await self._scripts.run_all([call for call, _ in prepared])
+        replies = await self.scripts.run_all([call for call, _ in prepared])
         return [
             None if reply is None else packing.read_decision(reply, order)
             for reply, (_, order) in zip(replies, prepared, strict=True)
@@ -211,8 +229,8 @@ class RedisLedger:
 
     async def grant(self, worker: str) -> int:
         while True:
-            async with self._scripts.unavailable_when_failing():
-                epoch = int(await (await self._scripts.access.at(self._epochs_key)).incr(self._epochs_key))
+            async with self.scripts.unavailable_when_failing():
+                epoch = int(await (await self.scripts.access.at(self.epochs_key)).incr(self.epochs_key))
             holding = [int(await self._run("grant", shard, worker, epoch)) for shard in range(self.shards)]
             if holding == [epoch] * self.shards:
                 return epoch
@@ -270,24 +288,29 @@ class RedisLedger:
         return Removed(np.concatenate(released), missing)
 
     async def schema(self, names: Sequence[str] = ()) -> list[str]:
-        reply = await self._scripts.run("schema", [self._schema_key], names)
+        reply = await self.scripts.run("schema", [self._schema_key], names)
         return [name.decode() for name in reply]
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def _read(self, shard: int, *commands: tuple[Any, ...]) -> tuple[int, list[Any]]:
-        """Replies of commands run at one moment, and the shard's seq then. Not a script: native replies cost half."""
+    async def _read(self, shard: int, *commands: tuple[Any, ...], left: bool = False) -> tuple[int, list[Any]]:
+        """Replies of commands run at one moment, and the shard's seq then. Not a script: native replies cost half.
+
+        `left`: of a ledger that waits to be rebuilt, too.
+        """
         heard_of = self._heard_of[shard]  # before it is asked: another reply may come first
-        async with self._scripts.unavailable_when_failing():
+        async with self.scripts.unavailable_when_failing():
             meta = self._keys[shard][0]
-            transaction = (await self._scripts.access.at(meta)).pipeline(transaction=True)
+            transaction = (await self.scripts.access.at(meta)).pipeline(transaction=True)
             transaction.hmget(meta, ["epoch", "seq"])
             for command in commands:
                 getattr(transaction, command[0])(*command[1:])
             (epoch, seq), *replies = await transaction.execute()
-        if epoch != self.epoch.encode():
-            found = epoch.decode() if epoch else "none"
-            raise LedgerUnavailable(f"the ledger in Redis has epoch {found}, this resolver opened {self.epoch}")
+        found = (epoch or b"").decode()
+        if left and (not found or is_mark(found)):
+            return int(seq or 0), replies
+        if found != self.epoch:
+            raise another(found)
         if int(seq) < heard_of:
             raise LedgerUnavailable(went_back(int(seq), heard_of))
         self.heard_of(shard, int(seq))
@@ -296,13 +319,14 @@ class RedisLedger:
     async def seq(self, shard: int) -> int:
         return (await self._read(shard))[0]
 
-    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
+    async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:
         keys = self._keys[shard]
         resources = len(await self.schema()) if groups else 0
         seq, (accounts, cards, specs, *pods) = await self._read(
             shard,
             *(("hgetall", keys[key]) for key in (1, 2, 3)),
             *(("hgetall", keys[key]) for key in (5, 10) if groups),
+            left=left,
         )
         runs: tuple[GroupRun, ...] = ()
         if groups:
@@ -316,6 +340,7 @@ class RedisLedger:
             shard,
             *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
             ("hkeys", keys[6]),
+            left=True,
         )
         resources = max(len(await self.schema()), 1)
         return ShardState(
@@ -330,7 +355,7 @@ class RedisLedger:
         while True:
             resources = len(await self.schema())
             _, ((cursor, held), pending) = await self._read(
-                shard, ("hscan", keys[5], cursor, None, _SCAN_STEP), ("hkeys", keys[6])
+                shard, ("hscan", keys[5], cursor, None, _SCAN_STEP), ("hkeys", keys[6]), left=True
             )
             if held:
                 yield _reservations(held, pending, resources)
@@ -339,8 +364,8 @@ class RedisLedger:
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         key = self._keys[shard][8]
-        async with self._scripts.unavailable_when_failing():
-            server = await self._scripts.access.at(key)
+        async with self.scripts.unavailable_when_failing():
+            server = await self.scripts.access.at(key)
             reply: Any = await server.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
         if not reply:
             return []
@@ -351,8 +376,8 @@ class RedisLedger:
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):
             await self._read(shard)
-        async with self._scripts.unavailable_when_failing():
-            facts = await (await self._scripts.access.at(self._schema_key)).info()
+        async with self.scripts.unavailable_when_failing():
+            facts = await (await self.scripts.access.at(self._schema_key)).info()
         return {
             "version": str(facts["redis_version"]),
             "mode": str(facts["redis_mode"]),
