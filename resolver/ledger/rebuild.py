@@ -52,8 +52,8 @@ class RedisRebuild:
         meta = self._ledger.keys_of(shard)[0]
         scripts = self._ledger.scripts
         async with scripts.unavailable_when_failing():
-            epoch, seq = await (await scripts.access.at(meta)).hmget(meta, ["epoch", "seq"])
-        return Standing(bytes(epoch or b"").decode(), int(seq or 0))
+            fields: Any = await (await scripts.access.at(meta)).hmget(meta, ["epoch", "seq"])
+        return Standing((fields[0] or b"").decode(), int(fields[1] or 0))
 
     async def take_up(self) -> None:
         """After LedgerLost: adopt what whole ledger there is. One that is broken is marked, so that no resolver commits to it
