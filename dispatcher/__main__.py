@@ -18,6 +18,7 @@ from dispatcher.nodes import NodeNames
 from dispatcher.policies import Policies
 from dispatcher.policy_surroundings import PolicySurroundings
 from dispatcher.preemption import Preemption
+from dispatcher.rebuilding import Rebuilding
 from dispatcher.recovery import recover
 from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
@@ -65,14 +66,17 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
         first_revision=int(time.time() * 1000) * 1000,
     )
     machine = Machine(settings, Policy(), _decode_spec, random.Random(), facts_from_bytes)
-    runtime = Runtime(machine, ResolverLedger(resolver), journal)
+    ledger = ResolverLedger(resolver)
+    runtime = Runtime(machine, ledger, journal)
     names, views = NodeNames(runtime), Views()
     policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
     preemption = Preemption(runtime, names)
+    rebuilding = Rebuilding(runtime, ledger, names.history)
 
     def apply_feed(message: FeedMessage) -> None:
-        names.apply(message)
-        preemption.apply(message)
+        if rebuilding.ours(message):
+            names.apply(message)
+            preemption.apply(message)
 
     server = rpc.Server()
     add_DispatcherServicer_to_server(DispatcherService(runtime, names, views, policies), server.grpc)
@@ -80,14 +84,17 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     links = WorkerLinks(runtime, views, preemption, heartbeat_ms=config.heartbeat_ms, allowed_labels=allowed_labels)
     add_WorkerLinkServicer_to_server(links, server.grpc)
     try:
-        await policies.restore()
-        await recover(runtime)
-        following = follow(resolver, "dispatcher", apply_feed)
-        async with rpc.background(runtime.serve(), following, policies.follow_file()):
-            port = await server.start(config.listen, SERVICES)
-            rpc.announce_ready(ready_file, port=port, service="dispatcher")
-            telemetry.logger().info("serving", port=port)
-            await rpc.until_stopped()
+        await rebuilding.look()
+        async with rpc.background(rebuilding.run()):
+            await policies.restore()
+            await recover(runtime)
+            rebuilding.recovered = True
+            following = follow(resolver, "dispatcher", apply_feed)
+            async with rpc.background(runtime.serve(), following, policies.follow_file()):
+                port = await server.start(config.listen, SERVICES)
+                rpc.announce_ready(ready_file, port=port, service="dispatcher")
+                telemetry.logger().info("serving", port=port)
+                await rpc.until_stopped()
     finally:
         await server.stop()
         await journal.close()

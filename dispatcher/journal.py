@@ -93,6 +93,10 @@ class Journal(Protocol):
         """Read everything but the policy."""
         ...
 
+    async def rewrite(self) -> None:
+        """Write again all that was read or acknowledged, whatever its kind: the store may have lost it, or a part of it."""
+        ...
+
     async def close(self) -> None:
         """End connections; what was acknowledged stays."""
         ...
@@ -150,6 +154,9 @@ class MemoryJournal:
             dict(self._ungated),
             dict(self._objects),
         )
+
+    async def rewrite(self) -> None:
+        """Nothing is lost while the process lives."""
 
     async def close(self) -> None:
         """Nothing is open."""

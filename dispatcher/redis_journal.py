@@ -15,10 +15,10 @@ from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from dispatcher.journal import GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
+from dispatcher.journal_mirror import Mirror, MirroredRedis
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import reach
 
@@ -42,6 +42,8 @@ class RedisJournal:
     def __init__(self, url: str) -> None:
         # A write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
         self._access = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
+        self._mirror = Mirror()
+        self._turn = asyncio.Lock()  # nothing is written while all is written again: the old would follow the new
         self._order = count(1)
         self._pending: dict[bytes, bytes] = {}
         self._doubtful: set[bytes] = set()  # keys of writes that failed
@@ -64,12 +66,12 @@ class RedisJournal:
             for prefix, bitmap in deleted.items()
         }
         async with self._server() as redis:
-            await redis.hset(DELETIONS, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
+            await redis.hset(DELETIONS, mapping=fields)
 
     async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
         fields = {prefix: _pack_removals(gates) for prefix, gates in removed.items()}
         async with self._server() as redis:
-            await redis.hset(GATES, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
+            await redis.hset(GATES, mapping=fields)
 
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
         async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
@@ -85,7 +87,7 @@ class RedisJournal:
 
     async def put_objects(self, objects: Mapping[str, bytes]) -> None:
         async with self._server() as redis:
-            await redis.hset(OBJECTS, mapping=dict(objects))  # type: ignore[arg-type]  # as above
+            await redis.hset(OBJECTS, mapping=dict(objects))
 
     async def drop_objects(self, keys: Collection[str]) -> None:
         async with self._server() as redis:
@@ -123,16 +125,25 @@ class RedisJournal:
         self._order = count(entries[-1][0] + 1 if entries else 1)
         return Recovered([record for _, record in entries], deletions, workers, ungated, objects)
 
+    async def rewrite(self) -> None:
+        try:
+            async with self._turn:
+                await self._mirror.restore(await self._access.at(SUBMISSIONS))
+        except (RedisError, OSError) as exc:
+            self._access.doubt()
+            raise LedgerUnavailable(f"the journal cannot be written now ({exc})") from exc
+
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer
         await self._access.close()
 
     @asynccontextmanager
-    async def _server(self) -> AsyncIterator[Redis]:
+    async def _server(self) -> AsyncIterator[MirroredRedis]:
         """The server that has the journal. What it or the network say against it: LedgerUnavailable."""
         try:
-            yield await self._access.at(SUBMISSIONS)
+            async with self._turn:
+                yield MirroredRedis(await self._access.at(SUBMISSIONS), self._mirror)
         except (RedisError, OSError) as exc:
             self._access.doubt()
             raise LedgerUnavailable(
@@ -157,7 +168,7 @@ class RedisJournal:
         async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
             if self._doubtful:
                 pipe.hdel(SUBMISSIONS, *self._doubtful)
-            pipe.hset(SUBMISSIONS, mapping=batch)  # type: ignore[arg-type]
+            pipe.hset(SUBMISSIONS, mapping=batch)
             await pipe.execute()
         self._doubtful.clear()
 

@@ -20,7 +20,7 @@ from resolver.availability import Availability
 from resolver.core.values import NodeChange
 from resolver.feed import ShardFeed
 from resolver.ledger.port import Ledger
-from resolver.ledger.scripts import RESTORING
+from resolver.ledger.scripts import RECOVERING, RESTORING
 from resolver.nodes import check_nodes, node_change, shard_of
 from resolver.proposals import reservation_chunk
 from resolver.proposing import Proposing
@@ -271,12 +271,12 @@ class ResolverService(ResolverServicer):
             problem=self._availability.problem,
             counters=dict(self._counters()),
             redis=self._availability.facts,
-            recovering=self._availability.recovering,
         )
         try:
-            if not status.problem or status.recovering:
-                status.standing = await self._rebuilding.standing()
-                status.recovering = status.recovering and not status.standing.startswith(RESTORING)
+            if not status.problem or self._availability.recovering:
+                standing = await self._rebuilding.standing()
+                status.recovering = standing.startswith(RECOVERING)
+                status.standing = "" if standing.startswith(RESTORING) else standing
             if not status.problem:
                 status.nodes, status.reservations = await self._ledger.counts()
         except LedgerUnavailable as exc:

@@ -100,6 +100,7 @@ class Machine:
             m.Released: self._released,
             m.Evicted: self._evicted,
             m.HistoryMissed: self._history_missed,
+            m.LedgerLost: self._ledger_lost,
             m.ClusterChanged: self._cluster_changed,
             m.NodesSeen: self._nodes_seen,
             m.NodesGone: self._nodes_gone,
@@ -373,6 +374,12 @@ class Machine:
 
     def _history_missed(self, event: m.HistoryMissed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
         return self._verify_bound(self.registry.pods.node % np.uint32(max(event.shards, 1)) == event.shard)
+
+    def _ledger_lost(self, event: m.LedgerLost, now: float) -> list[m.Instruction]:
+        out: list[m.Instruction] = []
+        for worker in self.members.living():
+            out += [m.CloseLink(worker.link, "Redis has lost the ledger: register anew"), *self._lose(worker, now)]
+        return out
 
     def _verify_bound(self, wanted: NDArray[np.bool_]) -> list[m.Instruction]:
         pods = self.registry.pods

@@ -92,7 +92,7 @@ class RedisLedger:
                 raise LedgerUnavailable(
                     f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq {int(seq)}) than shard 0 ({epoch})"
                 )
-        self.adopt("none" if is_mark(epoch) else epoch)
+        self.adopt("" if is_mark(epoch) else epoch)
         await self.schema(BASE_RESOURCES)
 
     def adopt(self, epoch: str) -> None:

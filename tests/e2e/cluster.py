@@ -17,10 +17,19 @@ READY_SECONDS = 30.0
 class Cluster:
     """Redis with an append-only file, one resolver, one dispatcher, and workers; every service its own process."""
 
-    def __init__(self, directory: Path, *, shards: int = 1, redis_url: str = "", policy: Path | None = None) -> None:
-        """`redis_url`: of one that is there, instead of a server of its own."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        shards: int = 1,
+        redis_url: str = "",
+        policy: Path | None = None,
+        fsync: str = "everysec",
+    ) -> None:
+        """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync."""
         self._directory = directory
         self._shards = shards
+        self._fsync = fsync
         self._policy = policy
         self._services: dict[str, Service] = {}
         self.redis: RedisServer | None = None
@@ -36,7 +45,9 @@ class Cluster:
         return Endpoints(self._address("dispatcher"), self._address("resolver"))
 
     def start_redis(self) -> None:
-        self.redis = RedisServer.start(self._directory / "redis", port=self._ports["redis"], append_only=True)
+        self.redis = RedisServer.start(
+            self._directory / "redis", port=self._ports["redis"], append_only=True, options={"appendfsync": self._fsync}
+        )
 
     def start_resolver(self) -> None:
         arguments = ["--listen", self._address("resolver"), "--redis-url", self._redis_url]
