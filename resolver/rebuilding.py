@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import numpy as np
 
 from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.model.resources import BASE_RESOURCES
 from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
@@ -84,7 +85,9 @@ class Rebuilding:
         left = read_parts([part async for part in self._left()])
         if head.as_kept:
             kept.specs, kept.kinds, kept.columns = left.specs, left.kinds, left.columns
-        schema = await self._ledger.schema([*head.schema, *kept.resources()])
+        schema = await self._ledger.schema(
+            [*BASE_RESOURCES, *self._ledger.resources, *head.schema, *kept.resources()], left=True
+        )
         shards = self._ledger.shards
         indexes = _indexes(kept.specs, shards, keep=head.as_kept or head.shards == shards)
         pods = _moved(kept.pods(schema), indexes)
@@ -109,7 +112,7 @@ class Rebuilding:
         ]
 
     async def _left(self) -> AsyncIterator[pb.LedgerPart]:
-        writer = PartWriter(await self._ledger.schema())
+        writer = PartWriter(await self._ledger.schema(left=True))
         for shard in range(self._ledger.shards):
             for part in writer.shard(await self._ledger.state(shard)):
                 yield part
@@ -118,7 +121,9 @@ class Rebuilding:
         """The ledger in parts, each shard as at one moment."""
         standing = await self.standing()
         yield pb.LedgerPart(
-            head=pb.LedgerHead(ledger_epoch=standing, shards=self._ledger.shards, schema=await self._ledger.schema())
+            head=pb.LedgerHead(
+                ledger_epoch=standing, shards=self._ledger.shards, schema=await self._ledger.schema(left=True)
+            )
         )
         async for part in self._left():
             yield part

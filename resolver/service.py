@@ -160,7 +160,7 @@ class ResolverService(ResolverServicer):
 
     async def _reservations(self, shard: int) -> AsyncIterator[pb.ReservationChunk]:
         named: set[int] = set()
-        schema = await self._ledger.schema()
+        schema = await self._ledger.schema(left=True)
         names = {
             i: common_pb2.NodeSpec.FromString(s).name
             for i, s in (await self._ledger.snapshot(shard, left=True)).specs.items()
@@ -237,6 +237,7 @@ class ResolverService(ResolverServicer):
 
     @_answering
     async def Audit(self, request: pb.AuditRequest, context: Any) -> pb.AuditReply:  # noqa: N802, ARG002
+        self._check_available()
         return await audit_ledger(self._ledger)
 
     @_answering

@@ -14,7 +14,7 @@ from resolver.core.mending import with_use
 from resolver.core.tallies import Tallies, tally
 from resolver.core.values import Group, NodeChange
 
-# Reservations of one commit's number: the reaper takes back what one number reserved in one script.
+# Assumed reservations of one commit's number: the reaper takes back what one number reserved in one script.
 PODS_A_COMMIT = 1000
 
 
@@ -65,11 +65,13 @@ def compose(
     placed = np.isin(records["node"], indexes) & _lay_cards(cards, records, pods.card_counts)
     unplaced, pods = pods.uids[~placed], pods.of(placed)
     records = pods.records
-    records["seq"] = first_seq + np.arange(len(records)) // PODS_A_COMMIT
+    # What is assumed is told from the rest by its commit's number, and taken back by it.
+    assumed = np.cumsum(pods.assumed) - 1
+    records["seq"] = np.where(pods.assumed, first_seq + 1 + assumed // PODS_A_COMMIT, first_seq)
     flags = {key: group.flags for key, group in groups.items()}
     keys, which = np.unique(records["group"], return_inverse=True)
     records["flags"] = np.array([flags.get(key, 0) for key in keys.tolist()], np.uint16)[which]
-    seq = first_seq + len(records) // PODS_A_COMMIT + 1
+    seq = first_seq + int(pods.assumed.sum()) // PODS_A_COMMIT + 2
     sums = tally(indexes, pods.uids, records, {key: group.ports for key, group in groups.items()})
     accounts = np.zeros(len(indexes), account_dtype(resources))
     accounts["seq"] = accounts["born"] = seq

@@ -112,7 +112,7 @@ class MemoryLedger:
         uids, missing = self.arbiters[shard].remove(names)
         return Removed(np.frombuffer(b"".join(uids), np.uint8).reshape(-1, UID_BYTES), missing)
 
-    async def schema(self, names: Sequence[str] = ()) -> list[str]:
+    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:  # noqa: ARG002 - never lost
         self._schema.extend(names)
         return list(self._schema.names)
 

@@ -69,8 +69,9 @@ class Ledger(Protocol):
     async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
         """Nodes get nothing from here on; then what they hold is released."""
 
-    async def schema(self, names: Sequence[str] = ()) -> list[str]:
-        """Resource names by index, after appending those of `names` that are new."""
+    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:
+        """Resource names by index, after appending those of `names` that are new. `left`: of a ledger that waits to be rebuilt,
+        too."""
 
     async def seq(self, shard: int) -> int:
         """The number of the shard's last change."""

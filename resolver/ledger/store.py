@@ -64,6 +64,7 @@ class RedisLedger:
         self._keys: list[list[str]] = []
         self._rules: list[RuleBook] = []  # by shard, as last read
         self._heard_of: list[int] = []  # by shard, the highest seq
+        self.resources: list[str] = []  # the schema, as last heard: caches go by its order, even if Redis loses it
         self.epoch = ""
         self.shards = 0
 
@@ -287,9 +288,11 @@ class RedisLedger:
                 released.append(await self._release(shard, part.uids[ours], part.records["seq"][ours]))
         return Removed(np.concatenate(released), missing)
 
-    async def schema(self, names: Sequence[str] = ()) -> list[str]:
-        reply = await self.scripts.run("schema", [self._schema_key], names)
-        return [name.decode() for name in reply]
+    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:
+        least = 0 if left else len(self.resources)
+        found = [name.decode() for name in await self.scripts.run("schema", [self._schema_key], [least, *names])]
+        self.resources = max(self.resources, found, key=len)
+        return found
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -307,12 +310,12 @@ class RedisLedger:
                 getattr(transaction, command[0])(*command[1:])
             (epoch, seq), *replies = await transaction.execute()
         found = (epoch or b"").decode()
-        if left and (not found or is_mark(found)):
-            return int(seq or 0), replies
-        if found != self.epoch:
+        if found != self.epoch and not left:
             raise another(found)
+        if found != self.epoch:
+            return int(seq or 0), replies
         if int(seq) < heard_of:
-            raise LedgerUnavailable(went_back(int(seq), heard_of))
+            raise went_back(int(seq), heard_of)
         self.heard_of(shard, int(seq))
         return int(seq), replies
 
@@ -342,7 +345,7 @@ class RedisLedger:
             ("hkeys", keys[6]),
             left=True,
         )
-        resources = max(len(await self.schema()), 1)
+        resources = max(len(await self.schema(left=True)), 1)
         return ShardState(
             _snapshot(seq, accounts, cards, specs),
             _reservations(held, pending, resources),
@@ -353,7 +356,7 @@ class RedisLedger:
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         keys, cursor = self._keys[shard], 0
         while True:
-            resources = len(await self.schema())
+            resources = max(len(await self.schema(left=True)), 1)
             _, ((cursor, held), pending) = await self._read(
                 shard, ("hscan", keys[5], cursor, None, _SCAN_STEP), ("hkeys", keys[6]), left=True
             )
