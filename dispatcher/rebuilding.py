@@ -8,7 +8,8 @@ knows of nothing would have every pod placed a second time.
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from dispatcher.cluster_changes import NodeHistory
@@ -16,7 +17,8 @@ from dispatcher.core import messages as m
 from dispatcher.ledger import Standing
 from dispatcher.ledger_record import record_parts
 from dispatcher.runtime import Runtime
-from hoss.errors import HossError
+from hoss import rpc
+from hoss.errors import HossError, LedgerUnavailable
 from hoss.telemetry import logger
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import UID_BYTES
@@ -42,15 +44,27 @@ class Rebuildable(Protocol):
 
 
 class Rebuilding:
-    """Looks at the ledger once a second. Before `recovered`, a lost one is taken as Redis has kept it: there is nothing that this
-    dispatcher knows better."""
+    """Looks at the ledger once a second. `run` must be running whenever anything is asked of the ledger."""
 
-    def __init__(self, runtime: Runtime, ledger: Rebuildable, nodes: NodeHistory) -> None:
+    def __init__(
+        self, runtime: Runtime, ledger: Rebuildable, nodes: NodeHistory, *, may_rebuild: Callable[[], bool]
+    ) -> None:
+        """`may_rebuild`: whether no other dispatcher can be the active one."""
         self._runtime = runtime
         self._ledger = ledger
         self._nodes = nodes
+        self._may_rebuild = may_rebuild
         self._foreign: set[int] = set()  # shards whose feed tells of another ledger
-        self.recovered = False
+        self._recovered = False
+
+    @asynccontextmanager
+    async def as_kept(self) -> AsyncIterator[None]:
+        """While the body learns what there is, a lost ledger is rebuilt from what Redis has kept of it; afterwards from what was
+        learnt."""
+        await self.look()
+        async with rpc.background(self.run()):
+            yield
+        self._recovered = True
 
     async def run(self) -> None:
         """Look and rebuild until cancelled."""
@@ -73,8 +87,17 @@ class Rebuilding:
                 logger().warning("rebuild_failed", error=str(exc))
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    def ours(self, message: pb.FeedMessage) -> bool:
-        """Whether a feed message tells of the ledger that is ours."""
+    def passing(self, *followers: Callable[[pb.FeedMessage], None]) -> Callable[[pb.FeedMessage], None]:
+        """A follower of the feed that hands on, to each of these, what tells of the ledger that is ours."""
+
+        def apply(message: pb.FeedMessage) -> None:
+            if self._ours(message):
+                for follower in followers:
+                    follower(message)
+
+        return apply
+
+    def _ours(self, message: pb.FeedMessage) -> bool:
         if message.snapshot:
             if message.ledger_epoch and self._ledger.known_epoch not in ("", message.ledger_epoch):
                 self._foreign.add(message.shard)
@@ -87,7 +110,7 @@ class Rebuilding:
         head = pb.LedgerHead(ledger_epoch=epoch, shards=standing.shards, replaces=standing.epoch)
         self._runtime.problems["ledger"] = "Redis has lost the ledger; it is being rebuilt, nothing is bound meanwhile"
         logger().warning("ledger_lost", was=self._ledger.known_epoch, stands=standing.epoch)
-        if self.recovered:
+        if self._recovered:
             self._runtime.tell(m.LedgerLost())
             await self._runtime.until_answered(self._runtime.journal.rewrite, "journal")
             head.schema.extend(self._nodes.schema)
@@ -95,11 +118,13 @@ class Rebuilding:
         else:
             head.as_kept = True
             parts = [pb.LedgerPart(head=head)]
+        if not self._may_rebuild():
+            raise LedgerUnavailable("the dispatcher's lease could not be renewed in time; another may be active")
         self._ledger.known_epoch = epoch  # first: its feed may be heard before the answer
         reply = await self._ledger.rebuild(parts)
         logger().warning(
             "ledger_rebuilt",
-            source="the dispatcher's record" if self.recovered else "what Redis has kept; nobody knew more",
+            source="the dispatcher's record" if self._recovered else "what Redis has kept; nobody knew more",
             ledger_epoch=reply.ledger_epoch,
             nodes=reply.nodes,
             reservations=reply.reservations,

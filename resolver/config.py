@@ -26,6 +26,9 @@ class ResolverConfig(Document):
     # Seconds that a gang on several shards may hold room on some of them before it has all: many times what that takes, and
     # short, because nobody gains by it. Never more than the lease above.
     gang_hold_seconds: float = Field(default=5.0, gt=0, le=3600)
+    # Seconds after which what rules about pods need to know of placements may be forgotten; a proposal that was made on an
+    # older view of the cluster is refused then, where rules might see its pods.
+    rules_memory_seconds: float = Field(default=300.0, gt=0, le=86400)
 
     # Seconds that a ledger which Redis has lost waits for a dispatcher to rebuild it, before an operator is asked to help.
     rebuild_wait_seconds: float = Field(default=30.0, gt=0, le=86400)

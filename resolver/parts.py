@@ -17,7 +17,7 @@ from hoss.wire.columns import U8, U16, U32, U64, UID_BYTES, decode, decode_uids,
 from resolver.core.contents import Pods
 from resolver.core.values import Group, ShardState, reservation_dtype
 from resolver.nodes import check_nodes
-from resolver.proposals import group_defined
+from resolver.proposals import group_of
 
 _ROWS = 2000  # of one part
 
@@ -29,7 +29,6 @@ class Kept:
     specs: dict[int, common_pb2.NodeSpec] = field(default_factory=dict)
     kinds: list[pb.PodKind] = field(default_factory=list)
     columns: list[pb.PodColumns] = field(default_factory=list)
-    workers: dict[str, int] = field(default_factory=dict)
 
     def add(self, part: pb.LedgerPart) -> None:
         """Take in the next part. Raises InvalidInput for what cannot be in a ledger."""
@@ -41,7 +40,6 @@ class Kept:
         for kind in part.kinds:
             _check_kind(kind)
         self.kinds += part.kinds
-        self.workers.update((worker.worker, worker.epoch) for worker in part.workers)
         if part.pods.uids:
             self.columns.append(part.pods)
 
@@ -52,9 +50,7 @@ class Kept:
 
     def groups(self) -> dict[int, Group]:
         """The groups of its kinds, by key."""
-        found = [
-            group_defined(definition) for definition in dict.fromkeys(kind.group for kind in self.kinds if kind.group)
-        ]
+        found = [group_of(definition) for definition in dict.fromkeys(kind.group for kind in self.kinds if kind.group)]
         return {group.key: group for group in found}
 
     def pods(self, schema: Sequence[str]) -> Pods:
@@ -99,7 +95,7 @@ def _read(columns: pb.PodColumns, kinds: Sequence[pb.PodKind], schema: Sequence[
     records["requests"] = requests[numbers]
     records["priority"] = _of_kinds([kind.priority for kind in kinds], numbers, np.int32)
     records["card_milli"] = _of_kinds([kind.card_milli for kind in kinds], numbers, np.uint16)
-    keys = [group_defined(kind.group).key if kind.group else 0 for kind in kinds]
+    keys = [group_of(kind.group).key if kind.group else 0 for kind in kinds]
     records["group"] = _of_kinds(keys, numbers, np.uint64)
     counts = _of_kinds([kind.cards for kind in kinds], numbers, np.uint16)
     return Pods(uids, records, counts, _column(columns.assumed, U8, "assumed", rows) != 0)

@@ -20,7 +20,7 @@ from resolver.ledger.scripts import RECOVERING, RESTORING
 from resolver.ledger.store import RedisLedger
 from resolver.nodes import node_change, shard_of
 from resolver.parts import Kept, PartWriter, read_parts
-from resolver.proposals import group_defined
+from resolver.proposals import group_of
 
 _MEND_ATTEMPTS = 20
 
@@ -67,12 +67,13 @@ class Rebuilding:
             yield f"shard {shard} is marked"
         contents = await self._contents(head, kept)
         for shard, content in enumerate(contents):
-            await self._store.load(shard, mark, content, kept.workers)
+            await self._store.load(shard, mark, content)
             yield f"shard {shard} is loaded"
-        await self._store.raise_epochs(max([self._now_us(), *kept.workers.values()]))
+        await self._store.raise_epochs(self._now_us())
         yield "worker epochs are raised"
+        floors = [content.seq for content in contents]
         for shard, content in reversed(list(enumerate(contents))):
-            await self._store.finish(shard, mark, epoch, content)
+            await self._store.finish(shard, mark, epoch, content, floors)
             yield f"shard {shard} is finished"
         self._ledger.adopt(epoch)
         reply.ledger_epoch = epoch
@@ -144,7 +145,7 @@ class Rebuilding:
         for attempt in range(_MEND_ATTEMPTS):
             state = await self._ledger.state(shard)
             names = {i: common_pb2.NodeSpec.FromString(s).name for i, s in state.snapshot.specs.items()}
-            claims = {key: group_defined(text).ports for key, (text, _) in state.groups.items() if text}
+            claims = {key: group_of(text).ports for key, (text, _) in state.groups.items() if text}
             mending = mend(state, claims, schema, names)
             if not mending.changes or await self._store.mend(shard, state.snapshot.seq, mending):
                 return mending

@@ -6,7 +6,7 @@ so of two at once only the later can finish.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -17,14 +17,15 @@ from resolver.core.mending import Mending
 from resolver.core.values import reservation_dtype
 from resolver.ledger import packing
 from resolver.ledger.port import LedgerLost
+from resolver.ledger.reading import SHARD_KEYS
 from resolver.ledger.scripts import RECOVERING, another, is_mark, went_back
-from resolver.ledger.store import SHARD_KEYS, RedisLedger
+from resolver.ledger.store import RedisLedger
 
 _LOADED = tuple(
     SHARD_KEYS.index(key)
     for key in (
         *("accounts", "cards", "specs", "names", "reservations", "pending", "workers"),
-        *("ports", "groups", "group_pods", "labels"),
+        *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds"),
     )
 )
 _STEP = 1000  # fields that one script writes
@@ -88,22 +89,24 @@ class RedisRebuild:
         if "*" not in standing and stood not in standing:
             raise LedgerLost(f"the ledger is another by now (it stands at {stood or 'nothing'}); look again")
 
-    async def load(self, shard: int, mark: str, contents: Contents, workers: Mapping[str, int]) -> None:
+    async def load(self, shard: int, mark: str, contents: Contents) -> None:
         """Write the shard beside the one there is."""
         keys = self._ledger.keys_of(shard)
         deadline_ms = await self._redis_ms(keys[0]) + self._lease_ms
-        for key, fields in _hashes(contents, workers, deadline_ms).items():
+        for key, fields in _hashes(contents, deadline_ms).items():
             target, items = _loaded(keys[SHARD_KEYS.index(key)]), list(fields.items())
             for start in range(0, len(items), _STEP):
                 flat = [part for item in items[start : start + _STEP] for part in item]
                 arguments = [f"{mark} 0", msgpack.packb(flat, use_bin_type=False)]
                 await self._ledger.scripts.run("load", [*keys, target], arguments)
 
-    async def finish(self, shard: int, mark: str, epoch: str, contents: Contents) -> None:
-        """Put what was loaded in its place."""
+    async def finish(self, shard: int, mark: str, epoch: str, contents: Contents, floors: Sequence[int]) -> None:
+        """Put what was loaded in its place. `floors`: the seqs of all shards; rules about pods begin anew, and whoever has not
+        seen the shards stand there cannot know what they are to be held against."""
         keys, shards = self._ledger.keys_of(shard), self._ledger.shards
         next_index = int(contents.indexes[-1]) // shards + 1 if len(contents.indexes) else 0
-        arguments = [f"{mark} 0", epoch, contents.seq, next_index, self._feed_window, *(key + 1 for key in _LOADED)]
+        arguments = [f"{mark} 0", epoch, contents.seq, next_index, self._feed_window]
+        arguments += [b"".join(seq.to_bytes(8, "little") for seq in floors), *(key + 1 for key in _LOADED)]
         await self._ledger.scripts.run("finish", [*keys, *(_loaded(keys[key]) for key in _LOADED)], arguments)
 
     async def raise_epochs(self, above: int) -> None:
@@ -172,7 +175,7 @@ def _mended(mending: Mending, seq: int) -> Iterable[tuple[str, Hash, list[bytes]
     yield "groups", {}, gone
 
 
-def _hashes(contents: Contents, workers: Mapping[str, int], deadline_ms: int) -> dict[str, Hash]:
+def _hashes(contents: Contents, deadline_ms: int) -> dict[str, Hash]:
     """The shard's hashes, by key."""
     nodes, sums, pods = contents.nodes, contents.tallies, contents.pods
     indexes = contents.indexes.tolist()
@@ -195,7 +198,6 @@ def _hashes(contents: Contents, workers: Mapping[str, int], deadline_ms: int) ->
         "names": {nodes[i].name.encode(): _index(i) for i in indexes},
         "reservations": {uid.tobytes(): record.tobytes() for uid, record in zip(pods.uids, records, strict=True)},
         "pending": pending,
-        "workers": {name.encode(): b"%d" % epoch for name, epoch in workers.items()},
         "ports": {_index(i): b"".join(uid + claim for uid, claim in holds) for i, holds in sums.ports.items() if holds},
         "groups": {key.to_bytes(8, "little"): contents.groups[key].definition for key in used},
         "group_pods": {key.to_bytes(8, "little"): b"%d" % pods for key, pods in used.items()},

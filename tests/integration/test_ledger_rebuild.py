@@ -19,7 +19,7 @@ from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
 from resolver.nodes import shard_of
 from resolver.parts import Kept, read_parts
-from resolver.proposals import group_defined
+from resolver.proposals import group_of
 from resolver.reading import audit_ledger
 from resolver.rebuilding import Rebuilding
 
@@ -62,12 +62,10 @@ def _group(app: str, *ports: int) -> Group:
     message = pb.PodGroup(namespace="default", labels=[common_pb2.Label(key="app", value=app)])
     for port in ports:
         message.host_ports.add(port=port)
-    return group_defined(message.SerializeToString(deterministic=True))
+    return group_of(message.SerializeToString(deterministic=True))
 
 
-async def _fill(
-    opened: Opened, make_node: Callable[..., NodeChange], make_proposal: Callable[..., Proposal]
-) -> None:
+async def _fill(opened: Opened, make_node: Callable[..., NodeChange], make_proposal: Callable[..., Proposal]) -> None:
     """Six nodes with cards, and on each three pods: one with a port, one with half a card, one not confirmed."""
     ledger, number = opened.ledger, 0
     epoch = await ledger.grant("w1")
@@ -152,9 +150,7 @@ async def test_stopped_after_any_step_nothing_is_committed_nothing_lost_and_the_
     opened = await open_ledger()
     await _fill(opened, make_node, make_proposal)
     parts = await _dump(opened)
-    steps = opened.rebuilding.steps(
-        _head(parts, replaces=opened.ledger.epoch), _kept(parts), pb.RebuildReply()
-    )
+    steps = opened.rebuilding.steps(_head(parts, replaces=opened.ledger.epoch), _kept(parts), pb.RebuildReply())
     done = []
     async for step in steps:
         done.append(step)
@@ -215,7 +211,11 @@ CORRUPTIONS: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
     "an amount": ("accounts", _corrupt_account, "cpu requested 777, now 600"),
     "a card in use": ("cards", lambda record: b"\x07\x00" + record[2:], "card 0 has 7 thousandths in use, now 500"),
     "a port forgotten": ("ports", lambda _: None, "port 80/TCP is again held"),
-    "a port too many": ("ports", lambda record: record + b"x" * 16 + record[16:18] + b"\1\0" + record[20:28], "no more held"),
+    "a port too many": (
+        "ports",
+        lambda record: record + b"x" * 16 + record[16:18] + b"\1\0" + record[20:28],
+        "no more held",
+    ),
     "a group's count": ("group_pods", lambda _: b"5", "5 pods counted, now"),
 }
 
@@ -229,7 +229,7 @@ async def test_repair_mends_what_differs_from_the_reservations_and_says_so(
     parts = await _dump(opened)
     key, corrupt, sentence = CORRUPTIONS[what]
     where = f"{{hoss:0}}:{key}"
-    field = sorted(await redis.hkeys(where))[0]
+    field = min(await redis.hkeys(where))
     changed = corrupt(await redis.hget(where, field))
     await (redis.hset(where, field, changed) if changed is not None else redis.hdel(where, field))
     before = await audit_ledger(opened.ledger)
@@ -250,7 +250,7 @@ async def test_a_mend_read_before_a_commit_is_refused(
 ) -> None:
     opened = await open_ledger()
     await _fill(opened, make_node, make_proposal)
-    field = sorted(await redis.hkeys("{hoss:0}:accounts"))[0]
+    field = min(await redis.hkeys("{hoss:0}:accounts"))
     await redis.hset("{hoss:0}:accounts", field, _corrupt_account(await redis.hget("{hoss:0}:accounts", field)))
     read_at = await opened.ledger.state(0)
     mending = mend(read_at, {}, opened.ledger.resources, {})
@@ -264,7 +264,7 @@ async def test_a_reservation_on_no_node_is_told_and_left(
 ) -> None:
     opened = await open_ledger()
     await _fill(opened, make_node, make_proposal)
-    field = sorted(await redis.hkeys("{hoss:0}:accounts"))[0]
+    field = min(await redis.hkeys("{hoss:0}:accounts"))
     await redis.hdel("{hoss:0}:accounts", field)
     reply = await opened.rebuilding.repair()
     assert len(reply.remaining) == 3
