@@ -168,6 +168,32 @@ async def test_with_every_process_killed_at_once_all_that_was_acknowledged_is_th
         cluster.stop()
 
 
+async def test_a_standby_that_finds_the_lease_gone_with_redis_does_not_take_the_ledger_for_empty(
+    tmp_path: Path,
+) -> None:
+    """The active dispatcher has the newest term that anybody knows of, and takes its lease up again."""
+    cluster = Cluster(tmp_path, shards=2, dispatchers=2)
+    try:
+        for name in WORKERS:
+            cluster.start_worker(name)
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=2)
+            await submit(clients, jobs=5, replicas=100)
+            await until(lambda: all_bound(clients, 500))
+            before = await _where(clients)
+            cluster.redis.kill()
+            _empty(tmp_path)
+            cluster.start_redis()
+            await until(lambda: _healed(clients, 500))
+            assert await _where(clients) == before
+            await submit(clients, jobs=1, replicas=100, name="after")
+            await until(lambda: all_bound(clients, 600))
+            await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+            await assert_clean(clients, bound=600)
+    finally:
+        cluster.stop()
+
+
 def _empty(directory: Path) -> None:
     shutil.rmtree(directory / "redis")
 
