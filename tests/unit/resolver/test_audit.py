@@ -75,7 +75,9 @@ def test_invariant_6_compares_sums_of_reservations_with_accounts(shard):
 
 def test_invariant_6_compares_cards_too(shard):
     shard.cards[0, 1] = 250
-    assert findings(shard) == [(6, "node alpha: card 1 has 250 thousandths in use, its reservations add up to 0 (of no pod)")]
+    assert findings(shard) == [
+        (6, "node alpha: card 1 has 250 thousandths in use, its reservations add up to 0 (of no pod)")
+    ]
 
 
 def test_invariant_6_finds_reservations_on_nodes_that_are_not_there(shard):
