@@ -41,6 +41,7 @@ COMMANDS = {
     "nodes": ("nodes", "Add nodes to the pool or remove them."),
     "policy": ("policy", "Show or replace the policy that routes pods to workers."),
     "audit": ("audit", "Check the invariants on a live system; exit 1 with the evidence when one is broken."),
+    "ledger": ("ledger", "Dump the ledger to a file, restore it, or go on with what is left of a lost one."),
     "replay": ("replay", "Place a cluster trace and report how it went."),
     "bench": ("bench", "Measure throughput, or compare schedulers with and without HOSS."),
     "completion": ("completion", "Print a shell's completion script."),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hoss.model.cluster import DisruptionBudget
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec
+from hoss.model.pod_groups import PodGroup, group_of
 from hoss.model.resources import ResourceSchema
 from hoss.wire.account import CARD_SLOTS
 from hoss.wire.columns import Uids
@@ -32,7 +33,6 @@ from scheduler_worker.core.placement import Placed
 from scheduler_worker.core.preemption import unhelpful
 from scheduler_worker.core.preemption_search import PreemptionSearch
 from scheduler_worker.core.proposal import Draft, Victims
-from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.reliance import begins_a_kind
 from scheduler_worker.core.work import Run
 
