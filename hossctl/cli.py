@@ -42,6 +42,7 @@ COMMANDS = {
     "audit": ("audit", "Check the invariants on a live system; exit 1 with the evidence when one is broken."),
     "replay": ("replay", "Place a cluster trace and report how it went."),
     "bench": ("bench", "Measure throughput, or compare schedulers with and without HOSS."),
+    "simulate": ("simulate", "Play clusters and hours that no laptop holds, on virtual time."),
     "completion": ("completion", "Print a shell's completion script."),
 }
 

@@ -1,0 +1,49 @@
+"""What `hoss simulate` takes and prints."""
+
+import json
+
+import pytest
+
+SMALL = ("simulate", "omega", "--hours", "0.1", "--nodes", "500", "--t-job", "0.1,20")
+
+
+def test_omega_prints_the_document_it_promises(hoss):
+    result = hoss(*SMALL, "-o", "json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert {key: document[key] for key in ("nodes", "fill", "horizonSeconds", "tTaskSeconds", "seed")} == {
+        "nodes": 500, "fill": 0.6, "horizonSeconds": 360.0, "tTaskSeconds": 0.005, "seed": 1,
+    }  # fmt: skip
+    points = document["points"]
+    variants = {(p["architecture"], p["conflicts"], p["transactions"]) for p in points}
+    assert (len(points), len(variants)) == (12, 6)
+    assert {p["serviceTJobSeconds"] for p in points} == {0.1, 20.0}
+    assert points[0]["kinds"].keys() == {"batch", "service"}
+    assert points[0]["kinds"]["batch"].keys() == {
+        "busyness", "waitSeconds", "conflictFraction", "taskConflictShare", "triesPerJob", "submitted", "begun", "scheduled",
+    }  # fmt: skip
+
+
+def test_omega_prints_the_same_for_the_same_seed(hoss):
+    first, again, other = (hoss(*SMALL, "-o", "json", "--seed", seed).stdout for seed in ("1", "1", "2"))
+    assert first == again != other
+
+
+def test_omega_says_beforehand_how_long_it_takes_and_shows_a_table_for_each_variant(hoss):
+    result = hoss(*SMALL)
+    assert "12 runs of 0.1 h, about " in result.stderr
+    assert "shared-state, sequence-number, all-or-nothing" in result.stdout
+    assert result.stdout.count("T_JOB (S)") == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a,b", "--t-job: 'a,b' is no list of seconds; write 0.1,1,10"),
+        ("-1", "--t-job: -1 is no decision time; give seconds from 0 to 86400"),
+        ("nan", "--t-job: nan is no decision time; give seconds from 0 to 86400"),
+    ],
+)
+def test_decision_times_that_are_none_are_refused(hoss, text, problem):
+    result = hoss("simulate", "omega", "--t-job", text)
+    assert (result.exit_code, result.stderr) == (2, f"error: {problem}\n")
