@@ -1,22 +1,29 @@
-"""simulate omega."""
+"""simulate cluster, simulate omega."""
 
+import os
 import time
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
 from hossctl.cli import EXIT_FAILED
-from hossctl.console import Column, Document, Format, print_document, print_rows, say, warn
+from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, say, warn
 from hossctl.options import Output, Seed, only
 from hossctl.progress import bar
+from hossctl.simulate import cluster_report
+from hossctl.simulate.cluster import ServiceTimes, Setting, Simulation
+from hossctl.simulate.measured import read_measured
 from hossctl.simulate.omega import Cell
 from hossctl.simulate.omega_sweep import DAY_SECONDS, QUICK_SECONDS, QUICK_T_JOBS, T_JOBS, Sweep
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Play clusters and hours that no laptop holds, on virtual time.")
 app.add_typer(group, name="simulate")
+
+_CHUNK_PODS = 20_000
 
 _OMEGA_COLUMNS = (
     Column("T_JOB (S)", lambda row: f"{row['serviceTJobSeconds']:g}"),
@@ -66,9 +73,65 @@ def omega(
         _print_omega(document)
     else:
         print_document(document, output)
-    over = sum(result.overcommitted for result in results)
-    if over:
-        warn(f"{over} nodes are overcommitted; this is a fault in the simulation's ledger")
+    _fail_if_overcommitted(sum(result.overcommitted for result in results))
+
+
+@group.command("cluster")
+def whole_cluster(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="5,000 nodes, 200,000 pods, 8 workers.")] = False,
+    nodes: Annotated[int | None, typer.Option(min=1, show_default="100000")] = None,
+    pods: Annotated[int | None, typer.Option(min=1, help="All alike.", show_default="10000000")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, show_default="64")] = None,
+    resolvers: Annotated[int, typer.Option(min=1)] = 1,
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="For all processes together; 0: each has its own. Else 0; with --bench this machine's."
+        ),
+    ] = None,
+    bench: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Sizes and service times of a `hoss bench throughput --json FILE`."),
+    ] = None,
+    seed: Seed = 1,
+    output: Output = Format.TABLE,
+) -> None:
+    """A load placed by a whole platform: pods per second, conflicts, and which process is the limit. Exit 1 if a node is
+    overcommitted."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    measured = None if bench is None else read_measured(bench)
+    sizes = (5000, 200_000, 8) if quick else (100_000, 10_000_000, 64)
+    if measured is not None:
+        sizes = (measured.nodes, measured.pods, measured.workers)
+    setting = Setting(
+        nodes or sizes[0],
+        pods or sizes[1],
+        workers or sizes[2],
+        resolvers,
+        cores if cores is not None else 0 if measured is None else os.cpu_count() or 1,
+        ServiceTimes() if measured is None else measured.times,
+        seed,
+    )
+    if output.for_people:
+        say(f"filling {setting.workers} caches of {setting.nodes:,} nodes")
+    simulation = Simulation(setting)
+    with bar("pods", setting.pods, quiet=not output.for_people) as progress:
+        while simulation.advance(_CHUNK_PODS):
+            progress(simulation.bound, "")
+        progress(simulation.bound, "")
+    outcome = simulation.outcome()
+    if output.for_people:
+        title = f"{setting.pods:,} pods, {setting.nodes:,} nodes, {setting.workers} workers, on virtual time"
+        print_summary(title, cluster_report.lines(outcome, measured))
+    else:
+        print_document(cluster_report.as_json(outcome, measured), output)
+    _fail_if_overcommitted(outcome.overcommitted)
+
+
+def _fail_if_overcommitted(nodes: int) -> None:
+    if nodes:
+        warn(f"{nodes} nodes are overcommitted; this is a fault in the simulation's ledger")
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -76,6 +76,25 @@ class ColumnLedger:
         self._note(nodes[taken])
         return taken
 
+    def commit_ranked(
+        self, candidates: NDArray[np.intp], request: NDArray[np.int64]
+    ) -> tuple[NDArray[np.bool_], NodeIndexes]:
+        """Reserve for each pod on the first of its candidates that has room: (pods, ranks), -1 for none. Which were committed, and
+        where: both (pods,)."""
+        nodes = candidates[:, 0].copy()
+        taken = claim(self.allocatable, self.requested, nodes, request)
+        if not taken.all():
+            # A pod that goes to its alternate takes the room of another's choice: now the order of all counts.
+            _add(self.requested, nodes[taken], -request)
+            for pod, ranked in enumerate(candidates.tolist()):
+                taken[pod] = False
+                for node in ranked:
+                    if node >= 0 and claim(self.allocatable, self.requested, np.array([node]), request)[0]:
+                        taken[pod], nodes[pod] = True, node
+                        break
+        self._note(nodes[taken])
+        return taken, nodes
+
     def release(self, nodes: NodeIndexes, request: NDArray[np.int64]) -> None:
         """Give back what `commit` reserved."""
         _add(self.requested, nodes, -request)

@@ -1,10 +1,12 @@
 """The simulator's ledger on columns decides as the Arbiter does, which is right where they differ."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoss.wire.columns import numbered_uids
+from hoss.wire.columns import NONE_U32, numbered_uids
 from hossctl.simulate.ledger import ColumnLedger, Transactions
 from resolver.core.arbiter import Arbiter
 from resolver.core.values import NodeChange, Proposal, Verdict
@@ -75,3 +77,29 @@ def test_by_sequence_numbers_only_what_nobody_touched_is_committed(theirs, mine)
     nodes, request = np.array(mine[0], np.intp), np.array(mine[1], np.int64)
     expected = ~np.isin(nodes, touched) & fitted.commit(nodes, request)
     assert columns.commit(nodes, request, view=view).tolist() == expected.tolist()
+
+
+ranked = st.lists(st.lists(st.integers(0, NODES - 1), min_size=1, max_size=3, unique=True), min_size=1, max_size=14)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(ranked, st.tuples(st.integers(0, 3), st.integers(0, 3))), max_size=5))
+def test_columns_and_arbiter_take_the_same_alternates(history):
+    arbiter = Arbiter(0, 1)
+    arbiter.grant("w", 1)
+    arbiter.upsert([NodeChange(f"n{i}", b"%d" % i, ALLOCATABLE, unschedulable=False, cards=0) for i in range(NODES)])
+    columns = ColumnLedger(np.repeat(np.array(ALLOCATABLE, np.int64)[:, None], NODES, axis=1))
+    for number, (choices, request) in enumerate(history):
+        candidates = np.full((len(choices), 3), -1, np.intp)
+        for row, choice in enumerate(choices):
+            candidates[row, : len(choice)] = choice
+        proposed = replace(
+            proposal([0] * len(choices), request, Transactions.INCREMENTAL, 100 * number),
+            nodes=np.where(candidates < 0, NONE_U32, candidates).astype(np.uint32),
+        )
+        rulings, _ = arbiter.commit(proposed, deadline_ms=0)
+        taken, nodes = columns.commit_ranked(candidates, proposed.requests[0])
+        expected = [ruling.node if ruling.verdict is Verdict.COMMITTED else None for ruling in rulings]
+        assert [node if ok else None for ok, node in zip(taken, nodes.tolist(), strict=True)] == expected
+        for node in range(NODES):
+            assert arbiter.accounts[node].requested.tolist() == columns.requested[:, node].tolist()

@@ -47,3 +47,45 @@ def test_omega_says_beforehand_how_long_it_takes_and_shows_a_table_for_each_vari
 def test_decision_times_that_are_none_are_refused(hoss, text, problem):
     result = hoss("simulate", "omega", "--t-job", text)
     assert (result.exit_code, result.stderr) == (2, f"error: {problem}\n")
+
+
+CLUSTER = ("simulate", "cluster", "--nodes", "50", "--pods", "5000", "--workers", "3")
+
+
+def test_cluster_prints_the_document_it_promises(hoss):
+    result = hoss(*CLUSTER, "-o", "json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document.keys() == {
+        "nodes", "pods", "workers", "resolvers", "cores", "seed", "serviceMicros", "hopSeconds", "seconds", "bound",
+        "podsPerSecond", "proposed", "conflicts", "conflictShare", "overcommittedNodes", "busyness", "busiest", "measured",
+    }  # fmt: skip
+    assert (document["bound"], document["overcommittedNodes"], document["measured"]) == (5000, 0, None)
+    assert document["serviceMicros"].keys() == {
+        "client", "dispatcher", "worker", "feed", "resolver", "follower", "ledger",
+    }  # fmt: skip
+    assert document["busyness"].keys() == {
+        "client", "dispatcher", "worker-1", "worker-2", "worker-3", "resolver-1", "ledger",
+    }  # fmt: skip
+
+
+def test_cluster_shows_what_a_benchmark_of_the_same_size_measured_beside_what_it_simulates(hoss, tmp_path):
+    document = {
+        "nodes": 50, "pods": 4000, "workers": 2, "mix": "uniform",
+        "runs": [{
+            "microsPerPod": {"workers": 3, "dispatcher": 1, "resolvers": 1, "redis": 3},
+            "placement": {"podsPerSecond": 54321.0, "bound": 4000, "conflicts": 0},
+        }],
+    }  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(document))
+    same = hoss("simulate", "cluster", "--bench", "bench.json")
+    assert same.exit_code == 0
+    assert "4,000 of 4,000" in same.stdout
+    assert "measured 54,321" in same.stdout
+    assert "measured" not in hoss("simulate", "cluster", "--bench", "bench.json", "--workers", "3").stdout
+
+
+def test_a_benchmark_that_is_not_there_is_refused(hoss):
+    result = hoss("simulate", "cluster", "--bench", "none.json")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --bench none.json: cannot be read")
