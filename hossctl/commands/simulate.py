@@ -16,7 +16,7 @@ from hossctl.progress import bar
 from hossctl.simulate import cluster_report
 from hossctl.simulate.cluster import ServiceTimes, Setting, Simulation
 from hossctl.simulate.measured import read_measured
-from hossctl.simulate.omega import Cell
+from hossctl.simulate.omega_setting import Cell
 from hossctl.simulate.omega_sweep import DAY_SECONDS, QUICK_SECONDS, QUICK_T_JOBS, T_JOBS, Sweep
 
 app = typer.Typer()

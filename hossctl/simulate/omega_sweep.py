@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 from hossctl.console import Document
 from hossctl.simulate.ledger import Conflicts, Transactions
-from hossctl.simulate.omega import KINDS, Architecture, Cell, Figures, Result, Setting, simulate
+from hossctl.simulate.omega import simulate
+from hossctl.simulate.omega_setting import KINDS, Architecture, Cell, Figures, Result, Setting
 
 T_JOBS = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 QUICK_T_JOBS = (0.01, 0.1, 1.0, 5.0, 10.0, 20.0, 100.0)

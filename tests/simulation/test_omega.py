@@ -5,7 +5,8 @@ from functools import cache
 import pytest
 
 from hossctl.simulate.ledger import Conflicts, Transactions
-from hossctl.simulate.omega import Architecture, Cell, Setting, simulate
+from hossctl.simulate.omega import simulate
+from hossctl.simulate.omega_setting import Architecture, Cell, Setting
 
 CELL = Cell(nodes=4000, fill=0.7)
 
