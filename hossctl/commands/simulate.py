@@ -84,6 +84,7 @@ def whole_cluster(
     pods: Annotated[int | None, typer.Option(min=1, help="All alike.", show_default="10000000")] = None,
     workers: Annotated[int | None, typer.Option(min=1, show_default="64")] = None,
     resolvers: Annotated[int, typer.Option(min=1)] = 1,
+    shards: Annotated[int, typer.Option(min=1, help="Of the ledger, each a Redis of its own.")] = 1,
     cores: Annotated[
         int | None,
         typer.Option(
@@ -109,6 +110,7 @@ def whole_cluster(
         pods or sizes[1],
         workers or sizes[2],
         resolvers,
+        shards,
         cores if cores is not None else 0 if measured is None else os.cpu_count() or 1,
         ServiceTimes() if measured is None else measured.times,
         seed,

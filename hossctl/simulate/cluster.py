@@ -1,4 +1,4 @@
-"""A load placed by a whole platform on virtual time: one dispatcher, many workers, resolvers, one ledger.
+"""A load placed by a whole platform on virtual time: one dispatcher, many workers, resolvers, the ledger's shards.
 
 Queues, batches and balance are the dispatcher's own core; caches, rankings, assumptions and retries the workers' own; what fits
 is `hoss.model.fit`. What is assumed is how long each service takes for a pod, how many cores there are, and how long a
@@ -51,6 +51,7 @@ class Setting:
     pods: int
     workers: int
     resolvers: int = 1
+    shards: int = 1  # of the ledger, each a Redis of its own
     cores: int = 0
     times: ServiceTimes = ServiceTimes()
     seed: int = 1
@@ -93,12 +94,15 @@ class Simulation:
         names = [f"worker-{number + 1}" for number in range(setting.workers)]
         workers = [Worker(name, {}, WINDOW) for name in names]
         self._dispatching = Dispatching(specs, workers, Policy(), seed=setting.seed)
-        self._placings = [Placing(pool, specs, seed=setting.seed + number) for number in range(setting.workers)]
+        self._placings = [
+            Placing(pool, specs, shards=setting.shards, seed=setting.seed + number) for number in range(setting.workers)
+        ]
         self._placing_now = [False] * setting.workers
-        cores = Cores(self._time, setting.cores or setting.workers + setting.resolvers + 3)
-        self._client, self._dispatcher, self._redis = (Process(n, cores) for n in ("client", "dispatcher", "ledger"))
+        cores = Cores(self._time, setting.cores or 2 + setting.workers + setting.resolvers + setting.shards)
+        self._client, self._dispatcher = Process("client", cores), Process("dispatcher", cores)
         self._workers = [Process(name, cores) for name in names]
         self._resolvers = [Process(f"resolver-{number + 1}", cores) for number in range(setting.resolvers)]
+        self._shards = [Process(f"ledger-{number + 1}", cores) for number in range(setting.shards)]
         for start in range(0, setting.pods, PODS_PER_JOB):
             self._submit(min(PODS_PER_JOB, setting.pods - start))
         self._time.every(TICK_SECONDS, lambda: self._send(self._dispatching.tick(self._time.now)))
@@ -112,7 +116,7 @@ class Simulation:
     def outcome(self) -> Outcome:
         """As of now."""
         over = (self._ledger.requested > self._ledger.allocatable).any(axis=0)
-        processes = (self._client, self._dispatcher, *self._workers, *self._resolvers, self._redis)
+        processes = (self._client, self._dispatcher, *self._workers, *self._resolvers, *self._shards)
         seconds = self._bound_at
         return Outcome(
             self._setting,
@@ -169,8 +173,9 @@ class Simulation:
         times, resolver = self._setting.times, self._resolvers[worker % len(self._resolvers)]
         for proposal in proposals:
             pods = len(proposal.uids)
-            decide = partial(self._work, self._redis, pods, times.ledger, partial(self._decide, worker, proposal))
-            self._on_the_way(partial(self._work, resolver, pods, times.resolver, decide))
+            decide = partial(self._decide, worker, proposal)
+            script = partial(self._work, self._shards[proposal.shard], pods, times.ledger, decide)
+            self._on_the_way(partial(self._work, resolver, pods, times.resolver, script))
         self._report(worker)
         self._place(worker)
 
@@ -180,11 +185,11 @@ class Simulation:
         decision = Decision(self._ledger.seq if committed.any() else 0, committed, nodes)
         self._on_the_way(partial(self._settle, worker, proposal, decision))
         if decision.seq:
-            self._tell(nodes[committed])
+            self._tell(proposal.shard, nodes[committed])
 
-    def _tell(self, nodes: NodeIndexes) -> None:
+    def _tell(self, shard: int, nodes: NodeIndexes) -> None:
         """Every resolver passes the commit on to the workers that follow it."""
-        entry = entry_of(self._ledger, nodes)
+        entry = entry_of(self._ledger, shard, nodes)
         for number, resolver in enumerate(self._resolvers):
             followers = self._placings[number :: len(self._resolvers)]
             told = partial(self._on_the_way, partial(_hear, followers, entry))

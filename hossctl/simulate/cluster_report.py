@@ -2,7 +2,7 @@
 
 The document (camel case, seconds unless named otherwise):
 
-    nodes, pods, workers, resolvers, cores, seed    cores 0: each process has its own
+    nodes, pods, workers, resolvers, shards, cores, seed    cores 0: each process has its own
     serviceMicros            assumed CPU microseconds per pod: client, dispatcher, worker, feed, resolver, follower, ledger
                              (see hossctl.simulate.cluster.ServiceTimes)
     hopSeconds               that a message is under way
@@ -34,6 +34,7 @@ def as_json(outcome: Outcome, measured: Measured | None) -> Document:
         "pods": setting.pods,
         "workers": setting.workers,
         "resolvers": setting.resolvers,
+        "shards": setting.shards,
         "cores": setting.cores,
         "seed": setting.seed,
         "serviceMicros": {name: round(value, 3) for name, value in micros.items()},

@@ -4,6 +4,7 @@ All that simulations know of `scheduler_worker.core` is here.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ Answers = OutcomeColumns
 class Entry(NamedTuple):
     """What one operation of the ledger changed, and how it was then."""
 
+    shard: int
     seq: int
     pods: int  # that it placed
     nodes: NodeIndexes  # (m,), each once
@@ -42,21 +44,22 @@ class Decision(NamedTuple):
     nodes: NodeIndexes  # (pods,)
 
 
-def entry_of(ledger: ColumnLedger, nodes: NodeIndexes) -> Entry:
-    """The commit just made, of a pod on each of these nodes."""
+def entry_of(ledger: ColumnLedger, shard: int, nodes: NodeIndexes) -> Entry:
+    """The commit just made on a shard, of a pod on each of these nodes."""
     distinct = np.unique(nodes)
-    return Entry(ledger.seq, len(nodes), distinct, ledger.requested[:, distinct])
+    return Entry(shard, ledger.seq, len(nodes), distinct, ledger.requested[:, distinct])
 
 
 class Placing:
     """One worker."""
 
-    def __init__(self, pool: FeedUpdate, specs: Mapping[str, PodSpec], *, seed: int) -> None:
-        """`pool` is the snapshot it starts from; `specs` the classes of pods by name."""
+    def __init__(self, pool: FeedUpdate, specs: Mapping[str, PodSpec], *, shards: int, seed: int) -> None:
+        """`pool` is the snapshot it starts from, all nodes in order; `specs` the classes of pods by name."""
         self._scheduler = Scheduler(NodeInfoCache(), default_profile(), np.random.default_rng(seed))
         self._specs = specs
         self._first_seq = pool.seq
-        self._scheduler.cache.apply_feed(pool)
+        for shard in range(shards):
+            self._scheduler.cache.apply_feed(_of_shard(pool, shard, shards))
         self._heard: list[Entry] = []
 
     @property
@@ -121,15 +124,16 @@ class Placing:
 
     def _learn(self, ledger: ColumnLedger) -> None:
         heard, self._heard = self._heard, []
-        if not heard:
-            return
-        # Of a node that changed several times, what was said last counts.
-        nodes = np.concatenate([entry.nodes for entry in heard])
-        distinct, from_behind = np.unique(nodes[::-1], return_index=True)
-        requested = np.concatenate([entry.requested for entry in heard], axis=1)[:, len(nodes) - 1 - from_behind]
-        accounts = self._accounts(ledger, distinct, requested, heard[-1].seq)
-        self._scheduler.cache.apply_feed(FeedUpdate(0, self._first_seq + heard[-1].seq, accounts))
-        self._scheduler.resume(0)
+        for shard in sorted({entry.shard for entry in heard}):
+            entries = [entry for entry in heard if entry.shard == shard]
+            # Of a node that changed several times, what was said last counts.
+            nodes = np.concatenate([entry.nodes for entry in entries])
+            distinct, from_behind = np.unique(nodes[::-1], return_index=True)
+            requested = np.concatenate([entry.requested for entry in entries], axis=1)[:, len(nodes) - 1 - from_behind]
+            seq = entries[-1].seq
+            accounts = self._accounts(ledger, distinct, requested, seq)
+            self._scheduler.cache.apply_feed(FeedUpdate(shard, self._first_seq + seq, accounts))
+            self._scheduler.resume(shard)
 
     def _accounts(
         self, ledger: ColumnLedger, nodes: NodeIndexes, requested: NDArray[np.int64], seq: int
@@ -140,3 +144,11 @@ class Placing:
         records["amounts"][:, :, 1] = requested.T
         empty = AccountBatch.empty()
         return AccountBatch(nodes.astype(np.uint32), records, empty.card_indexes, empty.cards)
+
+
+def _of_shard(pool: FeedUpdate, shard: int, shards: int) -> FeedUpdate:
+    """The part of a snapshot that a shard would send."""
+    accounts = replace(
+        pool.accounts, indexes=pool.accounts.indexes[shard::shards], records=pool.accounts.records[shard::shards]
+    )
+    return replace(pool, shard=shard, shards=shards, accounts=accounts, specs=pool.specs[shard::shards])

@@ -40,6 +40,22 @@ def test_with_the_feed_drained_every_workers_cache_is_the_ledger():
         assert placing._scheduler.idle
 
 
+def test_a_ledger_of_several_shards_binds_as_many_pods_and_decides_them_faster():
+    setting = Setting(nodes=1000, pods=50_000, workers=8)
+    one, four = run(setting).outcome(), run(replace(setting, shards=4)).outcome()
+    assert four.bound == one.bound == 50_000
+    assert four.overcommitted == 0
+    assert four.pods_per_second > 1.5 * one.pods_per_second
+
+
+def test_with_several_shards_too_every_cache_is_the_ledger_in_the_end():
+    simulation = run(replace(FULL, shards=3))
+    simulation._time.run(simulation._time.now + 1.0)
+    for placing in simulation._placings:
+        placing._learn(simulation._ledger)
+        assert np.array_equal(placing._scheduler.cache.requested[:, : FULL.nodes], simulation._ledger.requested)
+
+
 def test_the_same_seed_gives_the_same_outcome_and_another_seed_another():
     first, again, other = (run(replace(FULL, seed=seed)).outcome() for seed in (1, 1, 2))
     assert first == again
@@ -69,7 +85,7 @@ def test_workers_that_are_the_limit_place_in_proportion_to_their_number():
 def test_the_ledger_is_the_limit_of_many_workers_and_is_named_so():
     outcome = run(Setting(nodes=1000, pods=50_000, workers=8)).outcome()
     assert outcome.pods_per_second == pytest.approx(1e6 / ServiceTimes().ledger, rel=0.05)
-    assert max(outcome.busyness, key=outcome.busyness.get) == "ledger"
+    assert max(outcome.busyness, key=outcome.busyness.get) == "ledger-1"
 
 
 def test_one_resolver_that_feeds_very_many_workers_is_the_limit_until_others_share_them():

@@ -57,7 +57,7 @@ def test_cluster_prints_the_document_it_promises(hoss):
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert document.keys() == {
-        "nodes", "pods", "workers", "resolvers", "cores", "seed", "serviceMicros", "hopSeconds", "seconds", "bound",
+        "nodes", "pods", "workers", "resolvers", "shards", "cores", "seed", "serviceMicros", "hopSeconds", "seconds", "bound",
         "podsPerSecond", "proposed", "conflicts", "conflictShare", "overcommittedNodes", "busyness", "busiest", "measured",
     }  # fmt: skip
     assert (document["bound"], document["overcommittedNodes"], document["measured"]) == (5000, 0, None)
@@ -65,7 +65,7 @@ def test_cluster_prints_the_document_it_promises(hoss):
         "client", "dispatcher", "worker", "feed", "resolver", "follower", "ledger",
     }  # fmt: skip
     assert document["busyness"].keys() == {
-        "client", "dispatcher", "worker-1", "worker-2", "worker-3", "resolver-1", "ledger",
+        "client", "dispatcher", "worker-1", "worker-2", "worker-3", "resolver-1", "ledger-1",
     }  # fmt: skip
 
 
