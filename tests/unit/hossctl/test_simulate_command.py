@@ -89,3 +89,20 @@ def test_a_benchmark_that_is_not_there_is_refused(hoss):
     result = hoss("simulate", "cluster", "--bench", "none.json")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: --bench none.json: cannot be read")
+
+
+def test_plan_says_what_is_needed_and_what_saturates_first(hoss):
+    result = hoss("bench", "plan", "--pods-per-second", "1000", "--nodes", "100", "-o", "json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document.keys() == {
+        "podsPerSecond", "nodes", "reached", "workers", "resolvers", "shards", "redisCores", "firstLimit", "steps",
+    }  # fmt: skip
+    assert (document["reached"], document["redisCores"], len(document["steps"])) == (True, 1, 1)
+
+
+def test_a_plan_that_cannot_be_met_fails_and_names_the_limit(hoss):
+    result = hoss("bench", "plan", "--pods-per-second", "5e6", "--nodes", "500")
+    assert result.exit_code == 1
+    assert "saturates first" in result.stdout
+    assert "5,000,000 pods/s are not reached: the dispatcher is the limit" in result.stderr
