@@ -75,6 +75,11 @@ class Outcome:
         return self.bound / self.seconds if self.seconds else 0.0
 
     @property
+    def ledger_ratio(self) -> float:
+        """Of what the ledger alone would do with the same service times."""
+        return self.pods_per_second * self.setting.times.ledger / 1e6 / self.setting.shards
+
+    @property
     def conflict_share(self) -> float:
         """Refused placements, of all proposed."""
         return self.conflicts / self.proposed if self.proposed else 0.0

@@ -8,11 +8,12 @@ The document (camel case, seconds unless named otherwise):
     hopSeconds               that a message is under way
     seconds                  virtual, until the last pod was reported bound
     bound, podsPerSecond
+    ledgerRatio              podsPerSecond of what the ledger alone would do
     proposed, conflicts, conflictShare
     overcommittedNodes       0 unless something is wrong
     busyness                 share of the time, by process
     busiest                  the process that is
-    measured                 of the benchmark that the times are from, else null: podsPerSecond, conflictShare;
+    measured                 of the benchmark that the times are from, else null: podsPerSecond, ledgerRatio, conflictShare;
                              sameSize tells whether nodes, pods and workers are the same here
 """
 
@@ -42,6 +43,7 @@ def as_json(outcome: Outcome, measured: Measured | None) -> Document:
         "seconds": round(outcome.seconds, 4),
         "bound": outcome.bound,
         "podsPerSecond": round(outcome.pods_per_second, 1),
+        "ledgerRatio": round(outcome.ledger_ratio, 4),
         "proposed": outcome.proposed,
         "conflicts": outcome.conflicts,
         "conflictShare": round(outcome.conflict_share, 5),
@@ -52,6 +54,7 @@ def as_json(outcome: Outcome, measured: Measured | None) -> Document:
         if measured is None
         else {
             "podsPerSecond": measured.pods_per_second,
+            "ledgerRatio": measured.ledger_ratio,
             "conflictShare": round(measured.conflict_share, 5),
             "sameSize": _same_size(setting, measured),
         },
@@ -61,16 +64,19 @@ def as_json(outcome: Outcome, measured: Measured | None) -> Document:
 def lines(outcome: Outcome, measured: Measured | None) -> list[tuple[str, object]]:
     """For people."""
     same = measured is not None and _same_size(outcome.setting, measured)
+    ratio = f"{outcome.ledger_ratio:.2f}"
     speed, conflicts = (
         f"{outcome.pods_per_second:,.0f}",
         f"{outcome.conflict_share:.2%} of {outcome.proposed:,} placements",
     )
     if measured is not None and same:
         speed += f"; measured {measured.pods_per_second:,.0f}"
+        ratio += f"; measured {measured.ledger_ratio:.2f}"
         conflicts += f"; measured {measured.conflict_share:.2%}"
     workers = [share for name, share in outcome.busyness.items() if name.startswith("worker-")]
     shown: list[tuple[str, object]] = [
         ("pods/s", speed),
+        ("of the ledger alone", ratio),
         ("bound", f"{outcome.bound:,} of {outcome.setting.pods:,} in {outcome.seconds:,.2f} s"),
         ("conflicts", conflicts),
         ("overcommitted nodes", outcome.overcommitted),

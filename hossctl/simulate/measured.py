@@ -12,12 +12,14 @@ from hossctl.simulate.cluster import ServiceTimes
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a benchmark's platform did. Shares are of all placements proposed."""
+    """What a benchmark's platform did. `ledger_ratio`: of what the ledger's script alone did in the same run, which suffers as much from
+    what else the machine does. The share is of all placements proposed."""
 
     nodes: int
     pods: int
     workers: int
     pods_per_second: float
+    ledger_ratio: float
     conflict_share: float
     times: ServiceTimes
 
@@ -59,6 +61,7 @@ def _measured(document: Any, where: str) -> Measured:
         int(document["pods"]),
         workers,
         float(placement["podsPerSecond"]),
+        float(document["ratio"]),
         placement["conflicts"] / proposed if proposed else 0.0,
         times,
     )

@@ -85,6 +85,7 @@ def test_workers_that_are_the_limit_place_in_proportion_to_their_number():
 def test_the_ledger_is_the_limit_of_many_workers_and_is_named_so():
     outcome = run(Setting(nodes=1000, pods=50_000, workers=8)).outcome()
     assert outcome.pods_per_second == pytest.approx(1e6 / ServiceTimes().ledger, rel=0.05)
+    assert outcome.ledger_ratio == pytest.approx(1.0, rel=0.05)
     assert max(outcome.busyness, key=outcome.busyness.get) == "ledger-1"
 
 

@@ -58,7 +58,7 @@ def test_cluster_prints_the_document_it_promises(hoss):
     document = json.loads(result.stdout)
     assert document.keys() == {
         "nodes", "pods", "workers", "resolvers", "shards", "cores", "seed", "serviceMicros", "hopSeconds", "seconds", "bound",
-        "podsPerSecond", "proposed", "conflicts", "conflictShare", "overcommittedNodes", "busyness", "busiest", "measured",
+        "podsPerSecond", "ledgerRatio", "proposed", "conflicts", "conflictShare", "overcommittedNodes", "busyness", "busiest", "measured",
     }  # fmt: skip
     assert (document["bound"], document["overcommittedNodes"], document["measured"]) == (5000, 0, None)
     assert document["serviceMicros"].keys() == {
@@ -71,7 +71,7 @@ def test_cluster_prints_the_document_it_promises(hoss):
 
 def test_cluster_shows_what_a_benchmark_of_the_same_size_measured_beside_what_it_simulates(hoss, tmp_path):
     document = {
-        "nodes": 50, "pods": 4000, "workers": 2, "mix": "uniform",
+        "nodes": 50, "pods": 4000, "workers": 2, "mix": "uniform", "ratio": 0.77,
         "runs": [{
             "microsPerPod": {"workers": 3, "dispatcher": 1, "resolvers": 1, "redis": 3},
             "placement": {"podsPerSecond": 54321.0, "bound": 4000, "conflicts": 0},
@@ -82,6 +82,7 @@ def test_cluster_shows_what_a_benchmark_of_the_same_size_measured_beside_what_it
     assert same.exit_code == 0
     assert "4,000 of 4,000" in same.stdout
     assert "measured 54,321" in same.stdout
+    assert "measured 0.77" in same.stdout
     assert "measured" not in hoss("simulate", "cluster", "--bench", "bench.json", "--workers", "3").stdout
 
 

@@ -69,6 +69,7 @@ DOCUMENT = {
     "pods": 5000,
     "workers": 2,
     "mix": "uniform",
+    "ratio": 0.6,
     "runs": [
         {
             "microsPerPod": {"workers": 4.6, "dispatcher": 1.8, "resolvers": 1.5, "redis": 2.7},
@@ -83,7 +84,7 @@ def test_service_times_are_taken_from_a_benchmark_without_what_grows_with_the_wo
     file.write_text(json.dumps(DOCUMENT))
     measured = read_measured(file)
     assert (measured.nodes, measured.pods, measured.workers) == (100, 5000, 2)
-    assert (measured.pods_per_second, measured.conflict_share) == (45_000.0, 0.02)
+    assert (measured.pods_per_second, measured.ledger_ratio, measured.conflict_share) == (45_000.0, 0.6, 0.02)
     assert measured.times == ServiceTimes(
         dispatcher=1.8, worker=pytest.approx(4.6 - 2 * 0.3), resolver=pytest.approx(1.5 - 2 * 0.1), ledger=2.7
     )
