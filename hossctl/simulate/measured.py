@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hoss.errors import InvalidInput
+from hossctl.figures import median, share
 from hossctl.load import Mix
 from hossctl.simulate.cluster import ServiceTimes
 
@@ -25,7 +26,7 @@ class Measured:
 
 
 def read_measured(path: Path) -> Measured:
-    """The last run of the document. InvalidInput for files that cannot be read, or hold something else, or pods that differ."""
+    """Medians over the document's runs. InvalidInput for files that cannot be read, or hold something else, or pods that differ."""
     where = f"--bench {path}"
     try:
         document = json.loads(path.read_bytes())
@@ -43,8 +44,9 @@ def read_measured(path: Path) -> Measured:
 def _measured(document: Any, where: str) -> Measured:
     if document["mix"] != Mix.UNIFORM.value:
         raise InvalidInput(f"was measured with --mix {document['mix']}; only uniform pods are simulated", where=where)
-    last = document["runs"][-1]
-    micros, workers, placement = last["microsPerPod"], int(document["workers"]), last["placement"]
+    runs, workers = document["runs"], int(document["workers"])
+    placements = [run["placement"] for run in runs]
+    micros = {name: median([run["microsPerPod"][name] for run in runs]) for name in runs[0]["microsPerPod"]}
     assumed = ServiceTimes()
     # What grows with the number of workers is taken out of what was measured with these.
     times = replace(
@@ -55,13 +57,12 @@ def _measured(document: Any, where: str) -> Measured:
         # A Redis elsewhere is no process of the platform, and its time not known.
         ledger=float(micros.get("redis", assumed.ledger)),
     )
-    proposed = placement["bound"] + placement["conflicts"]
     return Measured(
         int(document["nodes"]),
         int(document["pods"]),
         workers,
-        float(placement["podsPerSecond"]),
+        float(document["podsPerSecond"]),
         float(document["ratio"]),
-        placement["conflicts"] / proposed if proposed else 0.0,
+        median([share(p["conflicts"], p["bound"] + p["conflicts"]) for p in placements]),
         times,
     )
