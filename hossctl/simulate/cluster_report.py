@@ -73,6 +73,7 @@ def lines(outcome: Outcome, measured: Measured | None) -> list[tuple[str, object
         speed += f"; measured {measured.pods_per_second:,.0f}"
         ratio += f"; measured {measured.ledger_ratio:.2f}"
         conflicts += f"; measured {measured.conflict_share:.2%}"
+    left = outcome.setting.pods - outcome.bound
     workers = [share for name, share in outcome.busyness.items() if name.startswith("worker-")]
     shown: list[tuple[str, object]] = [
         ("pods/s", speed),
@@ -82,6 +83,8 @@ def lines(outcome: Outcome, measured: Measured | None) -> list[tuple[str, object
         ("overcommitted nodes", outcome.overcommitted),
         ("busiest", f"{_busiest(outcome)}, {max(outcome.busyness.values()):.0%} of the time"),
     ]
+    if left:
+        shown.insert(3, ("not bound", f"{left:,}: no node has room for them"))
     others = [(f"busy {name}", f"{share:.0%}") for name, share in outcome.busyness.items() if "worker-" not in name]
     return [*shown, *others, ("busy workers", f"{median(workers):.0%} (median), {max(workers):.0%} (most)")]
 

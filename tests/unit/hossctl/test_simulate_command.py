@@ -86,6 +86,13 @@ def test_cluster_shows_what_a_benchmark_of_the_same_size_measured_beside_what_it
     assert "measured" not in hoss("simulate", "cluster", "--bench", "bench.json", "--workers", "3").stdout
 
 
+def test_pods_that_fit_nowhere_are_counted_and_the_simulation_ends(hoss):
+    result = hoss("simulate", "cluster", "--nodes", "10", "--pods", "1200", "--workers", "2")
+    assert result.exit_code == 0
+    assert "1,100 of 1,200" in result.stdout
+    assert "100: no node has room for them" in result.stdout
+
+
 def test_a_benchmark_that_is_not_there_is_refused(hoss):
     result = hoss("simulate", "cluster", "--bench", "none.json")
     assert result.exit_code == 2
