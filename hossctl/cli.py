@@ -44,6 +44,7 @@ COMMANDS = {
     "ledger": ("ledger", "Dump the ledger to a file, restore it, or go on with what is left of a lost one."),
     "replay": ("replay", "Place a cluster trace and report how it went."),
     "bench": ("bench", "Measure throughput, or compare schedulers with and without HOSS."),
+    "simulate": ("simulate", "Play clusters and hours that no laptop holds, on virtual time."),
     "completion": ("completion", "Print a shell's completion script."),
 }
 

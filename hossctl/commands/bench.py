@@ -16,6 +16,7 @@ from hossctl.bench import resolver as deciding
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
+from hossctl.commands.plan import plan
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
 from hossctl.openb import read_nodes, read_pods
@@ -24,6 +25,7 @@ from hossctl.options import Output, RedisUrl, Seed, only, read_counts
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Measure throughput, or compare schedulers with and without HOSS.")
 app.add_typer(group, name="bench")
+group.command()(plan)
 
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there as well.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]

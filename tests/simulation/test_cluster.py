@@ -1,0 +1,103 @@
+"""A whole platform on virtual time: what holds of the real one holds of it, and what it is for shows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hossctl.nodes import PODS_PER_NODE
+from hossctl.simulate.cluster import ServiceTimes, Setting, Simulation
+
+
+def run(setting):
+    simulation = Simulation(setting)
+    while simulation.advance(5000):
+        pass
+    return simulation
+
+
+FULL = Setting(nodes=100, pods=100 * PODS_PER_NODE, workers=4)
+
+
+def test_every_pod_is_bound_once_and_no_node_is_overcommitted():
+    simulation = run(FULL)
+    outcome, ledger = simulation.outcome(), simulation._ledger
+    assert (outcome.bound, outcome.overcommitted) == (FULL.pods, 0)
+    assert outcome.proposed == outcome.bound + outcome.conflicts
+    assert ledger.requested[3].tolist() == [PODS_PER_NODE] * FULL.nodes
+    assert simulation._dispatching.machine.counters["bound"] == FULL.pods
+    simulation._dispatching.machine.check()
+
+
+def test_with_the_feed_drained_every_workers_cache_is_the_ledger():
+    simulation = run(FULL)
+    simulation._time.run(simulation._time.now + 1.0)
+    for placing in simulation._placings:
+        placing._learn(simulation._ledger)
+        cache = placing._scheduler.cache
+        assert np.array_equal(cache.requested[:, : FULL.nodes], simulation._ledger.requested)
+        assert np.array_equal(cache.accounts.committed[:, : FULL.nodes], simulation._ledger.requested)
+        assert placing._scheduler.idle
+
+
+def test_a_ledger_of_several_shards_binds_as_many_pods_and_decides_them_faster():
+    setting = Setting(nodes=1000, pods=50_000, workers=8)
+    one, four = run(setting).outcome(), run(replace(setting, shards=4)).outcome()
+    assert four.bound == one.bound == 50_000
+    assert four.overcommitted == 0
+    assert four.pods_per_second > 1.5 * one.pods_per_second
+
+
+def test_with_several_shards_too_every_cache_is_the_ledger_in_the_end():
+    simulation = run(replace(FULL, shards=3))
+    simulation._time.run(simulation._time.now + 1.0)
+    for placing in simulation._placings:
+        placing._learn(simulation._ledger)
+        assert np.array_equal(placing._scheduler.cache.requested[:, : FULL.nodes], simulation._ledger.requested)
+
+
+def test_the_same_seed_gives_the_same_outcome_and_another_seed_another():
+    first, again, other = (run(replace(FULL, seed=seed)).outcome() for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_more_pods_than_fit_leave_the_rest_unbound_and_the_simulation_ends():
+    outcome = run(replace(FULL, nodes=10, pods=10 * PODS_PER_NODE + 50)).outcome()
+    assert (outcome.bound, outcome.overcommitted) == (10 * PODS_PER_NODE, 0)
+
+
+def test_conflicts_grow_with_the_number_of_workers_on_nodes_that_get_full():
+    one, two, eight = (run(replace(FULL, workers=workers)).outcome().conflict_share for workers in (1, 2, 8))
+    assert one == 0
+    assert 0 < two < eight
+
+
+def test_workers_that_are_the_limit_place_in_proportion_to_their_number():
+    slow = ServiceTimes(worker=100.0)
+    setting = Setting(nodes=1000, pods=20_000, workers=1, times=slow)
+    speed = {workers: run(replace(setting, workers=workers)).outcome().pods_per_second for workers in (1, 2, 8)}
+    assert speed[1] == pytest.approx(10_000, rel=0.05)
+    assert speed[2] > 1.9 * speed[1]
+    assert speed[8] > 6.5 * speed[1]
+
+
+def test_the_ledger_is_the_limit_of_many_workers_and_is_named_so():
+    outcome = run(Setting(nodes=1000, pods=50_000, workers=8)).outcome()
+    assert outcome.pods_per_second == pytest.approx(1e6 / ServiceTimes().ledger, rel=0.05)
+    assert outcome.ledger_ratio == pytest.approx(1.0, rel=0.05)
+    assert max(outcome.busyness, key=outcome.busyness.get) == "ledger-1"
+
+
+def test_one_resolver_that_feeds_very_many_workers_is_the_limit_until_others_share_them():
+    setting = Setting(nodes=200, pods=20_000, workers=64)
+    one, four = run(setting).outcome(), run(replace(setting, resolvers=4)).outcome()
+    assert max(one.busyness, key=one.busyness.get) == "resolver-1"
+    assert four.pods_per_second > 1.3 * one.pods_per_second
+
+
+def test_on_few_cores_the_sum_of_all_work_is_the_limit():
+    times = ServiceTimes()
+    a_pod = times.client + times.dispatcher + times.worker + 2 * times.feed + times.resolver + 2 * times.follower
+    outcome = run(Setting(nodes=1000, pods=50_000, workers=2, cores=2, times=times)).outcome()
+    assert outcome.pods_per_second == pytest.approx(2e6 / (a_pod + times.ledger), rel=0.1)
