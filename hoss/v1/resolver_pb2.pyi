@@ -178,7 +178,7 @@ class ShardPosition(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class FeedMessage(_message.Message):
-    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions")
+    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions", "worker_epoch")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,7 @@ class FeedMessage(_message.Message):
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     EVICTIONS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     seq: int
@@ -203,7 +204,8 @@ class FeedMessage(_message.Message):
     released: int
     groups: _containers.RepeatedCompositeFieldContainer[GroupRun]
     evictions: _containers.RepeatedCompositeFieldContainer[Eviction]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ...) -> None: ...
+    worker_epoch: int
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ..., worker_epoch: _Optional[int] = ...) -> None: ...
 
 class Eviction(_message.Message):
     __slots__ = ("uid", "node", "victim_uids")

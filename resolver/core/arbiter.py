@@ -103,6 +103,7 @@ class Change:
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -175,7 +176,16 @@ class Arbiter:
             runs = group_runs((self.reservations[uid] for uid in reserved), gone=False)
             runs += group_runs(evicted.held, gone=True)
             evictions = tuple(evicted.evictions)
-            self._publish(Change(seq, tuple(changed), released=len(evicted.held), runs=runs, evictions=evictions))
+            self._publish(
+                Change(
+                    seq,
+                    tuple(changed),
+                    released=len(evicted.held),
+                    runs=runs,
+                    evictions=evictions,
+                    epoch=proposal.epoch,
+                )
+            )
         return [rulings[position] for position in range(len(proposal))], list(refusing)
 
     def _place(self, proposal: Proposal, position: int, seq: int, refusing: "_Ordered", evicted: _Evicted) -> Ruling:

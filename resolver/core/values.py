@@ -216,6 +216,7 @@ class FeedEntry:
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    epoch: int = 0  # of the worker that placed pods on all these nodes; 0: something else happened to them
 
 
 @dataclass(frozen=True, slots=True)

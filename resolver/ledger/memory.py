@@ -167,6 +167,7 @@ class MemoryLedger:
             change.released,
             change.runs,
             change.evictions,
+            change.epoch,
         )
 
     def _rows(self, shard: int, nodes: Sequence[int], *, cards: bool = True) -> AccountRows:

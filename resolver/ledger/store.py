@@ -407,4 +407,5 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         int(fields.get(b"x", 0)),
         packing.read_runs(fields.get(b"p", b"")),
         packing.read_evictions(fields.get(b"v", b"")),
+        int(fields.get(b"e", 0)),
     )

@@ -50,6 +50,9 @@ class FeedUpdate:
     shards: int = 0  # 0: as before
     schema: tuple[str, ...] = ()  # empty: as before
     pods: tuple[PodRun, ...] = ()
+    worker_epoch: int = (
+        0  # of the worker that placed pods on all nodes of `accounts`; 0: something else happened to them
+    )
 
 
 @dataclass(frozen=True, slots=True)

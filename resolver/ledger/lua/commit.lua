@@ -376,6 +376,8 @@ if #reserved_uids > 0 then
   entry[4], entry[6] = join_accounts(records)
   append_cards(entry, touched_nodes, touched_cards, cards)
   append_groups(entry, placed_groups, placed, definitions, left_groups, left)
+  local last = #entry
+  entry[last + 1], entry[last + 2] = 'e', ARGV[4]
   if #evictions > 0 then
     local at = #entry
     entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'v', concat(evictions), 'x', #evicted_uids
