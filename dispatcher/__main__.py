@@ -58,6 +58,7 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     settings = Settings(
         batches=config.batch_rules(),
         stealing=config.steal_rules(),
+        steering=config.steering_rules(),
         worker_timeout_seconds=config.worker_timeout_seconds,
         event_log_pods=config.event_log_pods,
         unix_offset_seconds=time.time() - time.monotonic(),

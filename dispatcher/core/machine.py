@@ -21,6 +21,7 @@ from dispatcher.core.cluster_objects import ClusterObjects, Surroundings
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.estimates import Estimates
 from dispatcher.core.eventlog import EventLog
+from dispatcher.core.guidance import Guidance
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Phase, Rows
@@ -31,6 +32,7 @@ from dispatcher.core.residence import Residence
 from dispatcher.core.routing import Routing
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
+from dispatcher.core.steering import DEFAULT_STEERING_RULES, SteeringRules
 from hoss.errors import InvariantViolation
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import NONE_U32
@@ -46,6 +48,7 @@ class Settings:
 
     batches: BatchRules = DEFAULT_BATCH_RULES
     stealing: StealRules = DEFAULT_STEAL_RULES
+    steering: SteeringRules = DEFAULT_STEERING_RULES
     worker_timeout_seconds: float = 2.0
     event_log_pods: int = 1_000_000
     unix_offset_seconds: float = 0.0
@@ -79,6 +82,7 @@ class Machine:
             self.registry, self.queues, self.routing, self.estimates, rules=settings.batches, chance=chance
         )
         self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
+        self.guidance = Guidance(settings.steering, self.members, self.routing, self.counters)
         self._emptied: list[Submission] = []
         self._namespaces_used = 0  # how many namespaces of pods the objects have been told of
         self._ticked_at: float | None = None
@@ -104,6 +108,7 @@ class Machine:
             m.NodesSeen: self._nodes_seen,
             m.NodesGone: self._nodes_gone,
             m.StateWanted: self._state_wanted,
+            m.SteeringWanted: self._steering_wanted,
             m.Tick: self._tick,
         }
 
@@ -251,12 +256,14 @@ class Machine:
         if worker is None or worker.state is not WorkerState.JOINING:
             return []
         self.members.welcome(worker, event.epoch, now)
+        self.guidance.conflicts.granted(event.epoch, worker.name)
         welcome = m.Welcome(worker.link, worker.epoch)
         return [welcome, m.SendSurroundings(worker.link, self.objects.surroundings)]
 
     def _heard(self, event: m.Heard, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
         if worker is not None:
+            self.guidance.heard(worker, event.vitals, event.refusals)
             self.members.heard(worker, event.vitals, now)
             self.estimates.learn(worker, event.costs)
         return []
@@ -324,6 +331,9 @@ class Machine:
             return []
         self.members.set_wanted(worker, event.state, now)
         return [m.SendDrain(worker.link)] if worker.state is WorkerState.DRAINING else []
+
+    def _steering_wanted(self, event: m.SteeringWanted, now: float) -> list[m.Instruction]:
+        return self.guidance.fix(event.overlap, event.workers, now)
 
     # --- cluster and time ---
 
@@ -394,6 +404,7 @@ class Machine:
         recalls = self.stealing.recalls()
         self.counters["recalled"] += sum(recall.pods for recall in recalls)
         out += recalls
+        out += self.guidance.tick(now)
         if self._emptied and now - self._swept_at >= SWEEP_SECONDS:
             self._swept_at = now
             out += self._forget_emptied()
