@@ -33,6 +33,7 @@ class Kind(str, Enum):
     WORKERS = "workers"
     JOBS = "jobs"
     RESERVATIONS = "reservations"
+    CONFLICTS = "conflicts"
     NAMESPACES = "namespaces"
     SERVICES = "services"
     BUDGETS = "poddisruptionbudgets"
@@ -95,6 +96,8 @@ class Query:
         parse_label_selector(self.selector, where="-l")
         if self.phases and self.kind is not Kind.PODS:
             raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed")
+        if self.names and self.kind is Kind.CONFLICTS:
+            raise InvalidInput("conflicts have no names; `hoss describe worker NAME` shows those of one", where="NAME")
         if self.names and self.selector:
             raise InvalidInput("and names were both given; choose one", where="-l")
         if self.names and self.namespace == ALL and self.kind.value in NAMESPACED:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hossctl import platform
 from hossctl.cluster_objects import written_labels
+from hossctl.conflicts import steering_document, written_steering
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
@@ -47,6 +48,7 @@ class Status:
             ("pods", pods or "none"),
             ("jobs", f"{self.dispatcher.jobs:,}"),
             ("policy", written_policy(self.dispatcher.policy) if self.dispatcher.HasField("policy") else "not told"),
+            ("conflicts", written_steering(steering_document(self.dispatcher.steering))),
             *(("policy warning", text) for text in self.dispatcher.policy.warnings),
             ("resolver", f"version {self.resolver.version}, {'serving' if self.resolver.serving else 'NOT SERVING'}"),
             (
@@ -74,6 +76,7 @@ class Status:
                 "jobs": self.dispatcher.jobs,
                 "podsByPhase": dict(self.dispatcher.pods_by_phase),
                 "counters": dict(self.dispatcher.counters),
+                "steering": steering_document(self.dispatcher.steering),
                 "policy": policy_document(self.dispatcher.policy),
             },
             "resolver": {
