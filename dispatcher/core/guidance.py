@@ -4,7 +4,7 @@ from collections import Counter
 
 from dispatcher.core.conflicts import Conflicts, Refusals
 from dispatcher.core.membership import UNHEARD, Membership, Vitals, Worker
-from dispatcher.core.messages import Instruction, Note, SendPreference
+from dispatcher.core.messages import Handlers, Instruction, Note, SendPreference, SteeringWanted
 from dispatcher.core.routing import Routing
 from dispatcher.core.steering import Steering, SteeringRules, Step, Totals
 from hoss.model.overlap import Overlap, Preference
@@ -20,6 +20,7 @@ class Guidance:
         self._begun = False
         self.conflicts = Conflicts()
         self.steering = Steering(rules)
+        self.handlers: Handlers = {SteeringWanted: self._wanted}
         routing.at_once = self.steering.stance.workers
 
     def heard(self, worker: Worker, vitals: Vitals, refusals: Refusals | None) -> None:
@@ -31,9 +32,8 @@ class Guidance:
         if refusals is not None:
             self.conflicts.report(worker.name, refusals)
 
-    def fix(self, overlap: Overlap | None, workers: int | None, now: float) -> list[Instruction]:
-        """As somebody wants it; None: chosen by what conflicts cost."""
-        return [_noted(self.steering.fix(overlap, workers, now)), *self._tell()]
+    def _wanted(self, event: SteeringWanted, now: float) -> list[Instruction]:
+        return [_noted(self.steering.fix(event.overlap, event.workers, now)), *self._tell()]
 
     def tick(self, now: float) -> list[Instruction]:
         """Take a step where it is time, and tell workers what is another for them than before."""
