@@ -1,7 +1,8 @@
 """For whom this worker was refused: the ledger's refusals, laid to the workers that placed pods on the same nodes meanwhile.
 
 The feed says who placed pods where. A refusal is judged when the feed has reached the state it was refused in; then its winner
-is the last other worker that placed anything on the node since the view by which the pod was placed there.
+is the last other worker that placed anything on the node since the view by which the pod was placed there; where there is none, the
+worker itself if it did, for its pods may have gone to other nodes than it proposed.
 """
 
 from collections import Counter, deque
@@ -46,6 +47,7 @@ class Refusals:
         self._seqs: dict[int, int] = {}  # by shard, as heard
         self._placed_by: NDArray[np.uint64] = np.zeros(0, np.uint64)  # (nodes,): epoch of the last other worker
         self._placed_at: NDArray[np.int64] = np.zeros(0, np.int64)  # (nodes,): seq
+        self._own_at: NDArray[np.int64] = np.zeros(0, np.int64)  # (nodes,): seq of this worker's last commit
         self._waiting: dict[int, deque[_Waiting]] = {}  # by shard, for the feed
         self._pairs: Counter[tuple[int, int]] = Counter()  # epoch and verdict
         self._on_node: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -62,11 +64,15 @@ class Refusals:
         self._seqs[shard] = update.seq
         if update.snapshot:
             self._placed_by[shard :: max(update.shards, 1)] = 0  # whoever it was, its entry was missed
-        elif update.worker_epoch and update.worker_epoch != self._own_epoch:
+            self._own_at[shard :: max(update.shards, 1)] = 0
+        elif update.worker_epoch:
             nodes = update.accounts.indexes
             self._cover(int(nodes.max(initial=0)) + 1)
-            self._placed_by[nodes] = update.worker_epoch
-            self._placed_at[nodes] = update.seq
+            if update.worker_epoch == self._own_epoch:
+                self._own_at[nodes] = update.seq
+            else:
+                self._placed_by[nodes] = update.worker_epoch
+                self._placed_at[nodes] = update.seq
         waiting = self._waiting.get(shard)
         while waiting and waiting[0].as_of <= update.seq:
             self._judge(waiting.popleft())
@@ -115,8 +121,8 @@ class Refusals:
 
     def _judge(self, refusal: _Waiting) -> None:
         nodes = refusal.nodes
-        meanwhile = self._placed_at[nodes] > refusal.snapshot_seq
-        winners = np.where(meanwhile, self._placed_by[nodes], np.uint64(0))
+        itself = np.where(self._own_at[nodes] > refusal.snapshot_seq, np.uint64(self._own_epoch), np.uint64(0))
+        winners = np.where(self._placed_at[nodes] > refusal.snapshot_seq, self._placed_by[nodes], itself)
         pairs = np.stack((winners, refusal.verdicts.astype(np.uint64)))
         distinct, counts = np.unique(pairs, axis=1, return_counts=True)
         for (epoch, verdict), count in zip(distinct.T.tolist(), counts.tolist(), strict=True):
@@ -128,6 +134,7 @@ class Refusals:
             more = size - len(self._placed_by)
             self._placed_by = np.pad(self._placed_by, (0, more))
             self._placed_at = np.pad(self._placed_at, (0, more))
+            self._own_at = np.pad(self._own_at, (0, more))
             self._on_node = np.pad(self._on_node, (0, more))
 
 

@@ -22,8 +22,10 @@ _TIE_BITS = SCORE_SHIFT - SLACK_BITS
 _TIE_MASK = (1 << _TIE_BITS) - 1
 MAX_NODES = 1 << _TIE_BITS
 
-# Of 100 that one plugin gives: a node of a worker's own share is taken before one that is better by no more than this.
-NEAR_POINTS = 10
+# A node of a worker's own share is taken before one that is better by no more than this. Nearly all that the room on
+# nodes can make of a score, by LeastAllocated and BalancedAllocation, 100 each: room is what others take meanwhile. And less
+# than a preference that somebody wrote down can weigh.
+NEAR_POINTS = 199
 
 # 2^32 divided by the golden ratio: its multiples modulo 2^32 lie evenly, of whatever run of indexes they are.
 _SCATTER = 0x9E3779B1

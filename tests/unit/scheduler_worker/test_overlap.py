@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from hoss.model.overlap import Overlap, Preference
+from hoss.model.selectors import NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.v1 import workerlink_pb2
 from scheduler_worker import messages
-from scheduler_worker.core.ties import MAX_LEVELS, NEAR_POINTS, SCORE_SHIFT, TieOrder
+from scheduler_worker.core.ties import MAX_LEVELS, SCORE_SHIFT, TieOrder
 
 SHARED, SHUFFLED, SOFT = Overlap.SHARED, Overlap.SHUFFLED, Overlap.SOFT_PARTITION
 
@@ -106,20 +107,28 @@ def modest(make_pod):
     return make_pod(100, 2**27)
 
 
-def test_own_nodes_are_filled_first_while_others_are_hardly_better(even, large, modest):
+def test_own_nodes_are_taken_first(even, large, modest):
     even.scheduler.prefer(Preference(SOFT, 0, 4))
     own = shares(4, 40)[0]
     assert set(placed_on(even, modest, len(own))) == own
 
 
-def test_a_node_outside_is_taken_as_soon_as_it_is_better_by_more(even, large, modest):
+def test_a_node_outside_is_taken_as_soon_as_no_own_one_has_room(even, large):
     even.scheduler.prefer(Preference(SOFT, 0, 4))
     own = shares(4, 40)[0]
-    # A pod of a quarter of a node's cpu costs that node more points than a share has ahead.
-    assert NEAR_POINTS < 12
-    nodes = placed_on(even, large, 40)
+    nodes = placed_on(even, large, 160)
+    assert set(nodes[: 4 * len(own)]) == own
     assert set(nodes) == set(range(40))
-    assert set(nodes[: len(own)]) == own
+
+
+def test_what_somebody_wrote_down_outweighs_the_share(harness_of, make_ledger, make_pod):
+    outside = min(set(range(40)) - shares(4, 40)[0])
+    ledger = make_ledger(40)
+    ledger.add(outside, labels=(("disk", "ssd"),))
+    harness = harness_of(ledger)
+    harness.scheduler.prefer(Preference(SOFT, 0, 4))
+    wish = PreferredTerm(100, NodeSelectorTerm((Requirement("disk", "In", ("ssd",)),)))
+    assert placed_on(harness, make_pod(preferred_node_affinity=(wish,)), 1) == [outside]
 
 
 def test_no_pod_is_unschedulable_for_its_worker_s_share(even, large, modest):

@@ -65,6 +65,12 @@ def test_the_last_of_several_winners_counts_and_own_commits_do_not(refusals):
     assert told(refusals) == {(RIVAL, RESOURCE): 1}
 
 
+def test_where_no_other_placed_anything_it_was_the_worker_itself(refusals):
+    refusals.heard(entry(2, 3, by=ME))
+    refuse(refusals, 3, as_of=2)
+    assert told(refusals) == {(ME, RESOURCE): 1}
+
+
 def test_who_placed_there_before_the_view_is_not_to_blame(refusals):
     refusals.heard(entry(2, 3, by=RIVAL))
     refuse(refusals, 3, since=2, as_of=2)
