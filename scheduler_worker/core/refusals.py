@@ -18,6 +18,7 @@ AGE_STEPS = 16  # see Heartbeat.refusal_seqs_behind in proto/hoss/v1/workerlink.
 WORST_NODES = 16
 
 _MOST_PAIRS = 256
+_REMEMBERED = 1024  # entries of a shard: seconds of the feed, where views are milliseconds old
 _MOST_WAITING = 1000  # a feed that stands still must not fill the memory
 
 
@@ -39,15 +40,20 @@ class RefusalReport(NamedTuple):
     ages_ms: NDArray[np.uint32]  # (AGE_STEPS,)
 
 
+class _Placed(NamedTuple):
+    seq: int
+    epoch: int
+    nodes: NDArray[np.uint32]
+
+
 class Refusals:
-    """What is reported of them. `heard` must see every message of the feed, after the cache."""
+    """What is reported of them. `heard` must see every message of the feed. It only remembers: who is never refused pays nothing
+    for knowing for whom."""
 
     def __init__(self) -> None:
         self._own_epoch = 0
         self._seqs: dict[int, int] = {}  # by shard, as heard
-        self._placed_by: NDArray[np.uint64] = np.zeros(0, np.uint64)  # (nodes,): epoch of the last other worker
-        self._placed_at: NDArray[np.int64] = np.zeros(0, np.int64)  # (nodes,): seq
-        self._own_at: NDArray[np.int64] = np.zeros(0, np.int64)  # (nodes,): seq of this worker's last commit
+        self._history: dict[int, deque[_Placed]] = {}  # by shard, the latest
         self._waiting: dict[int, deque[_Waiting]] = {}  # by shard, for the feed
         self._pairs: Counter[tuple[int, int]] = Counter()  # epoch and verdict
         self._on_node: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -63,19 +69,13 @@ class Refusals:
         shard = update.shard
         self._seqs[shard] = update.seq
         if update.snapshot:
-            self._placed_by[shard :: max(update.shards, 1)] = 0  # whoever it was, its entry was missed
-            self._own_at[shard :: max(update.shards, 1)] = 0
+            self._history.pop(shard, None)  # it leaves a gap
         elif update.worker_epoch:
-            nodes = update.accounts.indexes
-            self._cover(int(nodes.max(initial=0)) + 1)
-            if update.worker_epoch == self._own_epoch:
-                self._own_at[nodes] = update.seq
-            else:
-                self._placed_by[nodes] = update.worker_epoch
-                self._placed_at[nodes] = update.seq
+            history = self._history.setdefault(shard, deque(maxlen=_REMEMBERED))
+            history.append(_Placed(update.seq, update.worker_epoch, update.accounts.indexes))
         waiting = self._waiting.get(shard)
         while waiting and waiting[0].as_of <= update.seq:
-            self._judge(waiting.popleft())
+            self._judge(shard, waiting.popleft())
 
     def refused(
         self,
@@ -90,14 +90,16 @@ class Refusals:
         """The ledger, at `as_of`, refused n pods that were placed on `nodes` by the view at `snapshot_seq`."""
         if not len(nodes):
             return
-        self._cover(int(nodes.max()) + 1)
+        more = int(nodes.max()) + 1 - len(self._on_node)
+        if more > 0:
+            self._on_node = np.pad(self._on_node, (0, more))
         self._seqs_behind[_step(as_of - snapshot_seq)] += len(nodes)
         self._ages_ms[_step(int(age_seconds * 1000))] += len(nodes)
         np.add.at(self._on_node, nodes, 1)
         waiting = self._waiting.setdefault(shard, deque())
         waiting.append(_Waiting(as_of, snapshot_seq, nodes, verdicts))
         while waiting and (waiting[0].as_of <= self._seqs.get(shard, 0) or len(waiting) > _MOST_WAITING):
-            self._judge(waiting.popleft())
+            self._judge(shard, waiting.popleft())
 
     def take(self) -> RefusalReport | None:
         """What was judged since the last time; None: nothing."""
@@ -119,23 +121,28 @@ class Refusals:
         self._seqs_behind, self._ages_ms = np.zeros(AGE_STEPS, np.uint32), np.zeros(AGE_STEPS, np.uint32)
         return report
 
-    def _judge(self, refusal: _Waiting) -> None:
-        nodes = refusal.nodes
-        itself = np.where(self._own_at[nodes] > refusal.snapshot_seq, np.uint64(self._own_epoch), np.uint64(0))
-        winners = np.where(self._placed_at[nodes] > refusal.snapshot_seq, self._placed_by[nodes], itself)
+    def _judge(self, shard: int, refusal: _Waiting) -> None:
+        winners = self._winners(shard, refusal)
         pairs = np.stack((winners, refusal.verdicts.astype(np.uint64)))
         distinct, counts = np.unique(pairs, axis=1, return_counts=True)
         for (epoch, verdict), count in zip(distinct.T.tolist(), counts.tolist(), strict=True):
             self._pairs[epoch, verdict] += count
 
-    def _cover(self, size: int) -> None:
-        if size > len(self._placed_by):
-            size = max(size, 2 * len(self._placed_by))
-            more = size - len(self._placed_by)
-            self._placed_by = np.pad(self._placed_by, (0, more))
-            self._placed_at = np.pad(self._placed_at, (0, more))
-            self._own_at = np.pad(self._own_at, (0, more))
-            self._on_node = np.pad(self._on_node, (0, more))
+    def _winners(self, shard: int, refusal: _Waiting) -> NDArray[np.uint64]:
+        """The epoch to which each refusal is laid."""
+        meanwhile = []
+        for placed in reversed(self._history.get(shard, ())):
+            if placed.seq <= refusal.snapshot_seq:
+                break
+            if placed.seq <= refusal.as_of:
+                meanwhile.append(placed)
+        nodes = refusal.nodes
+        size = 1 + max([int(nodes.max()), *(int(placed.nodes.max(initial=0)) for placed in meanwhile)])
+        others, own = np.zeros(size, np.uint64), np.zeros(size, np.uint64)
+        for placed in reversed(meanwhile):
+            (own if placed.epoch == self._own_epoch else others)[placed.nodes] = placed.epoch
+        winners: NDArray[np.uint64] = np.where(others[nodes] > 0, others[nodes], own[nodes])
+        return winners
 
 
 def _step(amount: int) -> int:

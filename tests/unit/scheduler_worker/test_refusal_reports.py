@@ -71,6 +71,13 @@ def test_where_no_other_placed_anything_it_was_the_worker_itself(refusals):
     assert told(refusals) == {(ME, RESOURCE): 1}
 
 
+def test_who_placed_there_after_the_refusal_is_not_to_blame(refusals):
+    refusals.heard(entry(2, 3, by=RIVAL))
+    refusals.heard(entry(3, 3, by=THIRD))
+    refuse(refusals, 3, as_of=2)
+    assert told(refusals) == {(RIVAL, RESOURCE): 1}
+
+
 def test_who_placed_there_before_the_view_is_not_to_blame(refusals):
     refusals.heard(entry(2, 3, by=RIVAL))
     refuse(refusals, 3, since=2, as_of=2)
