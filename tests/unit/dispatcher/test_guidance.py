@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from dispatcher.config import DispatcherConfig
 from dispatcher.core import messages as m
 from dispatcher.core.conflicts import AGE_STEPS, Pair, Refusals
 from dispatcher.core.machine import Settings
@@ -225,6 +227,14 @@ def test_a_worker_of_a_newer_release_may_give_reasons_unknown_here(three):
     assert [(pair.reason, pair.pods) for pair in message.pairs] == [("77", 1)]
     assert message.nodes[0].node == "node-3"
     assert len(message.seqs_behind) == AGE_STEPS
+
+
+def test_the_document_says_what_is_fixed_and_what_is_chosen():
+    rules = DispatcherConfig.model_validate({"steering": {"overlap": "shared", "window_seconds": 5}}).steering_rules()
+    assert (rules.overlap, rules.workers, rules.window_seconds) == (Overlap.SHARED, None, 5)
+    assert DispatcherConfig.model_validate({"steering": {"workers": 2}}).steering_rules().workers == 2
+    with pytest.raises(ValidationError, match="overlap"):
+        DispatcherConfig.model_validate({"steering": {"overlap": "hard"}})
 
 
 def test_configuration_puts_a_choice_in_force_for_good(new_bench):
