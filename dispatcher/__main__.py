@@ -140,6 +140,7 @@ def _settings(config: DispatcherConfig, term: Term) -> Settings:
     return Settings(
         batches=config.batch_rules(),
         stealing=config.steal_rules(),
+        steering=config.steering_rules(),
         worker_timeout_seconds=config.worker_timeout_seconds,
         aging_seconds=config.aging_seconds,
         limits=config.limits(),

@@ -2,6 +2,7 @@
 
 import socket
 from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -9,10 +10,29 @@ from dispatcher.core.dispatch import BatchRules
 from dispatcher.core.faults import LEAST_LIMIT, MAX_FAULTS
 from dispatcher.core.pressure import Limits
 from dispatcher.core.stealing import StealRules
+from dispatcher.core.steering import SteeringRules
 from hoss.config import Document
+from hoss.model.overlap import Overlap
 
 KIND = "DispatcherConfig"
 _ANY_HOST = ("", "0.0.0.0", "[::]")  # noqa: S104 - recognised here, not listened on
+
+
+class Steering(Document):
+    """What is done about conflicts (docs/adr/0019-steering-by-conflicts.md)."""
+
+    # shared, shuffled or soft-partition; auto: whichever costs least by what was measured.
+    overlap: Literal["auto", "shared", "shuffled", "soft-partition"] = "auto"
+
+    # So many workers of a rule get work at once; auto: all, or fewer while conflicts waste more than the others bring.
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=10_000)] = "auto"
+
+    # Seconds of work that a step is judged by. Heartbeats bring the figures, so several of them; below ten, or what
+    # comes and goes in seconds is never answered.
+    window_seconds: float = Field(default=3.0, ge=0.5, le=600)
+
+    # Seconds without conflicts before a looser way is tried. Long against the window: it costs conflicts to find out.
+    calm_seconds: float = Field(default=60.0, ge=1, le=86_400)
 
 
 class DispatcherConfig(Document):
@@ -52,6 +72,9 @@ class DispatcherConfig(Document):
     # Milliseconds of estimated work: who has more of it not started gives some back when another worker has next to
     # none. Half of a worker's time ahead, so that it acts well before a second of work waits beside an idle worker. 0: never.
     steal_after_ms: float = Field(default=500.0, ge=0, le=600_000)
+
+    # How much workers' node preferences overlap, and how many get work at once.
+    steering: Steering = Steering()
 
     # Which labels workers may register with, by patterns of their names; of several that match, the first. A worker that
     # claims another label or value, or whose name no pattern matches, is turned away. Empty: workers are trusted.
@@ -93,6 +116,16 @@ class DispatcherConfig(Document):
     def steal_rules(self) -> StealRules:
         """As the core has them."""
         return StealRules(self.steal_after_ms / 1000)
+
+    def steering_rules(self) -> SteeringRules:
+        """As the core has them."""
+        told = self.steering
+        return SteeringRules(
+            overlap=None if told.overlap == "auto" else Overlap(told.overlap),
+            workers=None if told.workers == "auto" else told.workers,
+            window_seconds=told.window_seconds,
+            calm_seconds=told.calm_seconds,
+        )
 
     def advertised(self, port: int) -> str:
         """Where others reach this dispatcher, which listens on `port`."""

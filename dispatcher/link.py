@@ -18,8 +18,10 @@ from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals
 from dispatcher.preemption import Preemption
 from dispatcher.runtime import Runtime
+from dispatcher.steering import refusals
 from hoss.errors import InvalidInput
 from hoss.model.names import check_key, check_label_value
+from hoss.model.overlap import Preference
 from hoss.telemetry import logger
 from hoss.v1 import objects_pb2
 from hoss.v1 import workerlink_pb2 as pb
@@ -56,6 +58,8 @@ class WorkerStream:
                 self.put(pb.DispatcherMessage(welcome=welcome))
             case m.SendSurroundings():
                 self.put(surroundings_message(instruction.surroundings))
+            case m.SendPreference():
+                self.put(preference_message(instruction.preference))
             case m.SendDrain():
                 self.put(pb.DispatcherMessage(drain=pb.Drain()))
             case m.SendRecall():
@@ -189,7 +193,8 @@ def heard(message: pb.Heartbeat, link: int) -> m.Heard:
         first_micros=first,
         seen_micros=seen,
     )
-    return m.Heard(link, vitals, CostReport(classes, micros.clip(LEAST_MICROS, MOST_MICROS)) if len(classes) else None)
+    costs = CostReport(classes, micros.clip(LEAST_MICROS, MOST_MICROS)) if len(classes) else None
+    return m.Heard(link, vitals, costs, refusals(message))
 
 
 def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
@@ -225,6 +230,12 @@ def surroundings_message(surroundings: Surroundings) -> pb.DispatcherMessage:
         services=map(service_to_proto, surroundings.services),
     )
     return pb.DispatcherMessage(surroundings=message)
+
+
+def preference_message(preference: Preference) -> pb.DispatcherMessage:
+    """Encode how a worker is to order equally good nodes."""
+    overlap, number, shares = preference.overlap.value, preference.number, preference.shares
+    return pb.DispatcherMessage(preference=pb.Preference(overlap=overlap, number=number, shares=shares))
 
 
 def work_message(work: m.SendWork) -> pb.DispatcherMessage:

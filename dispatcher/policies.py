@@ -133,7 +133,7 @@ class Policies:
         templates = [_template(message, number) for number, message in enumerate(request.templates)]
         balancers = machine.routing.balancers if own is None else ()
         return pb.TestPolicyReply(
-            trials=trials(policy, templates, machine.members.living(), balancers),
+            trials=trials(policy, templates, machine.members.living(), balancers, machine.routing.at_once),
             version=self._kept.version if own is None else 0,
             warnings=[*doubts(policy), *mismatches(policy, self._surroundings.look(policy))],
         )

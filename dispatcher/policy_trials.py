@@ -15,9 +15,14 @@ from hoss.wire.convert import pod_spec_to_proto, scope_to_proto
 
 
 def trials(
-    policy: Policy, templates: Sequence[PodTemplate], workers: Sequence[Worker], balancers: Sequence[Balancer] = ()
+    policy: Policy,
+    templates: Sequence[PodTemplate],
+    workers: Sequence[Worker],
+    balancers: Sequence[Balancer] = (),
+    at_once: int = 0,
 ) -> list[pb.PolicyTrial]:
-    """What the policy would do with pods of each template. `balancers`: what its rules have done so far; else nothing yet."""
+    """What the policy would do with pods of each template. `balancers`: what its rules have done so far; else nothing yet.
+    `at_once`: so many of a rule's workers get work; 0: all."""
     index = RuleIndex(policy)
     by_name = sorted(workers, key=lambda worker: worker.name)
     asked = balancers or [make_balancer(rule.balance) for rule in policy.rules]
@@ -26,7 +31,9 @@ def trials(
         spec, facts = pod_spec_to_proto(template.spec).SerializeToString(deterministic=True), facts_of(template)
         # By the class, so that the same question gets the same answer.
         chance = random.Random(zlib.crc32(spec))
-        found.append(_told(try_pod(policy, index.lane(facts, spec), facts, by_name, balancers=asked, chance=chance)))
+        lane = index.lane(facts, spec)
+        trial = try_pod(policy, lane, facts, by_name, balancers=asked, chance=chance, at_once=at_once)
+        found.append(_told(trial))
     return found
 
 

@@ -138,7 +138,9 @@ class Runtime:
             self.spawn(job(instruction))
             return
         match instruction:
-            case m.SendWork() | m.Welcome() | m.SendSurroundings() | m.SendDrain() | m.SendRecall():
+            case (
+                m.SendWork() | m.Welcome() | m.SendSurroundings() | m.SendDrain() | m.SendRecall() | m.SendPreference()
+            ):
                 if (link := self.links.get(instruction.link)) is not None:
                     link.send(instruction)
             case m.Confirm():
@@ -146,6 +148,8 @@ class Runtime:
             case m.Refuse() | m.CloseLink():
                 if (link := self.links.get(instruction.link)) is not None:
                     link.close(instruction.text, taken=isinstance(instruction, m.Refuse))
+            case m.Note():
+                logger().info(instruction.event, **instruction.fields)
             case m.Warn():
                 logger().warning(instruction.event, **instruction.fields)
 

@@ -22,6 +22,7 @@ from dispatcher.nodes import NodeNames
 from dispatcher.objects import Objects
 from dispatcher.policies import Policies, StaleVersion
 from dispatcher.runtime import Runtime
+from dispatcher.steering import conflicts_message, steering_message, steering_wanted
 from dispatcher.watch import RevisionTooOld, Watch
 from hoss import __version__
 from hoss.client.errors import refuse
@@ -135,8 +136,20 @@ class DispatcherService(DispatcherServicer):
         except InvalidInput as exc:
             await _end(context, exc)
 
+    async def GetConflicts(self, request: pb.ConflictsRequest, context: Context) -> pb.Conflicts:  # noqa: ARG002, N802
+        return conflicts_message(self._runtime.machine, self._names)
+
+    async def Steer(self, request: pb.SteerRequest, context: Context) -> pb.Steering:  # noqa: N802
+        machine = self._runtime.machine
+        try:
+            self._runtime.tell(steering_wanted(request, machine))
+        except InvalidInput as exc:
+            await _end(context, exc)
+        return steering_message(machine, steps=True)
+
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.DispatcherStatus:  # noqa: ARG002, N802
         status = self._answers.status(__version__)
+        status.steering.CopyFrom(steering_message(self._runtime.machine, steps=False))
         status.policy.CopyFrom(self._policies.told(with_text=False))
         status.problems.extend(self._policies.problems())
         return status

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.conflicts import fetch_conflicts
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.figures import share
@@ -24,6 +25,8 @@ async def describe(endpoints: Endpoints, query: Query) -> Document:
         pods = await _pods_on(endpoints, document["name"])
         document["pods"] = pods[:_MOST_PODS]
         document["podsNotListed"] = max(0, len(pods) - _MOST_PODS)
+    elif query.kind is Kind.WORKERS:
+        document |= await _conflicts_of(endpoints, document["name"])
     elif query.kind is Kind.PODS and document["phase"] == phase_name(pb.FAILED):
         document["whatToDo"] = _after_failure(document)
     elif query.kind is Kind.PODS:
@@ -49,6 +52,21 @@ def _after_failure(pod: Document) -> str:
 async def _pods_on(endpoints: Endpoints, node: str) -> list[str]:
     async with dispatcher_of(endpoints) as dispatcher:
         return [f"{pod.namespace}/{pod.name}" async for pod in dispatcher.list_pods(node=node)]
+
+
+async def _conflicts_of(endpoints: Endpoints, worker: str) -> Document:
+    """For whom its pods were refused, and who was refused for its pods."""
+    pairs = (await fetch_conflicts(endpoints))["pairs"]
+    return {
+        "refusedFor": [
+            {"worker": p["winner"] or "nobody", "reason": p["reason"], "pods": p["pods"]}
+            for p in pairs
+            if p["loser"] == worker
+        ],
+        "othersRefusedForIt": [
+            {"worker": p["loser"], "reason": p["reason"], "pods": p["pods"]} for p in pairs if p["winner"] == worker
+        ],
+    }
 
 
 async def _reasons(endpoints: Endpoints, query: Query) -> Document:

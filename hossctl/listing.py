@@ -35,6 +35,7 @@ class Kind(str, Enum):
     JOBS = "jobs"
     TENANTS = "tenants"
     RESERVATIONS = "reservations"
+    CONFLICTS = "conflicts"
     NAMESPACES = "namespaces"
     SERVICES = "services"
     BUDGETS = "poddisruptionbudgets"
@@ -98,6 +99,8 @@ class Query:
         parse_label_selector(self.selector, where="-l")
         if self.phases and self.kind is not Kind.PODS:
             raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed and --waiting")
+        if self.names and self.kind is Kind.CONFLICTS:
+            raise InvalidInput("conflicts have no names; `hoss describe worker NAME` shows those of one", where="NAME")
         if self.names and self.selector:
             raise InvalidInput("and names were both given; choose one", where="-l")
         if self.names and self.namespace == ALL and self.kind.value in NAMESPACED:

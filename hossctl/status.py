@@ -9,6 +9,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hossctl import platform
 from hossctl.cluster_objects import written_labels
+from hossctl.conflicts import steering_document, written_steering
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
@@ -63,6 +64,7 @@ class Status:
             ("pods", pods or "none"),
             ("jobs", f"{self.dispatcher.jobs:,}"),
             ("policy", written_policy(self.dispatcher.policy) if self.dispatcher.HasField("policy") else "not told"),
+            ("conflicts", written_steering(steering_document(self.dispatcher.steering))),
             *(("policy warning", text) for text in self.dispatcher.policy.warnings),
             ("resolver", f"version {self.resolver.version}, {'serving' if self.resolver.serving else 'NOT SERVING'}"),
             (
@@ -93,6 +95,7 @@ class Status:
                 "jobs": self.dispatcher.jobs,
                 "podsByPhase": dict(self.dispatcher.pods_by_phase),
                 "counters": dict(self.dispatcher.counters),
+                "steering": steering_document(self.dispatcher.steering),
                 "policy": policy_document(self.dispatcher.policy),
             },
             "resolver": {

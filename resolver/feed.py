@@ -122,6 +122,7 @@ class ShardFeed:
             groups=group_runs_message(entry.runs),
             holds=(entry.seq,) if entry.hold else (),
             ended_holds=entry.ended,
+            worker_epoch=entry.epoch,
             evictions=[pb.Eviction(uid=e.uid, node=e.node, victim_uids=e.victims) for e in entry.evictions],
         )
         if entry.specs or entry.removed:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from hoss.errors import ColumnError
 from hoss.model.cluster import DisruptionBudget
+from hoss.model.overlap import Overlap, Preference
 from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2, resolver_pb2, workerlink_pb2
 from hoss.wire.account import CARDS, account_dtype
@@ -17,6 +18,7 @@ from hoss.wire.pod_groups import definition_of, group_defined
 from scheduler_worker.core.codes import Verdict
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
 from scheduler_worker.core.preempting import PreemptionAnswer, PreemptionQuestion
+from scheduler_worker.core.refusals import RefusalReport
 from scheduler_worker.core.work import OutcomeColumns
 
 
@@ -36,6 +38,7 @@ def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
         ),
         holds=tuple(message.holds),
         ended_holds=tuple(message.ended_holds),
+        worker_epoch=message.worker_epoch,
     )
 
 
@@ -142,6 +145,23 @@ def verdicts(message: resolver_pb2.VerdictBatch, pods: int) -> Verdicts:
         as_of=message.as_of_seq,
         awaits=tuple((position.shard, position.seq) for position in message.awaits),
     )
+
+
+def tell_refusals(report: RefusalReport, heartbeat: workerlink_pb2.Heartbeat) -> None:
+    """Say in a heartbeat for whom the worker was refused."""
+    heartbeat.refusal_winners = encode(report.winners, U64)
+    heartbeat.refusal_verdicts = encode(report.verdicts, U8)
+    heartbeat.refusal_counts = encode(report.counts, U32)
+    heartbeat.refusing_nodes = encode(report.nodes, U32)
+    heartbeat.refusal_seqs_behind = encode(report.seqs_behind, U32)
+    heartbeat.refusal_ages_ms = encode(report.ages_ms, U32)
+
+
+def preference(message: workerlink_pb2.Preference) -> Preference | None:
+    """How to order equally good nodes; None for an overlap that is not known here."""
+    if message.overlap not in {overlap.value for overlap in Overlap}:
+        return None
+    return Preference(Overlap(message.overlap), message.number, max(1, message.shares))
 
 
 def outcomes(columns: OutcomeColumns) -> workerlink_pb2.WorkerMessage:

@@ -5,6 +5,7 @@ import contextlib
 import time
 
 from hoss.errors import InvalidInput
+from hoss.model.overlap import DEFAULT_PREFERENCE
 from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
@@ -19,6 +20,7 @@ from hoss.v1.workerlink_pb2 import (
     WorkBatch,
     WorkerMessage,
 )
+from hoss.v1.workerlink_pb2 import Preference as PreferenceMessage
 from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
 from hoss.wire.convert import pod_spec_from_proto, scope_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
@@ -71,6 +73,8 @@ class WorkerService:
         self._epoch = welcome.epoch
         self._proposals.abandon()
         self._scheduler.drop_everything()
+        self._scheduler.prefer(DEFAULT_PREFERENCE)
+        self._scheduler.refusals.restart(welcome.epoch)
         logger().info("registered", worker=self._name, epoch=welcome.epoch)
 
     def received(self, message: DispatcherMessage) -> None:
@@ -83,6 +87,8 @@ class WorkerService:
             self._preempt(message.preemption)
         elif message.HasField("surroundings"):
             self._look_around(message.surroundings)
+        elif message.HasField("preference"):
+            self._prefer(message.preference)
         elif message.HasField("drain"):
             self._give_back()
         elif message.HasField("recall"):
@@ -94,7 +100,7 @@ class WorkerService:
         """How the worker does."""
         scheduler = self._scheduler
         costs = scheduler.costs.take_changed()
-        return Heartbeat(
+        heartbeat = Heartbeat(
             busy_seconds=self._busy_seconds,
             micros_per_pod=costs.per_pod,
             backlog=scheduler.backlog,
@@ -106,13 +112,18 @@ class WorkerService:
             first_micros=costs.first,
             seen_micros=costs.seen,
         )
+        if (refusals := scheduler.refusals.take()) is not None:
+            messages.tell_refusals(refusals, heartbeat)
+        return heartbeat
 
     # From the resolver
 
     def apply_feed(self, message: FeedMessage) -> None:
         """One message of the node feed."""
         was_ready = self.ready
-        self._scheduler.cache.apply_feed(messages.feed_update(message))
+        update = messages.feed_update(message)
+        self._scheduler.cache.apply_feed(update)
+        self._scheduler.refusals.heard(update)
         if self._scheduler.resume(message.shard, snapshot=message.snapshot):
             self._wake.set()
         if self.ready and not was_ready:
@@ -217,6 +228,16 @@ class WorkerService:
             version=surroundings.version,
             namespaces=len(namespaces),
             services=len(surroundings.services),
+        )
+
+    def _prefer(self, told: PreferenceMessage) -> None:
+        preference = messages.preference(told)
+        if preference is None:
+            logger().warning("preference_unknown", worker=self._name, overlap=told.overlap)
+            return
+        self._scheduler.prefer(preference)
+        logger().info(
+            "preference", worker=self._name, overlap=told.overlap, number=preference.number, shares=preference.shares
         )
 
     def _accept(self, work: WorkBatch) -> None:

@@ -129,7 +129,7 @@ class Dispatch:
 
     def _working(self, destination: Destination) -> list[Worker]:
         """Workers that may get pods, those that had some recalled only where there are no others."""
-        working = [w for w in destination.workers if w.takes_work and w.name not in self._kept_free]
+        working = [w for w in self._routing.working(destination) if w.name not in self._kept_free]
         return [w for w in working if not w.yields] or working
 
     def _pods_in_time(self, worker: Worker, lane: int) -> int:

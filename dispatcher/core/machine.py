@@ -23,6 +23,7 @@ from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.estimates import Estimates
 from dispatcher.core.eventlog import EventLog
 from dispatcher.core.faults import MAX_FAULTS, Fault
+from dispatcher.core.guidance import Guidance
 from dispatcher.core.invariants import check
 from dispatcher.core.membership import Membership
 from dispatcher.core.podsets import Submission
@@ -35,6 +36,7 @@ from dispatcher.core.residence import Residence
 from dispatcher.core.routing import Routing
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
+from dispatcher.core.steering import DEFAULT_STEERING_RULES, SteeringRules
 from dispatcher.core.tenants import Tenants, held_by
 from dispatcher.core.workforce import Workforce
 from hoss.model.pod import PodSpec
@@ -50,6 +52,7 @@ class Settings:
 
     batches: BatchRules = DEFAULT_BATCH_RULES
     stealing: StealRules = DEFAULT_STEAL_RULES
+    steering: SteeringRules = DEFAULT_STEERING_RULES
     worker_timeout_seconds: float = 2.0
     aging_seconds: float = 300.0
     limits: Limits = DEFAULT_LIMITS
@@ -97,6 +100,7 @@ class Machine:
         )
         self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
         self.pressure = Pressure(settings.limits, self.registry, self.counters)
+        self.guidance = Guidance(settings.steering, self.members, self.routing, self.counters)
         self._emptied: list[Submission] = []
         self._ticked_at: float | None = None
         self._swept_at = float("-inf")
@@ -106,6 +110,7 @@ class Machine:
             self.registry,
             self.settlement,
             self.estimates,
+            self.guidance,
             objects=self.objects,
             counters=self.counters,
             unix_ms=self.unix_ms,
@@ -122,6 +127,7 @@ class Machine:
             **self._announcements.handlers,
             **self._workforce.handlers,
             **news.handlers,
+            **self.guidance.handlers,
         }
 
     def handle(self, event: m.Event, now: float) -> list[m.Instruction]:
@@ -239,6 +245,7 @@ class Machine:
         recalls = self.stealing.recalls()
         self.counters["recalled"] += sum(recall.pods for recall in recalls)
         out += recalls
+        out += self.guidance.tick(now)
         if self._emptied and now - self._swept_at >= SWEEP_SECONDS:
             self._swept_at = now
             out += self._forget_emptied()

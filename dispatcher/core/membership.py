@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dispatcher.core.costs import ClassCosts
 from dispatcher.core.podtable import Rows
 from dispatcher.core.rate import Rate
+from hoss.model.overlap import DEFAULT_PREFERENCE, Preference
 
 # Class definitions that a worker keeps; as many again may be on their way out of use.
 KNOWN_CLASSES = 4096
@@ -112,6 +113,7 @@ class Worker:
     vitals: Vitals = UNHEARD
     outstanding: int = 0
     work_micros: float = 0.0  # estimate of what is outstanding
+    preference: Preference = DEFAULT_PREFERENCE  # as it was told
     costs: ClassCosts = field(default_factory=ClassCosts)  # as it measured them
     recalled: bool = False  # was asked to give pods back and has not been heard since
     yields: bool = False  # others get pods before it, because some of its own were recalled
@@ -230,7 +232,7 @@ class Membership:
         worker.state, worker.since, worker.last_seen, worker.vitals = WorkerState.JOINING, now, now, UNHEARD
         worker.drop_batches()
         worker.leaves = False
-        worker.classes, worker.costs = KnownClasses(), ClassCosts()
+        worker.classes, worker.costs, worker.preference = KnownClasses(), ClassCosts(), DEFAULT_PREFERENCE
         self._by_link[link] = worker
         return worker
 

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from dispatcher.core.changes import ANYTHING, Changes, Seen
 from dispatcher.core.cluster_objects import Surroundings
+from dispatcher.core.conflicts import Refusals
 from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
 from hoss.model.cluster_objects import ClusterObject, ObjectKey
+from hoss.model.overlap import Overlap, Preference
 from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
 
@@ -115,6 +117,7 @@ class Heard:
     link: int
     vitals: Vitals
     costs: CostReport | None = None  # of classes that the worker has measured since
+    refusals: Refusals | None = None  # by the ledger, since
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +242,14 @@ class StateWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class SteeringWanted:
+    """An operator fixes how workers' preferences overlap and how many get work at once (0: all); None: chosen by itself."""
+
+    overlap: Overlap | None
+    workers: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time went by."""
 
@@ -267,6 +278,7 @@ Event = (
     | NodesSeen
     | NodesGone
     | StateWanted
+    | SteeringWanted
     | Tick
 )
 
@@ -348,6 +360,14 @@ class SendRecall:
     pods: int
 
 
+@dataclass(frozen=True, slots=True)
+class SendPreference:
+    """Tell a worker how to order nodes that are about equally good from now on."""
+
+    link: int
+    preference: Preference
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fence:
     """Fence a lost worker on every shard, then look its pods up, and answer Fenced, however often it must be tried."""
@@ -406,7 +426,15 @@ class Warn:
     fields: Mapping[str, object]
 
 
-ToWorker = SendWork | Welcome | SendSurroundings | SendDrain | SendRecall
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Log a decision, with fields."""
+
+    event: str
+    fields: Mapping[str, object]
+
+
+ToWorker = SendWork | Welcome | SendSurroundings | SendDrain | SendRecall | SendPreference
 
 Instruction = (
     GrantEpoch
@@ -417,12 +445,14 @@ Instruction = (
     | SendSurroundings
     | SendDrain
     | SendRecall
+    | SendPreference
     | Fence
     | Confirm
     | Verify
     | Release
     | Evict
     | Forget
+    | Note
     | Warn
 )
 

@@ -11,6 +11,7 @@ from dispatcher.core.balance import Balancer, Chance, WorkerLoad
 from dispatcher.core.dispatch import load_of
 from dispatcher.core.membership import Worker, WorkerState
 from dispatcher.core.policy import Algorithm, Facts, Fallback, Lane, Policy, Rule, Target, target
+from dispatcher.core.routing import at_work
 
 _WHY = {
     Algorithm.LEAST_OUTSTANDING: "the least estimated work in front of it",
@@ -58,18 +59,24 @@ def try_pod(
     *,
     balancers: Sequence[Balancer],
     chance: Chance,
+    at_once: int = 0,
 ) -> Trial:
-    """A pod of these facts, which the policy puts in this lane. `balancers` stand beside the rules and are left as they are."""
+    """A pod of these facts, which the policy puts in this lane. `balancers` stand beside the rules and are left as they are.
+    `at_once`: so many of a rule's workers get work; 0: all."""
     found = target(policy, lane, [worker.labels for worker in workers])
     rules = tuple(_rules_said(policy, lane, facts, found, workers))
     if found.rule is None:
         said = tuple(WorkerSaid(load_of(worker, ""), "no rule sends it the pod") for worker in workers)
         return Trial(None, "", found.problem, rules, said)
     rule = policy.rules[found.rule]
+    chosen_few = at_work((workers[i] for i in found.workers), at_once)
+    stands_by = f"stands by: {at_once} workers of a rule get work at once, see `hoss get conflicts`"
     said = tuple(
         WorkerSaid(
             load_of(worker, rule.balance.weight_label),
-            _closed(worker) if i in found.workers else f"does not match {rule.workers}",
+            _closed(worker) or ("" if worker in chosen_few else stands_by)
+            if i in found.workers
+            else f"does not match {rule.workers}",
         )
         for i, worker in enumerate(workers)
     )

@@ -1,5 +1,6 @@
 """The policy in force: which lane a template has, and which workers a lane may go to at this moment."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,12 @@ class Destination:
     problem: str
 
 
+def at_work(workers: Iterable[Worker], at_once: int) -> list[Worker]:
+    """Those that take work; of more than `at_once` the first by name, so that it is the same ones each time. 0: all."""
+    working = [worker for worker in workers if worker.takes_work]
+    return sorted(working, key=lambda worker: worker.name)[:at_once] if at_once else working
+
+
 class Routing:
     """Lanes are numbered for the queue; a number keeps its meaning until the policy is replaced."""
 
@@ -34,6 +41,7 @@ class Routing:
         self._balancers: list[Balancer] = [make_balancer(rule.balance) for rule in policy.rules]
         self._destinations: dict[int, Destination] = {}  # of this generation of members
         self._generation = -1
+        self.at_once = 0  # so many of a destination's workers get work at once; 0: all
 
     def assign(self, templates: TemplateTable, template_id: int) -> None:
         """Give a new template its lane. Matches once per template; a policy that takes all alike costs no decoding."""
@@ -74,6 +82,10 @@ class Routing:
         if found is None:
             found = self._destinations[lane] = self._resolve(self._lanes[lane])
         return found
+
+    def working(self, destination: Destination) -> list[Worker]:
+        """Workers that may be given the destination's pods at this moment."""
+        return at_work(destination.workers, self.at_once)
 
     @property
     def balancers(self) -> list[Balancer]:

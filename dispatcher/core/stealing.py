@@ -83,8 +83,11 @@ class Stealing:
 
     def _open_to(self, taker: Worker, loser: Worker) -> list[Batch]:
         """Batches in the loser's hands that the policy would let the taker have."""
+        routing = self._routing
         return [
-            batch for batch in loser.batches.values() if taker in self._routing.destination(self._lane(batch)).workers
+            batch
+            for batch in loser.batches.values()
+            if taker in routing.working(routing.destination(self._lane(batch)))
         ]
 
     def _lane(self, batch: Batch) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from dispatcher.core import messages as m
 from dispatcher.core.cluster_objects import ClusterObjects
 from dispatcher.core.estimates import Estimates
+from dispatcher.core.guidance import Guidance
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podtable import Phase
 from dispatcher.core.registry import PodRegistry
@@ -24,6 +25,7 @@ class Workforce:
         registry: PodRegistry,
         settlement: Settlement,
         estimates: Estimates,
+        guidance: Guidance,
         *,
         objects: ClusterObjects,
         counters: Counter[str],
@@ -33,6 +35,7 @@ class Workforce:
         self._registry = registry
         self._settlement = settlement
         self._estimates = estimates
+        self._guidance = guidance
         self._objects = objects
         self._counters = counters
         self._unix_ms = unix_ms
@@ -67,12 +70,14 @@ class Workforce:
         if worker is None or worker.state is not WorkerState.JOINING:
             return []
         self._members.welcome(worker, event.epoch, now)
+        self._guidance.conflicts.granted(event.epoch, worker.name)
         welcome = m.Welcome(worker.link, worker.epoch)
         return [welcome, m.SendSurroundings(worker.link, self._objects.surroundings)]
 
     def _heard(self, event: m.Heard, now: float) -> list[m.Instruction]:
         worker = self._members.on_link(event.link)
         if worker is not None:
+            self._guidance.heard(worker, event.vitals, event.refusals)
             self._members.heard(worker, event.vitals, now)
             self._estimates.learn(worker, event.costs)
         return []

@@ -203,6 +203,17 @@ class DispatcherClient:
         request = pb.SetWorkerStateRequest(name=name, state=state)
         return (await self._answer(self.stub.SetWorkerState(request, timeout=CALL_SECONDS))).worker
 
+    async def conflicts(self) -> pb.Conflicts:
+        """Who was refused for whom since the dispatcher's start, and what is done about it."""
+        return await self._answer(self.stub.GetConflicts(pb.ConflictsRequest(), timeout=CALL_SECONDS))
+
+    async def steer(self, overlap: str = "", workers: str = "") -> pb.Steering:
+        """Fix by hand how workers' preferences overlap, and how many get work at once; "auto" leaves it to the dispatcher, an empty
+        text leaves it as it is. InvalidInput for anything else."""
+        return await self._answer(
+            self.stub.Steer(pb.SteerRequest(overlap=overlap, workers=workers), timeout=CALL_SECONDS)
+        )
+
     async def get_policy(self) -> pb.Policy:
         """The SchedulingPolicy in force."""
         return await self._answer(self.stub.GetPolicy(pb.GetPolicyRequest(), timeout=CALL_SECONDS))

@@ -609,7 +609,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DispatcherStatus(_message.Message):
-    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "term", "address", "policy")
+    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "term", "address", "policy", "steering")
     class PodsByPhaseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -634,6 +634,7 @@ class DispatcherStatus(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    STEERING_FIELD_NUMBER: _ClassVar[int]
     version: str
     pods_by_phase: _containers.ScalarMap[str, int]
     jobs: int
@@ -644,7 +645,88 @@ class DispatcherStatus(_message.Message):
     term: int
     address: str
     policy: Policy
-    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., term: _Optional[int] = ..., address: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+    steering: Steering
+    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., term: _Optional[int] = ..., address: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., steering: _Optional[_Union[Steering, _Mapping]] = ...) -> None: ...
+
+class SteerRequest(_message.Message):
+    __slots__ = ("overlap", "workers")
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    overlap: str
+    workers: str
+    def __init__(self, overlap: _Optional[str] = ..., workers: _Optional[str] = ...) -> None: ...
+
+class Steering(_message.Message):
+    __slots__ = ("overlap", "workers", "overlap_fixed", "workers_fixed", "since_unix_ms", "reason", "steps")
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIXED_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIXED_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    overlap: str
+    workers: int
+    overlap_fixed: bool
+    workers_fixed: bool
+    since_unix_ms: int
+    reason: str
+    steps: _containers.RepeatedCompositeFieldContainer[SteeringStep]
+    def __init__(self, overlap: _Optional[str] = ..., workers: _Optional[int] = ..., overlap_fixed: _Optional[bool] = ..., workers_fixed: _Optional[bool] = ..., since_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[SteeringStep, _Mapping]]] = ...) -> None: ...
+
+class SteeringStep(_message.Message):
+    __slots__ = ("at_unix_ms", "overlap", "workers", "reason")
+    AT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    at_unix_ms: int
+    overlap: str
+    workers: int
+    reason: str
+    def __init__(self, at_unix_ms: _Optional[int] = ..., overlap: _Optional[str] = ..., workers: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ConflictsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Conflicts(_message.Message):
+    __slots__ = ("pairs", "nodes", "seqs_behind", "ages_ms", "steering", "proposed", "refused")
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    SEQS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    AGES_MS_FIELD_NUMBER: _ClassVar[int]
+    STEERING_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    pairs: _containers.RepeatedCompositeFieldContainer[ConflictPair]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeConflicts]
+    seqs_behind: _containers.RepeatedScalarFieldContainer[int]
+    ages_ms: _containers.RepeatedScalarFieldContainer[int]
+    steering: Steering
+    proposed: int
+    refused: int
+    def __init__(self, pairs: _Optional[_Iterable[_Union[ConflictPair, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeConflicts, _Mapping]]] = ..., seqs_behind: _Optional[_Iterable[int]] = ..., ages_ms: _Optional[_Iterable[int]] = ..., steering: _Optional[_Union[Steering, _Mapping]] = ..., proposed: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
+
+class ConflictPair(_message.Message):
+    __slots__ = ("loser", "winner", "reason", "pods")
+    LOSER_FIELD_NUMBER: _ClassVar[int]
+    WINNER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    loser: str
+    winner: str
+    reason: str
+    pods: int
+    def __init__(self, loser: _Optional[str] = ..., winner: _Optional[str] = ..., reason: _Optional[str] = ..., pods: _Optional[int] = ...) -> None: ...
+
+class NodeConflicts(_message.Message):
+    __slots__ = ("node", "pods")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    pods: int
+    def __init__(self, node: _Optional[str] = ..., pods: _Optional[int] = ...) -> None: ...
 
 class DispatcherAuditRequest(_message.Message):
     __slots__ = ("timeout_ms",)

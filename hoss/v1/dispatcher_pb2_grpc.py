@@ -126,6 +126,16 @@ class DispatcherStub:
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.FromString,
                 _registered_method=True)
+        self.GetConflicts = channel.unary_unary(
+                '/hoss.v1.Dispatcher/GetConflicts',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ConflictsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.Conflicts.FromString,
+                _registered_method=True)
+        self.Steer = channel.unary_unary(
+                '/hoss.v1.Dispatcher/Steer',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.SteerRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.Steering.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/hoss.v1.Dispatcher/GetStatus',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.StatusRequest.SerializeToString,
@@ -266,6 +276,21 @@ class DispatcherServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetConflicts(self, request, context):
+        """Who was refused for whom, on which nodes, for what reason, with how old a view.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Steer(self, request, context):
+        """Fixes by hand how much workers' node preferences overlap and how many get work at once, or leaves it to the dispatcher
+        again. It stands until the next such call or the dispatcher's end. INVALID_ARGUMENT names what is not known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -371,6 +396,16 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.TestPolicy,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.SerializeToString,
+            ),
+            'GetConflicts': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConflicts,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ConflictsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.Conflicts.SerializeToString,
+            ),
+            'Steer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Steer,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.SteerRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.Steering.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -871,6 +906,60 @@ class Dispatcher:
             '/hoss.v1.Dispatcher/TestPolicy',
             hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConflicts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/GetConflicts',
+            hoss_dot_v1_dot_dispatcher__pb2.ConflictsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.Conflicts.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Steer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/Steer',
+            hoss_dot_v1_dot_dispatcher__pb2.SteerRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.Steering.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,6 +71,12 @@ class DispatcherStub:
     """
     TestPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.TestPolicyRequest, _dispatcher_pb2.TestPolicyReply]
     """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
+    GetConflicts: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ConflictsRequest, _dispatcher_pb2.Conflicts]
+    """Who was refused for whom, on which nodes, for what reason, with how old a view."""
+    Steer: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SteerRequest, _dispatcher_pb2.Steering]
+    """Fixes by hand how much workers' node preferences overlap and how many get work at once, or leaves it to the dispatcher
+    again. It stands until the next such call or the dispatcher's end. INVALID_ARGUMENT names what is not known.
+    """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
     Audit: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
@@ -118,6 +124,12 @@ class DispatcherAsyncStub(DispatcherStub):
     """
     TestPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.TestPolicyRequest, _dispatcher_pb2.TestPolicyReply]  # type: ignore[assignment]
     """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
+    GetConflicts: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ConflictsRequest, _dispatcher_pb2.Conflicts]  # type: ignore[assignment]
+    """Who was refused for whom, on which nodes, for what reason, with how old a view."""
+    Steer: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SteerRequest, _dispatcher_pb2.Steering]  # type: ignore[assignment]
+    """Fixes by hand how much workers' node preferences overlap and how many get work at once, or leaves it to the dispatcher
+    again. It stands until the next such call or the dispatcher's end. INVALID_ARGUMENT names what is not known.
+    """
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
     Audit: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]  # type: ignore[assignment]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
@@ -270,6 +282,24 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.TestPolicyReply, _abc.Awaitable[_dispatcher_pb2.TestPolicyReply]]:
         """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
+
+    @_abc_1.abstractmethod
+    def GetConflicts(
+        self,
+        request: _dispatcher_pb2.ConflictsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.Conflicts, _abc.Awaitable[_dispatcher_pb2.Conflicts]]:
+        """Who was refused for whom, on which nodes, for what reason, with how old a view."""
+
+    @_abc_1.abstractmethod
+    def Steer(
+        self,
+        request: _dispatcher_pb2.SteerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.Steering, _abc.Awaitable[_dispatcher_pb2.Steering]]:
+        """Fixes by hand how much workers' node preferences overlap and how many get work at once, or leaves it to the dispatcher
+        again. It stands until the next such call or the dispatcher's end. INVALID_ARGUMENT names what is not known.
+        """
 
     @_abc_1.abstractmethod
     def GetStatus(

@@ -186,7 +186,7 @@ class ShardPosition(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class FeedMessage(_message.Message):
-    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions", "holds", "ended_holds")
+    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions", "holds", "ended_holds", "worker_epoch")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +201,7 @@ class FeedMessage(_message.Message):
     EVICTIONS_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
     ENDED_HOLDS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     seq: int
@@ -215,7 +216,8 @@ class FeedMessage(_message.Message):
     evictions: _containers.RepeatedCompositeFieldContainer[Eviction]
     holds: _containers.RepeatedScalarFieldContainer[int]
     ended_holds: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ..., holds: _Optional[_Iterable[int]] = ..., ended_holds: _Optional[_Iterable[int]] = ...) -> None: ...
+    worker_epoch: int
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ..., holds: _Optional[_Iterable[int]] = ..., ended_holds: _Optional[_Iterable[int]] = ..., worker_epoch: _Optional[int] = ...) -> None: ...
 
 class Eviction(_message.Message):
     __slots__ = ("uid", "node", "victim_uids")

@@ -43,7 +43,7 @@ class WorkerMessage(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionQuestion, _Mapping]] = ...) -> None: ...
 
 class DispatcherMessage(_message.Message):
-    __slots__ = ("welcome", "work", "view", "drain", "preemption", "surroundings", "recall")
+    __slots__ = ("welcome", "work", "view", "drain", "preemption", "surroundings", "recall", "preference")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class DispatcherMessage(_message.Message):
     PREEMPTION_FIELD_NUMBER: _ClassVar[int]
     SURROUNDINGS_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
+    PREFERENCE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     work: WorkBatch
     view: ViewRequest
@@ -58,7 +59,8 @@ class DispatcherMessage(_message.Message):
     preemption: PreemptionAnswer
     surroundings: _objects_pb2.Surroundings
     recall: Recall
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ...) -> None: ...
+    preference: Preference
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., preference: _Optional[_Union[Preference, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("name", "labels", "incarnation", "window")
@@ -81,7 +83,7 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "proposed", "cost_classes", "cost_micros", "first_micros", "seen_micros")
+    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "proposed", "cost_classes", "cost_micros", "first_micros", "seen_micros", "refusal_winners", "refusal_verdicts", "refusal_counts", "refusing_nodes", "refusal_seqs_behind", "refusal_ages_ms")
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +94,12 @@ class Heartbeat(_message.Message):
     COST_MICROS_FIELD_NUMBER: _ClassVar[int]
     FIRST_MICROS_FIELD_NUMBER: _ClassVar[int]
     SEEN_MICROS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_WINNERS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSING_NODES_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_SEQS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_AGES_MS_FIELD_NUMBER: _ClassVar[int]
     busy_seconds: float
     micros_per_pod: float
     backlog: int
@@ -102,7 +110,23 @@ class Heartbeat(_message.Message):
     cost_micros: bytes
     first_micros: float
     seen_micros: float
-    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ...) -> None: ...
+    refusal_winners: bytes
+    refusal_verdicts: bytes
+    refusal_counts: bytes
+    refusing_nodes: bytes
+    refusal_seqs_behind: bytes
+    refusal_ages_ms: bytes
+    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ..., refusal_winners: _Optional[bytes] = ..., refusal_verdicts: _Optional[bytes] = ..., refusal_counts: _Optional[bytes] = ..., refusing_nodes: _Optional[bytes] = ..., refusal_seqs_behind: _Optional[bytes] = ..., refusal_ages_ms: _Optional[bytes] = ...) -> None: ...
+
+class Preference(_message.Message):
+    __slots__ = ("overlap", "number", "shares")
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    overlap: str
+    number: int
+    shares: int
+    def __init__(self, overlap: _Optional[str] = ..., number: _Optional[int] = ..., shares: _Optional[int] = ...) -> None: ...
 
 class ClassDefinition(_message.Message):
     __slots__ = ("id", "spec")

@@ -2,7 +2,7 @@
 
 The JSON document (camel case, seconds unless named otherwise):
 
-    nodes, pods, workers, mix, seed, repeat
+    nodes, pods, workers, mix, seed, repeat, overlap
     podsPerSecond            median over the runs
     ceilingPodsPerSecond     the ledger script alone on the same Redis after each run, batches of 500; median
     ratio                    of the two
@@ -51,6 +51,7 @@ class Setting:
     redis_url: str = ""
     trace: Sequence[TraceClass] = OPENB_SHAPE
     worker_start: bool = False
+    overlap: str = ""  # of workers' node preferences (`hoss steer`); empty: as the dispatcher chooses
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class Throughput:
             "mix": setting.mix.value,
             "seed": setting.seed,
             "repeat": setting.repeat,
+            "overlap": setting.overlap or "auto",
             "podsPerSecond": round(self.pods_per_second, 1),
             "ceilingPodsPerSecond": round(self.ceiling, 1),
             "ratio": round(share(self.pods_per_second, self.ceiling), 4),
@@ -170,6 +172,8 @@ async def _run(
     async with clients_of(of_state(starter.state)) as clients:
         with counting("nodes", len(nodes), quiet=quiet) as registered:
             await report.prepare(clients, nodes, setting.workers, registered)
+        if setting.overlap:
+            await clients.dispatcher.steer(setting.overlap)
         result.lone_seconds += await lone_latencies(clients.dispatcher, lone_pods(LONE_PODS))
         before = processes.cpu_seconds(starter.state.processes)
         with placing(f"run {len(result.runs) + 1}", setting.pods, quiet=quiet) as progress:

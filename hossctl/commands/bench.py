@@ -54,6 +54,10 @@ def throughput(
         Path | None, typer.Option(help="The trace's pod list for --mix openb; else a built-in list like it.")
     ] = None,
     repeat: Repeat = 1,
+    overlap: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Of workers' node preferences: auto, shared, shuffled or soft-partition."),
+    ] = "",
     worker_start: Annotated[
         bool, typer.Option("--worker-start", help="Also time the start of one more worker afterwards.")
     ] = False,
@@ -66,7 +70,7 @@ def throughput(
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     _check_writable(json)
     shape = trace_classes(trace) if trace else OPENB_SHAPE
-    setting = speed.Setting(nodes, pods, workers, mix, seed, repeat, redis_url, shape, worker_start)
+    setting = speed.Setting(nodes, pods, workers, mix, seed, repeat, redis_url, shape, worker_start, overlap)
     result = speed.measure(setting, quiet=not output.for_people)
     _write(json, result.as_json())
     if output.for_people:

@@ -7,6 +7,7 @@ import typer
 
 from hoss.errors import InvalidInput
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.conflicts import fetch_conflicts, print_conflicts
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, say
 from hossctl.describing import describe
 from hossctl.endpoints import Endpoints
@@ -54,6 +55,11 @@ def get(
         if query.kind is not Kind.PODS:
             raise InvalidInput(f"{query.kind.value} are not watched; pods are", where="--watch")
         run_async(_watch(endpoints, query, output))
+        return
+    if query.kind is Kind.CONFLICTS:
+        only(output, Format.TABLE, Format.WIDE, Format.JSON, Format.YAML)
+        conflicts = run_async(fetch_conflicts(endpoints))
+        print_conflicts(conflicts) if output.for_people else print_document(conflicts, output)
         return
     documents = run_async(fetch(endpoints, query))
     if len(query.names) == 1 and output in (Format.JSON, Format.YAML):

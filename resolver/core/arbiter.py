@@ -73,7 +73,13 @@ class Arbiter(Shard):
             evictions = tuple(serving.evicted.evictions)
             self.publish(
                 Change(
-                    seq, tuple(changed), released=len(serving.evicted.held), runs=runs, evictions=evictions, hold=held
+                    seq,
+                    tuple(changed),
+                    released=len(serving.evicted.held),
+                    runs=runs,
+                    evictions=evictions,
+                    hold=held,
+                    epoch=proposal.epoch,
                 )
             )
         return [rulings[position] for position in range(len(proposal))], list(serving.refusing)

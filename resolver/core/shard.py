@@ -44,6 +44,7 @@ class Change:
     evictions: tuple[Eviction, ...] = ()
     hold: bool = False
     ended: tuple[int, ...] = ()
+    epoch: int = 0
 
 
 class Shard:

@@ -234,6 +234,7 @@ class FeedEntry:
     evictions: tuple[Eviction, ...] = ()
     hold: bool = False  # its pods are told of once they are kept
     ended: tuple[int, ...] = ()  # seqs of holds that are over: kept or withdrawn
+    epoch: int = 0  # of the worker that placed pods on all these nodes; 0: something else happened to them
 
 
 @dataclass(frozen=True, slots=True)

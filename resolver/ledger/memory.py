@@ -209,6 +209,7 @@ class MemoryLedger:
             change.evictions,
             change.hold,
             change.ended,
+            change.epoch,
         )
 
     def _rows(self, shard: int, nodes: Sequence[int], *, cards: bool = True) -> AccountRows:

@@ -213,4 +213,5 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         packing.read_evictions(fields.get(b"v", b"")),
         b"h" in fields,
         tuple(np.frombuffer(fields.get(b"e", b""), U64).tolist()),
+        int(fields.get(b"w", 0)),
     )

@@ -52,6 +52,9 @@ class FeedUpdate:
     pods: tuple[PodRun, ...] = ()
     holds: tuple[int, ...] = ()  # seqs of holds that began (in a snapshot: all under way): `pods` tells of theirs later
     ended_holds: tuple[int, ...] = ()
+    worker_epoch: int = (
+        0  # of the worker that placed pods on all nodes of `accounts`; 0: something else happened to them
+    )
 
 
 @dataclass(frozen=True, slots=True)

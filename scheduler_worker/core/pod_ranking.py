@@ -76,6 +76,6 @@ class PodRanking(Ranking):
         keys = self._scores + self._static_total
         self.standings.add_scores(keys, feasible)
         keys <<= SCORE_SHIFT
-        keys |= self._ties.bits[: len(keys)]
+        keys += self._ties.bits[: len(keys)]
         np.copyto(keys, INFEASIBLE, where=~feasible)
         self.keys = keys

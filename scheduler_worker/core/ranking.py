@@ -94,7 +94,7 @@ class Ranking:
         keys = score.astype(np.int64)
         keys += self._static_total
         keys <<= SCORE_SHIFT
-        keys |= self._ties.bits[: len(keys)]
+        keys += self._ties.bits[: len(keys)]
         np.copyto(keys, INFEASIBLE, where=~feasible)
         self.keys = keys
 
@@ -116,7 +116,7 @@ class Ranking:
             if score is not None:
                 static = self._static_total
                 total = score + (static if isinstance(static, int) else int(static[node]))
-                key = total << SCORE_SHIFT | int(self._ties.bits[node])
+                key = (total << SCORE_SHIFT) + int(self._ties.bits[node])
         self.keys[node] = key
         return bool((before < 0) != (key < 0))
 
@@ -130,7 +130,7 @@ class Ranking:
         keys = score.astype(np.int64)
         keys += static if isinstance(static, int) else static[nodes]
         keys <<= SCORE_SHIFT
-        keys |= self._ties.bits[nodes]
+        keys += self._ties.bits[nodes]
         keys[~feasible] = INFEASIBLE
         return keys
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput
 from hoss.model.cluster import Service
+from hoss.model.overlap import Preference
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
@@ -35,9 +36,10 @@ from scheduler_worker.core.preemption import NEVER
 from scheduler_worker.core.proposal import Draft, Proposal
 from scheduler_worker.core.questions import NamespaceLabels
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.refusals import Refusals
 from scheduler_worker.core.reliance import begins_a_kind, counts_on_others
 from scheduler_worker.core.static import StaticFits
-from scheduler_worker.core.ties import TieOrder
+from scheduler_worker.core.ties import NEAR_POINTS, TieOrder
 from scheduler_worker.core.work import MAX_PRIORITY, Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
 _MAX_KNOWN_FAILURES = 100
@@ -72,10 +74,12 @@ class Scheduler:
         self.conflicts = 0  # refusals by the ledger, ever
         self.proposed = 0  # pods proposed, ever, each as often as it was
         self.costs = CostMeter()
+        self.refusals = Refusals()
         self._clock = clock
         self._profile = profile
         self._rng = rng
-        self._ties = TieOrder(rng)
+        # A profile that packs scores finely, and pays for every point that it gives away.
+        self._ties = TieOrder(rng, near_points=1 if profile.mixes else NEAR_POINTS)
         self._statics = StaticFits(profile, cache)
         self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
         self._demands = DemandTable(cache.schema, cache.catalogue.images, cache.census)
@@ -98,6 +102,10 @@ class Scheduler:
         """These namespaces and services are there from now on, and no others."""
         self.cache.census.set_namespaces(namespaces)
         self._demands.set_services(services)
+
+    def prefer(self, preference: Preference) -> None:
+        """How to order nodes that are about equally good, from now on."""
+        self._ties.prefer(preference)
 
     def define_class(self, number: int, spec: PodSpec) -> None:
         """Class `number` is `spec` from now on."""
@@ -522,6 +530,14 @@ class Scheduler:
         self.conflicts += len(refused)
         slots = proposal.assumption.slots[refused]
         shard = proposal.columns.shard
+        self.refusals.refused(
+            shard,
+            proposal.assumption.nodes[refused],
+            answer.verdicts[refused],
+            snapshot_seq=proposal.columns.snapshot_seq,
+            as_of=answer.as_of,
+            age_seconds=self._clock() - (proposal.assumption.expires_at - self.limits.assumption_seconds),
+        )
         # What other pods are in the way of only the feed tells; room came with the answer.
         unseen = np.isin(answer.verdicts, (Verdict.CONFLICT_PORT, Verdict.CONFLICT_TOPOLOGY))
         awaited = {

@@ -1,14 +1,16 @@
-"""How nodes of equal score are ordered: by a permutation of the worker's own, so that workers do not all want the same one.
+"""How nodes of equal score are ordered: mostly by a permutation of the worker's own, so that workers do not all want the same one.
 
 A *key* is an i64 that orders nodes completely: score << 32 | tie << 12 | slack. The tie names the node, so a
 sorted array of keys is a sorted array of nodes. The slack orders levels of one node (docs/adr/0003). A node that is
-not feasible has the key INFEASIBLE.
+not feasible has the key INFEASIBLE. How much the orders of several workers have in common is the dispatcher's to say
+(docs/adr/0019).
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import InvariantViolation
+from hoss.model.overlap import DEFAULT_PREFERENCE, Overlap, Preference
 from scheduler_worker.core.changes import NodeIndexes
 
 INFEASIBLE = -1
@@ -20,16 +22,31 @@ _TIE_BITS = SCORE_SHIFT - SLACK_BITS
 _TIE_MASK = (1 << _TIE_BITS) - 1
 MAX_NODES = 1 << _TIE_BITS
 
+# A node of a worker's own share is taken before one that is better by no more than this. Nearly all that the room on
+# nodes can make of a score, by LeastAllocated and BalancedAllocation, 100 each: room is what others take meanwhile. And less
+# than a preference that somebody wrote down can weigh.
+NEAR_POINTS = 199
+
+# 2^32 divided by the golden ratio: its multiples modulo 2^32 lie evenly, of whatever run of indexes they are.
+_SCATTER = 0x9E3779B1
+
 Keys = NDArray[np.int64]
 
 
 class TieOrder:
-    """The permutation, drawn anew whenever there are more nodes than it covers."""
+    """The permutation, made anew whenever there are more nodes than it covers or another preference is in force.
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    `near_points` of score are what a node of the worker's own share has ahead of others in a soft partition.
+    """
+
+    def __init__(self, rng: np.random.Generator, *, near_points: int = NEAR_POINTS) -> None:
         self._rng = rng
+        self._near_points = near_points
+        self._preference = DEFAULT_PREFERENCE
         self.version = 0
-        self.bits: Keys = np.zeros(0, np.int64)  # (nodes,): tie << 12
+        self.bits: Keys = np.zeros(
+            0, np.int64
+        )  # (nodes,): tie << 12, and what is ahead of its score; to be added to keys
         self._nodes: NodeIndexes = np.zeros(0, np.intp)  # tie -> node
 
     def cover(self, size: int) -> None:
@@ -37,10 +54,26 @@ class TieOrder:
         if size > len(self.bits):
             if size > MAX_NODES:
                 raise InvariantViolation(f"{size} nodes, but keys have room for {MAX_NODES}")
-            self._nodes = self._rng.permutation(min(max(size, 2 * len(self.bits)), MAX_NODES))
-            self.bits = np.empty(len(self._nodes), np.int64)
-            self.bits[self._nodes] = np.arange(len(self._nodes), dtype=np.int64) << SLACK_BITS
-            self.version += 1
+            self._arrange(min(max(size, 2 * len(self.bits)), MAX_NODES))
+
+    def prefer(self, preference: Preference) -> None:
+        """Go by another preference from now on."""
+        if preference != self._preference:
+            self._preference = preference
+            self._arrange(len(self.bits))
+
+    def _arrange(self, size: int) -> None:
+        scattered = np.arange(size, dtype=np.int64) * _SCATTER & 0xFFFFFFFF
+        wanted = self._preference
+        # What is shared must not depend on when a worker heard of how many nodes: so it is an order of the indexes' own.
+        shared = wanted.overlap is Overlap.SHARED
+        self._nodes = np.argsort(scattered) if shared else self._rng.permutation(size)
+        self.bits = np.empty(size, np.int64)
+        self.bits[self._nodes] = np.arange(size, dtype=np.int64) << SLACK_BITS
+        if wanted.overlap is Overlap.SOFT_PARTITION and wanted.shares > 1:
+            own = scattered * wanted.shares >> 32 == wanted.number
+            self.bits[own] += self._near_points << SCORE_SHIFT
+        self.version += 1
 
     def draw(self, keys: Keys) -> int:
         """The index of a key of the highest score, each as likely as any other; of any if all are INFEASIBLE."""

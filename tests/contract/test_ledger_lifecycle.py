@@ -56,6 +56,13 @@ async def test_lookup_tells_node_commit_and_epoch(placed):
     assert found["epoch"].tolist() == [1, 0, 1]
 
 
+async def test_the_feed_says_which_worker_placed_pods_and_that_none_did_the_rest(placed):
+    ledger, proposal, decision = placed
+    await ledger.release(0, proposal.uids)
+    epochs = {entry.seq: entry.epoch for entry in await ledger.feed(0, 0, 1)}
+    assert epochs == {decision.seq - 1: 0, decision.seq: 1, decision.seq + 1: 0}
+
+
 async def test_what_nobody_confirmed_is_reaped_when_its_lease_is_over(placed):
     ledger, _, _ = placed
     assert await ledger.reap(0) == 3

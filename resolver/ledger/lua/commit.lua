@@ -400,6 +400,7 @@ if #reserved_uids > 0 then
   else
     append_groups(entry, placed_groups, placed, definitions, left_groups, left, count_groups(-1, left_groups, left))
   end
+  entry[#entry + 1], entry[#entry + 2] = 'w', ARGV[4]
   if #evictions > 0 then
     local at = #entry
     entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'v', concat(evictions), 'x', #evicted_uids

@@ -78,6 +78,15 @@ def test_the_least_loaded_worker_is_named_with_the_loads():
     assert [w.outstanding for w in found.workers] == [30, 10, 20]
 
 
+def test_who_stands_by_while_only_so_many_work_is_told_that():
+    found = trial([Rule("all")], [worker("w1", outstanding=50), worker("w2")], at_once=1)
+    assert found.worker == "w1"
+    assert [w.reason for w in found.workers] == [
+        "",
+        "stands by: 1 workers of a rule get work at once, see `hoss get conflicts`",
+    ]
+
+
 def test_a_pod_that_no_rule_matches_waits():
     found = trial([Rule("test", Match(namespaces=frozenset({"test"})))], [worker("w1")])
     assert (found.rule, found.worker, found.reason) == ("", "", "no rule of the policy matches")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hoss.errors import NotFound
+from hoss.errors import InvalidInput, NotFound
 from hoss.model.cluster_objects import key_of
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hossctl import endpoints
@@ -27,6 +27,7 @@ class FakeDispatcher:
     policy: Any = field(
         default_factory=lambda: dispatcher_pb2.Policy(yaml="rules: []\n", version=3, name="nightly", source="command")
     )
+    refusals: Any = field(default_factory=dispatcher_pb2.Conflicts)
     submitted: list[dispatcher_pb2.SubmitRequest] = field(default_factory=list)
     objects: dict[Any, Any] = field(default_factory=dict)  # cluster objects by key
     fails_with: Exception | None = None
@@ -88,6 +89,16 @@ class FakeDispatcher:
         self._maybe_fail()
         return dispatcher_pb2.DispatcherStatus(
             version="1", pods_by_phase={"BOUND": 3}, problems=self.problems, policy=self.policy
+        )
+
+    async def conflicts(self):
+        return self.refusals
+
+    async def steer(self, overlap="", workers=""):
+        if overlap == "none":
+            raise InvalidInput("'none' is none of auto, shared, shuffled, soft-partition", where="overlap")
+        return dispatcher_pb2.Steering(
+            overlap=overlap or "shuffled", workers=int(workers or 0), overlap_fixed=True, reason="by hand"
         )
 
     async def get_policy(self):

@@ -1,0 +1,138 @@
+"""Four workers that contend for few nodes: conflicts are told by pair, the dispatcher acts by itself, and people can fix it."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+from e2e.loads import assert_clean, prepare
+
+from hoss.client.dispatcher import submission
+from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.endpoints import Clients, clients_of
+
+WORKERS = 4
+NODES = 40
+CONFIG = """\
+apiVersion: hoss.dev/v1alpha1
+kind: DispatcherConfig
+steering: {window_seconds: 0.5}
+"""
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A dispatcher that judges by half a second of work, so that a test need not contend for long."""
+    cluster = Cluster(tmp_path)
+    try:
+        config = tmp_path / "dispatcher.yaml"
+        config.write_text(CONFIG)
+        cluster.kill("dispatcher")
+        cluster.start_dispatcher("dispatcher", "--config", str(config))
+        for number in range(WORKERS):
+            cluster.start_worker(f"w{number}")
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+async def test_conflicts_are_answered_by_a_soft_partition_and_fall_and_nothing_is_lost(cluster: Cluster) -> None:
+    async with clients_of(cluster.endpoints) as clients:
+        await prepare(clients, workers=WORKERS, nodes=NODES)
+        judged = await _contend_until(clients, lambda: _judgement(clients))
+        begun = next(step for step in judged.steering.steps if "conflicts are above" in step.reason)
+        assert begun.overlap == "soft-partition"
+        before, since = _shares(_judgements(judged)[0])
+        assert since < before
+        _assert_attributed(judged)
+        await _delete_all(clients)
+        await assert_clean(clients, bound=0)
+
+
+async def test_what_is_fixed_by_hand_stays_whatever_the_conflicts(cluster: Cluster) -> None:
+    async with clients_of(cluster.endpoints) as clients:
+        await prepare(clients, workers=WORKERS, nodes=NODES)
+        fixed = await clients.dispatcher.steer("shared", "2")
+        assert (fixed.overlap, fixed.workers, fixed.reason) == ("shared", 2, "by hand")
+        told = await _contend_until(clients, lambda: _refused(clients, 500))
+        assert [step.reason for step in told.steering.steps[1:]] == ["by hand"]
+        assert {pair.loser for pair in told.pairs} <= {"w0", "w1"}, "others than the two at work were refused"
+        assert {worker.name for worker in await clients.dispatcher.list_workers() if worker.bound} == {"w0", "w1"}
+        free = await clients.dispatcher.steer("auto", "auto")
+        assert (free.overlap_fixed, free.workers_fixed) == (False, False)
+        await _delete_all(clients)
+        await assert_clean(clients, bound=0)
+
+
+async def _contend_until(clients: Clients, reached: Callable[[], Awaitable[pb.Conflicts | None]]) -> pb.Conflicts:
+    """Fill the nodes again and again, with pods of which few fit on one and no two are alike."""
+    deadline = time.monotonic() + 100
+    turn = 0
+    while time.monotonic() < deadline:
+        turn += 1
+        specs = [PodSpec(requests=(("cpu", 6000 + 10 * (i % 700)), ("memory", 2**30))) for i in range(260)]
+        pods = [Workload(f"pod-{turn}-{i}", PodTemplate(spec)) for i, spec in enumerate(specs)]
+        for request in submission(pods):
+            await clients.dispatcher.submit(request)
+        await _until_settled(clients)
+        if (conflicts := await reached()) is not None:
+            return conflicts
+        await _delete_all(clients)
+    pytest.fail(f"not reached in {turn} turns: {await clients.dispatcher.conflicts()}")
+
+
+async def _until_settled(clients: Clients) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        phases = (await clients.dispatcher.status()).pods_by_phase
+        if not phases["QUEUED"] + phases["SCHEDULING"] + phases["BACKOFF"]:
+            return
+        assert time.monotonic() < deadline, phases
+        await asyncio.sleep(0.02)
+
+
+async def _delete_all(clients: Clients) -> None:
+    names = [pod.name async for pod in clients.dispatcher.list_pods("default")]
+    await clients.dispatcher.delete("default", pods=names)
+    deadline = time.monotonic() + 30
+    while (await clients.resolver.status()).reservations:
+        assert time.monotonic() < deadline, "reservations of deleted pods stay"
+        await asyncio.sleep(0.02)
+
+
+async def _judgement(clients: Clients) -> pb.Conflicts | None:
+    conflicts = await clients.dispatcher.conflicts()
+    return conflicts if _judgements(conflicts) else None
+
+
+async def _refused(clients: Clients, least: int) -> pb.Conflicts | None:
+    conflicts = await clients.dispatcher.conflicts()
+    return conflicts if conflicts.refused >= least else None
+
+
+def _judgements(conflicts: pb.Conflicts) -> list[str]:
+    return [step.reason for step in conflicts.steering.steps if step.reason.startswith(("kept: ", "taken back: "))]
+
+
+def _shares(judgement: str) -> tuple[float, ...]:
+    """Of conflicts, before and since."""
+    return tuple(float(share) for share in re.findall(r"([\d.]+)% conflicts", judgement))
+
+
+def _assert_attributed(conflicts: pb.Conflicts) -> None:
+    """To pairs of different workers, nodes, reasons and ages."""
+    names = {f"w{number}" for number in range(WORKERS)}
+    pairs = [pair for pair in conflicts.pairs if pair.winner and pair.winner != pair.loser]
+    assert {pair.loser for pair in pairs} | {pair.winner for pair in pairs} <= names
+    assert (
+        sum(pair.pods for pair in pairs) > 0
+    )  # the others hit own pods that were moved out of each other's way, mostly
+    assert {pair.reason for pair in pairs} == {"CONFLICT_RESOURCE"}
+    assert all(node.node.startswith("node-") for node in conflicts.nodes)
+    assert sum(conflicts.seqs_behind) == sum(conflicts.ages_ms) == sum(pair.pods for pair in conflicts.pairs)
