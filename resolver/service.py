@@ -77,16 +77,24 @@ class ResolverService(ResolverServicer):
         resume = {position.shard: position.seq for position in request.resume}
         if request.ledger_epoch != self._ledger.epoch:
             resume = {}
-        messages: asyncio.Queue[pb.FeedMessage] = asyncio.Queue(_FEED_BUFFER)
+        messages: asyncio.Queue[pb.FeedMessage | None] = asyncio.Queue(_FEED_BUFFER)
 
         async def copy(shard: int) -> None:
-            async for message in self._feeds[shard].follow(resume.get(shard)):
+            feed = self._feeds[shard]
+            follow = feed.catch_up if request.until_now else feed.follow
+            async for message in follow(resume.get(shard)):
                 await messages.put(message)
+            await messages.put(None)
 
         copying = [asyncio.ensure_future(copy(shard)) for shard in range(self._ledger.shards)]
+        unfinished = len(copying)
         try:
-            while True:
-                yield await messages.get()
+            while unfinished:
+                message = await messages.get()
+                if message is None:
+                    unfinished -= 1
+                else:
+                    yield message
         finally:
             for task in copying:
                 task.cancel()

@@ -148,14 +148,16 @@ class Accounts(_message.Message):
     def __init__(self, resources: _Optional[int] = ..., indexes: _Optional[bytes] = ..., records: _Optional[bytes] = ..., card_indexes: _Optional[bytes] = ..., cards: _Optional[bytes] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
-    __slots__ = ("subscriber", "resume", "ledger_epoch")
+    __slots__ = ("subscriber", "resume", "ledger_epoch", "until_now")
     SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_NOW_FIELD_NUMBER: _ClassVar[int]
     subscriber: str
     resume: _containers.RepeatedCompositeFieldContainer[ShardPosition]
     ledger_epoch: str
-    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
+    until_now: bool
+    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., ledger_epoch: _Optional[str] = ..., until_now: _Optional[bool] = ...) -> None: ...
 
 class ShardPosition(_message.Message):
     __slots__ = ("shard", "seq")

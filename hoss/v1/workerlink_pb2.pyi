@@ -73,18 +73,24 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts")
+    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "synchronisation", "lags", "fill_seconds")
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    SYNCHRONISATION_FIELD_NUMBER: _ClassVar[int]
+    LAGS_FIELD_NUMBER: _ClassVar[int]
+    FILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     busy_seconds: float
     micros_per_pod: float
     backlog: int
     ready: bool
     conflicts: int
-    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ...) -> None: ...
+    synchronisation: str
+    lags: _containers.RepeatedCompositeFieldContainer[_common_pb2.ShardLag]
+    fill_seconds: float
+    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ...) -> None: ...
 
 class ClassDefinition(_message.Message):
     __slots__ = ("id", "spec")
