@@ -12,6 +12,7 @@ from dispatcher.nodes import NodeNames
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.model.label_selector import parse_label_selector
+from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32
 from hoss.wire.convert import labels_to_proto, template_to_proto
@@ -106,6 +107,12 @@ class Answers:
             busy_seconds=worker.vitals.busy_seconds,
             last_seen_ms_ago=int((self._runtime.now() - worker.last_seen) * 1000),
             micros_per_pod=worker.vitals.micros_per_pod,
+            synchronisation=worker.vitals.synchronisation,
+            lags=[
+                common_pb2.ShardLag(shard=shard, seqs=seqs, seconds=seconds)
+                for shard, seqs, seconds in worker.vitals.lags
+            ],
+            fill_seconds=worker.vitals.fill_seconds,
         )
 
     def workers(self) -> pb.ListWorkersReply:

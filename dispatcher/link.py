@@ -119,9 +119,7 @@ class WorkerLinks(WorkerLinkServicer):
                 self._runtime.links[stream.number] = stream
                 self._runtime.tell(event)
             case "heartbeat":
-                beat = message.heartbeat
-                vitals = Vitals(beat.busy_seconds, beat.micros_per_pod, beat.backlog, beat.ready, beat.conflicts)
-                self._runtime.tell(m.Heard(stream.number, vitals))
+                self._runtime.tell(m.Heard(stream.number, _vitals(message.heartbeat)))
             case "outcomes":
                 self._runtime.tell(outcomes(message.outcomes, stream.number))
             case "view":
@@ -193,3 +191,16 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.uids = work.uids.tobytes()
     batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
     return message
+
+
+def _vitals(beat: pb.Heartbeat) -> Vitals:
+    return Vitals(
+        beat.busy_seconds,
+        beat.micros_per_pod,
+        beat.backlog,
+        beat.ready,
+        beat.conflicts,
+        beat.synchronisation,
+        tuple((lag.shard, lag.seqs, lag.seconds) for lag in beat.lags),
+        beat.fill_seconds,
+    )

@@ -24,6 +24,8 @@ _PAUSE_SECONDS = 0.1
 _VIEW_TIMEOUT_MS = 2000
 _MOST_NAMED = 20  # pods named one by one in the evidence
 
+_ON_REFUSAL = "refusal"  # see Heartbeat.synchronisation
+
 NOTHING_LOST = 3
 ALL_OR_NOTHING = 5
 AGREEMENT = 6
@@ -85,7 +87,11 @@ async def audit(
         reservations=ledger.reservations,
         bound=len(seen.bound_uids) // UID_BYTES,
         workers=len({view.worker for view in seen.views}),
-        reports=[*ledger.reports, *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before)],
+        reports=[
+            *ledger.reports,
+            *views.apart,
+            *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before),
+        ],
         unchecked=views.moving,
     )
     result.findings += [Finding(v.invariant, v.text or f"{v.node} {v.pod_uid}".strip()) for v in ledger.violations]
@@ -118,6 +124,7 @@ async def until_caches_agree(
 class _Views:
     broken: list[str] = field(default_factory=list)
     moving: list[str] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)  # of workers whose caches are not meant to follow the ledger
 
 
 def _compare_views(
@@ -129,6 +136,9 @@ def _compare_views(
     by_worker = {(view.worker, view.shard): view for view in views}
     for worker in workers:
         if worker.state == "Lost":
+            continue
+        if worker.synchronisation == _ON_REFUSAL:
+            result.apart.append(f"worker {worker.name} hears of the ledger by refusals only: its cache is not compared")
             continue
         for digest in ledger:
             view = by_worker.get((worker.name, digest.shard))

@@ -68,6 +68,9 @@ def worker_document(worker: dispatcher_pb2.WorkerInfo) -> Document:
         "busySeconds": round(worker.busy_seconds, 3),
         "microsPerPod": round(worker.micros_per_pod, 2),
         "lastSeenMsAgo": worker.last_seen_ms_ago,
+        "synchronisation": worker.synchronisation,
+        "fillSeconds": round(worker.fill_seconds, 3),
+        "behind": [{"shard": lag.shard, "seqs": lag.seqs, "seconds": round(lag.seconds, 3)} for lag in worker.lags],
     }
 
 
@@ -162,6 +165,13 @@ def _age(document: Document) -> str:
     return written_duration(max(0.0, time.time() - submitted / 1000)) if submitted else ""
 
 
+def _behind(worker: Document) -> str:
+    """Entries over all shards, and for how long the first of them."""
+    lags = worker["behind"]
+    seqs = sum(lag["seqs"] for lag in lags)
+    return f"{seqs:,} for {max(lag['seconds'] for lag in lags):.3f} s" if seqs else "0"
+
+
 def _in_use(resource: str) -> Any:
     def cell(node: Document) -> str:
         used, total = node["requested"].get(resource, 0), node["allocatable"].get(resource, 0)
@@ -221,6 +231,8 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("US/POD", _field("microsPerPod"), wide=True),
         Column("BUSY", lambda worker: written_duration(worker["busySeconds"]), wide=True),
         Column("SEEN", lambda worker: written_duration(worker["lastSeenMsAgo"] / 1000), wide=True),
+        Column("SYNC", lambda worker: worker["synchronisation"] or "-", wide=True),
+        Column("BEHIND", _behind, wide=True),
     ),
     "jobs": (
         Column("NAME", _field("name")),

@@ -1,14 +1,17 @@
 """Between hoss.v1 messages and the core's columns. Raises ColumnError for columns that do not fit together."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ColumnError
-from hoss.v1 import resolver_pb2, workerlink_pb2
+from hoss.v1 import common_pb2, resolver_pb2, workerlink_pb2
 from hoss.wire.account import CARDS, account_dtype
 from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, encode
 from hoss.wire.convert import node_from_proto
 from scheduler_worker.core.codes import Verdict
+from scheduler_worker.core.lag import ShardLag
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
 from scheduler_worker.core.work import OutcomeColumns
 from scheduler_worker.groups import definition_of, group_defined
@@ -110,3 +113,8 @@ def work_columns(batch: workerlink_pb2.WorkBatch) -> tuple[NDArray[np.uint32], N
     if len(attempts) not in (0, len(classes)):
         raise ColumnError(f"{len(attempts)} rows where {len(classes)} are expected", where="run_attempts")
     return classes, counts, attempts if len(attempts) else np.zeros(len(classes), np.uint16)
+
+
+def shard_lags(lags: Sequence[ShardLag]) -> list[common_pb2.ShardLag]:
+    """Lags as heartbeats carry them."""
+    return [common_pb2.ShardLag(shard=lag.shard, seqs=lag.seqs, seconds=lag.seconds) for lag in lags]

@@ -47,6 +47,9 @@ class Vitals(NamedTuple):
     backlog: int = 0
     ready: bool = False
     conflicts: int = 0
+    synchronisation: str = ""
+    lags: tuple[tuple[int, int, float], ...] = ()  # by shard: entries of its history not seen, and for how many seconds
+    fill_seconds: float = 0.0
 
 
 UNHEARD = Vitals()

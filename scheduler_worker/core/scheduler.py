@@ -55,6 +55,7 @@ class Scheduler:
         self.cache = cache
         self.limits = limits or Limits()
         self.conflicts = 0  # refusals by the ledger, ever
+        self.news_wanted = False  # whether a newer view would have helped some pod; for the caller to take back
         self._profile = profile
         self._rng = rng
         self._ties = TieOrder(rng)
@@ -145,8 +146,7 @@ class Scheduler:
             run = replace(run, rows=run.rows[:room])
         count, why_not = self._place(run)
         if why_not is not None:
-            run.work.refuse(run.rows[count:], why_not, self.cache.seqs)
-            self._answered[run.work] = None
+            self._refuse(run.work, run.rows[count:], why_not)
         return len(run.rows)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
@@ -266,6 +266,11 @@ class Scheduler:
             work.answer(rows, code, nodes=nodes, reason=reason)
             self._answered[work] = None
 
+    def _refuse(self, work: Work, rows: NDArray[np.intp], why: Diagnosis) -> None:
+        work.refuse(rows, why, self.cache.seqs)
+        self._answered[work] = None
+        self.news_wanted = True
+
     def _step_gang(self) -> int:
         """Place what fits of the next gang if that makes its minimum, else nothing of it."""
         work = self._runs[0].work
@@ -289,8 +294,7 @@ class Scheduler:
             self._forget_draft()
             work.take_left()
             why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
-            work.refuse(np.concatenate([run.rows for run in runs]), why, self.cache.seqs)
-            self._answered[work] = None
+            self._refuse(work, np.concatenate([run.rows for run in runs]), why)
         return sum(len(run.rows) for run in runs)
 
     def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
@@ -395,8 +399,10 @@ class Scheduler:
         for run, waits in unbound:
             if run.tries + 1 >= self.limits.tries:
                 self._answer(run.work, run.rows, Outcome.CONFLICT)
+                self.news_wanted = True
             else:
                 (held if waits else again).append(replace(run, tries=run.tries + 1))
+        self.news_wanted |= bool(held)
         if proposal.work.gang is not None:
             self._retry_gang(proposal.work, [*again, *held], {shard: answer.as_of} if held else {})
             return
