@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -44,8 +45,9 @@ class Cluster:
         arguments = ["--listen", self._address("dispatcher"), "--redis-url", self._redis_url]
         self._start("dispatcher", "dispatcher", *arguments, "--resolver", self._address("resolver"))
 
-    def start_worker(self, name: str, *labels: str) -> None:
-        arguments = ["--name", name, "--dispatcher", self._address("dispatcher"), "--seed", str(len(self._services))]
+    def start_worker(self, name: str, *labels: str, flags: Sequence[str] = ()) -> None:
+        arguments = [*flags]
+        arguments += ["--name", name, "--dispatcher", self._address("dispatcher"), "--seed", str(len(self._services))]
         arguments += ["--resolver", self._address("resolver")]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
 

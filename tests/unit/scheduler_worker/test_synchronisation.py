@@ -1,6 +1,7 @@
 """When each mode reads the ledger's state, against a subscription made by hand."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -42,11 +43,10 @@ async def running():
 
 
 async def until(condition):
-    async def wait():
-        while not condition():
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(wait(), 10)
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
 
 
 async def test_push_follows_the_feed_and_never_reads_the_state(running):
