@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dispatcher import policy_document
+from dispatcher.allowances import LabelAllowances
 from dispatcher.audit import Views
 from dispatcher.config import KIND, DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
@@ -15,10 +15,14 @@ from dispatcher.core.policy import Policy
 from dispatcher.ledger import ResolverLedger
 from dispatcher.link import WorkerLinks
 from dispatcher.nodes import NodeNames
+from dispatcher.policies import Policies
+from dispatcher.policy_surroundings import PolicySurroundings
+from dispatcher.preemption import Preemption
 from dispatcher.recovery import recover
 from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
 from dispatcher.service import DispatcherService
+from dispatcher.spec_facts import facts_from_bytes
 from hoss import rpc, telemetry
 from hoss.client.feed import follow
 from hoss.client.resolver import ResolverClient
@@ -27,6 +31,7 @@ from hoss.errors import HossError
 from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
+from hoss.v1.resolver_pb2 import FeedMessage
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
 
@@ -48,28 +53,37 @@ def main() -> int:
 
 async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
     """Recover, listen, announce, and serve until the process is asked to end."""
-    policy, policy_yaml = (
-        policy_document.load_policy(config.policy) if config.policy else (Policy(), policy_document.DEFAULT_YAML)
-    )
     resolver = ResolverClient(config.resolvers)
     journal = RedisJournal(config.redis_url)
     settings = Settings(
         batches=config.batch_rules(),
+        stealing=config.steal_rules(),
         worker_timeout_seconds=config.worker_timeout_seconds,
         event_log_pods=config.event_log_pods,
         unix_offset_seconds=time.time() - time.monotonic(),
         # Revisions of an earlier life are all below, so its watchers are told to list anew.
         first_revision=int(time.time() * 1000) * 1000,
     )
-    runtime = Runtime(Machine(settings, policy, _decode_spec, random.Random()), ResolverLedger(resolver), journal)
+    machine = Machine(settings, Policy(), _decode_spec, random.Random(), facts_from_bytes)
+    runtime = Runtime(machine, ResolverLedger(resolver), journal)
     names, views = NodeNames(runtime), Views()
+    policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
+    preemption = Preemption(runtime, names)
+
+    def apply_feed(message: FeedMessage) -> None:
+        names.apply(message)
+        preemption.apply(message)
+
     server = rpc.Server()
-    add_DispatcherServicer_to_server(DispatcherService(runtime, names, views, policy_yaml), server.grpc)
-    links = WorkerLinks(runtime, views, heartbeat_ms=config.heartbeat_ms)
+    add_DispatcherServicer_to_server(DispatcherService(runtime, names, views, policies), server.grpc)
+    allowed_labels = LabelAllowances(config.worker_labels)
+    links = WorkerLinks(runtime, views, preemption, heartbeat_ms=config.heartbeat_ms, allowed_labels=allowed_labels)
     add_WorkerLinkServicer_to_server(links, server.grpc)
     try:
+        await policies.restore()
         await recover(runtime)
-        async with rpc.background(runtime.serve(), follow(resolver, "dispatcher", names.apply)):
+        following = follow(resolver, "dispatcher", apply_feed)
+        async with rpc.background(runtime.serve(), following, policies.follow_file()):
             port = await server.start(config.listen, SERVICES)
             rpc.announce_ready(ready_file, port=port, service="dispatcher")
             telemetry.logger().info("serving", port=port)

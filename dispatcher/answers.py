@@ -39,6 +39,9 @@ class Answers:
         phase = Phase(int(pods.phase[row]))
         worker = int(pods.worker[row])
         destination = self._machine.routing.destination(int(self._registry.templates.lane[template_id]))
+        nominated = self._machine.settlement.nominations.waits(row)
+        if nominated:
+            phase = Phase.SCHEDULING
         info = pb.PodInfo(
             uid=pods.uid[row].tobytes(),
             namespace=self._registry.namespace_of(row),
@@ -52,6 +55,8 @@ class Answers:
             submitted_unix_ms=pod_set.submission.submitted_ms,
             phase_since_unix_ms=int(pods.since_ms[row]),
             rule=destination.rule.name if destination.rule else "",
+            eviction=self._registry.reasons.texts[int(pods.eviction[row])],
+            nominated_node=self._names.get(int(pods.node[row])) if nominated else "",
         )
         if detail:
             info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))
@@ -94,6 +99,7 @@ class Answers:
 
     def worker(self, worker: Worker) -> pb.WorkerInfo:
         """One worker."""
+        now = self._runtime.now()
         return pb.WorkerInfo(
             name=worker.name,
             labels=labels_to_proto(sorted(worker.labels.items())),
@@ -105,8 +111,16 @@ class Answers:
             conflicts=worker.vitals.conflicts,
             unschedulable=worker.unschedulable,
             busy_seconds=worker.vitals.busy_seconds,
-            last_seen_ms_ago=int((self._runtime.now() - worker.last_seen) * 1000),
+            last_seen_ms_ago=int((now - worker.last_seen) * 1000),
             micros_per_pod=worker.vitals.micros_per_pod,
+            estimated_micros=int(worker.work_micros),
+            waiting_micros=int(worker.waiting_micros),
+            proposed=worker.vitals.proposed,
+            pods_per_second=worker.throughput.per_second(now),
+            busy_share=worker.busy_share,
+            incarnation=worker.incarnation,
+            state_since_unix_ms=self._machine.unix_ms(worker.since),
+            returned=worker.returned,
             synchronisation=worker.vitals.synchronisation,
             lags=[
                 common_pb2.ShardLag(shard=shard, seqs=seqs, seconds=seconds)
@@ -142,8 +156,6 @@ class Answers:
     def _reason(self, row: int, phase: Phase, problem: str) -> str:
         if phase is Phase.QUEUED and problem:
             return problem
-        if phase is Phase.BOUND:
-            return ""
         return self._registry.reasons.texts[int(self._registry.pods.reason[row])]
 
     def _matching(self, request: pb.ListPodsRequest) -> Rows:
@@ -172,6 +184,11 @@ class Answers:
 
     def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
         return (j for j in self._registry.directory.jobs() if j.name == name and namespace in {"", j.namespace})
+
+    def misplaced(self) -> list[str]:
+        """Bound pods that should not be where they are, by reason."""
+        found = self._machine.residence.misplaced()
+        return [f"{pods} bound pods: {reason}" for reason, pods in sorted(found.items())]
 
     def broken_gangs(self) -> list[pb.BrokenGang]:
         """Gangs of which some pods are bound, and too few."""
@@ -218,5 +235,6 @@ class Answers:
                 waiting[problem] = waiting.get(problem, 0) + self._machine.queues.active.count(lane)
         problems += [f"{problem}; {pods} pods wait" for problem, pods in sorted(waiting.items())]
         fencing = [worker.name for worker in self._machine.members if worker.unfenced is not None]
+        problems += self.misplaced()
         problems += [f"worker {name} is lost and not fenced yet; its pods wait for that" for name in sorted(fencing)]
         return problems

@@ -20,6 +20,7 @@ class NodeHistory:
     def __init__(self) -> None:
         self._specs: dict[int, bytes] = {}
         self._schema: tuple[str, ...] = ()
+        self.generation = 0  # grows with every message that names nodes
 
     def specs(self) -> list[common_pb2.NodeSpec]:
         """All nodes as they are now."""
@@ -28,6 +29,7 @@ class NodeHistory:
     def read(self, message: pb.FeedMessage) -> Changes:
         """What changed with this message; nothing for commits. A snapshot may hide anything."""
         self._schema = tuple(message.schema) or self._schema
+        self.generation += bool(message.snapshot or message.nodes)
         if message.snapshot:
             for index in [index for index in self._specs if index % max(1, message.shards) == message.shard]:
                 del self._specs[index]

@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from dispatcher.core.dispatch import BatchRules
+from dispatcher.core.stealing import StealRules
 from hoss.config import Document
 
 KIND = "DispatcherConfig"
@@ -32,6 +33,18 @@ class DispatcherConfig(Document):
     # bound, and long enough to gather a stream's messages.
     linger_ms: float = Field(default=2.0, ge=0, le=1000)
 
+    # Seconds of estimated work that a worker has in hand at most. Enough that none idles between two answers; what waits
+    # in the queue instead, other workers can have, and more urgent pods overtake it.
+    work_ahead_seconds: float = Field(default=1.0, ge=0.05, le=600)
+
+    # Milliseconds of estimated work: who has more of it not started gives some back when another worker has next to
+    # none. Half of a worker's time ahead, so that it acts well before a second of work waits beside an idle worker. 0: never.
+    steal_after_ms: float = Field(default=500.0, ge=0, le=600_000)
+
+    # Which labels workers may register with, by patterns of their names; of several that match, the first. A worker that
+    # claims another label or value, or whose name no pattern matches, is turned away. Empty: workers are trusted.
+    worker_labels: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
+
     # Seconds without a word after which a worker is lost and its pods go to others. Four heartbeats: one may be late.
     worker_timeout_seconds: float = Field(default=2.0, gt=0.2, le=600)
 
@@ -40,7 +53,11 @@ class DispatcherConfig(Document):
 
     def batch_rules(self) -> BatchRules:
         """As the core has them."""
-        return BatchRules(self.batch_pods, self.linger_ms / 1000)
+        return BatchRules(self.batch_pods, self.linger_ms / 1000, self.work_ahead_seconds)
+
+    def steal_rules(self) -> StealRules:
+        """As the core has them."""
+        return StealRules(self.steal_after_ms / 1000)
 
     @property
     def heartbeat_ms(self) -> int:

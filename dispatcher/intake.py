@@ -15,6 +15,7 @@ from dispatcher.core.gangs import MAX_GANG_PODS
 from dispatcher.core.podsets import NewGang, NewJob, NewPods, NewTemplate, Order
 from dispatcher.core.templates import Kind
 from hoss.errors import InvalidInput
+from hoss.model.during_execution import during_execution
 from hoss.model.names import check_key, check_name, check_namespace
 from hoss.model.pod import QosClass
 from hoss.model.resources import MAX_AMOUNT
@@ -70,6 +71,8 @@ def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...],
         message.priority_class_name,
         message.qos_class,
         message.owner_kind,
+        message.required_during_execution,
+        str(message.termination_grace_seconds),
         *spec.scheduling_gates,
     )
     kind = kinds.get(parts)
@@ -95,7 +98,9 @@ def _kind(message: pb.PodTemplate, number: int) -> Kind:
         message.priority_class_name,
         _QOS_CLASSES[message.qos_class],
         message.owner_kind,
+        message.termination_grace_seconds,
         tuple(sorted({check_key(gate, f"{where}.spec.scheduling_gates") for gate in message.spec.scheduling_gates})),
+        during_execution(message.required_during_execution, f"{where}.required_during_execution"),
     )
 
 

@@ -1,5 +1,5 @@
-"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, cluster objects, and the names of its
-workers.
+"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, cluster objects, its policy, and its
+workers' names.
 
 The dispatcher owns this port. One record per submission, whatever its size; deletions are one bitmap a pod set. Bound pods
 are not recorded here: their reservations are in the ledger.
@@ -38,6 +38,18 @@ class Recovered:
     objects: dict[str, bytes] = field(default_factory=dict)  # by key: ClusterObject messages
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPolicy:
+    """A policy that was put in force. `source` is as in hoss.v1.Policy; `file_digest` tells the content that the policy file had
+    then, whether or not it was this policy; empty: there was no file."""
+
+    version: int
+    yaml: str
+    source: str
+    since_ms: int
+    file_digest: str
+
+
 class Journal(Protocol):
     """Every method raises LedgerUnavailable when it cannot tell that the change is durable; repeating it is harmless."""
 
@@ -69,8 +81,16 @@ class Journal(Protocol):
         """Forget the cluster objects of these keys."""
         ...
 
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        """Replace the policy that is kept."""
+        ...
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        """The policy kept last; None if none ever was."""
+        ...
+
     async def recover(self) -> Recovered:
-        """Read everything."""
+        """Read everything but the policy."""
         ...
 
     async def close(self) -> None:
@@ -87,6 +107,7 @@ class MemoryJournal:
         self._workers: set[str] = set()
         self._ungated: dict[bytes, GateRemovals] = {}
         self._objects: dict[str, bytes] = {}
+        self._policy: KeptPolicy | None = None
 
     async def record(self, record: Record) -> None:
         self._records.setdefault(record.key, record)
@@ -114,6 +135,12 @@ class MemoryJournal:
     async def drop_objects(self, keys: Collection[str]) -> None:
         for key in keys:
             self._objects.pop(key, None)
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        self._policy = policy
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        return self._policy
 
     async def recover(self) -> Recovered:
         return Recovered(

@@ -10,10 +10,13 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from dispatcher.allowances import LabelAllowances
 from dispatcher.audit import Views
 from dispatcher.core import messages as m
 from dispatcher.core.cluster_objects import Surroundings
+from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals
+from dispatcher.preemption import Preemption
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.model.names import check_key, check_label_value
@@ -21,10 +24,14 @@ from hoss.telemetry import logger
 from hoss.v1 import objects_pb2
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
-from hoss.wire.columns import U8, U16, U32, decode, encode
+from hoss.wire.columns import F32, U8, U16, U32, decode, encode
+from hoss.wire.convert import scope_to_proto
 from hoss.wire.convert_objects import namespace_to_proto, service_to_proto
 
 MAX_WINDOW_PODS = 100_000
+
+# A pod takes no less and no more: a worker that says so would get all there is, or nobody would.
+LEAST_MICROS, MOST_MICROS = 0.1, 1e9
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -39,7 +46,7 @@ class WorkerStream:
         self._queue: asyncio.Queue[pb.DispatcherMessage | None] = asyncio.Queue()
         self._heartbeat_ms = heartbeat_ms
 
-    def send(self, instruction: m.SendWork | m.Welcome | m.SendSurroundings | m.SendDrain) -> None:
+    def send(self, instruction: m.ToWorker) -> None:
         match instruction:
             case m.SendWork():
                 self.put(work_message(instruction))
@@ -51,6 +58,9 @@ class WorkerStream:
                 self.put(surroundings_message(instruction.surroundings))
             case m.SendDrain():
                 self.put(pb.DispatcherMessage(drain=pb.Drain()))
+            case m.SendRecall():
+                recall = pb.Recall(batch_ids=instruction.batches, pods=instruction.pods)
+                self.put(pb.DispatcherMessage(recall=recall))
 
     def put(self, message: pb.DispatcherMessage) -> None:
         """Queue a message as it is."""
@@ -73,10 +83,20 @@ class WorkerStream:
 class WorkerLinks(WorkerLinkServicer):
     """Accepts workers."""
 
-    def __init__(self, runtime: Runtime, views: Views, *, heartbeat_ms: int) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        views: Views,
+        preemption: Preemption,
+        *,
+        heartbeat_ms: int,
+        allowed_labels: LabelAllowances,
+    ) -> None:
         self._runtime = runtime
+        self._preemption = preemption
         self._views = views
         self._heartbeat_ms = heartbeat_ms
+        self._allowed_labels = allowed_labels
         self._numbers = count(1)
 
     async def Connect(  # noqa: N802 - the contract's name
@@ -115,13 +135,18 @@ class WorkerLinks(WorkerLinkServicer):
         match kind:
             case "register":
                 event = registration(message.register, stream.number)
+                self._allowed_labels.check(event.name, event.labels)
                 stream.name = event.name
                 self._runtime.links[stream.number] = stream
                 self._runtime.tell(event)
             case "heartbeat":
-                self._runtime.tell(m.Heard(stream.number, _vitals(message.heartbeat)))
+                self._runtime.tell(heard(message.heartbeat, stream.number))
             case "outcomes":
                 self._runtime.tell(outcomes(message.outcomes, stream.number))
+            case "leave":
+                self._runtime.tell(m.Leaving(stream.number))
+            case "preemption":
+                stream.put(self._preemption.answer(message.preemption))
             case "view":
                 self._views.arrived(stream.name, message.view)
 
@@ -144,6 +169,32 @@ def registration(message: pb.Register, link: int) -> m.Registered:
     return m.Registered(link, message.name, labels, message.incarnation, message.window)
 
 
+def heard(message: pb.Heartbeat, link: int) -> m.Heard:
+    """Decode a Heartbeat. Raises ColumnError where lengths disagree, InvalidInput for a figure that is negative or no number."""
+    classes = decode(message.cost_classes, U32, name="heartbeat.cost_classes")
+    micros = decode(message.cost_micros, F32, name="heartbeat.cost_micros", rows=len(classes)).astype(np.float64)
+    means = (message.micros_per_pod, message.first_micros, message.seen_micros)
+    told = np.array([message.busy_seconds, *means, *micros])
+    if not (np.isfinite(told).all() and (told >= 0).all()):
+        raise InvalidInput("holds a time that is negative or no number", where="heartbeat")
+    # 0 of a mean: nothing was measured yet.
+    per_pod, first, seen = (min(max(mean, LEAST_MICROS), MOST_MICROS) if mean else 0.0 for mean in means)
+    vitals = Vitals(
+        busy_seconds=message.busy_seconds,
+        micros_per_pod=per_pod,
+        backlog=message.backlog,
+        ready=message.ready,
+        conflicts=message.conflicts,
+        proposed=message.proposed,
+        first_micros=first,
+        seen_micros=seen,
+        synchronisation=message.synchronisation,
+        lags=tuple((lag.shard, lag.seqs, lag.seconds) for lag in message.lags),
+        fill_seconds=message.fill_seconds,
+    )
+    return m.Heard(link, vitals, CostReport(classes, micros.clip(LEAST_MICROS, MOST_MICROS)) if len(classes) else None)
+
+
 def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
     """Decode Outcomes; columns are views of the message. Raises ColumnError where lengths disagree."""
     positions = decode(message.positions, U32, name="outcomes.positions")
@@ -162,6 +213,9 @@ def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
         commits={shard: np.array(seqs, np.uint64) for shard, seqs in commits.items()},
         refused_by=tuple(frozenset(refused.plugins) for refused in message.refused_by),
         seen={position.shard: position.seq for position in message.seen},
+        leaving_ms=(
+            decode(message.leaving_ms, U32, name="outcomes.leaving_ms", rows=rows) if message.leaving_ms else None
+        ),
     )
 
 
@@ -190,17 +244,7 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.run_attempts = encode(work.run_attempts, U16)
     batch.uids = work.uids.tobytes()
     batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
+    if work.scope is not None:
+        batch.scope.CopyFrom(scope_to_proto(work.scope))
+    batch.lowest_priority = work.lowest_priority
     return message
-
-
-def _vitals(beat: pb.Heartbeat) -> Vitals:
-    return Vitals(
-        beat.busy_seconds,
-        beat.micros_per_pod,
-        beat.backlog,
-        beat.ready,
-        beat.conflicts,
-        beat.synchronisation,
-        tuple((lag.shard, lag.seqs, lag.seconds) for lag in beat.lags),
-        beat.fill_seconds,
-    )

@@ -6,6 +6,7 @@ from dispatcher.cluster_changes import NodeHistory
 from dispatcher.core import messages as m
 from dispatcher.runtime import Runtime
 from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.convert import labels_from_proto
 
 
 class NodeNames:
@@ -41,6 +42,13 @@ class NodeNames:
             self._runtime.tell(m.NodesGone(np.array(sorted(gone), np.uint32)))
             for index in gone - {entry.index for entry in message.nodes if not entry.removed}:
                 del self._names[index]
+        seen = {
+            entry.index: m.KnownNode(entry.spec.name, dict(labels_from_proto(entry.spec.labels)))
+            for entry in message.nodes
+            if not entry.removed
+        }
+        if seen:
+            self._runtime.tell(m.NodesSeen(seen))
         changes = self.history.read(message)
         if changes:
             self._runtime.tell(m.ClusterChanged(changes, message.shard, message.seq))

@@ -5,25 +5,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
-from hoss.config import Document, load_document, parse_document
-from hoss.errors import InvalidInput
-from hoss.model.names import check_key, check_label_value
+from hoss.config import Document, parse_document
+from hoss.errors import ConfigError, InvalidInput
+from hoss.model.names import check_key, check_label_value, check_name
 from hoss.model.pod import QosClass
-from hoss.model.selectors import Requirement
+from hoss.model.selectors import NodeScope, Requirement
 
 KIND = "SchedulingPolicy"
 
 DEFAULT_YAML = """\
 apiVersion: hoss.dev/v1alpha1
 kind: SchedulingPolicy
+metadata: {name: default}
 rules:
   - name: default
     balance: {algorithm: LeastOutstanding}
     fallback: Wait
 """
+
+# Far more than anyone can keep in mind; a document beyond it was made by mistake.
+MAX_RULES = 1000
 
 _INTEGER = re.compile(r"[+-]?\d+")
 
@@ -60,6 +64,8 @@ class Expression(Document):
             fits = bool(self.values)
         if not fits:
             raise ValueError(f"operator {self.operator} takes {wanted}, not {list(self.values)}")
+        for value in self.values:
+            _checked(check_label_value, value.lstrip("+-") if wanted == "one whole number" else value)
         return self
 
 
@@ -75,7 +81,7 @@ class LabelSelector(Document):
         return {_checked(check_key, k): _checked(check_label_value, v) for k, v in labels.items()}
 
     def selector(self) -> Selector:
-        """As the core has it."""
+        """As the core has it; labels by their keys, then expressions in their order."""
         labels = (Requirement(key, "In", (value,)) for key, value in sorted(self.matchLabels.items()))
         expressions = (Requirement(e.key, e.operator, e.values) for e in self.matchExpressions)
         return Selector((*labels, *expressions))
@@ -125,23 +131,96 @@ class BalanceDocument(Document):
     """How one of the workers that fit is chosen."""
 
     algorithm: Algorithm = Algorithm.LEAST_OUTSTANDING
-    weightLabel: str = "weight"  # noqa: N815 - of WeightedRoundRobin: the worker label that holds its weight
+
+    # Of WeightedRoundRobin: the worker label that holds its weight; workers without it weigh 1.
+    weightLabel: str = "weight"  # noqa: N815
+
+    # Of ConsistentHash: how many times its share a worker may have before its classes go to the next one.
+    bound: float = Field(default=1.25, ge=1, le=100, allow_inf_nan=False)
+
+    # Of PowerOfTwoChoices: how many workers are drawn, of which the least loaded is taken.
+    choices: int = Field(default=2, ge=2, le=8)
+
+    @field_validator("weightLabel")
+    @classmethod
+    def _valid_key(cls, key: str) -> str:
+        return _checked(check_key, key)
+
+    @model_validator(mode="after")
+    def _parameters_fit(self) -> "BalanceDocument":
+        for name in sorted(self.model_fields_set & _PARAMETERS.keys()):
+            if _PARAMETERS[name] is not self.algorithm:
+                raise ValueError(f"{name} is a parameter of {_PARAMETERS[name].value}, not of {self.algorithm.value}")
+        return self
+
+    def balance(self) -> Balance:
+        """As the core has it."""
+        return Balance(self.algorithm, self.weightLabel, self.bound, self.choices)
+
+
+_PARAMETERS = {
+    "weightLabel": Algorithm.WEIGHTED_ROUND_ROBIN,
+    "bound": Algorithm.CONSISTENT_HASH,
+    "choices": Algorithm.POWER_OF_TWO_CHOICES,
+}
+
+
+class NodesDocument(LabelSelector):
+    """The nodes that a rule's pods are placed on: on no others (Hard), or rather than on others (Soft)."""
+
+    partition: Literal["Hard", "Soft"] = "Hard"
+
+    @model_validator(mode="after")
+    def _selects(self) -> "NodesDocument":
+        if not self.matchLabels and not self.matchExpressions:
+            raise ValueError("selects every node; give matchLabels or matchExpressions, or leave nodes out")
+        return self
+
+    def scope(self, rule: str) -> NodeScope:
+        """As the core has it, for the rule of that name."""
+        return NodeScope(rule, self.selector().requirements, required=self.partition == "Hard")
+
+
+class Metadata(Document):
+    """Kubernetes' metadata, of which only the name is read."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str = "default"
+
+    @field_validator("name")
+    @classmethod
+    def _valid_name(cls, name: str) -> str:
+        return _checked(check_name, name)
 
 
 class RuleDocument(Document):
-    """Pods that match go to workers that are selected."""
+    """Pods that match go to workers that are selected, to be placed on nodes that are selected."""
 
     name: str = Field(min_length=1)
     match: MatchDocument = MatchDocument()
     workers: LabelSelector = LabelSelector()
     balance: BalanceDocument = BalanceDocument()
     fallback: Fallback = Fallback.WAIT
+    nodes: NodesDocument | None = None
+
+    def rule(self) -> Rule:
+        """As the core has it."""
+        return Rule(
+            name=self.name,
+            match=self.match.match(),
+            workers=self.workers.selector(),
+            balance=self.balance.balance(),
+            fallback=self.fallback,
+            nodes=self.nodes.scope(self.name) if self.nodes is not None else None,
+        )
 
 
 class PolicyDocument(Document):
     """Ordered rules: the first that matches a pod decides."""
 
-    rules: tuple[RuleDocument, ...] = Field(min_length=1)
+    metadata: Metadata = Metadata()
+    rules: tuple[RuleDocument, ...] = Field(min_length=1, max_length=MAX_RULES)
 
     @field_validator("rules")
     @classmethod
@@ -154,18 +233,7 @@ class PolicyDocument(Document):
 
     def policy(self) -> Policy:
         """As the core has it."""
-        return Policy(
-            tuple(
-                Rule(
-                    name=rule.name,
-                    match=rule.match.match(),
-                    workers=rule.workers.selector(),
-                    balance=Balance(rule.balance.algorithm, rule.balance.weightLabel),
-                    fallback=rule.fallback,
-                )
-                for rule in self.rules
-            )
-        )
+        return Policy(tuple(rule.rule() for rule in self.rules), name=self.metadata.name)
 
 
 def parse_policy(text: str, *, where: str = "policy") -> Policy:
@@ -173,26 +241,15 @@ def parse_policy(text: str, *, where: str = "policy") -> Policy:
     return parse_document(text, KIND, PolicyDocument, where=where).policy()
 
 
-def load_policy(path: Path) -> tuple[Policy, str]:
-    """The policy in a file, and the file's text."""
-    policy = load_document(path, KIND, PolicyDocument).policy()
-    return policy, path.read_text(encoding="utf-8")
+def read_policy(path: Path) -> str:
+    """A file's text. Raises ConfigError naming the file when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"cannot be read: {exc}", where=str(path)) from exc
 
 
-def warnings(policy: Policy) -> list[str]:
-    """What is allowed and probably not meant: rules that no pod can reach, pods that no rule matches."""
-    found = []
-    for number, rule in enumerate(policy.rules):
-        if rule.match == Match() and rule.fallback is not Fallback.NEXT_RULE:
-            hidden = [later.name for later in policy.rules[number + 1 :]]
-            if hidden:
-                found.append(f"rule {rule.name} matches every pod, so these are never reached: {', '.join(hidden)}")
-            return found
-    found.append("no rule matches every pod: pods that match none wait until the policy changes")
-    return found
-
-
-def _checked(check: Callable[[object, str], str], value: str) -> str:
+def _checked(check: Callable[[str, str], str], value: str) -> str:
     """Run one of the model's checks where pydantic expects ValueError."""
     try:
         return check(value, "")

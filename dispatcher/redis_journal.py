@@ -1,4 +1,4 @@
-"""The journal in Redis: five hashes and a set under `{hoss}:journal:`.
+"""The journal in Redis: hashes, a set and a string under `{hoss}:journal:`.
 
 Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
 one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
@@ -6,9 +6,11 @@ write, so a submission that was refused does not come back from the dead.
 """
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from itertools import count
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from dispatcher.journal import GateRemovals, Record, Recovered, squeeze, unsqueeze
+from dispatcher.journal import GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import reach
 
@@ -25,6 +27,7 @@ DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
 WORKERS = "{hoss}:journal:workers"  # names
 GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each gate that was removed from pods
 OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
+POLICY = "{hoss}:journal:policy"  # KeptPolicy as JSON
 
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
@@ -87,6 +90,15 @@ class RedisJournal:
     async def drop_objects(self, keys: Collection[str]) -> None:
         async with self._server() as redis:
             await redis.hdel(OBJECTS, *keys)
+
+    async def keep_policy(self, policy: KeptPolicy) -> None:
+        async with self._server() as redis:
+            await redis.set(POLICY, json.dumps(asdict(policy)))
+
+    async def kept_policy(self) -> KeptPolicy | None:
+        async with self._server() as redis:
+            kept = await redis.get(POLICY)
+        return None if kept is None else KeptPolicy(**json.loads(kept))
 
     async def recover(self) -> Recovered:
         async with self._server() as redis:

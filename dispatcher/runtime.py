@@ -29,7 +29,7 @@ AnswerT = TypeVar("AnswerT")
 class Link(Asked, Protocol):
     """One worker's stream, as the runtime writes to it. Nothing here blocks or fails; a dead stream swallows it."""
 
-    def send(self, instruction: m.SendWork | m.Welcome | m.SendSurroundings | m.SendDrain) -> None:
+    def send(self, instruction: m.ToWorker) -> None:
         """Queue a message."""
         ...
 
@@ -58,6 +58,7 @@ class Runtime:
             m.Fence: self._fence,
             m.Verify: self._verify,
             m.Release: self._release,
+            m.Evict: self._evict,
             m.Forget: self._forget,
         }
         self._granting: dict[str, asyncio.Lock] = {}
@@ -137,7 +138,7 @@ class Runtime:
             self.spawn(job(instruction))
             return
         match instruction:
-            case m.SendWork() | m.Welcome() | m.SendSurroundings() | m.SendDrain():
+            case m.SendWork() | m.Welcome() | m.SendSurroundings() | m.SendDrain() | m.SendRecall():
                 if (link := self.links.get(instruction.link)) is not None:
                     link.send(instruction)
             case m.Confirm():
@@ -172,6 +173,10 @@ class Runtime:
     async def _release(self, wanted: m.Release) -> None:
         await self.until_answered(lambda: self.ledger.release(wanted.uids, wanted.nodes))
         self.tell(m.Released(wanted.rows))
+
+    async def _evict(self, wanted: m.Evict) -> None:
+        await self.until_answered(lambda: self.ledger.release(wanted.uids, wanted.nodes))
+        self.tell(m.Evicted(wanted.uids, wanted.nodes, wanted.reasons))
 
     async def _forget(self, wanted: m.Forget) -> None:
         submission = wanted.submission

@@ -8,7 +8,6 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from dispatcher import policy_document
 from dispatcher.admission import Admission
 from dispatcher.answers import Answers
 from dispatcher.audit import Views
@@ -18,6 +17,7 @@ from dispatcher.core.podsets import AlreadyExists, Submission
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.nodes import NodeNames
 from dispatcher.objects import Objects
+from dispatcher.policies import Policies, StaleVersion
 from dispatcher.runtime import Runtime
 from dispatcher.watch import RevisionTooOld, Watch
 from hoss import __version__
@@ -39,12 +39,12 @@ ReplyT = TypeVar("ReplyT")
 class DispatcherService(DispatcherServicer):
     """One method a call; each checks, asks, and answers."""
 
-    def __init__(self, runtime: Runtime, names: NodeNames, views: Views, policy_yaml: str) -> None:
+    def __init__(self, runtime: Runtime, names: NodeNames, views: Views, policies: Policies) -> None:
         self._runtime = runtime
         self._registry = runtime.machine.registry
         self._names = names
         self._views = views
-        self._policy_yaml = policy_yaml
+        self._policies = policies
         self._objects = Objects(runtime)
         self._admission = Admission(runtime, self._objects)
         self._answers = Answers(runtime, names)
@@ -112,21 +112,23 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._set_worker_state(request), context)
 
     async def GetPolicy(self, request: pb.GetPolicyRequest, context: Context) -> pb.Policy:  # noqa: ARG002, N802
-        return pb.Policy(yaml=self._policy_yaml, version=self._runtime.machine.routing.policy.version)
+        return self._policies.told(with_text=True)
 
     async def SetPolicy(self, request: pb.Policy, context: Context) -> pb.SetPolicyReply:  # noqa: N802
+        await _answer(self._policies.set(request.yaml, request.if_version), context)
+        return pb.SetPolicyReply(version=self._policies.policy.version, warnings=self._policies.warnings())
+
+    async def TestPolicy(self, request: pb.TestPolicyRequest, context: Context) -> pb.TestPolicyReply:  # noqa: N802
         try:
-            policy = policy_document.parse_policy(request.yaml)
+            return self._policies.try_on(request)
         except InvalidInput as exc:
             await _end(context, exc)
-        self._runtime.perform(self._runtime.machine.set_policy(policy, self._runtime.now()))
-        self._policy_yaml = request.yaml
-        return pb.SetPolicyReply(
-            version=self._runtime.machine.routing.policy.version, warnings=policy_document.warnings(policy)
-        )
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.DispatcherStatus:  # noqa: ARG002, N802
-        return self._answers.status(__version__)
+        status = self._answers.status(__version__)
+        status.policy.CopyFrom(self._policies.told(with_text=False))
+        status.problems.extend(self._policies.problems())
+        return status
 
     async def Audit(  # noqa: N802
         self,
@@ -137,7 +139,11 @@ class DispatcherService(DispatcherServicer):
         views = await self._views.gather(streams, request.timeout_ms / 1000)
         uids, nodes = self._answers.bound()
         return pb.DispatcherAuditReply(
-            views=views, bound_uids=uids, bound_nodes=nodes, broken_gangs=self._answers.broken_gangs()
+            views=views,
+            bound_uids=uids,
+            bound_nodes=nodes,
+            broken_gangs=self._answers.broken_gangs(),
+            reports=self._answers.misplaced(),
         )
 
     async def _read_submissions(
@@ -231,6 +237,8 @@ async def _answer(reply: Awaitable[ReplyT], context: Context) -> ReplyT:
 async def _end(context: Context, error: Exception) -> NoReturn:
     if isinstance(error, AlreadyExists):
         await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
+    if isinstance(error, StaleVersion):
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
     if isinstance(error, RevisionTooOld):
         await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
     if isinstance(error, (InvalidInput, LedgerUnavailable)):

@@ -62,14 +62,17 @@ class Watch:
         """The present state of every live pod. All at once: no event may fall between two of the messages."""
         pods, texts = self._runtime.machine.registry.pods, self._runtime.machine.registry.reasons.texts
         phase = pods.phase[: pods.size]
-        rows = np.flatnonzero((phase != Phase.ABSENT) & (phase != Phase.DELETED))
+        rows = np.flatnonzero((phase != Phase.ABSENT) & (phase != Phase.DELETED)).astype(np.uint32)
         messages = []
         for start in range(0, len(rows), STATES_PODS):
             part = rows[start : start + STATES_PODS]
-            nodes = np.where(phase[part] == Phase.BOUND, pods.node[part], NONE_U32)
+            # A nominated pod is bound for everyone to see only when its victims have left.
+            waits = self._runtime.machine.settlement.nominations.among(part)
+            shown = np.where(waits, np.uint8(Phase.SCHEDULING), phase[part])
+            nodes = np.where(shown == Phase.BOUND, pods.node[part], NONE_U32)
             distinct, which = np.unique(pods.reason[part], return_inverse=True)
             reasons = np.where(distinct[which] == NO_REASON, NO_TEXT, np.minimum(which, NO_TEXT)).astype(np.uint16)
-            message = self._message(revision, pods.uid[part], phase[part], nodes)
+            message = self._message(revision, pods.uid[part], shown, nodes)
             if (reasons != NO_TEXT).any():
                 message.reasons = encode(reasons, U16)
                 message.reason_texts.extend(texts[i] for i in distinct.tolist())

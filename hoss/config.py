@@ -42,7 +42,8 @@ def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) 
         given = fields.pop(name, None)
         if given != expected:
             raise ConfigError(f"is {given!r}; this release reads {expected!r}", where=f"{where}: {name}")
-    fields.pop("metadata", None)
+    if "metadata" not in model.model_fields:
+        fields.pop("metadata", None)
     try:
         return model.model_validate(fields)
     except ValidationError as exc:

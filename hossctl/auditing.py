@@ -27,6 +27,7 @@ _MOST_NAMED = 20  # pods named one by one in the evidence
 _ON_REFUSAL = "refusal"  # see Heartbeat.synchronisation
 
 NOTHING_LOST = 3
+GONE = ("Lost", "Left")  # states of workers that have no cache to look at
 ALL_OR_NOTHING = 5
 AGREEMENT = 6
 
@@ -90,6 +91,7 @@ async def audit(
         reports=[
             *ledger.reports,
             *views.apart,
+            *seen.reports,
             *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before),
         ],
         unchecked=views.moving,
@@ -110,7 +112,7 @@ async def until_caches_agree(
     """Wait until `workers` workers serve and each has the ledger's state; False when the time is up first."""
     deadline = time.monotonic() + wait_seconds
     while time.monotonic() < deadline:
-        ready = [worker for worker in await dispatcher.list_workers() if worker.state != "Lost"]
+        ready = [worker for worker in await dispatcher.list_workers() if worker.state not in GONE]
         if len(ready) >= workers:
             seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
             views = _compare_views((await resolver.audit()).digests, seen.views, ready)
@@ -135,7 +137,7 @@ def _compare_views(
     result = _Views()
     by_worker = {(view.worker, view.shard): view for view in views}
     for worker in workers:
-        if worker.state == "Lost":
+        if worker.state in GONE:
             continue
         if worker.synchronisation == _ON_REFUSAL:
             result.apart.append(f"worker {worker.name} hears of the ledger by refusals only: its cache is not compared")

@@ -27,6 +27,7 @@ COMMANDS = {
     "up": ("local", "Start the local platform: Redis, resolver, dispatcher, workers, simulated nodes."),
     "down": ("local", "Stop the local platform; its data stays."),
     "status": ("local", "What runs, how it does, and what waits for what."),
+    "top": ("top", "Workers, queues and throughput, live."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
     "get": ("get", "List pods, nodes, workers, jobs, reservations, namespaces, services, disruption budgets."),
     "describe": ("get", "One pod, node, worker or job in full."),

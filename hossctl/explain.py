@@ -4,22 +4,26 @@ The documents are those of tests/conformance/README.md, so that answers can be c
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import replace
+from typing import NamedTuple
 
 from hoss.errors import InvalidInput
-from hoss.model.cluster import Cluster
+from hoss.model.cluster import Cluster, merged_selector
 from hoss.model.cluster_manifest import read_cluster, read_pending_pod
 from hoss.model.fields import Object, mapping, text
-from hoss.model.pod import PodSpec
+from hoss.model.gangs import VOLCANO_JOB, read_volcano_job
+from hoss.model.pod import PodSpec, Workload
 from hoss.model.pod_requests import amounts, nonzero_requests, qos_class, total_limits, total_requests
 from hoss.model.pod_resources import as_bound, read_pod_resources
 from hoss.model.quantity import parse_quantity
+from hoss.model.workloads import kind_and_group, read_workload
 from hossctl.console import Document
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.ground import Ground
 from scheduler_worker.core.judge import Judgement, judge, subject_of
-from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.plugins import REGISTRY, default_profile
 from scheduler_worker.core.preemption import Preemption, preempt
+from scheduler_worker.core.profiles import PRESETS
 
 # kube-scheduler's first PostFilter plugin says this whenever the second, preemption, finds nothing.
 _BEFORE_PREEMPTION = "no new claims to deallocate, preemption: "
@@ -31,9 +35,9 @@ def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profi
     ground = Ground(cluster)
     subject = subject_of(spec, ground, profile)
     judgement = judge(subject, ground, profile)
-    document = _judgement_document(judgement)
+    document = judgement_document(judgement)
     if preemption and not judgement.feasible:
-        found = preempt(spec, subject, judgement, ground, profile)
+        found = preempt(spec, subject, ground, profile)
         document["preemption"] = _preemption_document(found, judgement.message)
     return document
 
@@ -92,7 +96,8 @@ _KINDS: dict[str, Callable[[Object], Document]] = {
 }
 
 
-def _judgement_document(judgement: Judgement) -> Document:
+def judgement_document(judgement: Judgement) -> Document:
+    """The judgement as the answer to a conformance case has it."""
     document: Document = {}
     if judgement.rejection is not None:
         document["prefilter"] = {
@@ -128,24 +133,6 @@ def _preemption_document(found: Preemption, fit_error: str) -> Document:
     }
 
 
-def explain_rows(document: Document) -> list[dict[str, Any]]:
-    """One row a node: those that take the pod with their scores, the best first, then the others with their reasons."""
-    totals = document["totals"]
-    rows = [
-        {
-            "node": node,
-            "total": totals[node],
-            "says": ", ".join(f"{p} {v}" for p, v in document["scores"][node].items()),
-        }
-        for node in sorted(totals, key=lambda name: (-totals[name], name))
-    ]
-    rows += [
-        {"node": node, "total": "", "says": f"{refusal['plugin'] or 'NodeAffinity'}: {', '.join(refusal['reasons'])}"}
-        for node, refusal in document["reasons"].items()
-    ]
-    return rows
-
-
 def cluster_of(objects: Iterable[Object]) -> Cluster:
     """The cluster that objects of manifests make up. Kinds that say nothing about where pods may go are passed over."""
     by_kind: dict[str, list[Object]] = {}
@@ -156,12 +143,71 @@ def cluster_of(objects: Iterable[Object]) -> Cluster:
     return read_cluster(dict(by_kind))
 
 
-def explain_pod(pod: Object, cluster: Cluster) -> Document:
-    """What the scheduler says of a Pod object, preemption included, with the pod's name."""
+class Pending(NamedTuple):
+    """A pod that is asked about, or the next of several equal ones."""
+
+    title: str  # namespace/name
+    spec: PodSpec
+    pods: int = 1
+
+    def document(self, profile: str) -> Document:
+        """How an explanation begins."""
+        return {"pod": self.title, "pods": self.pods, "profile": profile}
+
+
+def pending_pods(objects: Iterable[tuple[str, Object]], cluster: Cluster) -> list[Pending]:
+    """What the objects (beside their places) would have placed. Kinds that make no pods are passed over. Raises InvalidInput."""
+    return [pending for place, item in objects for pending in _pending(place, item, cluster)]
+
+
+def explain_offline(pending: Pending, cluster: Cluster, profile: str) -> Document:
+    """The explanation by a cluster that files describe, preemption included."""
+    explained = explain(pending.spec, cluster, preemption=True, profile=preset(profile))
+    return {**pending.document(profile), **explained}
+
+
+def preset(name: str) -> Profile:
+    """A profile that needs no configuration. Raises InvalidInput for a name that is none."""
+    if name not in PRESETS:
+        raise InvalidInput(f"{name!r} is none of {', '.join(PRESETS)}", where="--profile")
+    return PRESETS[name].profile(REGISTRY)
+
+
+def _pending(place: str, item: Object, cluster: Cluster) -> list[Pending]:
+    try:
+        kind = kind_and_group(item)
+        return [_bare_pod(item, cluster)] if kind == ("Pod", "") else _owned_pods(item, kind, cluster)
+    except InvalidInput as exc:
+        raise exc.at(place) from None
+
+
+def _bare_pod(pod: Object, cluster: Cluster) -> Pending:
     metadata = mapping(pod, "metadata", "pod")
     spec = read_pending_pod(pod, cluster)
     name = text(metadata, "name", "metadata") or text(metadata, "generateName", "metadata") or "pod"
-    return {"pod": f"{spec.namespace}/{name}", **explain(spec, cluster, preemption=True)}
+    return Pending(f"{spec.namespace}/{name}", spec)
+
+
+def _owned_pods(item: Object, kind: tuple[str, str], cluster: Cluster) -> list[Pending]:
+    if kind == VOLCANO_JOB:
+        workloads = read_volcano_job(item).workloads
+    else:
+        workload = read_workload(item, lambda: "").workload
+        workloads = () if workload is None else (workload,)
+    return [
+        Pending(
+            f"{workload.template.spec.namespace}/{workload.name}", _with_services(workload, cluster), workload.replicas
+        )
+        for workload in workloads
+    ]
+
+
+def _with_services(workload: Workload, cluster: Cluster) -> PodSpec:
+    spec = workload.template.spec
+    if spec.spread:
+        return spec
+    of_owner = () if spec.default_spread is None else (spec.default_spread,)
+    return replace(spec, default_spread=merged_selector(spec, cluster.services, of_owner))
 
 
 _LISTS = {

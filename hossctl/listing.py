@@ -71,6 +71,13 @@ def read_kind(text: str, *allowed: Kind) -> Kind:
     return kind
 
 
+def check_found(missing: Sequence[str], namespace: str, kind: Kind) -> None:
+    """Raise NotFound naming what the dispatcher did not find of what a command named. `namespace`: where it looked, if in one."""
+    if missing:
+        place = f" in namespace {namespace}" if namespace else ""
+        raise NotFound(f"not there{place}; `hoss get {kind.value} -A` lists all", where=", ".join(missing))
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """What to list. `phases` is about pods alone."""

@@ -9,7 +9,7 @@ from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, uid_text
 from hossctl.cluster_objects import OBJECT_COLUMNS, written_labels
 from hossctl.console import Column, Document
-from hossctl.figures import written_amount, written_duration
+from hossctl.figures import share, written_amount, written_duration
 
 
 def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
@@ -26,6 +26,8 @@ def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
         "rule": pod.rule,
         "attempts": pod.attempts,
         "reason": pod.reason,
+        "nominatedNode": pod.nominated_node,
+        "eviction": pod.eviction,
         "submittedUnixMs": pod.submitted_unix_ms,
         "phaseSinceUnixMs": pod.phase_since_unix_ms,
     }
@@ -68,6 +70,15 @@ def worker_document(worker: dispatcher_pb2.WorkerInfo) -> Document:
         "busySeconds": round(worker.busy_seconds, 3),
         "microsPerPod": round(worker.micros_per_pod, 2),
         "lastSeenMsAgo": worker.last_seen_ms_ago,
+        "estimatedWorkMs": round(worker.estimated_micros / 1000, 1),
+        "waitingWorkMs": round(worker.waiting_micros / 1000, 1),
+        "proposed": worker.proposed,
+        "conflictShare": round(share(worker.conflicts, worker.proposed), 4),
+        "podsPerSecond": round(worker.pods_per_second, 1),
+        "busyShare": round(worker.busy_share, 3),
+        "returned": worker.returned,
+        "incarnation": f"{worker.incarnation:016x}",
+        "stateSinceUnixMs": worker.state_since_unix_ms,
         "synchronisation": worker.synchronisation,
         "fillSeconds": round(worker.fill_seconds, 3),
         "behind": [{"shard": lag.shard, "seqs": lag.seqs, "seconds": round(lag.seconds, 3)} for lag in worker.lags],
@@ -153,6 +164,8 @@ def _template(template: dispatcher_pb2.PodTemplate) -> Document:
         document["devices"] = {"count": spec.devices.count, "milli": spec.devices.milli}
     if spec.node_name:
         document["nodeName"] = spec.node_name
+    if template.required_during_execution:
+        document["requiredDuringExecution"] = template.required_during_execution
     return document
 
 
@@ -163,6 +176,15 @@ def _labels(labels: Iterable[common_pb2.Label]) -> dict[str, str]:
 def _age(document: Document) -> str:
     submitted = document["submittedUnixMs"]
     return written_duration(max(0.0, time.time() - submitted / 1000)) if submitted else ""
+
+
+def _since(document: Document) -> str:
+    since = document["stateSinceUnixMs"]
+    return written_duration(max(0.0, time.time() - since / 1000)) if since else ""
+
+
+def _work(worker: Document) -> str:
+    return written_duration(worker["estimatedWorkMs"] / 1000)
 
 
 def _behind(worker: Document) -> str:
@@ -226,10 +248,17 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("BOUND", _field("bound")),
         Column("CONFLICTS", _field("conflicts")),
         Column("LABELS", lambda worker: written_labels(worker["labels"])),
-        Column("EPOCH", _field("epoch"), wide=True),
-        Column("UNSCHEDULABLE", _field("unschedulable"), wide=True),
+        Column("WORK", _work, wide=True),
+        Column("CONFLICT SHARE", lambda worker: f"{worker['conflictShare']:.1%}", wide=True),
+        Column("PODS/S", _field("podsPerSecond"), wide=True),
+        Column("BUSY", lambda worker: f"{worker['busyShare']:.0%}", wide=True),
         Column("US/POD", _field("microsPerPod"), wide=True),
-        Column("BUSY", lambda worker: written_duration(worker["busySeconds"]), wide=True),
+        Column("UNSCHEDULABLE", _field("unschedulable"), wide=True),
+        Column("RETURNED", _field("returned"), wide=True),
+        Column("EPOCH", _field("epoch"), wide=True),
+        Column("INCARNATION", lambda worker: worker["incarnation"][:8], wide=True),
+        Column("CPU", lambda worker: written_duration(worker["busySeconds"]), wide=True),
+        Column("SINCE", _since, wide=True),
         Column("SEEN", lambda worker: written_duration(worker["lastSeenMsAgo"] / 1000), wide=True),
         Column("SYNC", lambda worker: worker["synchronisation"] or "-", wide=True),
         Column("BEHIND", _behind, wide=True),

@@ -3,7 +3,7 @@
 The dispatcher's hints (dispatcher/core/hints.py) say the same in code, change by change; here it is said of the cluster as it is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dispatcher.core.hints import untolerated
@@ -40,7 +40,8 @@ def _resources(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
     wanted_text = _amounts(wanted) or "nothing but a place"
     sentence = f"a node with room for it ({wanted_text}): pods leave one, one grows, or one is added"
     open_to_it = [node for node in nodes if not node.spec.unschedulable and not untolerated(spec, node.spec.taints)]
-    short = [(_lacks(node, {**wanted, "pods": 1}), node.spec.name) for node in open_to_it if _selected(spec, node.spec)]
+    selected = [node for node in open_to_it if spec.selects(dict(node.spec.labels), node.spec.name)]
+    short = [(_lacks(node, {**wanted, "pods": 1}), node.spec.name) for node in selected]
     short = [(lacks, name) for lacks, name in short if lacks]
     if not short:
         return [sentence]
@@ -85,13 +86,25 @@ def _cordons(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG
 
 def _affinity(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
     wishes = [f"{key}={value}" for key, value in spec.node_selector]
-    if spec.required_node_affinity is not None:
-        wishes.append(" or ".join(map(_term, spec.required_node_affinity.terms)))
-    return [f"a node, new or labelled anew, with {' and '.join(wishes)}"]
+    terms = () if spec.required_node_affinity is None else spec.required_node_affinity.terms
+    unusable = [requirement for term in terms for requirement in term.match_expressions if not requirement.usable]
+    if terms:
+        wishes.append(" or ".join(map(_term, terms)))
+    return [
+        f"a node, new or labelled anew, with {' and '.join(wishes)}",
+        *(
+            f"another value in {_requirement(r)}: {r.operator} compares whole numbers, and no node matches this"
+            for r in unusable
+        ),
+    ]
 
 
 def _name(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
     return [f"that node {spec.node_name} is added"]
+
+
+def _policy_nodes(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
+    return ["a node with the labels that the policy's rule gives its pods, or another policy (see hoss policy get)"]
 
 
 def _ports(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
@@ -99,22 +112,34 @@ def _ports(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG00
     return [f"the deletion of a pod that has host port {ports}, or another node"]
 
 
-def _pods(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
+def _pods(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
     rules = spec.pod_affinity
     wanted = rules.required if rules is not None else ()
     shunned = rules.anti_required if rules is not None else ()
-    near = [f"a pod with {_selector(t.selector)} in a {t.topology_key} where this one fits" for t in wanted]
+    near = _missing_keys((term.topology_key for term in wanted), nodes)
+    near += [f"a pod with {_selector(t.selector)} in a {t.topology_key} where this one fits" for t in wanted]
     far = [
         f"the deletion of pods with {_selector(t.selector)} from a {t.topology_key}, or another one" for t in shunned
     ]
     return near + far or ["the deletion of pods whose anti-affinity keeps this one away, or a node in another domain"]
 
 
-def _spread(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
-    return [
+def _spread(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
+    required = [rule for rule in spec.spread if rule.required]
+    return _missing_keys((rule.topology_key for rule in required), nodes) + [
         f"pods with {_selector(rule.selector)} that come to or leave a {rule.topology_key}, or nodes that do"
-        for rule in spec.spread
-        if rule.required
+        for rule in required
+    ]
+
+
+def _missing_keys(keys: Iterable[str], nodes: Sequence[NodeNow]) -> list[str]:
+    if not nodes:
+        return []
+    known = {key for node in nodes for key, _ in node.spec.labels}
+    return [
+        f"nodes with the label {key}: none has it, so the pod fits nowhere"
+        for key in dict.fromkeys(keys)
+        if key not in known
     ]
 
 
@@ -129,19 +154,12 @@ _REMEDIES: dict[str, Callable[[PodSpec, Sequence[NodeNow]], list[str]]] = {
     "NodeUnschedulable": _cordons,
     "NodeAffinity": _affinity,
     "NodeName": _name,
+    "PolicyNodes": _policy_nodes,
     "NodePorts": _ports,
     "InterPodAffinity": _pods,
     "PodTopologySpread": _spread,
     "SchedulingGates": _gates,
 }
-
-
-def _selected(spec: PodSpec, node: NodeSpec) -> bool:
-    labels = dict(node.labels)
-    required = spec.required_node_affinity
-    return all(labels.get(key) == value for key, value in spec.node_selector) and (
-        required is None or required.matches(labels, node.name)
-    )
 
 
 def _amounts(amounts: dict[str, int]) -> str:

@@ -9,6 +9,7 @@ from hossctl.console import Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
 from hossctl.objects import worker_document
+from hossctl.policy_text import policy_document, written_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Status:
             ),
             ("pods", pods or "none"),
             ("jobs", f"{self.dispatcher.jobs:,}"),
+            ("policy", written_policy(self.dispatcher.policy) if self.dispatcher.HasField("policy") else "not told"),
+            *(("policy warning", text) for text in self.dispatcher.policy.warnings),
             ("resolver", f"version {self.resolver.version}, {'serving' if self.resolver.serving else 'NOT SERVING'}"),
             (
                 "ledger",
@@ -71,6 +74,7 @@ class Status:
                 "jobs": self.dispatcher.jobs,
                 "podsByPhase": dict(self.dispatcher.pods_by_phase),
                 "counters": dict(self.dispatcher.counters),
+                "policy": policy_document(self.dispatcher.policy),
             },
             "resolver": {
                 "version": self.resolver.version,

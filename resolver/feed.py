@@ -143,6 +143,7 @@ class ShardFeed:
             accounts=accounts_message(entry.accounts),
             released=entry.released,
             groups=group_runs_message(entry.runs),
+            evictions=[pb.Eviction(uid=e.uid, node=e.node, victim_uids=e.victims) for e in entry.evictions],
         )
         if entry.specs or entry.removed:
             message.nodes.extend(_node_entry(index, spec) for index, spec in entry.specs)

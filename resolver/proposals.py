@@ -23,7 +23,16 @@ from hoss.wire.convert import labels_from_proto
 from hoss.wire.convert_rules import affinity_from_proto, constraint_from_proto
 from resolver.core.ports import claim_of
 from resolver.core.rules import Rule
-from resolver.core.values import MAX_BATCH_PODS, MAX_CANDIDATES, AccountRows, Decision, Group, GroupRun, Proposal
+from resolver.core.values import (
+    MAX_BATCH_PODS,
+    MAX_BATCH_VICTIMS,
+    MAX_CANDIDATES,
+    AccountRows,
+    Decision,
+    Group,
+    GroupRun,
+    Proposal,
+)
 
 _MAX_NAME_BYTES = 253  # as Kubernetes' names
 
@@ -59,7 +68,32 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         unchecked=batch.unchecked,
         groups=_groups(batch, len(priorities)),
         gang_minimum=batch.gang_minimum,
+        victims=_victims(batch, len(uids)),
+        victims_must_go=batch.victims_must_go,
     )
+
+
+def _victims(batch: pb.ProposalBatch, pods: int) -> dict[int, tuple[bytes, ...]]:
+    """By position of the pod for which they go."""
+    if not batch.victim_uids:
+        return {}
+    uids = decode_uids(batch.victim_uids, name="victim_uids")
+    counts = decode(batch.victim_counts, U16, name="victim_counts", rows=pods).astype(np.int64)
+    if int(counts.sum()) != len(uids):
+        raise ColumnError(f"{int(counts.sum())} in all where there are {len(uids)} victims", where="victim_counts")
+    if len(uids) > MAX_BATCH_VICTIMS or batch.gang_minimum:
+        raise InvalidInput(
+            f"{len(uids)} pods; up to {MAX_BATCH_VICTIMS} go for the pods of a batch, and nobody for a gang",
+            where="victim_uids",
+        )
+    if len(np.unique(uids, axis=0)) < len(uids):
+        raise InvalidInput("a pod goes twice", where="victim_uids")
+    ends = np.cumsum(counts).tolist()
+    return {
+        position: tuple(uid.tobytes() for uid in uids[end - count : end])
+        for position, (count, end) in enumerate(zip(counts.tolist(), ends, strict=True))
+        if count
+    }
 
 
 def _groups(batch: pb.ProposalBatch, slots: int) -> tuple[Group | None, ...]:
@@ -87,7 +121,8 @@ def _group(definition: bytes) -> Group:
         raise InvalidInput(f"{named}: ports go to 65535 and are of TCP, UDP or SCTP", where="groups") from exc
     key = int.from_bytes(hashlib.blake2b(definition, digest_size=8).digest(), "little")
     labels = labels_from_proto(message.labels)
-    return Group(key or 1, definition, claims, message.namespace, labels, tuple(_rules(message)))
+    rules = tuple(_rules(message))
+    return Group(key or 1, definition, claims, message.namespace, labels, rules, message.tolerates_cordon)
 
 
 def _rules(message: pb.PodGroup) -> Iterator[Rule]:

@@ -73,7 +73,9 @@ class ResolverService(ResolverServicer):
         async for message in self._proposing.serve(request_iterator):
             yield message
 
-    async def Feed(self, request: pb.FeedRequest, context: Any) -> AsyncIterator[pb.FeedMessage]:  # noqa: N802, ARG002
+    async def Feed(self, request: pb.FeedRequest, context: Any) -> AsyncIterator[pb.FeedMessage]:  # noqa: N802
+        if request.as_of_now and self._availability.problem:
+            await refuse(context, LedgerUnavailable(self._availability.problem))
         resume = {position.shard: position.seq for position in request.resume}
         if request.ledger_epoch != self._ledger.epoch:
             resume = {}
@@ -81,8 +83,8 @@ class ResolverService(ResolverServicer):
 
         async def copy(shard: int) -> None:
             feed = self._feeds[shard]
-            follow = feed.catch_up if request.until_now else feed.follow
-            async for message in follow(resume.get(shard)):
+            read = feed.catch_up if request.as_of_now else feed.follow
+            async for message in read(resume.get(shard)):
                 await messages.put(message)
             await messages.put(None)
 

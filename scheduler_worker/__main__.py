@@ -3,6 +3,7 @@
 import argparse
 import secrets
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -56,10 +57,11 @@ def main(argv: list[str] | None = None) -> int:
 async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None) -> None:
     """Run one worker until the process is asked to stop."""
     scheduler = Scheduler(
-        NodeInfoCache(counts_pods=True),
+        NodeInfoCache(),
         profile,
         np.random.default_rng(config.seed),
         Limits(tries=config.tries, alternates=config.alternates),
+        time.monotonic,
     )
     service = WorkerService(config.name, scheduler, unchecked=config.unchecked)
     resolver = ResolverClient(config.resolvers)

@@ -28,6 +28,10 @@ def definition_of(group: PodGroup) -> bytes:
     if group.affinity is not None:
         message.affinity.CopyFrom(affinity_to_proto(group.affinity))
     message.spread.extend(map(constraint_to_proto, group.spread))
+    message.tolerates_cordon = group.tolerates_cordon
+    if any(group.excess):
+        cpu_milli, memory_bytes = group.excess
+        message.excess.CopyFrom(common_pb2.CpuAndMemory(cpu_milli=cpu_milli, memory_bytes=memory_bytes))
     return message.SerializeToString(deterministic=True)
 
 
@@ -43,4 +47,6 @@ def group_defined(definition: bytes) -> PodGroup:
             HostPort(p.port, p.protocol or "TCP", p.host_ip or _EVERY_ADDRESS) for p in message.host_ports
         ),
         spread=tuple(map(constraint_from_proto, message.spread)),
+        tolerates_cordon=message.tolerates_cordon,
+        excess=(message.excess.cpu_milli, message.excess.memory_bytes),
     )

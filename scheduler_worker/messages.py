@@ -1,18 +1,23 @@
 """Between hoss.v1 messages and the core's columns. Raises ColumnError for columns that do not fit together."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ColumnError
+from hoss.model.cluster import DisruptionBudget
+from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2, resolver_pb2, workerlink_pb2
 from hoss.wire.account import CARDS, account_dtype
-from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, encode
-from hoss.wire.convert import node_from_proto
+from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, encode
+from hoss.wire.convert import node_from_proto, pod_spec_from_proto
+from hoss.wire.convert_rules import selector_from_proto
 from scheduler_worker.core.codes import Verdict
 from scheduler_worker.core.lag import ShardLag
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
+from scheduler_worker.core.preempting import PreemptionAnswer, PreemptionQuestion
 from scheduler_worker.core.work import OutcomeColumns
 from scheduler_worker.groups import definition_of, group_defined
 
@@ -70,8 +75,55 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         groups=groups,
         slot_groups=encode([positions[definition_of(group)] for group in columns.groups], U16),
         gang_minimum=columns.gang_minimum,
+        victim_uids=b"".join(uid for position in sorted(columns.victims) for uid in columns.victims[position]),
+        victims_must_go=columns.victims_must_go,
+        victim_counts=_victim_counts(columns) if columns.victims else b"",
         parts=[proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts],
     )
+
+
+def _victim_counts(columns: ProposalColumns) -> bytes:
+    return encode([len(columns.victims.get(position, ())) for position in range(len(columns.uids))], U16)
+
+
+def preemption_question(question: PreemptionQuestion) -> workerlink_pb2.WorkerMessage:
+    """A question as the dispatcher reads it."""
+    return workerlink_pb2.WorkerMessage(
+        preemption=workerlink_pb2.PreemptionQuestion(
+            id=question.id, priority=question.priority, nodes=encode(question.nodes, U32), limit=question.limit
+        )
+    )
+
+
+def preemption_answer(message: workerlink_pb2.PreemptionAnswer) -> PreemptionAnswer:
+    """What the dispatcher answered."""
+    uids = decode_uids(message.uids)
+    pods = len(uids)
+    classes = decode(message.classes, U32, name="classes", rows=pods).astype(np.intp)
+    if len(classes) and int(classes.max()) >= len(message.class_specs):
+        raise ColumnError(f"class {int(classes.max())} where there are {len(message.class_specs)}", where="classes")
+    return PreemptionAnswer(
+        id=message.id,
+        nodes_seen=message.nodes_seen,
+        uids=uids,
+        nodes=decode(message.nodes, U32, name="nodes", rows=pods).astype(np.intp),
+        classes=classes,
+        since_ms=decode(message.since_ms, I64, name="since_ms", rows=pods),
+        grace_ms=decode(message.grace_ms, U32, name="grace_ms", rows=pods),
+        specs=tuple(map(_spec_of, message.class_specs)),
+        budgets=tuple(
+            DisruptionBudget(
+                b.namespace, selector_from_proto(b.selector) if b.HasField("selector") else None, b.allowed
+            )
+            for b in message.budgets
+        ),
+        seen={position.shard: position.seq for position in message.seen},
+    )
+
+
+@lru_cache(maxsize=8192)
+def _spec_of(spec: bytes) -> PodSpec:
+    return pod_spec_from_proto(common_pb2.PodSpec.FromString(spec))
 
 
 def verdicts(message: resolver_pb2.VerdictBatch, pods: int) -> Verdicts:
@@ -101,6 +153,7 @@ def outcomes(columns: OutcomeColumns) -> workerlink_pb2.WorkerMessage:
             commits=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.commits],
             refused_by=[workerlink_pb2.RefusedBy(plugins=sorted(plugins)) for plugins in columns.refused_by],
             seen=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.seen],
+            leaving_ms=b"" if columns.leaving_ms is None else encode(columns.leaving_ms, U32),
         )
     )
 

@@ -8,9 +8,19 @@ from hoss.errors import InvalidInput
 from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
-from hoss.v1.workerlink_pb2 import CacheView, DispatcherMessage, Heartbeat, ShardView, Welcome, WorkBatch, WorkerMessage
-from hoss.wire.columns import UID_BYTES, decode_uids
-from hoss.wire.convert import pod_spec_from_proto
+from hoss.v1.workerlink_pb2 import (
+    CacheView,
+    DispatcherMessage,
+    Heartbeat,
+    Leave,
+    PreemptionAnswer,
+    ShardView,
+    Welcome,
+    WorkBatch,
+    WorkerMessage,
+)
+from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
+from hoss.wire.convert import pod_spec_from_proto, scope_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from scheduler_worker import messages
 from scheduler_worker.core.lag import LagMeter
@@ -24,8 +34,9 @@ from scheduler_worker.synchronisation import Synchronisation
 # proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
 _SLICE_SECONDS = 0.02
 
-# Weight of the latest slice in the smoothed cost of a pod.
-_SMOOTHING = 0.1
+# After a slice that took all of its time the event loop has so long to itself. One turn of it between slices is not
+# enough: a message takes several, so that outcomes and heartbeats of a slow worker piled up until it was taken for dead.
+_BREATH_SECONDS = 0.001
 
 _EXPIRY_CHECK_SECONDS = 1.0
 
@@ -42,7 +53,7 @@ class WorkerService:
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._busy_seconds = 0.0
-        self._micros_per_pod = 0.0
+        self._slice_used_up = False
         self._lags = LagMeter()
         self._started = time.monotonic()
         self._fill_seconds = 0.0
@@ -74,19 +85,32 @@ class WorkerService:
             self._accept(message.work)
         elif message.HasField("view"):
             self._link.send(WorkerMessage(view=self._cache_view(message.view.id)))
+        elif message.HasField("preemption"):
+            self._preempt(message.preemption)
         elif message.HasField("surroundings"):
             self._look_around(message.surroundings)
         elif message.HasField("drain"):
             self._give_back()
+        elif message.HasField("recall"):
+            self._scheduler.give_back(frozenset(message.recall.batch_ids), message.recall.pods)
+            self._send_outcomes()
+            self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
 
     def heartbeat(self) -> Heartbeat:
         """How the worker does."""
+        scheduler = self._scheduler
+        costs = scheduler.costs.take_changed()
         return Heartbeat(
             busy_seconds=self._busy_seconds,
-            micros_per_pod=self._micros_per_pod,
-            backlog=self._scheduler.backlog,
+            micros_per_pod=costs.per_pod,
+            backlog=scheduler.backlog,
             ready=self.ready,
-            conflicts=self._scheduler.conflicts,
+            conflicts=scheduler.conflicts,
+            proposed=scheduler.proposed,
+            cost_classes=encode(costs.classes, U32),
+            cost_micros=encode(costs.micros, F32),
+            first_micros=costs.first,
+            seen_micros=costs.seen,
             synchronisation=self._synchronisation.mode.value,
             lags=messages.shard_lags(self._lags.lags(time.monotonic())),
             fill_seconds=self._fill_seconds,
@@ -117,7 +141,7 @@ class WorkerService:
         """The answer to a proposal."""
         if proposal.epoch != self._epoch:
             return
-        started = time.thread_time()
+        started, cpu = time.monotonic(), time.thread_time()
         if verdict.invalid:
             logger().error("proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid)
             for part in (proposal, *proposal.parts):
@@ -126,7 +150,8 @@ class WorkerService:
         else:
             in_force = self._settle(proposal, verdict)
             self._remember_commits()
-        self._busy_seconds += time.thread_time() - started
+        self._busy_seconds += time.thread_time() - cpu
+        self._scheduler.costs.besides(time.monotonic() - started, 0)
         self._answered.set()
         self._send_outcomes()
         if in_force:
@@ -144,7 +169,7 @@ class WorkerService:
             self._wake.clear()
             if self.ready and self._slice():
                 self._wake.set()  # there may be more
-                await asyncio.sleep(0)
+                await asyncio.sleep(_BREATH_SECONDS if self._slice_used_up else 0)
 
     async def expire(self) -> None:
         """Give back assumptions nobody answered, until cancelled."""
@@ -158,6 +183,7 @@ class WorkerService:
     async def finish(self, patience_seconds: float) -> None:
         """Give back what is not started and wait for the ledger's answers to the rest."""
         self._leaving = True
+        self._link.send(WorkerMessage(leave=Leave()))
         self._give_back()
         deadline = time.monotonic() + patience_seconds
         while not self._scheduler.idle and (left := deadline - time.monotonic()) > 0:
@@ -176,15 +202,17 @@ class WorkerService:
             pods += settled
             if time.monotonic() - started > _SLICE_SECONDS:
                 break
-        columns = self._scheduler.take_proposals(time.monotonic())
-        used = time.thread_time() - cpu
-        self._busy_seconds += used
-        if pods:
-            self._micros_per_pod += _SMOOTHING * (used * 1e6 / pods - self._micros_per_pod)
+        placed = time.monotonic()
+        self._slice_used_up = placed - started > _SLICE_SECONDS
+        columns = self._scheduler.take_proposals(placed)
+        self._busy_seconds += time.thread_time() - cpu
         for proposal in columns:
             self._proposals.send(
                 messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
             )
+        self._scheduler.costs.besides(time.monotonic() - placed, pods)
+        for question in self._scheduler.take_questions():
+            self._link.send(messages.preemption_question(question))
         for failure in self._scheduler.take_failures():
             logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
         self._send_outcomes()
@@ -222,7 +250,16 @@ class WorkerService:
         try:
             classes, counts, attempts = messages.work_columns(work)
             gang = Gang(work.gang, work.gang_minimum) if work.gang_minimum else None
-            self._scheduler.accept(work.batch_id, decode_uids(work.uids), classes, counts, attempts, gang=gang)
+            self._scheduler.accept(
+                work.batch_id,
+                decode_uids(work.uids),
+                classes,
+                counts,
+                attempts,
+                gang=gang,
+                scope=scope_from_proto(work.scope) if work.HasField("scope") else None,
+                lowest_priority=work.lowest_priority,
+            )
         except InvalidInput as exc:
             # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
             logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))
@@ -230,6 +267,13 @@ class WorkerService:
         self._scheduler.forget_classes(work.forgotten_classes)
         if self._leaving:
             self._give_back()
+        self._wake.set()
+
+    def _preempt(self, answer: PreemptionAnswer) -> None:
+        started = time.thread_time()
+        self._scheduler.preempt(messages.preemption_answer(answer), time.monotonic())
+        self._busy_seconds += time.thread_time() - started
+        self._send_outcomes()
         self._wake.set()
 
     def _give_back(self) -> None:

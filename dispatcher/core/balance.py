@@ -1,11 +1,11 @@
 """Which of several fitting workers gets the next batch.
 
-Every algorithm is asked with the loads of the workers that may have it and have credit for it; labels and credits were
-looked at before.
+Every algorithm is asked with the loads of the workers that may have it and have room for it; labels and credits were
+looked at before. A new one is a class here and a line in BALANCERS.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from dispatcher.core.policy import Algorithm, Balance
@@ -18,12 +18,7 @@ class WorkerLoad(NamedTuple):
     outstanding: int  # pods sent and not answered
     window: int  # pods it takes at once
     weight: float
-    micros_per_pod: float  # its own measure; 0 before the first
-
-    @property
-    def work_micros(self) -> float:
-        """Estimated work in front of it."""
-        return self.outstanding * max(self.micros_per_pod, 1.0)
+    work_micros: float  # what the outstanding ones are estimated to take it
 
 
 class Chance(Protocol):
@@ -52,15 +47,16 @@ class LeastOutstanding:
 
 
 class PowerOfTwoChoices:
-    """The less loaded of two drawn at random (Mitzenmacher 2001): nearly as even, without everyone running to the same
+    """The least loaded of `choices` drawn at random (Mitzenmacher 2001): nearly as even, without everyone running to the same
     one when figures are old."""
 
+    def __init__(self, choices: int) -> None:
+        self._choices = choices
+
     def choose(self, loads: Sequence[WorkerLoad], bucket: int, chance: Chance) -> int:  # noqa: ARG002 - the protocol's
-        first = chance.randrange(len(loads))
-        if len(loads) == 1:
-            return first
-        second = (first + 1 + chance.randrange(len(loads) - 1)) % len(loads)
-        return first if loads[first].work_micros <= loads[second].work_micros else second
+        left = list(range(len(loads)))
+        drawn = [left.pop(chance.randrange(len(left))) for _ in range(min(self._choices, len(left)))]
+        return min(drawn, key=lambda i: loads[i].work_micros)
 
 
 class WeightedRoundRobin:
@@ -82,29 +78,43 @@ class ConsistentHash:
     """A bucket's worker stays the same while it lives and is not overloaded (rendezvous hashing, bounded load): so a
     class meets the worker that has it cached."""
 
-    # A worker may have a quarter more than its share, and a quarter of its window (about a batch: at small loads one
-    # batch is already far more than a share), before a bucket goes to its next choice.
-    BOUND = 1.25
+    # Beyond `bound` times its share of the work, a worker may have a quarter of its window (about a batch: at small loads
+    # one batch is already far more than a share) before a bucket goes to its next choice.
     SLACK_OF_WINDOW = 0.25
+
+    def __init__(self, bound: float) -> None:
+        self._bound = bound
 
     def choose(self, loads: Sequence[WorkerLoad], bucket: int, chance: Chance) -> int:  # noqa: ARG002 - the protocol's
         order = sorted(range(len(loads)), key=lambda i: _rank(bucket, loads[i].name))
-        share = sum(load.outstanding for load in loads) / len(loads)
+        work = sum(load.work_micros for load in loads)
+        allowed = self._bound * work / len(loads)
+        slack = self.SLACK_OF_WINDOW * work / max(1, sum(load.outstanding for load in loads))  # per pod of a window
         for i in order:
-            if loads[i].outstanding <= self.BOUND * share + self.SLACK_OF_WINDOW * loads[i].window:
+            if loads[i].work_micros <= allowed + slack * loads[i].window:
                 return i
         return order[0]
 
 
+class Random:
+    """Any of them, whatever they have in hand."""
+
+    def choose(self, loads: Sequence[WorkerLoad], bucket: int, chance: Chance) -> int:  # noqa: ARG002 - the protocol's
+        return chance.randrange(len(loads))
+
+
+BALANCERS: Mapping[Algorithm, Callable[[Balance], Balancer]] = {
+    Algorithm.LEAST_OUTSTANDING: lambda _: LeastOutstanding(),
+    Algorithm.POWER_OF_TWO_CHOICES: lambda balance: PowerOfTwoChoices(balance.choices),
+    Algorithm.WEIGHTED_ROUND_ROBIN: lambda _: WeightedRoundRobin(),
+    Algorithm.CONSISTENT_HASH: lambda balance: ConsistentHash(balance.bound),
+    Algorithm.RANDOM: lambda _: Random(),
+}
+
+
 def make_balancer(balance: Balance) -> Balancer:
     """A fresh balancer for a rule."""
-    kinds: dict[Algorithm, type[Balancer]] = {
-        Algorithm.LEAST_OUTSTANDING: LeastOutstanding,
-        Algorithm.POWER_OF_TWO_CHOICES: PowerOfTwoChoices,
-        Algorithm.WEIGHTED_ROUND_ROBIN: WeightedRoundRobin,
-        Algorithm.CONSISTENT_HASH: ConsistentHash,
-    }
-    return kinds[balance.algorithm]()
+    return BALANCERS[balance.algorithm](balance)
 
 
 def _rank(bucket: int, name: str) -> bytes:

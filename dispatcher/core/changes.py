@@ -147,14 +147,17 @@ class History:
         window = self._open.get(own)
         if window is None or window.told or now - window.begun >= WINDOW_SECONDS:
             window = self._open[own] = _Window(self.number, now)
-            self._kept.append(window)
+            self._keep(window)
             self._untold.append(window)
         window.number = self.number
         window.parts.append(changes)
         if not own:
             window.positions[shard] = max(seq, window.positions.get(shard, 0))
-        if len(self._kept) > KEPT_WINDOWS:
-            self._drop(self._kept.popleft())
+
+    def outdate(self, now: float) -> None:
+        """What workers say of pods sent before now is old news, whatever their views. Nobody that waits is told."""
+        self.number += 1
+        self._keep(_Window(self.number, now, parts=[ANYTHING], told=True))
 
     def untold(self, now: float) -> list[Changes]:
         """What nobody was told of yet. The dispatcher's own doings are told a moment later: workers hear of them through
@@ -181,6 +184,11 @@ class History:
         for window in self._kept:
             if window.unseen(since, seen):
                 yield window.changes()
+
+    def _keep(self, window: _Window) -> None:
+        self._kept.append(window)
+        if len(self._kept) > KEPT_WINDOWS:
+            self._drop(self._kept.popleft())
 
     def _drop(self, window: _Window) -> None:
         dropped = self._dropped[not window.positions]

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dispatcher.core.balance import Chance, WorkerLoad
+from dispatcher.core.estimates import Estimates
 from dispatcher.core.membership import Batch, Worker
 from dispatcher.core.messages import SendWork
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Destination, Routing
+from hoss.model.selectors import NodeScope
 
 # A small job is spread over its workers, but not into crumbs: a message costs as much as placing this many pods.
 SMALLEST_SHARE = 64
@@ -22,24 +24,45 @@ SMALLEST_SHARE = 64
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """`batch_pods` a message at most; a batch that is not full waits `linger_seconds` for more."""
+    """`batch_pods` a message at most; a batch that is not full waits `linger_seconds` for more. A worker is given up to
+    `work_ahead_seconds` of estimated work: what is still queued, others can have, and its order can change."""
 
     batch_pods: int = 500
     linger_seconds: float = 0.002
+    work_ahead_seconds: float = 1.0
+
+    @property
+    def work_ahead_micros(self) -> float:
+        """The same in microseconds."""
+        return self.work_ahead_seconds * 1e6
 
 
 DEFAULT_BATCH_RULES = BatchRules()
+
+
+def load_of(worker: Worker, weight_label: str) -> WorkerLoad:
+    """The worker as balancing sees it."""
+    weight = worker.weight(weight_label)
+    return WorkerLoad(worker.name, worker.outstanding, worker.window, weight, worker.work_micros)
 
 
 class Dispatch:
     """Forms batches. `wake_at` is when a lingering batch is due, None if none lingers."""
 
     def __init__(
-        self, registry: PodRegistry, queues: Queues, routing: Routing, rules: BatchRules, chance: Chance
+        self,
+        registry: PodRegistry,
+        queues: Queues,
+        routing: Routing,
+        estimates: Estimates,
+        *,
+        rules: BatchRules,
+        chance: Chance,
     ) -> None:
         self._registry = registry
         self._queues = queues
         self._routing = routing
+        self._estimates = estimates
         self._rules = rules
         self._chance = chance
         self._serial = 0
@@ -63,20 +86,27 @@ class Dispatch:
             else:
                 rows = self._queues.active.take(lane, count, self._registry.pods.phase)
             if len(rows):
-                sent.append(self._send(worker, rows, now_ms))
+                rule = self._routing.destination(lane).rule
+                sent.append(self._send(worker, rows, now_ms, None if rule is None else rule.nodes))
         return sent
 
     def _choose(self, lane: int, now: float) -> tuple[Worker | None, int]:
         """A worker for the lane's next batch and the batch's size, or None if it must wait."""
         destination = self._routing.destination(lane)
-        working = [w for w in destination.workers if w.takes_work and w.name not in self._kept_free]
+        working = self._working(destination)
         if not working:
             return None, 0
         queued = self._queues.active.count(lane)
         in_hand = sum(worker.outstanding for worker in working)
         share = max(SMALLEST_SHARE, -(-(queued + in_hand) // len(working)))
         # Credit for a few pods of many is no reason for a message: the worker still has half its window to do.
-        open_to_it = [w for w in working if w.credit >= min(w.batch_limit(self._rules.batch_pods), share, queued)]
+        # The same goes for time: it has half of what it may have still in front of it.
+        open_to_it = [
+            w
+            for w in working
+            if w.credit >= min(w.batch_limit(self._rules.batch_pods), share, queued)
+            and w.work_micros <= self._rules.work_ahead_micros / 2
+        ]
         if not open_to_it:
             return None, 0
         worker = self._balance(destination, open_to_it, lane)
@@ -85,12 +115,23 @@ class Dispatch:
         if queued < limit and worker.outstanding and now < due:
             self.wake_at = due if self.wake_at is None else min(due, self.wake_at)
             return None, 0
-        return worker, min(limit, share, worker.credit)
+        return worker, min(limit, share, worker.credit, self._pods_in_time(worker, lane))
+
+    def _working(self, destination: Destination) -> list[Worker]:
+        """Workers that may get pods, those that had some recalled only where there are no others."""
+        working = [w for w in destination.workers if w.takes_work and w.name not in self._kept_free]
+        return [w for w in working if not w.yields] or working
+
+    def _pods_in_time(self, worker: Worker, lane: int) -> int:
+        """How many pods like the lane's next one the worker can be given before it has enough for its time."""
+        template = self._registry.pods.template[self._queues.active.next_row(lane)]
+        micros = self._estimates.next_pod(worker, int(self._registry.templates.class_id[template]))
+        return max(1, int((self._rules.work_ahead_micros - worker.work_micros) / micros))
 
     def _choose_for_gang(self, lane: int) -> tuple[Worker | None, int]:
         """A worker that has credit for all of the lane's next gang; one with nothing in hand may exceed its window."""
         destination, size = self._routing.destination(lane), self._queues.gang_size(lane)
-        working = [w for w in destination.workers if w.takes_work and w.name not in self._kept_free]
+        working = self._working(destination)
         open_to_it = [w for w in working if w.credit >= size or not w.outstanding]
         if open_to_it:
             return self._balance(destination, open_to_it, lane), size
@@ -104,13 +145,10 @@ class Dispatch:
         if len(workers) == 1 or destination.rule is None or destination.balancer is None:
             return workers[0]
         weight_label = destination.rule.balance.weight_label
-        loads = [
-            WorkerLoad(w.name, w.outstanding, w.window, w.weight(weight_label), w.vitals.micros_per_pod)
-            for w in workers
-        ]
+        loads = [load_of(worker, weight_label) for worker in workers]
         return workers[destination.balancer.choose(loads, self._routing.bucket(lane), self._chance)]
 
-    def _send(self, worker: Worker, rows: Rows, now_ms: int) -> SendWork:
+    def _send(self, worker: Worker, rows: Rows, now_ms: int, scope: NodeScope | None) -> SendWork:
         pods, templates = self._registry.pods, self._registry.templates
         template_ids = pods.template[rows]
         classes, attempts = templates.class_id[template_ids], pods.attempts[rows]
@@ -122,9 +160,11 @@ class Dispatch:
         )
         run_classes = classes[starts]
         new, forgotten = worker.classes.introduce(run_classes.tolist())
+        run_counts = np.diff(starts, append=len(rows)).astype(np.uint32)
         self._serial += 1
-        worker.batches[self._serial] = Batch(self._serial, rows, len(rows), self._queues.changes)
-        worker.outstanding += len(rows)
+        micros = self._estimates.price(worker, run_classes, run_counts, len(new))
+        change = self._queues.changes
+        worker.take_on(Batch(self._serial, rows, len(rows), change, run_classes, run_counts, len(new), micros))
         pods.move(rows, Phase.SCHEDULING, now_ms)
         pods.batch[rows] = self._serial
         pods.worker[rows] = worker.number
@@ -136,9 +176,11 @@ class Dispatch:
             classes=tuple((class_id, templates.specs[class_id]) for class_id in new),
             forgotten=tuple(forgotten),
             run_classes=run_classes,
-            run_counts=np.diff(starts, append=len(rows)).astype(np.uint32),
+            run_counts=run_counts,
             run_attempts=attempts[starts],
             uids=pods.uid[rows],
+            lowest_priority=templates.lowest_priority,
             gang="" if whole is None else whole.name,
             gang_minimum=0 if whole is None else gangs.needed(whole),
+            scope=scope,
         )

@@ -74,12 +74,14 @@ def _node_unschedulable(spec: PodSpec, changes: Changes) -> bool:  # noqa: ARG00
 def _node_affinity(spec: PodSpec, changes: Changes) -> bool:
     """A new node or other labels on one, that match."""
     for node in _nodes(changes, Aspect.ADDED | Aspect.LABELS):
-        labels = dict(node.spec.labels)
-        selected = all(labels.get(key) == value for key, value in spec.node_selector)
-        required = spec.required_node_affinity
-        if selected and (required is None or required.matches(labels, node.spec.name)):
+        if spec.selects(dict(node.spec.labels), node.spec.name):
             return True
     return False
+
+
+def _policy_nodes(spec: PodSpec, changes: Changes) -> bool:  # noqa: ARG001 - which nodes the rule gives is no part of the spec
+    """A new node or other labels on one; another policy wakes pods by itself."""
+    return any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS))
 
 
 def _node_name(spec: PodSpec, changes: Changes) -> bool:
@@ -167,6 +169,7 @@ HINTS: dict[str, Callable[[PodSpec, Changes], bool]] = {
     "TaintToleration": _taint_toleration,
     "NodeUnschedulable": _node_unschedulable,
     "NodeAffinity": _node_affinity,
+    "PolicyNodes": _policy_nodes,
     "NodeName": _node_name,
     "NodePorts": _node_ports,
     "InterPodAffinity": _inter_pod_affinity,

@@ -2,9 +2,11 @@
 
 It owns every pod from admission until it is bound or deleted. Invariants, checked by `check`: a pod that is SCHEDULING is
 unanswered in exactly one batch of one worker; a pod that is QUEUED, in BACKOFF or UNSCHEDULABLE is with no worker;
-no worker has more in hand than its window, or one gang; and of a gang that is not complete no pod is bound.
+no worker has more in hand than its window, or one gang, and its estimated work is that of its batches; and of a gang
+that is not complete no pod is bound.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,15 +19,18 @@ from dispatcher.core.balance import Chance
 from dispatcher.core.changes import Changes
 from dispatcher.core.cluster_objects import ClusterObjects, Surroundings
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
+from dispatcher.core.estimates import Estimates
 from dispatcher.core.eventlog import EventLog
 from dispatcher.core.membership import Membership, Worker, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Phase, Rows
-from dispatcher.core.policy import Policy
+from dispatcher.core.policy import ClassFacts, Policy
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
+from dispatcher.core.residence import Residence
 from dispatcher.core.routing import Routing
 from dispatcher.core.settlement import Settlement
+from dispatcher.core.stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
 from hoss.errors import InvariantViolation
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import NONE_U32
@@ -40,6 +45,7 @@ class Settings:
     """`unix_offset_seconds` + the monotonic `now` of events is Unix time; `first_revision` begins the event log."""
 
     batches: BatchRules = DEFAULT_BATCH_RULES
+    stealing: StealRules = DEFAULT_STEAL_RULES
     worker_timeout_seconds: float = 2.0
     event_log_pods: int = 1_000_000
     unix_offset_seconds: float = 0.0
@@ -49,17 +55,30 @@ class Settings:
 class Machine:
     """`handle` is its one entrance for events; everything else reads."""
 
-    def __init__(self, settings: Settings, policy: Policy, decode: Callable[[bytes], PodSpec], chance: Chance) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        decode: Callable[[bytes], PodSpec],
+        chance: Chance,
+        read_facts: Callable[[bytes], ClassFacts] | None = None,
+    ) -> None:
+        """`read_facts`: what policies match on, where that can be read without decoding all of a class."""
         self._settings = settings
         self.counters: Counter[str] = Counter()
         self.members = Membership()
         self.objects = ClusterObjects()
         self.routing = Routing(policy, self.members)
-        self.registry = PodRegistry(decode, lambda i: self.routing.assign(self.registry.templates, i))
+        self.registry = PodRegistry(decode, lambda i: self.routing.assign(self.registry.templates, i), read_facts)
+        self.residence = Residence(self.registry)
         self.queues = Queues(self.registry)
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
-        self.settlement = Settlement(self.registry, self.queues, self.log, self.counters)
-        self.dispatch = Dispatch(self.registry, self.queues, self.routing, settings.batches, chance)
+        self.settlement = Settlement(self.registry, self.residence, self.queues, self.log, self.counters)
+        self.estimates = Estimates()
+        self.dispatch = Dispatch(
+            self.registry, self.queues, self.routing, self.estimates, rules=settings.batches, chance=chance
+        )
+        self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
         self._emptied: list[Submission] = []
         self._namespaces_used = 0  # how many namespaces of pods the objects have been told of
         self._ticked_at: float | None = None
@@ -73,12 +92,16 @@ class Machine:
             m.Registered: self._registered,
             m.EpochGranted: self._epoch_granted,
             m.Heard: self._heard,
+            m.Leaving: self._leaving,
             m.LinkClosed: self._link_closed,
             m.OutcomesArrived: self._outcomes_arrived,
             m.Fenced: self._fenced,
             m.Verified: self._verified,
             m.Released: self._released,
+            m.Evicted: self._evicted,
+            m.HistoryMissed: self._history_missed,
             m.ClusterChanged: self._cluster_changed,
+            m.NodesSeen: self._nodes_seen,
             m.NodesGone: self._nodes_gone,
             m.StateWanted: self._state_wanted,
             m.Tick: self._tick,
@@ -99,9 +122,10 @@ class Machine:
         return int((now + self._settings.unix_offset_seconds) * 1000)
 
     def set_policy(self, policy: Policy, now: float) -> list[m.Instruction]:
-        """Put a policy in force: pods not yet with a worker follow it from now on."""
-        self.routing.replace(policy, self.registry.templates)
-        self.queues.relane()
+        """Put a policy in force: pods not yet with a worker follow it from now on, those that wait and go another way by it at
+        once. Pods with a worker stay there; what it refuses was refused under the old one, and is tried again."""
+        moved = self.routing.replace(policy, self.registry.templates)
+        self.queues.policy_changed(moved, now, self.unix_ms(now))
         return self.pump(now)
 
     def restore_bound(self, rows: Rows, nodes: NDArray[np.uint32], now: float) -> list[m.Instruction]:
@@ -146,6 +170,9 @@ class Machine:
         for worker in self.members:
             unanswered = sum(int((pods.batch[b.rows] == b.serial).sum()) for b in worker.batches.values())
             within = unanswered <= worker.window or len(worker.batches) == 1  # a gang larger than the window
+            left = sum(batch.micros_left for batch in worker.batches.values())
+            if not math.isclose(worker.work_micros, left, rel_tol=1e-6, abs_tol=1e-3):
+                raise InvariantViolation(f"{worker.name}: {worker.work_micros=}, and its batches sum up to {left}")
             if worker.living and not (worker.outstanding == unanswered and within):
                 raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")
 
@@ -191,6 +218,9 @@ class Machine:
         self.queues.cluster_changed(Changes(left=self.registry.pod_specs(event.rows)), now, self.unix_ms(now))
         return []
 
+    def _evicted(self, event: m.Evicted, now: float) -> list[m.Instruction]:
+        return self.settlement.evicted(event, now, self.unix_ms(now))
+
     def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
         pods = self.registry.pods
         still = (pods.phase[event.rows] == Phase.BOUND) & (pods.uid[event.rows] == event.uids).all(axis=1)
@@ -198,7 +228,7 @@ class Machine:
         there = nodes != NONE_U32
         pods.node[rows[there]] = nodes[there]
         self.settlement.unbound_by_ledger(rows[~there], now, self.unix_ms(now))
-        return []
+        return self.settlement.look(rows[there])
 
     # --- workers ---
 
@@ -227,24 +257,31 @@ class Machine:
     def _heard(self, event: m.Heard, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
         if worker is not None:
-            worker.last_seen, worker.vitals = now, event.vitals
+            self.members.heard(worker, event.vitals, now)
+            self.estimates.learn(worker, event.costs)
         return []
 
-    def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+    def _leaving(self, event: m.Leaving, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
-        return [] if worker is None else self._lose(worker)
+        if worker is not None:
+            self.members.leaving(worker, now)
+        return []
 
-    def _lose(self, worker: Worker) -> list[m.Instruction]:
+    def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:
+        worker = self.members.on_link(event.link)
+        return [] if worker is None else self._lose(worker, now)
+
+    def _lose(self, worker: Worker, now: float) -> list[m.Instruction]:
         was_living = worker.living
-        self.members.lose(worker)
+        self.members.lose(worker, now)
         if not was_living:  # it never had an epoch in this life; its last life's fence, if any, goes on
             return []
-        self.counters["workers_lost"] += 1
+        self.counters["workers_left" if worker.state is WorkerState.LEFT else "workers_lost"] += 1
         pods = self.registry.pods
         worker.unfenced = np.concatenate(
             [b.rows[pods.batch[b.rows] == b.serial] for b in worker.batches.values()] or [np.empty(0, np.uint32)]
         )
-        worker.batches, worker.outstanding = {}, 0
+        worker.drop_batches()
         return [m.Fence(worker.name, pods.uid[worker.unfenced])]
 
     def _fenced(self, event: m.Fenced, now: float) -> list[m.Instruction]:
@@ -275,14 +312,17 @@ class Machine:
         out = self.settlement.answer(worker, event, now, self.unix_ms(now))
         if (event.codes == m.OutcomeCode.FENCED).any() and worker.living:
             # Its epoch is not the ledger's any more, so nothing it does will count until it registers anew.
-            out += [m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"), *self._lose(worker)]
+            out += [
+                m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"),
+                *self._lose(worker, now),
+            ]
         return out
 
-    def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+    def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:
         worker = self.members.get(event.worker)
         if worker is None:
             return []
-        self.members.set_wanted(worker, event.state)
+        self.members.set_wanted(worker, event.state, now)
         return [m.SendDrain(worker.link)] if worker.state is WorkerState.DRAINING else []
 
     # --- cluster and time ---
@@ -324,10 +364,20 @@ class Machine:
         self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)
         return []
 
+    def _nodes_seen(self, event: m.NodesSeen, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        return self.settlement.look(self.residence.learn(event.nodes))
+
     def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        self.residence.forget(event.nodes.tolist())
+        return self._verify_bound(np.isin(self.registry.pods.node, event.nodes))
+
+    def _history_missed(self, event: m.HistoryMissed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        return self._verify_bound(self.registry.pods.node % np.uint32(max(event.shards, 1)) == event.shard)
+
+    def _verify_bound(self, wanted: NDArray[np.bool_]) -> list[m.Instruction]:
         pods = self.registry.pods
-        phase, node = pods.phase[: pods.size], pods.node[: pods.size]
-        rows = np.flatnonzero((phase == Phase.BOUND) & np.isin(node, event.nodes)).astype(np.uint32)
+        bound = (pods.phase[: pods.size] == Phase.BOUND) & wanted[: pods.size]
+        rows = np.flatnonzero(bound).astype(np.uint32)
         return [m.Verify(rows, pods.uid[rows])] if len(rows) else []
 
     def _tick(self, event: m.Tick, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
@@ -335,11 +385,15 @@ class Machine:
             self.members.excuse(now - self._ticked_at)
         self._ticked_at = now
         self.queues.tick(now, self.unix_ms(now))
+        self.settlement.tick(now)
         out: list[m.Instruction] = []
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):
             out.append(m.CloseLink(worker.link, f"no heartbeat for {timeout:g} s"))
-            out += self._lose(worker)
+            out += self._lose(worker, now)
+        recalls = self.stealing.recalls()
+        self.counters["recalled"] += sum(recall.pods for recall in recalls)
+        out += recalls
         if self._emptied and now - self._swept_at >= SWEEP_SECONDS:
             self._swept_at = now
             out += self._forget_emptied()

@@ -10,23 +10,34 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.costs import ClassCosts
 from dispatcher.core.podtable import Rows
+from dispatcher.core.rate import Rate
 
 # Class definitions that a worker keeps; as many again may be on their way out of use.
 KNOWN_CLASSES = 4096
 
+# Weight of the time since the last heartbeat in a worker's busy share: what it shows is of the last seconds.
+_BUSY_SMOOTHING = 0.3
+
 
 class WorkerState(str, Enum):
-    """READY takes work; CORDONED and DRAINING get none; JOINING waits for its epoch; LOST is gone until it registers anew."""
+    """READY takes work; CORDONED and DRAINING get none; JOINING waits for its epoch; LOST and LEFT are gone until they register
+    anew, LEFT having said so and answered for everything."""
 
     JOINING = "Joining"
     READY = "Ready"
     CORDONED = "Cordoned"
     DRAINING = "Draining"
     LOST = "Lost"
+    LEFT = "Left"
 
 
 LIVING = frozenset({WorkerState.READY, WorkerState.CORDONED, WorkerState.DRAINING})
+GONE = frozenset({WorkerState.LOST, WorkerState.LEFT})
 
 
 @dataclass(slots=True)
@@ -37,16 +48,28 @@ class Batch:
     rows: Rows
     unanswered: int
     change: int  # changes of the cluster seen when it was sent
+    classes: NDArray[np.uint32]  # of its runs
+    counts: NDArray[np.uint32]  # pods of each
+    new_classes: int = 0  # classes that the worker had not met
+    micros: float = 0.0  # what all of it is estimated to take
+
+    @property
+    def micros_left(self) -> float:
+        """What the unanswered part is estimated to take, if all its pods take the same."""
+        return self.micros * self.unanswered / len(self.rows)
 
 
 class Vitals(NamedTuple):
-    """What a heartbeat says."""
+    """What a heartbeat says. Microseconds are by the worker's clock, not of CPU time."""
 
     busy_seconds: float = 0.0
     micros_per_pod: float = 0.0
     backlog: int = 0
     ready: bool = False
     conflicts: int = 0
+    proposed: int = 0
+    first_micros: float = 0.0  # more for the first pod of a class
+    seen_micros: float = 0.0  # per pod of a class seen before
     synchronisation: str = ""
     lags: tuple[tuple[int, int, float], ...] = ()  # by shard: entries of its history not seen, and for how many seconds
     fill_seconds: float = 0.0
@@ -91,6 +114,16 @@ class Worker:
     last_seen: float = 0.0
     vitals: Vitals = UNHEARD
     outstanding: int = 0
+    work_micros: float = 0.0  # estimate of what is outstanding
+    costs: ClassCosts = field(default_factory=ClassCosts)  # as it measured them
+    recalled: bool = False  # was asked to give pods back and has not been heard since
+    yields: bool = False  # others get pods before it, because some of its own were recalled
+    leaves: bool = False  # is about to stop
+    since: float = 0.0  # in this state
+    heard_at: float = 0.0  # of its last heartbeat
+    throughput: Rate = field(default_factory=Rate)  # pods bound
+    busy_share: float = 0.0  # CPU time spent scheduling, lately
+    returned: int = 0  # pods given back unstarted
     batches: dict[int, Batch] = field(default_factory=dict)
     classes: KnownClasses = field(default_factory=KnownClasses)
     bound: int = 0
@@ -112,6 +145,37 @@ class Worker:
     def credit(self) -> int:
         """Pods that it may get now."""
         return max(0, self.window - self.outstanding)
+
+    @property
+    def waiting_micros(self) -> float:
+        """Estimated work of pods that it has not started, as far as it has told."""
+        return self.work_micros * min(1.0, self.vitals.backlog / self.outstanding) if self.outstanding else 0.0
+
+    def take_on(self, batch: Batch) -> None:
+        """A batch is sent to it."""
+        self.batches[batch.serial] = batch
+        self.outstanding += batch.unanswered
+        self.work_micros += batch.micros
+
+    def answered(self, batch: Batch, pods: int) -> None:
+        """So many pods of a batch of its are answered."""
+        self.work_micros -= batch.micros_left
+        batch.unanswered -= pods
+        self.outstanding -= pods
+        self.work_micros += batch.micros_left
+        if batch.unanswered == 0:
+            del self.batches[batch.serial]
+        if not self.batches:
+            self.work_micros = 0.0  # rounding must not pile up
+
+    def drop_batches(self) -> None:
+        """What it had in hand is not its any more."""
+        self.batches, self.outstanding, self.work_micros = {}, 0, 0.0
+        self.recalled = self.yields = False
+
+    def resum_work(self) -> None:
+        """Its batches were priced anew."""
+        self.work_micros = sum(batch.micros_left for batch in self.batches.values())
 
     def weight(self, label: str) -> float:
         """Its share in a weighted round robin: a label's number, 1 where it is missing or no positive number."""
@@ -161,30 +225,48 @@ class Membership:
             worker = Worker(name, len(self._by_number))
             self._workers[name] = worker
             self._by_number.append(worker)
-        elif worker.state is not WorkerState.LOST:
+        elif worker.state not in GONE:
             return None
         worker.labels, worker.incarnation, worker.window, worker.link = dict(labels), incarnation, window, link
-        worker.state, worker.last_seen, worker.vitals = WorkerState.JOINING, now, UNHEARD
-        worker.outstanding, worker.batches, worker.classes = 0, {}, KnownClasses()
+        worker.state, worker.since, worker.last_seen, worker.vitals = WorkerState.JOINING, now, now, UNHEARD
+        worker.drop_batches()
+        worker.leaves = False
+        worker.classes, worker.costs = KnownClasses(), ClassCosts()
         self._by_link[link] = worker
         return worker
 
     def welcome(self, worker: Worker, epoch: int, now: float) -> None:
         """It has its epoch and is in the state the operator wanted it in."""
-        worker.epoch, worker.state, worker.last_seen = epoch, worker.wanted, now
+        worker.epoch, worker.since, worker.last_seen = epoch, now, now
+        worker.state = WorkerState.DRAINING if worker.leaves else worker.wanted
         self.generation += 1
 
-    def lose(self, worker: Worker) -> None:
+    def heard(self, worker: Worker, vitals: Vitals, now: float) -> None:
+        """It has sent a heartbeat."""
+        if worker.vitals is not UNHEARD and now > worker.heard_at:
+            share = (vitals.busy_seconds - worker.vitals.busy_seconds) / (now - worker.heard_at)
+            worker.busy_share += _BUSY_SMOOTHING * (min(max(share, 0.0), 1.0) - worker.busy_share)
+        worker.last_seen = worker.heard_at = now
+        worker.vitals, worker.recalled = vitals, False
+
+    def leaving(self, worker: Worker, now: float) -> None:
+        """It is about to stop: it gets nothing more."""
+        worker.leaves = True
+        if worker.living:
+            worker.state, worker.since = WorkerState.DRAINING, now
+
+    def lose(self, worker: Worker, now: float) -> None:
         """Its link is over. Batches stay to be settled by whoever calls this."""
-        worker.state = WorkerState.LOST
+        left = worker.leaves and not worker.outstanding
+        worker.state, worker.since, worker.busy_share = WorkerState.LEFT if left else WorkerState.LOST, now, 0.0
         del self._by_link[worker.link]
         self.generation += 1
 
-    def set_wanted(self, worker: Worker, state: WorkerState) -> None:
+    def set_wanted(self, worker: Worker, state: WorkerState, now: float) -> None:
         """The operator's wish: Ready, Cordoned or Draining; a lost worker comes back in it."""
         worker.wanted = state
-        if worker.living:
-            worker.state = state
+        if worker.living and not worker.leaves and worker.state is not state:
+            worker.state, worker.since = state, now
 
     def silent_since(self, moment: float) -> list[Worker]:
         """Living workers not heard of since `moment`."""

@@ -6,17 +6,28 @@ Row arrays in instructions name pods by their row; UIDs stand beside them where 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.changes import ANYTHING, Changes, Seen
 from dispatcher.core.cluster_objects import Surroundings
+from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
 from hoss.model.cluster_objects import ClusterObject, ObjectKey
+from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
+
+
+class KnownNode(NamedTuple):
+    """What node affinity looks at."""
+
+    name: str
+    labels: Mapping[str, str]
+
 
 Commits = Mapping[int, NDArray[np.uint64]]  # shard -> sequence numbers of commits
 
@@ -96,6 +107,14 @@ class Heard:
 
     link: int
     vitals: Vitals
+    costs: CostReport | None = None  # of classes that the worker has measured since
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker is about to stop."""
+
+    link: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +138,9 @@ class OutcomesArrived:
     commits: Commits
     refused_by: tuple[frozenset[str], ...] = ()  # beside texts, or empty
     seen: Seen = field(default_factory=dict)  # where the view stood that had no node for the unschedulable ones
+    leaving_ms: NDArray[np.uint32] | None = (
+        None  # (n,): for how long those that went for a bound pod may still be there
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +169,24 @@ class Released:
     rows: Rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Evicted:
+    """The ledger has taken the reservations of n pods away, each on its node, for the reason beside it. Pods that nobody here
+    knows, and those that are not bound there any more, are passed over."""
+
+    uids: Uids  # (n, 16)
+    nodes: NDArray[np.uint32]  # (n,)
+    reasons: tuple[str, ...]  # (n,), such as "preempted by default/web-0 on node n1"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMissed:
+    """What happened on a shard for a while, to bound pods too, is not known."""
+
+    shard: int
+    shards: int
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterChanged:
     """Room was given back, or nodes were added or changed: something may fit now. `shard` and `seq` are the place in the
@@ -155,6 +195,13 @@ class ClusterChanged:
     changes: Changes = ANYTHING
     shard: int = -1
     seq: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodesSeen:
+    """The feed told of these nodes, by index: new ones, and such as have other labels now."""
+
+    nodes: Mapping[int, KnownNode]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,12 +233,16 @@ Event = (
     | Registered
     | EpochGranted
     | Heard
+    | Leaving
     | LinkClosed
     | OutcomesArrived
     | Fenced
     | Verified
     | Released
+    | Evicted
+    | HistoryMissed
     | ClusterChanged
+    | NodesSeen
     | NodesGone
     | StateWanted
     | Tick
@@ -245,8 +296,10 @@ class SendWork:
     run_counts: NDArray[np.uint32]
     run_attempts: NDArray[np.uint16]
     uids: Uids
+    lowest_priority: int  # that any pod has
     gang: str = ""
     gang_minimum: int = 0  # of a gang: so many of its pods are to be bound at least, or none
+    scope: NodeScope | None = None  # the nodes that the policy gives these pods; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +315,15 @@ class SendDrain:
     """Ask a worker for what it has not started."""
 
     link: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendRecall:
+    """Ask a worker to give back up to so many pods of these batches, of those it has not started."""
+
+    link: int
+    batches: tuple[int, ...]
+    pods: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,6 +360,15 @@ class Release:
     nodes: NDArray[np.uint32]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Evict:
+    """Give back reservations of bound pods and answer Evicted with the same."""
+
+    uids: Uids
+    nodes: NDArray[np.uint32]
+    reasons: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Forget:
     """Every pod of this submission is deleted and gone from the ledger: drop it from the journal."""
@@ -313,6 +384,8 @@ class Warn:
     fields: Mapping[str, object]
 
 
+ToWorker = SendWork | Welcome | SendSurroundings | SendDrain | SendRecall
+
 Instruction = (
     GrantEpoch
     | Welcome
@@ -321,10 +394,12 @@ Instruction = (
     | SendWork
     | SendSurroundings
     | SendDrain
+    | SendRecall
     | Fence
     | Confirm
     | Verify
     | Release
+    | Evict
     | Forget
     | Warn
 )

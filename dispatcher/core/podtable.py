@@ -64,6 +64,8 @@ class PodTable(GrowingColumns):
         "batch",
         "since_ms",
         "gang",
+        "doubted",
+        "eviction",
     )
 
     def __init__(self) -> None:
@@ -78,6 +80,8 @@ class PodTable(GrowingColumns):
         self.batch = np.zeros(0, np.uint32)  # serial of the unanswered work batch it is in, 0 if none
         self.since_ms = np.zeros(0, np.int64)  # in this phase since, Unix milliseconds
         self.gang = np.zeros(0, np.uint32)  # number of its gang, 0 if it has none
+        self.eviction = np.zeros(0, np.uint32)  # why it lost its last place to another, index into Reasons
+        self.doubted = np.zeros(0, np.bool_)  # news of its place came out of order once: more of it is verified
         self.size = 0  # rows below are, or were, in use
         self._free: list[tuple[int, int]] = []  # (first, count), ascending, never touching each other
 
@@ -96,6 +100,8 @@ class PodTable(GrowingColumns):
         self.worker[rows] = NONE_U16
         self.batch[rows] = 0
         self.gang[rows] = 0
+        self.doubted[rows] = False
+        self.eviction[rows] = NO_REASON
         return first
 
     def free(self, first: int, count: int) -> None:
@@ -152,9 +158,10 @@ class Reasons:
         """Renumber what pods still refer to, if there is much else."""
         if len(self.texts) <= self.LIMIT:
             return
-        used = pods.reason[: pods.size]
-        kept = np.union1d(used, [NO_REASON])
-        pods.reason[: pods.size] = np.searchsorted(kept, used)
+        columns = (pods.reason[: pods.size], pods.eviction[: pods.size])
+        kept = np.union1d(np.union1d(*columns), [NO_REASON])
+        for column in columns:
+            column[:] = np.searchsorted(kept, column)
         self.texts = [self.texts[i] for i in kept]
         self.refused_by = [self.refused_by[i] for i in kept]
         self._numbers = {key: i for i, key in enumerate(zip(self.texts, self.refused_by, strict=True))}

@@ -5,18 +5,15 @@ selector and its fallback says to go on. Matching is done once per template; wha
 templates with the same chain share a lane of the queue.
 """
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.model.resources import DEVICE_SHARE_RESOURCE
-from hoss.model.selectors import Requirement
-
-# Lanes of a consistently hashed chain: more spreads classes finer over workers, fewer keeps batches fuller.
-HASH_BUCKETS = 64
+from hoss.model.selectors import NodeScope, Requirement
 
 
 class Fallback(str, Enum):
@@ -34,6 +31,7 @@ class Algorithm(str, Enum):
     POWER_OF_TWO_CHOICES = "PowerOfTwoChoices"
     WEIGHTED_ROUND_ROBIN = "WeightedRoundRobin"
     CONSISTENT_HASH = "ConsistentHash"
+    RANDOM = "Random"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +40,8 @@ class Balance:
 
     algorithm: Algorithm = Algorithm.LEAST_OUTSTANDING
     weight_label: str = "weight"
+    bound: float = 1.25  # of ConsistentHash: how many times its share a worker may have before others get its classes
+    choices: int = 2  # of PowerOfTwoChoices: how many workers are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,43 @@ class Selector:
         return all(requirement.matches(labels) for requirement in self.requirements)
 
     def __str__(self) -> str:
-        return ",".join(_requirement_text(r) for r in self.requirements) or "any"
+        return ",".join(map(str, self.requirements)) or "any"
+
+
+ClassFacts = tuple[str, Mapping[str, str], int, tuple[str, ...]]  # the first four of Facts
+
+
+class Facts(NamedTuple):
+    """What rules match on: all of it lies in a template, and the first four in its class."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    priority: int
+    resources: tuple[str, ...]  # that the pod asks for
+    priority_class_name: str = ""
+    scheduler_name: str = ""
+    qos_class: str = ""
+    owner_kind: str = ""  # empty: a bare pod
+
+
+def facts_of(template: PodTemplate) -> Facts:
+    """The facts of a template."""
+    return Facts(
+        *facts_of_spec(template.spec),
+        template.priority_class_name,
+        template.scheduler_name,
+        template.qos_class.value,
+        template.owner_kind,
+    )
+
+
+def facts_of_spec(spec: PodSpec) -> ClassFacts:
+    """Those facts that are the class's own."""
+    resources = [name for name, amount in spec.requests if amount > 0]
+    # A share of a card is no amount of the node and stands in no list of requests; policies still name it.
+    if spec.devices is not None and spec.devices.milli < WHOLE_CARD_MILLI:
+        resources.append(DEVICE_SHARE_RESOURCE)
+    return spec.namespace, dict(spec.labels), spec.priority, tuple(resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +108,31 @@ class Match:
     owner_kinds: frozenset[str] = frozenset()  # "" or "Pod": bare pods
     resources: frozenset[str] = frozenset()  # the pod asks for one of these
 
-    def matches(self, template: PodTemplate) -> bool:
-        """Whether the rule is about pods of this template."""
-        spec = template.spec
-        return (
-            _among(spec.namespace, self.namespaces)
-            and (self.priority_min is None or spec.priority >= self.priority_min)
-            and (self.priority_max is None or spec.priority <= self.priority_max)
-            and _among(template.priority_class_name, self.priority_class_names)
-            and _among(template.scheduler_name, self.scheduler_names)
-            and _among(template.qos_class.value, self.qos_classes)
-            and _among(template.owner_kind or "Pod", self.owner_kinds)
-            and (not self.resources or not self.resources.isdisjoint(_asked_resources(spec)))
-            and self.labels.matches(dict(spec.labels))
-        )
+    def matches(self, facts: Facts) -> bool:
+        """Whether the rule is about pods of which these facts hold. `RuleIndex` says the same for all rules at once."""
+        return not self.mismatch(facts)
+
+    def mismatch(self, facts: Facts) -> str:
+        """The first field that disagrees and how, for people; empty if all agree."""
+        return next(self._mismatches(facts), "")
+
+    def _mismatches(self, facts: Facts) -> Iterator[str]:
+        for field, value, allowed in (
+            ("namespaces", facts.namespace, self.namespaces),
+            ("schedulerNames", facts.scheduler_name, self.scheduler_names),
+            ("priorityClassNames", facts.priority_class_name, self.priority_class_names),
+            ("qosClasses", facts.qos_class, self.qos_classes),
+            ("ownerKinds", facts.owner_kind or "Pod", self.owner_kinds),
+        ):
+            if allowed and value not in allowed:
+                yield f"{field}: {value or 'none given'} is not {_one_of(allowed)}"
+        if self.priority_min is not None and facts.priority < self.priority_min:
+            yield f"priority: {facts.priority} is below {self.priority_min}"
+        if self.priority_max is not None and facts.priority > self.priority_max:
+            yield f"priority: {facts.priority} is above {self.priority_max}"
+        if self.resources and self.resources.isdisjoint(facts.resources):
+            yield f"resources: it asks for {', '.join(facts.resources) or 'none'}, not for {_one_of(self.resources)}"
+        yield from (f"labels: not {r}" for r in self.labels.requirements if not r.matches(facts.labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +144,7 @@ class Rule:
     workers: Selector = Selector()
     balance: Balance = Balance()
     fallback: Fallback = Fallback.WAIT
+    nodes: NodeScope | None = None  # None: all of them
 
 
 DEFAULT_RULE = Rule("default")
@@ -112,34 +160,16 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Ordered rules. `version` grows with every replacement."""
+    """Ordered rules. `version` grows with every replacement, over restarts too."""
 
     rules: tuple[Rule, ...] = (DEFAULT_RULE,)
     version: int = 1
+    name: str = "default"
 
     @property
     def sees_templates(self) -> bool:
         """Whether templates differ to it at all; if not, no template need be decoded."""
         return self.rules[:1] == () or self.rules[0].match != Match() or self.rules[0].fallback is Fallback.NEXT_RULE
-
-    def lane(self, template: PodTemplate, spec: bytes) -> Lane:
-        """The lane of a template whose class has the bytes `spec`."""
-        chain = []
-        for number, rule in enumerate(self.rules):
-            if rule.match.matches(template):
-                chain.append(number)
-                if rule.fallback is not Fallback.NEXT_RULE:
-                    break
-        return self._lane(tuple(chain), spec)
-
-    def lane_of_all(self, spec: bytes) -> Lane:
-        """The lane of any template, where `sees_templates` is false."""
-        return self._lane((0,), spec)
-
-    def _lane(self, chain: tuple[int, ...], spec: bytes) -> Lane:
-        hashes = any(self.rules[i].balance.algorithm is Algorithm.CONSISTENT_HASH for i in chain)
-        # By content, not by class id: a class keeps its worker over a restart.
-        return Lane(chain, zlib.crc32(spec) % HASH_BUCKETS if hashes else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,27 +198,5 @@ def target(policy: Policy, lane: Lane, workers: Sequence[Mapping[str, str]]) -> 
     return Target(lane.chain[-1], (), f"no registered worker matches rule {rule.name}: {rule.workers}")
 
 
-def _asked_resources(spec: PodSpec) -> Iterator[str]:
-    yield from (name for name, amount in spec.requests if amount > 0)
-    # A share of a card is no amount of the node and stands in no list of requests; policies still name it.
-    if spec.devices is not None and spec.devices.milli < WHOLE_CARD_MILLI:
-        yield DEVICE_SHARE_RESOURCE
-
-
-def _among(value: str, allowed: frozenset[str]) -> bool:
-    return not allowed or value in allowed
-
-
-def _requirement_text(requirement: Requirement) -> str:
-    """As kubectl writes it."""
-    key, values = requirement.key, requirement.values
-    match requirement.operator:
-        case "Exists":
-            return key
-        case "DoesNotExist":
-            return f"!{key}"
-        case "In" if len(values) == 1:
-            return f"{key}={values[0]}"
-        case "Gt" | "Lt":
-            return f"{key}{'>' if requirement.operator == 'Gt' else '<'}{values[0]}"
-    return f"{key} {requirement.operator.lower()} ({','.join(values)})"
+def _one_of(allowed: frozenset[str]) -> str:
+    return " or ".join(sorted(allowed))

@@ -69,6 +69,11 @@ class ActiveQueue:
         priorities = self._lanes[lane]
         return priorities[max(priorities)][0].queued_at
 
+    def next_row(self, lane: int) -> int:
+        """The row that is next in this lane."""
+        priorities = self._lanes[lane]
+        return int(priorities[max(priorities)][0].rows[0])
+
     def next_gang(self, lane: int) -> int:
         """The number of the gang that is next in this lane, 0 where ordinary pods are."""
         priorities = self._lanes[lane]

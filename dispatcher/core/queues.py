@@ -7,6 +7,7 @@ for ever: each refusal lengthens its backoff.
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dispatcher.core.changes import Changes, History, Seen, together
 from dispatcher.core.gangs import MAX_GANG_PODS, Gang
@@ -157,8 +158,21 @@ class Queues:
         self._backoff.sweep(phase)
         self._unschedulable.sweep(phase)
 
-    def relane(self) -> None:
-        """The policy changed: sort queued pods into their new lanes, in order of arrival."""
+    def policy_changed(self, moved: NDArray[np.bool_], now: float, now_ms: int) -> None:
+        """Sort queued pods into their new lanes, in order of arrival, and queue those that wait and whose template went another
+        way: `moved`, by template id."""
+        self._relane()
+        if not moved.any():
+            return
+        template, phase = self._registry.pods.template, self._registry.pods.phase
+        self._history.outdate(now)
+        for rows in (
+            *self._backoff.take(lambda rows: moved[template[rows]], phase),
+            *self._unschedulable.take(lambda rows: moved[template[rows]], phase),
+        ):
+            self.requeue(rows, now, now_ms, front=False)
+
+    def _relane(self) -> None:
         phase = self._registry.pods.phase
         for gang in self._registry.gangs.every_incomplete():
             gang.queued = False

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from dispatcher.core.gangs import Gangs
 from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
 from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
+from dispatcher.core.policy import ClassFacts
 from dispatcher.core.templates import TemplateTable
+from hoss.model.during_execution import DuringExecution
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import NONE_U32, Uids, numbered_uids
 
@@ -20,12 +22,18 @@ from hoss.wire.columns import NONE_U32, Uids, numbered_uids
 class PodRegistry:
     """The columns and everything that gives them meaning. `route` is called with every new template's id."""
 
-    def __init__(self, decode: Callable[[bytes], PodSpec], route: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        decode: Callable[[bytes], PodSpec],
+        route: Callable[[int], None],
+        read_facts: Callable[[bytes], ClassFacts] | None = None,
+    ) -> None:
         self.pods = PodTable()
         self.directory = Directory()
-        self.templates = TemplateTable(decode)
+        self.templates = TemplateTable(decode, read_facts)
         self.reasons = Reasons()
         self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
+        self.minds_nodes = False  # whether any pod ever accepted asks for its node to match while it runs
         self.gangs = Gangs(self.pods)
         self._route = route
 
@@ -165,6 +173,7 @@ class PodRegistry:
         for i, template in enumerate(order.templates):
             template_id, new = self.templates.intern(template.spec, template.kind, template.priority)
             self.minds_pods |= template.minds_pods
+            self.minds_nodes |= template.kind.during_execution is not DuringExecution.IGNORE
             if new:
                 self._route(template_id)
             ids[i] = template_id

@@ -1,10 +1,14 @@
 """The policy in force: which lane a template has, and which workers a lane may go to at this moment."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dispatcher.core.balance import Balancer, make_balancer
 from dispatcher.core.membership import Membership, Worker
 from dispatcher.core.policy import Lane, Policy, Rule, target
+from dispatcher.core.rule_index import RuleIndex
 from dispatcher.core.templates import TemplateTable
 
 
@@ -23,6 +27,7 @@ class Routing:
 
     def __init__(self, policy: Policy, members: Membership) -> None:
         self.policy = policy
+        self._index = RuleIndex(policy)
         self._members = members
         self._lanes: list[Lane] = []
         self._lane_numbers: dict[Lane, int] = {}
@@ -34,18 +39,32 @@ class Routing:
         """Give a new template its lane. Matches once per template; a policy that takes all alike costs no decoding."""
         spec = templates.spec(template_id)
         if self.policy.sees_templates:
-            lane = self.policy.lane(templates.template(template_id), spec)
+            lane = self._index.lane(templates.facts(template_id), spec)
         else:
-            lane = self.policy.lane_of_all(spec)
+            lane = self._index.lane_of_all(spec)
         templates.lane[template_id] = self._number(lane)
 
-    def replace(self, policy: Policy, templates: TemplateTable) -> None:
-        """Put another policy in force; its version is set here. The queue must be laned anew."""
-        self.policy = replace(policy, version=self.policy.version + 1)
+    def replace(self, policy: Policy, templates: TemplateTable) -> NDArray[np.bool_]:
+        """Put another policy in force. The queue must be laned anew. Returns, by template id, which templates other rules apply
+        to than before."""
+        old_ways, old_lanes = [self._way(lane) for lane in self._lanes], templates.lane.copy()
+        self.policy, self._index = policy, RuleIndex(policy)
         self._lanes, self._lane_numbers, self._destinations = [], {}, {}
         self._balancers = [make_balancer(rule.balance) for rule in policy.rules]
-        for template_id in templates.live_ids():
+        live = templates.live_ids()
+        for template_id in live:
             self.assign(templates, template_id)
+        if not live:
+            return np.zeros(len(templates.lane), np.bool_)
+        new_ways = [self._way(lane) for lane in self._lanes]
+        moved = np.zeros(len(templates.lane), np.bool_)
+        pairs, which = np.unique(np.stack([old_lanes[live], templates.lane[live]]), axis=1, return_inverse=True)
+        differs = np.array([old_ways[old] != new_ways[new] for old, new in pairs.T.tolist()], np.bool_)
+        moved[live] = differs[which.ravel()]
+        return moved
+
+    def _way(self, lane: Lane) -> tuple[Rule, ...]:
+        return tuple(self.policy.rules[number] for number in lane.chain)
 
     def destination(self, lane: int) -> Destination:
         """Where a lane's pods may go, from labels alone; load and state come after."""
@@ -55,6 +74,11 @@ class Routing:
         if found is None:
             found = self._destinations[lane] = self._resolve(self._lanes[lane])
         return found
+
+    @property
+    def balancers(self) -> list[Balancer]:
+        """One a rule."""
+        return self._balancers
 
     def bucket(self, lane: int) -> int:
         """The lane's hash bucket."""

@@ -13,24 +13,40 @@ from dispatcher.core.changes import Changes, Seen
 from dispatcher.core.eventlog import NO_TEXT, EventLog
 from dispatcher.core.gangs import Gang
 from dispatcher.core.membership import Batch, Worker
-from dispatcher.core.messages import Confirm, Instruction, OutcomeCode, OutcomesArrived, Release, Warn
+from dispatcher.core.messages import (
+    Confirm,
+    Evicted,
+    Instruction,
+    OutcomeCode,
+    OutcomesArrived,
+    Release,
+    Verify,
+    Warn,
+)
+from dispatcher.core.nominations import Nominations
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
+from dispatcher.core.residence import Residence
 from hoss.wire.columns import NONE_U32
 
 MAX_ATTEMPTS_COUNTED = 0xFFFF
+VICTIMS_LEAVE = "its claim on the node stands; pods that had to go for it are still leaving"
 SCHEDULING_GATES = "SchedulingGates"  # kube-scheduler's plugin that keeps gated pods out of the queues
 
 
 class Settlement:
     """Applies answers to the registry, the queues and the log; returns what the ledger must be told."""
 
-    def __init__(self, registry: PodRegistry, queues: Queues, log: EventLog, counters: Counter[str]) -> None:
+    def __init__(
+        self, registry: PodRegistry, residence: Residence, queues: Queues, log: EventLog, counters: Counter[str]
+    ) -> None:
         self._registry = registry
         self._queues = queues
         self._log = log
+        self.nominations = Nominations(registry.pods)
         self._counters = counters
+        self._residence = residence
 
     def answer(self, worker: Worker, told: OutcomesArrived, now: float, now_ms: int) -> list[Instruction]:
         """A worker's outcomes for one of its batches."""
@@ -46,16 +62,16 @@ class Settlement:
             return out
         rows = batch.rows[told.positions[fresh]]
         self._registry.pods.batch[rows] = 0
-        batch.unanswered -= len(rows)
-        worker.outstanding -= len(rows)
-        if batch.unanswered == 0:
-            del worker.batches[batch.serial]
+        worker.answered(batch, len(rows))
         reasons = self._reasons(told, fresh)
         codes, nodes = told.codes[fresh], told.nodes[fresh]
         for code in np.unique(codes).tolist():
             mine = codes == code
             if code == OutcomeCode.BOUND:
                 worker.bound += int(mine.sum())
+                worker.throughput.count(int(mine.sum()), now)
+                if told.leaving_ms is not None:
+                    self.nominations.add(rows[mine], told.leaving_ms[fresh][mine], now)
                 out += self.bound(rows[mine], nodes[mine], now, now_ms)
                 kept = rows[mine][self._registry.pods.phase[rows[mine]] != Phase.BACKOFF]
                 if len(kept):
@@ -83,10 +99,32 @@ class Settlement:
             pods.move(rows, Phase.BOUND, now_ms)
             pods.reason[rows] = NO_REASON
             self._counters["bound"] += len(rows)
-            self._log.append(pods.uid[rows], pods.phase[rows], nodes)
+            self._tell_bound(rows)
             if self._registry.minds_pods:
                 self._queues.cluster_changed(Changes(came=self._registry.pod_specs(rows)), now, now_ms)
+        return out + self._verify_doubted(rows) + self.look(rows)
+
+    def look(self, rows: Rows) -> list[Instruction]:
+        """Whether these bound pods may stay where they are."""
+        out, changed = self._residence.look(rows)
+        self.publish(changed)
         return out
+
+    def tick(self, now: float) -> None:
+        """Time went by: nominated pods whose victims have left are bound for everyone to see."""
+        rows = self.nominations.take_due(now)
+        if len(rows):
+            self._registry.pods.reason[rows] = NO_REASON
+            self._tell_bound(rows)
+
+    def _tell_bound(self, rows: Rows) -> None:
+        pods = self._registry.pods
+        waits = self.nominations.among(rows)
+        if waits.any():
+            pods.reason[rows[waits]] = self._registry.reasons.number(VICTIMS_LEAVE)
+            rows = rows[~waits]
+        if len(rows):
+            self._log.append(pods.uid[rows], pods.phase[rows], pods.node[rows])
 
     def _count_gang(self, gang: Gang, rows: Rows, now: float, now_ms: int) -> NDArray[np.bool_]:
         """Which of the rows, reserved now, are a part of the gang that is too small. Else it is complete."""
@@ -116,12 +154,44 @@ class Settlement:
         self._queues.gather(rows, now)
         self.publish(alive)
 
+    def evicted(self, told: Evicted, now: float, now_ms: int) -> list[Instruction]:
+        """Pods that were bound are queued again, as new as if their controller had made them anew."""
+        pods = self._registry.pods
+        self._residence.left(map(bytes, told.uids))
+        rows = self._registry.directory.rows_of_uids(told.uids)
+        known = np.flatnonzero(rows != NONE_U32)
+        # Its worker has not said yet that it is bound there. When it does, that is old news.
+        with_worker = known[pods.phase[rows[known]] == Phase.SCHEDULING]
+        pods.doubted[rows[with_worker]] = True
+        there = known[(pods.phase[rows[known]] == Phase.BOUND) & (pods.node[rows[known]] == told.nodes[known])]
+        out = self._verify_doubted(rows[there])
+        there = there[~pods.doubted[rows[there]]]
+        if not len(there):
+            return out
+        evicted = rows[there]
+        pods.node[evicted] = NONE_U32
+        pods.attempts[evicted] = 0
+        pods.reason[evicted] = [self._registry.reasons.number(told.reasons[i]) for i in there.tolist()]
+        pods.eviction[evicted] = pods.reason[evicted]
+        self._counters["evicted"] += len(evicted)
+        self._queues.cluster_changed(Changes(left=self._registry.pod_specs(evicted)), now, now_ms)
+        self._queues.requeue(evicted, now, now_ms, front=False)
+        self.publish(evicted)
+        return out
+
+    def _verify_doubted(self, rows: Rows) -> list[Instruction]:
+        """Of these bound pods those of which news may be out of order are looked up."""
+        pods = self._registry.pods
+        rows = rows[pods.doubted[rows]]
+        return [Verify(rows, pods.uid[rows])] if len(rows) else []
+
     def unbound_by_ledger(self, rows: Rows, now: float, now_ms: int) -> None:
         """Pods held as bound have no reservation (any more): they are queued again."""
         pods = self._registry.pods
         pods.node[rows] = NONE_U32
         rows = rows[pods.phase[rows] == Phase.BOUND]
         self._counters["reservations_lost"] += len(rows)
+        pods.doubted[rows] = True  # if it was evicted, the feed will tell so when it may be bound again
         if len(rows):
             self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
         self._queues.requeue(rows, now, now_ms)
@@ -148,7 +218,7 @@ class Settlement:
         self.publish(free)
 
     def publish(self, rows: Rows) -> None:
-        """Log the present phase and reason of pods that are not bound."""
+        """Log the present phase and reason of pods, and where they are bound."""
         if not len(rows):
             return
         pods, texts = self._registry.pods, self._registry.reasons.texts
@@ -158,7 +228,8 @@ class Settlement:
             distinct, which = np.unique(numbers, return_inverse=True)
             used = tuple(texts[i] for i in distinct.tolist())
             reasons = np.where(numbers == NO_REASON, NO_TEXT, which).astype(np.uint16)
-        self._log.append(pods.uid[rows], pods.phase[rows], np.full(len(rows), NONE_U32, np.uint32), reasons, used)
+        nodes = np.where(pods.phase[rows] == Phase.BOUND, pods.node[rows], NONE_U32).astype(np.uint32)
+        self._log.append(pods.uid[rows], pods.phase[rows], nodes, reasons, used)
 
     def _fresh(self, batch: Batch | None, positions: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Which positions name a pod of the batch that is unanswered, each once."""
@@ -211,6 +282,7 @@ class Settlement:
             pods.move(rows, Phase.FAILED, now_ms)
             self.publish(rows)
         else:  # returned or fenced: not tried, so no attempt; an unknown code of a newer worker likewise
+            worker.returned += len(rows)
             self._counters["returned"] += len(rows)
             self._queues.requeue(rows, now, now_ms)
 

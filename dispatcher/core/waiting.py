@@ -7,7 +7,7 @@ help it, but not before its backoff has passed, and at the latest after five min
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
@@ -46,6 +46,14 @@ class Backoff:
             rows = heapq.heappop(self._heap)[2]
             due.append(rows[phase[rows] == Phase.BACKOFF])
         return [rows for rows in due if len(rows)]
+
+    def take(self, wanted: Callable[[Rows], NDArray[np.bool_]], phase: NDArray[np.uint8]) -> list[Rows]:
+        """Remove and return those of the waiting that are wanted, by their due times."""
+        entries = [(due, order, rows[phase[rows] == Phase.BACKOFF]) for due, order, rows in sorted(self._heap)]
+        taken = [rows[wanted(rows)] for _, _, rows in entries]
+        kept = [(due, order, rows[~wanted(rows)]) for due, order, rows in entries]
+        self._heap = [entry for entry in kept if len(entry[2])]  # sorted, which is a heap
+        return [rows for rows in taken if len(rows)]
 
     def due(self, row: int) -> float | None:
         """When a row that waits here is queued again."""
@@ -109,6 +117,17 @@ class Unschedulable:
             ready=[p.rows for p in parcels if p.not_before <= now],
             later=[(p.not_before, p.rows) for p in parcels if p.not_before > now],
         )
+
+    def take(self, wanted: Callable[[Rows], NDArray[np.bool_]], phase: NDArray[np.uint8]) -> list[Rows]:
+        """Remove and return those of the waiting that are wanted, in the order they came."""
+        taken = []
+        for group, parcels in list(self._groups.items()):
+            waiting = _still_waiting(parcels, phase)
+            taken += [replace(p, rows=p.rows[wanted(p.rows)]) for p in waiting]
+            left = [replace(p, rows=p.rows[~wanted(p.rows)]) for p in waiting]
+            self._keep(group, [parcel for parcel in left if len(parcel.rows)])
+        taken.sort(key=lambda parcel: parcel.order)
+        return [parcel.rows for parcel in taken if len(parcel.rows)]
 
     def take_overdue(self, now: float, phase: NDArray[np.uint8]) -> list[Rows]:
         """Remove and return those that waited five minutes: a change may have been missed."""

@@ -160,9 +160,15 @@ class DispatcherClient:
         """The SchedulingPolicy in force."""
         return await self._answer(self.stub.GetPolicy(pb.GetPolicyRequest(), timeout=CALL_SECONDS))
 
-    async def set_policy(self, yaml: str) -> pb.SetPolicyReply:
-        """Replace the policy. InvalidInput names the field, and the old policy stays."""
-        return await self._answer(self.stub.SetPolicy(pb.Policy(yaml=yaml), timeout=CALL_SECONDS))
+    async def set_policy(self, yaml: str, *, if_version: int = 0) -> pb.SetPolicyReply:
+        """Replace the policy, or only that of a certain version. InvalidInput names the field, and the old policy stays."""
+        request = pb.Policy(yaml=yaml, if_version=if_version)
+        return await self._answer(self.stub.SetPolicy(request, timeout=CALL_SECONDS))
+
+    async def test_policy(self, templates: Iterable[PodTemplate], yaml: str = "") -> pb.TestPolicyReply:
+        """What the policy in force, or the document given, would do with pods of these templates now. Changes nothing."""
+        request = pb.TestPolicyRequest(templates=map(template_to_proto, templates), yaml=yaml)
+        return await self._answer(self.stub.TestPolicy(request, timeout=CALL_SECONDS))
 
     async def status(self) -> pb.DispatcherStatus:
         """Pods by phase, counters since start, and problems as sentences."""

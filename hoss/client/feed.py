@@ -33,7 +33,7 @@ class Subscription:
 
     async def follow(self) -> None:
         """Take every change as it comes, until cancelled."""
-        await self._read(until_now=False)
+        await self._read(as_of_now=False)
 
     async def catch_up(self, *, anew: bool = False) -> None:
         """Take what happened since the last time, and return once all is seen that had happened when this was called.
@@ -42,13 +42,13 @@ class Subscription:
         """
         if anew:
             self._position = _Position()
-        await self._read(until_now=True)
+        await self._read(as_of_now=True)
 
-    async def _read(self, *, until_now: bool) -> None:
+    async def _read(self, *, as_of_now: bool) -> None:
         delay = _FIRST_DELAY_SECONDS
         while True:
             try:
-                async for message in self._client.stub.Feed(self._position.request(self._subscriber, until_now)):
+                async for message in self._client.stub.Feed(self._position.request(self._subscriber, as_of_now)):
                     if not self._position.precedes(message):
                         have = self._position.seqs.get(message.shard)
                         logger().warning("feed_gap", shard=message.shard, have=have)
@@ -58,7 +58,7 @@ class Subscription:
                     self._position.advance(message)
                     delay = _FIRST_DELAY_SECONDS
                 else:
-                    if until_now:
+                    if as_of_now:
                         return
             except grpc.aio.AioRpcError as exc:
                 error = translate(exc, self._client.peer)
@@ -81,12 +81,12 @@ class _Position:
         self.seqs: dict[int, int] = {}
         self._ledger_epoch = ""
 
-    def request(self, subscriber: str, until_now: bool) -> pb.FeedRequest:
+    def request(self, subscriber: str, as_of_now: bool) -> pb.FeedRequest:
         return pb.FeedRequest(
             subscriber=subscriber,
             resume=[pb.ShardPosition(shard=shard, seq=seq) for shard, seq in self.seqs.items()],
             ledger_epoch=self._ledger_epoch,
-            until_now=until_now,
+            as_of_now=as_of_now,
         )
 
     def precedes(self, message: pb.FeedMessage) -> bool:

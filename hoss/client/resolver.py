@@ -106,6 +106,15 @@ class ResolverClient:
         except grpc.aio.AioRpcError as exc:
             raise translate(exc, self.peer) from exc
 
+    async def feed_as_of_now(self, subscriber: str) -> AsyncIterator[pb.FeedMessage]:
+        """Snapshots of all shards and what came after them, until everything is told that had happened by now."""
+        request = pb.FeedRequest(subscriber=subscriber, as_of_now=True)
+        try:
+            async for message in self.stub.Feed(request, timeout=_LONG_CALL_SECONDS):
+                yield message
+        except grpc.aio.AioRpcError as exc:
+            raise translate(exc, self.peer) from exc
+
     async def audit(self) -> pb.AuditReply:
         """Check the ledger against the invariants it can see."""
         return await self._call(self.stub.Audit, pb.AuditRequest(), _LONG_CALL_SECONDS)

@@ -60,14 +60,13 @@ class DisruptionBudget:
 
     def covers(self, pod: BoundPod) -> bool:
         """Whether the pod's going would be charged to it. A selector without requirements covers nothing here."""
-        labels = pod.spec.labels
-        if self.selector is None or self.selector.everything or not labels:
+        return pod.name not in self.disrupted and self.selects(pod.spec)
+
+    def selects(self, spec: PodSpec) -> bool:
+        """Whether pods of this spec are among its own."""
+        if self.selector is None or self.selector.everything or not spec.labels:
             return False
-        return (
-            pod.spec.namespace == self.namespace
-            and self.selector.matches(dict(labels))
-            and pod.name not in self.disrupted
-        )
+        return spec.namespace == self.namespace and self.selector.matches(dict(spec.labels))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """A pod as far as scheduling goes. Frozen and hashable: equal specs are one equivalence class."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from hoss.model.during_execution import DuringExecution
 from hoss.model.pod_rules import PodAffinity, SpreadConstraint
-from hoss.model.selectors import LabelSelector, NodeSelector, PreferredTerm
+from hoss.model.selectors import LabelSelector, NodeScope, NodeSelector, PreferredTerm
 from hoss.model.taints import Toleration
 
 Pairs = tuple[tuple[str, str], ...]  # sorted by key
@@ -64,6 +66,21 @@ class PodSpec:
     image_containers: int = 0  # containers and init containers, which bound the score of images
     scheduling_gates: tuple[str, ...] = ()  # sorted; while there are any the pod is not to be scheduled
     may_preempt: bool = True  # preemptionPolicy is not Never
+    # What the dispatcher's policy says of its nodes: in no manifest and no PodSpec message, but in work batches.
+    scope: NodeScope | None = None
+
+    def selects(self, labels: Mapping[str, str], node: str) -> bool:
+        """Whether nodeSelector and required node affinity accept the node of this name with these labels."""
+        required = self.required_node_affinity
+        return all(labels.get(key) == value for key, value in self.node_selector) and (
+            required is None or required.matches(labels, node)
+        )
+
+    @property
+    def nonzero_excess(self) -> tuple[int, int]:
+        """By how much the two nonzero amounts, of cpu and of memory, exceed `requests`."""
+        named = dict(self.requests)
+        return (self.nonzero_cpu_milli - named.get("cpu", 0), self.nonzero_memory_bytes - named.get("memory", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,8 @@ class PodTemplate:
     priority_class_name: str = ""
     qos_class: QosClass = QosClass.BEST_EFFORT
     owner_kind: str = ""
+    during_execution: DuringExecution = DuringExecution.IGNORE
+    termination_grace_seconds: int = 0  # how long its pods may take to leave when they have to
 
 
 @dataclass(frozen=True, slots=True)

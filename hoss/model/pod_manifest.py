@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from hoss.errors import InvalidInput
+from hoss.model.during_execution import read_during_execution
 from hoss.model.fields import Object, integer, mapping, mappings, text
 from hoss.model.names import check_key, check_namespace, read_labels
 from hoss.model.placement_manifest import read_host_ports, read_node_affinity, read_tolerations
@@ -13,6 +14,7 @@ from hoss.model.pod_rules_manifest import read_pod_affinity, read_spread_constra
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE, MAX_CARDS
 
 DEFAULT_NAMESPACE = "default"
+_MOST_GRACE_SECONDS = 2**31 // 1000  # so that milliseconds of it stand in 32 bits
 
 # The two classes that every Kubernetes cluster has. Others are PriorityClass objects, which the dispatcher knows.
 WELL_KNOWN_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -63,6 +65,10 @@ def read_pod_template(
         priority_class_name=priority_class,
         qos_class=qos_class(resources),
         owner_kind=owner_kind,
+        during_execution=read_during_execution(metadata, f"{path}.metadata" if path else "metadata"),
+        termination_grace_seconds=integer(
+            spec, "terminationGracePeriodSeconds", place, least=0, most=_MOST_GRACE_SECONDS, default=0
+        ),
     )
 
 

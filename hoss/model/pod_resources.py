@@ -111,7 +111,7 @@ def check_amount(name: str, quantity: Quantity, path: str) -> Quantity:
 
 
 def _by_name(status: Object, key: str) -> dict[str, Object]:
-    return {report.get("name", ""): report for report in mappings(status, key, "status")}
+    return {text(report, "name", f"status.{key}"): report for report in mappings(status, key, "status")}
 
 
 def _read_container(container: Object, path: str) -> Container:

@@ -28,6 +28,24 @@ class Requirement:
                 return present and self._compares(labels[self.key])
         return False
 
+    def __str__(self) -> str:
+        """As kubectl writes it."""
+        match self.operator:
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case "Gt" | "Lt":
+                return f"{self.key}{'>' if self.operator == 'Gt' else '<'}{self.values[0]}"
+        return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
+
+    @property
+    def usable(self) -> bool:
+        """Whether anything can match: Gt and Lt compare with a whole number."""
+        return self.operator not in ("Gt", "Lt") or (len(self.values) == 1 and _int64(self.values[0]) is not None)
+
     def _compares(self, label: str) -> bool:
         have, limit = _int64(label), _int64(self.values[0]) if len(self.values) == 1 else None
         if have is None or limit is None:
@@ -88,6 +106,23 @@ class PreferredTerm:
 
     weight: int
     term: NodeSelectorTerm
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScope:
+    """The nodes that a policy's rule gives its pods: none but those that meet all requirements, or, where it is not
+    `required`, those before others."""
+
+    rule: str
+    requirements: tuple[Requirement, ...]
+    required: bool = True
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels is one of them."""
+        return all(r.matches(labels) for r in self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.requirements))
 
 
 def _int64(text: str) -> int | None:

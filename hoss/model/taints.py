@@ -16,6 +16,9 @@ class Taint:
     effect: str = NO_SCHEDULE
 
 
+CORDON = Taint("node.kubernetes.io/unschedulable", "", NO_SCHEDULE)  # what an unschedulable node counts as having
+
+
 @dataclass(frozen=True, slots=True)
 class Toleration:
     """A pod's leave to stand a taint. An empty key or effect stands for every one."""

@@ -29,18 +29,22 @@ FAILED: PodPhase
 DELETED: PodPhase
 
 class PodTemplate(_message.Message):
-    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind")
+    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     QOS_CLASS_FIELD_NUMBER: _ClassVar[int]
     OWNER_KIND_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_DURING_EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    TERMINATION_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.PodSpec
     scheduler_name: str
     priority_class_name: str
     qos_class: str
     owner_kind: str
-    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ...) -> None: ...
+    required_during_execution: str
+    termination_grace_seconds: int
+    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ..., termination_grace_seconds: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("name", "template", "replicas", "min_available", "gang")
@@ -117,7 +121,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "eviction", "nominated_node")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +136,8 @@ class PodInfo(_message.Message):
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_FIELD_NUMBER: _ClassVar[int]
+    NOMINATED_NODE_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -146,7 +152,9 @@ class PodInfo(_message.Message):
     template: PodTemplate
     rule: str
     queue: QueueStanding
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ...) -> None: ...
+    eviction: str
+    nominated_node: str
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., eviction: _Optional[str] = ..., nominated_node: _Optional[str] = ...) -> None: ...
 
 class QueueStanding(_message.Message):
     __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by")
@@ -359,7 +367,7 @@ class ListObjectsReply(_message.Message):
     def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "synchronisation", "lags", "fill_seconds")
+    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned", "synchronisation", "lags", "fill_seconds")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +380,14 @@ class WorkerInfo(_message.Message):
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_MS_AGO_FIELD_NUMBER: _ClassVar[int]
     MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_MICROS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_MICROS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    PODS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
     SYNCHRONISATION_FIELD_NUMBER: _ClassVar[int]
     LAGS_FIELD_NUMBER: _ClassVar[int]
     FILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -387,10 +403,18 @@ class WorkerInfo(_message.Message):
     busy_seconds: float
     last_seen_ms_ago: int
     micros_per_pod: float
+    estimated_micros: int
+    waiting_micros: int
+    proposed: int
+    pods_per_second: float
+    busy_share: float
+    incarnation: int
+    state_since_unix_ms: int
+    returned: int
     synchronisation: str
     lags: _containers.RepeatedCompositeFieldContainer[_common_pb2.ShardLag]
     fill_seconds: float
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ()
@@ -421,12 +445,34 @@ class GetPolicyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("yaml", "version")
+    __slots__ = ("yaml", "version", "if_version", "name", "source", "since_unix_ms", "warnings", "refusal")
     YAML_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    IF_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     yaml: str
     version: int
-    def __init__(self, yaml: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    if_version: int
+    name: str
+    source: str
+    since_unix_ms: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    refusal: PolicyRefusal
+    def __init__(self, yaml: _Optional[str] = ..., version: _Optional[int] = ..., if_version: _Optional[int] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., refusal: _Optional[_Union[PolicyRefusal, _Mapping]] = ...) -> None: ...
+
+class PolicyRefusal(_message.Message):
+    __slots__ = ("source", "at_unix_ms", "reason")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    AT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    at_unix_ms: int
+    reason: str
+    def __init__(self, source: _Optional[str] = ..., at_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SetPolicyReply(_message.Message):
     __slots__ = ("version", "warnings")
@@ -436,12 +482,70 @@ class SetPolicyReply(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, version: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class TestPolicyRequest(_message.Message):
+    __slots__ = ("templates", "yaml")
+    TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    YAML_FIELD_NUMBER: _ClassVar[int]
+    templates: _containers.RepeatedCompositeFieldContainer[PodTemplate]
+    yaml: str
+    def __init__(self, templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., yaml: _Optional[str] = ...) -> None: ...
+
+class TestPolicyReply(_message.Message):
+    __slots__ = ("trials", "version", "warnings")
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    trials: _containers.RepeatedCompositeFieldContainer[PolicyTrial]
+    version: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, trials: _Optional[_Iterable[_Union[PolicyTrial, _Mapping]]] = ..., version: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PolicyTrial(_message.Message):
+    __slots__ = ("rule", "worker", "reason", "rules", "workers", "scope")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    worker: str
+    reason: str
+    rules: _containers.RepeatedCompositeFieldContainer[RuleTrial]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerTrial]
+    scope: _common_pb2.NodeScope
+    def __init__(self, rule: _Optional[str] = ..., worker: _Optional[str] = ..., reason: _Optional[str] = ..., rules: _Optional[_Iterable[_Union[RuleTrial, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerTrial, _Mapping]]] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ...) -> None: ...
+
+class RuleTrial(_message.Message):
+    __slots__ = ("rule", "matches", "reason")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    MATCHES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    matches: bool
+    reason: str
+    def __init__(self, rule: _Optional[str] = ..., matches: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class WorkerTrial(_message.Message):
+    __slots__ = ("worker", "eligible", "reason", "outstanding", "work_ms")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
+    WORK_MS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    eligible: bool
+    reason: str
+    outstanding: int
+    work_ms: float
+    def __init__(self, worker: _Optional[str] = ..., eligible: _Optional[bool] = ..., reason: _Optional[str] = ..., outstanding: _Optional[int] = ..., work_ms: _Optional[float] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DispatcherStatus(_message.Message):
-    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters")
+    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "policy")
     class PodsByPhaseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -463,6 +567,7 @@ class DispatcherStatus(_message.Message):
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     version: str
     pods_by_phase: _containers.ScalarMap[str, int]
     jobs: int
@@ -470,7 +575,8 @@ class DispatcherStatus(_message.Message):
     uptime_ms: int
     problems: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    policy: Policy
+    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
 
 class DispatcherAuditRequest(_message.Message):
     __slots__ = ("timeout_ms",)
@@ -479,16 +585,18 @@ class DispatcherAuditRequest(_message.Message):
     def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
 
 class DispatcherAuditReply(_message.Message):
-    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs")
+    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs", "reports")
     VIEWS_FIELD_NUMBER: _ClassVar[int]
     BOUND_UIDS_FIELD_NUMBER: _ClassVar[int]
     BOUND_NODES_FIELD_NUMBER: _ClassVar[int]
     BROKEN_GANGS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     views: _containers.RepeatedCompositeFieldContainer[WorkerView]
     bound_uids: bytes
     bound_nodes: bytes
     broken_gangs: _containers.RepeatedCompositeFieldContainer[BrokenGang]
-    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ...) -> None: ...
+    reports: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ..., reports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BrokenGang(_message.Message):
     __slots__ = ("namespace", "name", "bound", "needed", "complete_before")

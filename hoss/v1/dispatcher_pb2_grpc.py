@@ -109,6 +109,11 @@ class DispatcherStub:
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.Policy.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.SetPolicyReply.FromString,
                 _registered_method=True)
+        self.TestPolicy = channel.unary_unary(
+                '/hoss.v1.Dispatcher/TestPolicy',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/hoss.v1.Dispatcher/GetStatus',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.StatusRequest.SerializeToString,
@@ -219,7 +224,15 @@ class DispatcherServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Checks the document and replaces the policy; INVALID_ARGUMENT keeps the old one.
+        """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
+        document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestPolicy(self, request, context):
+        """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -315,6 +328,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.SetPolicy,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.Policy.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.SetPolicyReply.SerializeToString,
+            ),
+            'TestPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestPolicy,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -732,6 +750,33 @@ class Dispatcher:
             '/hoss.v1.Dispatcher/SetPolicy',
             hoss_dot_v1_dot_dispatcher__pb2.Policy.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.SetPolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/TestPolicy',
+            hoss_dot_v1_dot_dispatcher__pb2.TestPolicyRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.TestPolicyReply.FromString,
             options,
             channel_credentials,
             insecure,

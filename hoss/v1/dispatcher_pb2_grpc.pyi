@@ -58,7 +58,11 @@ class DispatcherStub:
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
     GetPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.GetPolicyRequest, _dispatcher_pb2.Policy]
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.Policy, _dispatcher_pb2.SetPolicyReply]
-    """Checks the document and replaces the policy; INVALID_ARGUMENT keeps the old one."""
+    """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
+    document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+    """
+    TestPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.TestPolicyRequest, _dispatcher_pb2.TestPolicyReply]
+    """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
     Audit: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
@@ -93,7 +97,11 @@ class DispatcherAsyncStub(DispatcherStub):
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
     GetPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.GetPolicyRequest, _dispatcher_pb2.Policy]  # type: ignore[assignment]
     SetPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.Policy, _dispatcher_pb2.SetPolicyReply]  # type: ignore[assignment]
-    """Checks the document and replaces the policy; INVALID_ARGUMENT keeps the old one."""
+    """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
+    document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+    """
+    TestPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.TestPolicyRequest, _dispatcher_pb2.TestPolicyReply]  # type: ignore[assignment]
+    """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
     Audit: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]  # type: ignore[assignment]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
@@ -215,7 +223,17 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         request: _dispatcher_pb2.Policy,
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.SetPolicyReply, _abc.Awaitable[_dispatcher_pb2.SetPolicyReply]]:
-        """Checks the document and replaces the policy; INVALID_ARGUMENT keeps the old one."""
+        """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
+        document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+        """
+
+    @_abc_1.abstractmethod
+    def TestPolicy(
+        self,
+        request: _dispatcher_pb2.TestPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.TestPolicyReply, _abc.Awaitable[_dispatcher_pb2.TestPolicyReply]]:
+        """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing."""
 
     @_abc_1.abstractmethod
     def GetStatus(

@@ -34,7 +34,7 @@ STALE_EPOCH: Verdict
 GANG_ABORTED: Verdict
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "victim_uids", "victim_counts", "victims_must_go")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,9 @@ class ProposalBatch(_message.Message):
     SLOT_GROUPS_FIELD_NUMBER: _ClassVar[int]
     GANG_MINIMUM_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    VICTIM_UIDS_FIELD_NUMBER: _ClassVar[int]
+    VICTIM_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    VICTIMS_MUST_GO_FIELD_NUMBER: _ClassVar[int]
     worker: str
     epoch: int
     batch_id: int
@@ -73,21 +76,28 @@ class ProposalBatch(_message.Message):
     slot_groups: bytes
     gang_minimum: int
     parts: _containers.RepeatedCompositeFieldContainer[ProposalBatch]
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ...) -> None: ...
+    victim_uids: bytes
+    victim_counts: bytes
+    victims_must_go: bool
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ...) -> None: ...
 
 class PodGroup(_message.Message):
-    __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread")
+    __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     AFFINITY_FIELD_NUMBER: _ClassVar[int]
     HOST_PORTS_FIELD_NUMBER: _ClassVar[int]
     SPREAD_FIELD_NUMBER: _ClassVar[int]
+    EXCESS_FIELD_NUMBER: _ClassVar[int]
+    TOLERATES_CORDON_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     affinity: _common_pb2.PodAffinity
     host_ports: _containers.RepeatedCompositeFieldContainer[_common_pb2.HostPort]
     spread: _containers.RepeatedCompositeFieldContainer[_common_pb2.SpreadConstraint]
-    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ...) -> None: ...
+    excess: _common_pb2.CpuAndMemory
+    tolerates_cordon: bool
+    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ..., excess: _Optional[_Union[_common_pb2.CpuAndMemory, _Mapping]] = ..., tolerates_cordon: _Optional[bool] = ...) -> None: ...
 
 class VerdictBatch(_message.Message):
     __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "as_of_seq", "parts")
@@ -148,16 +158,16 @@ class Accounts(_message.Message):
     def __init__(self, resources: _Optional[int] = ..., indexes: _Optional[bytes] = ..., records: _Optional[bytes] = ..., card_indexes: _Optional[bytes] = ..., cards: _Optional[bytes] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
-    __slots__ = ("subscriber", "resume", "ledger_epoch", "until_now")
+    __slots__ = ("subscriber", "resume", "ledger_epoch", "as_of_now")
     SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_NOW_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_NOW_FIELD_NUMBER: _ClassVar[int]
     subscriber: str
     resume: _containers.RepeatedCompositeFieldContainer[ShardPosition]
     ledger_epoch: str
-    until_now: bool
-    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., ledger_epoch: _Optional[str] = ..., until_now: _Optional[bool] = ...) -> None: ...
+    as_of_now: bool
+    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., ledger_epoch: _Optional[str] = ..., as_of_now: _Optional[bool] = ...) -> None: ...
 
 class ShardPosition(_message.Message):
     __slots__ = ("shard", "seq")
@@ -168,7 +178,7 @@ class ShardPosition(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class FeedMessage(_message.Message):
-    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups")
+    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +190,7 @@ class FeedMessage(_message.Message):
     LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    EVICTIONS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     seq: int
@@ -191,7 +202,18 @@ class FeedMessage(_message.Message):
     ledger_epoch: str
     released: int
     groups: _containers.RepeatedCompositeFieldContainer[GroupRun]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ...) -> None: ...
+    evictions: _containers.RepeatedCompositeFieldContainer[Eviction]
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ...) -> None: ...
+
+class Eviction(_message.Message):
+    __slots__ = ("uid", "node", "victim_uids")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VICTIM_UIDS_FIELD_NUMBER: _ClassVar[int]
+    uid: bytes
+    node: int
+    victim_uids: bytes
+    def __init__(self, uid: _Optional[bytes] = ..., node: _Optional[int] = ..., victim_uids: _Optional[bytes] = ...) -> None: ...
 
 class GroupRun(_message.Message):
     __slots__ = ("group", "nodes", "gone")

@@ -27,30 +27,38 @@ OUTCOME_INVALID: OutcomeCode
 OUTCOME_FENCED: OutcomeCode
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("register", "heartbeat", "outcomes", "view")
+    __slots__ = ("register", "heartbeat", "outcomes", "view", "leave", "preemption")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTION_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     outcomes: Outcomes
     view: CacheView
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    preemption: PreemptionQuestion
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionQuestion, _Mapping]] = ...) -> None: ...
 
 class DispatcherMessage(_message.Message):
-    __slots__ = ("welcome", "work", "view", "drain", "surroundings")
+    __slots__ = ("welcome", "work", "view", "drain", "preemption", "surroundings", "recall")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTION_FIELD_NUMBER: _ClassVar[int]
     SURROUNDINGS_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     work: WorkBatch
     view: ViewRequest
     drain: Drain
+    preemption: PreemptionAnswer
     surroundings: _objects_pb2.Surroundings
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ...) -> None: ...
+    recall: Recall
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("name", "labels", "incarnation", "window")
@@ -73,12 +81,17 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "synchronisation", "lags", "fill_seconds")
+    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "proposed", "cost_classes", "cost_micros", "first_micros", "seen_micros", "synchronisation", "lags", "fill_seconds")
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    COST_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    COST_MICROS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MICROS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_MICROS_FIELD_NUMBER: _ClassVar[int]
     SYNCHRONISATION_FIELD_NUMBER: _ClassVar[int]
     LAGS_FIELD_NUMBER: _ClassVar[int]
     FILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -87,10 +100,15 @@ class Heartbeat(_message.Message):
     backlog: int
     ready: bool
     conflicts: int
+    proposed: int
+    cost_classes: bytes
+    cost_micros: bytes
+    first_micros: float
+    seen_micros: float
     synchronisation: str
     lags: _containers.RepeatedCompositeFieldContainer[_common_pb2.ShardLag]
     fill_seconds: float
-    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ...) -> None: ...
 
 class ClassDefinition(_message.Message):
     __slots__ = ("id", "spec")
@@ -101,7 +119,7 @@ class ClassDefinition(_message.Message):
     def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ...) -> None: ...
 
 class WorkBatch(_message.Message):
-    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts", "gang_minimum", "gang")
+    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts", "gang_minimum", "gang", "scope", "lowest_priority")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_CLASSES_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +129,8 @@ class WorkBatch(_message.Message):
     RUN_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     GANG_MINIMUM_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     classes: _containers.RepeatedCompositeFieldContainer[ClassDefinition]
     forgotten_classes: _containers.RepeatedScalarFieldContainer[int]
@@ -120,10 +140,12 @@ class WorkBatch(_message.Message):
     run_attempts: bytes
     gang_minimum: int
     gang: str
-    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., gang: _Optional[str] = ...) -> None: ...
+    scope: _common_pb2.NodeScope
+    lowest_priority: int
+    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., gang: _Optional[str] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ..., lowest_priority: _Optional[int] = ...) -> None: ...
 
 class Outcomes(_message.Message):
-    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits", "refused_by", "seen")
+    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits", "refused_by", "seen", "leaving_ms")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +155,7 @@ class Outcomes(_message.Message):
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_MS_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     positions: bytes
     codes: bytes
@@ -142,7 +165,8 @@ class Outcomes(_message.Message):
     commits: _containers.RepeatedCompositeFieldContainer[CommitRef]
     refused_by: _containers.RepeatedCompositeFieldContainer[RefusedBy]
     seen: _containers.RepeatedCompositeFieldContainer[CommitRef]
-    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., refused_by: _Optional[_Iterable[_Union[RefusedBy, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
+    leaving_ms: bytes
+    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., refused_by: _Optional[_Iterable[_Union[RefusedBy, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., leaving_ms: _Optional[bytes] = ...) -> None: ...
 
 class RefusedBy(_message.Message):
     __slots__ = ("plugins",)
@@ -187,3 +211,61 @@ class ShardView(_message.Message):
 class Drain(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Recall(_message.Message):
+    __slots__ = ("batch_ids", "pods")
+    BATCH_IDS_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    batch_ids: _containers.RepeatedScalarFieldContainer[int]
+    pods: int
+    def __init__(self, batch_ids: _Optional[_Iterable[int]] = ..., pods: _Optional[int] = ...) -> None: ...
+
+class PreemptionQuestion(_message.Message):
+    __slots__ = ("id", "priority", "nodes", "limit")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    priority: int
+    nodes: bytes
+    limit: int
+    def __init__(self, id: _Optional[int] = ..., priority: _Optional[int] = ..., nodes: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class PreemptionAnswer(_message.Message):
+    __slots__ = ("id", "nodes_seen", "uids", "nodes", "classes", "since_ms", "grace_ms", "class_specs", "budgets", "seen")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NODES_SEEN_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    CLASS_SPECS_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    nodes_seen: int
+    uids: bytes
+    nodes: bytes
+    classes: bytes
+    since_ms: bytes
+    grace_ms: bytes
+    class_specs: _containers.RepeatedScalarFieldContainer[bytes]
+    budgets: _containers.RepeatedCompositeFieldContainer[Budget]
+    seen: _containers.RepeatedCompositeFieldContainer[CommitRef]
+    def __init__(self, id: _Optional[int] = ..., nodes_seen: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., classes: _Optional[bytes] = ..., since_ms: _Optional[bytes] = ..., grace_ms: _Optional[bytes] = ..., class_specs: _Optional[_Iterable[bytes]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
+
+class Budget(_message.Message):
+    __slots__ = ("namespace", "selector", "allowed")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    selector: _common_pb2.LabelSelector
+    allowed: int
+    def __init__(self, namespace: _Optional[str] = ..., selector: _Optional[_Union[_common_pb2.LabelSelector, _Mapping]] = ..., allowed: _Optional[int] = ...) -> None: ...

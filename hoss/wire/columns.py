@@ -16,6 +16,7 @@ U32 = np.dtype("<u4")
 U64 = np.dtype("<u8")
 I32 = np.dtype("<i4")
 I64 = np.dtype("<i8")
+F32 = np.dtype("<f4")
 
 NONE_U16 = 0xFFFF
 NONE_U32 = 0xFFFFFFFF

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from hoss.errors import InvalidInput
+from hoss.model.during_execution import DuringExecution
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
-from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm
+from hoss.model.selectors import NodeScope, NodeSelector, NodeSelectorTerm, PreferredTerm
 from hoss.model.taints import Taint, Toleration
 from hoss.v1 import common_pb2 as pb
 from hoss.v1 import dispatcher_pb2
@@ -67,6 +68,18 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
     )
 
 
+def scope_to_proto(scope: NodeScope) -> pb.NodeScope:
+    """What a work batch says of its pods' nodes."""
+    requirements = [rules.requirement_to_proto(r) for r in scope.requirements]
+    return pb.NodeScope(rule=scope.rule, requirements=requirements, required=scope.required)
+
+
+def scope_from_proto(message: pb.NodeScope) -> NodeScope:
+    """The nodes a message describes."""
+    requirements = tuple(rules.requirement_from_proto(r) for r in message.requirements)
+    return NodeScope(message.rule, requirements, message.required)
+
+
 def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
     """What Submit carries for equal pods."""
     return dispatcher_pb2.PodTemplate(
@@ -75,22 +88,26 @@ def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
         priority_class_name=template.priority_class_name,
         qos_class=template.qos_class.value,
         owner_kind=template.owner_kind,
+        required_during_execution=template.during_execution.value,
+        termination_grace_seconds=template.termination_grace_seconds,
     )
 
 
 def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
-    """Raises InvalidInput for an unknown QoS class."""
+    """Raises InvalidInput for an unknown QoS class or treatment during execution."""
     try:
         qos = QosClass(message.qos_class or "BestEffort")
+        during_execution = DuringExecution(message.required_during_execution)
     except ValueError as exc:
-        allowed = ", ".join(c.value for c in QosClass)
-        raise InvalidInput(f"{message.qos_class!r} is none of {allowed}", where="qos_class") from exc
+        raise InvalidInput(str(exc), where="template") from exc
     return PodTemplate(
         spec=pod_spec_from_proto(message.spec),
         scheduler_name=message.scheduler_name,
         priority_class_name=message.priority_class_name,
         qos_class=qos,
         owner_kind=message.owner_kind,
+        during_execution=during_execution,
+        termination_grace_seconds=message.termination_grace_seconds,
     )
 
 

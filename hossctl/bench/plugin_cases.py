@@ -52,7 +52,7 @@ class Case:
 def filled_cache(nodes: int, pods: int, *, seed: int) -> NodeInfoCache:
     """A worker's cache with so many nodes and, on nodes drawn from the seed, so many pods of `APPS` deployments."""
     chance = np.random.default_rng(seed)
-    cache = NodeInfoCache(counts_pods=True)
+    cache = NodeInfoCache()
     cache.apply_feed(empty_pool(simulated(nodes, seed=seed)))
     owner = chance.integers(APPS, size=pods)
     where = chance.integers(nodes, size=pods)

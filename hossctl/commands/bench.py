@@ -1,4 +1,4 @@
-"""bench throughput, bench compare, bench gpu, bench plugins, bench resolver."""
+"""bench throughput, bench compare, bench gpu, bench plugins, bench policy, bench resolver."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +10,7 @@ from hoss.errors import InvalidInput
 from hossctl.bench import compare as comparison
 from hossctl.bench import gpu
 from hossctl.bench import plugins as plugin_costs
+from hossctl.bench import policy as policies
 from hossctl.bench import resolver as deciding
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
@@ -250,6 +251,33 @@ def resolvers(
     if output.for_people:
         print_rows(rows, _RESOLVER_COLUMNS, wide=False)
         print_summary("goals", deciding.goals(cases))
+    else:
+        print_document(document, output)
+
+
+@group.command("policy")
+def policy_cost(
+    *,
+    rules: Annotated[int, typer.Option(min=1)] = 100,
+    classes: Annotated[int, typer.Option(min=1, help="All different.")] = 10_000,
+    repeat: Annotated[int, typer.Option(min=1, help="Figures are medians.")] = 15,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What a policy of many rules costs for each class seen for the first time, in the dispatcher's own core."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_writable(json)
+    document = policies.measure(policies.Setting(rules, classes, repeat, seed))
+    _write(json, document)
+    if output.for_people:
+        lines = [
+            ("one rule for all pods", f"{document['microsAlike']:.1f} us a class"),
+            (f"{rules} rules", f"{document['micros']:.1f} us a class"),
+            ("the policy", f"{document['policyMicros']:.1f} us a class"),
+            ("index of the rules", f"{document['compileMillis']:.1f} ms a policy"),
+        ]
+        print_summary(f"{classes:,} classes", lines)
     else:
         print_document(document, output)
 

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from hoss.client.dispatcher import DispatcherClient
-from hoss.errors import InvalidInput, NotFound
+from hoss.errors import InvalidInput
 from hoss.model.cluster_objects import ObjectKey, key_of
 from hoss.wire.manifests import Manifest
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
 from hossctl.input import read_input
-from hossctl.listing import OBJECT_KINDS, Kind, read_kind
+from hossctl.listing import OBJECT_KINDS, Kind, check_found, read_kind
 from hossctl.objects import NAMESPACED
 from hossctl.options import Dispatcher, Namespace, Output, only
 
@@ -70,10 +70,8 @@ def delete(
             say(f"deleted {result['deletedPods']:,} pods")
     else:
         print_document(result, output)
-    if result["notFound"]:
-        place = f" in namespace {namespace}" if kind and read_kind(kind).value in NAMESPACED else ""
-        listed = read_kind(kind).value if kind else "pods"
-        raise NotFound(f"not there{place}; `hoss get {listed} -A` lists all", where=", ".join(result["notFound"]))
+    listed = read_kind(kind) if kind else Kind.PODS
+    check_found(result["notFound"], namespace if kind and listed.value in NAMESPACED else "", listed)
 
 
 def _by_name(kind: str, names: list[str], namespace: str) -> _Named:

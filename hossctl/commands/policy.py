@@ -1,55 +1,65 @@
-"""policy get, policy set."""
+"""policy get, policy set, policy test."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hoss.errors import ConfigError
+from dispatcher.policy_document import read_policy
+from hoss.errors import InvalidInput
+from hoss.model.pod import Workload
+from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
-from hossctl.options import Dispatcher, Output, only
+from hossctl.input import read_input
+from hossctl.options import Dispatcher, Output, only, read_workers
+from hossctl.policy_text import offline_trials, policy_document, print_trial, trial_document, written_policy
 
 app = typer.Typer()
-group = typer.Typer(no_args_is_help=True, help="Show or replace the policy that routes pods to workers.")
+group = typer.Typer(no_args_is_help=True, help="Show, replace or try the policy that routes pods to workers.")
 app.add_typer(group, name="policy")
 
 
 @group.command("get")
 def get_policy(dispatcher: Dispatcher = "", output: Output = Format.YAML) -> None:
-    """The SchedulingPolicy in force."""
+    """The SchedulingPolicy in force; where it came from, and what is wrong with it, on stderr."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
 
-    async def run() -> Document:
+    async def run() -> pb.Policy:
         async with dispatcher_of(Endpoints(dispatcher)) as client:
-            policy = await client.get_policy()
-        return {"version": policy.version, "yaml": policy.yaml}
+            return await client.get_policy()
 
-    document = run_async(run())
+    policy = run_async(run())
     if output is Format.JSON:
-        print_document(document, output)
-    else:
-        sys.stdout.write(document["yaml"].rstrip("\n") + "\n")
+        print_document(policy_document(policy) | {"yaml": policy.yaml}, output)
+        return
+    say(written_policy(policy))
+    for text in policy.warnings:
+        warn(text)
+    if output is Format.YAML:
+        sys.stdout.write(policy.yaml.rstrip("\n") + "\n")
 
 
 @group.command("set")
 def set_policy(
+    *,
     file: Annotated[Path, typer.Option("-f", "--file", help="A SchedulingPolicy document.")],
+    if_version: Annotated[
+        int, typer.Option(min=0, help="Replace that version and no other: somebody may have been quicker.")
+    ] = 0,
     dispatcher: Dispatcher = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Check a policy and put it in force. A policy that is refused leaves the old one."""
+    """Check a policy and put it in force, over restarts too. A policy that is refused leaves the old one."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"cannot be read: {exc}", where=str(file)) from exc
+    text = read_policy(file)
 
     async def run() -> Document:
         async with dispatcher_of(Endpoints(dispatcher)) as client:
-            reply = await client.set_policy(text)
+            reply = await client.set_policy(text, if_version=if_version)
         return {"version": reply.version, "warnings": list(reply.warnings)}
 
     document = run_async(run())
@@ -59,3 +69,63 @@ def set_policy(
         say(f"policy version {document['version']} is in force")
     else:
         print_document(document, output)
+
+
+@group.command("test")
+def try_policy(
+    *,
+    file: Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="Manifests of the pods; - is stdin.")],
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A SchedulingPolicy to try; else the one in force.")
+    ] = None,
+    workers: Annotated[
+        list[str],
+        typer.Option(
+            "--workers",
+            "--worker",
+            metavar="NAME:LABEL=VALUE,...",
+            help="Ask no dispatcher: as if these workers were there, and idle. May be repeated.",
+        ),
+    ] = [],  # noqa: B006 - typer's way to say none
+    dispatcher: Dispatcher = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Say which rule and which worker each pod would get at this moment, and why. Changes nothing."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    if workers and policy is None:
+        raise InvalidInput("is missing; --workers tries a policy without a dispatcher", where="--policy")
+    manifest = read_input(file)
+    if not manifest.workloads:
+        raise InvalidInput("holds no pods", where=file)
+    yaml = "" if policy is None else read_policy(policy)
+    document = (
+        _tried_offline(yaml, manifest.workloads, workers)
+        if workers
+        else _tried(yaml, manifest.workloads, Endpoints(dispatcher))
+    )
+    if not output.for_people:
+        print_document(document, output)
+        return
+    for text in (*manifest.warnings, *document["warnings"]):
+        warn(text)
+    for trial in document["pods"]:
+        print_trial(trial)
+
+
+def _tried(yaml: str, workloads: Sequence[Workload], endpoints: Endpoints) -> Document:
+    async def run() -> pb.TestPolicyReply:
+        async with dispatcher_of(endpoints) as client:
+            return await client.test_policy([workload.template for workload in workloads], yaml)
+
+    reply = run_async(run())
+    pods = [trial_document(*pair) for pair in zip(workloads, reply.trials, strict=True)]
+    return {"version": reply.version, "warnings": list(reply.warnings), "pods": pods}
+
+
+def _tried_offline(yaml: str, workloads: Sequence[Workload], workers: list[str]) -> Document:
+    trials, doubts = offline_trials(yaml, workloads, read_workers(0, workers))
+    return {
+        "version": 0,
+        "warnings": doubts,
+        "pods": [trial_document(*pair) for pair in zip(workloads, trials, strict=True)],
+    }

@@ -4,11 +4,10 @@ from typing import Annotated
 
 import typer
 
-from hoss.errors import NotFound
 from hossctl.console import Document, Format, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
-from hossctl.listing import Kind, read_kind
+from hossctl.listing import Kind, check_found, read_kind
 from hossctl.options import Dispatcher, Namespace, Output, only
 
 app = typer.Typer()
@@ -42,7 +41,4 @@ def ungate(
         say(f"took gates off {result['changedPods']:,} pods, of which {result['queuedPods']:,} have none left")
     else:
         print_document(result, output)
-    if result["notFound"]:
-        what = "job" if jobs else "pod"
-        missing = ", ".join(result["notFound"])
-        raise NotFound(f"not there in namespace {namespace}; `hoss get {what}s -A` lists all", where=missing)
+    check_found(result["notFound"], namespace, Kind.JOBS if jobs else Kind.PODS)

@@ -16,7 +16,7 @@ from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, F
 from hoss.wire.columns import NONE_U32, U32, Uids, encode
 from resolver.core.guarding import DomainGuards
 from resolver.core.ports import clash, port_number
-from resolver.core.values import Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
+from resolver.core.values import Eviction, Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
 
 Uid = bytes
 
@@ -102,6 +102,15 @@ class Change:
     removed: tuple[int, ...] = ()
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+
+
+@dataclass(slots=True)
+class _Evicted:
+    """Who had to go in one batch, and for whom."""
+
+    evictions: list[Eviction] = field(default_factory=list)
+    held: list[Reservation] = field(default_factory=list)
 
 
 class Arbiter:
@@ -136,6 +145,7 @@ class Arbiter:
         seq, changed, refusing = self.seq + 1, _Ordered(), _Ordered()
         rulings: dict[int, Ruling] = {}
         reserved: list[Uid] = []
+        evicted = _Evicted()
         self.guards.begin()
         before, stamps = (deepcopy(self.accounts), self.guards.stamps()) if proposal.gang_minimum else ({}, {})
         order = proposal.serving_order()
@@ -145,7 +155,7 @@ class Arbiter:
             if standing is not None:
                 rulings[position] = Ruling(Verdict.DUPLICATE, standing.node, standing.seq)
                 continue
-            ruling = self._place(proposal, position, seq, refusing)
+            ruling = self._place(proposal, position, seq, refusing, evicted)
             rulings[position] = ruling
             if ruling.verdict is Verdict.COMMITTED:
                 reserved.append(uid)
@@ -163,22 +173,35 @@ class Arbiter:
         if reserved:
             self.pending[seq] = (deadline_ms, reserved)
             runs = group_runs((self.reservations[uid] for uid in reserved), gone=False)
-            self._publish(Change(seq, tuple(changed), runs=runs))
+            runs += group_runs(evicted.held, gone=True)
+            evictions = tuple(evicted.evictions)
+            self._publish(Change(seq, tuple(changed), released=len(evicted.held), runs=runs, evictions=evictions))
         return [rulings[position] for position in range(len(proposal))], list(refusing)
 
-    def _place(self, proposal: Proposal, position: int, seq: int, refusing: "_Ordered") -> Ruling:
+    def _place(self, proposal: Proposal, position: int, seq: int, refusing: "_Ordered", evicted: _Evicted) -> Ruling:
         """Reserve on the first candidate that takes the pod. Of several refusals the first candidate's counts."""
         slot = int(proposal.slots[position])
         first: Refusal | None = None
         group = proposal.groups[slot] if proposal.groups else None
         guarded = bool(self.guards.book.guards(group))
+        victims = proposal.victims.get(position, ())
         # The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
-        for node in proposal.nodes[position, : 1 if guarded else None].tolist():
+        for node in proposal.nodes[position, : 1 if guarded or victims else None].tolist():
             if node == NONE_U32:
                 break
             refusal, cards = self._try(proposal, slot, node)
+            in_the_way = bool(victims) and proposal.victims_must_go
+            made = None
+            if refusal is not None or in_the_way:
+                made = self._make_room(proposal, position, node, seq, evicted)
+            if made is not None:
+                refusal, cards = None, made
+            elif in_the_way and refusal is None:
+                refusal = Refusal(Verdict.CONFLICT_TOPOLOGY, 0, self.seq)
             if refusal is None:
                 self._reserve(proposal, position, node, cards, seq)
+                if made is not None:
+                    self._fit_again(self.accounts[node])
                 self.guards.placed(group, node, proposal.epoch, seq)
                 return Ruling(Verdict.COMMITTED, node, seq)
             first = first or refusal
@@ -189,6 +212,44 @@ class Arbiter:
         self.guards.refused(group)
         return Ruling(first.verdict, int(proposal.nodes[position, 0]), refusal=first)
 
+    def _make_room(
+        self, proposal: Proposal, position: int, node: int, seq: int, evicted: _Evicted
+    ) -> tuple[int, ...] | None:
+        """Take the pod's victims away if it fits then: the cards it gets. Else None, and nothing has changed."""
+        victims, slot = proposal.victims.get(position, ()), int(proposal.slots[position])
+        held = [self.reservations[uid] for uid in victims if uid in self.reservations]
+        priority = int(proposal.priorities[slot])
+        standing = [h for h in held if h.node == node and h.priority < priority and h.seq < seq]
+        if not victims or len(standing) < len(victims) or node not in self.accounts:
+            return None
+        before = deepcopy(self.accounts[node])
+        for uid, reservation in zip(victims, held, strict=True):
+            self._give_back(uid, reservation)
+        refusal, cards = self._try(proposal, slot, node)
+        if refusal is not None:
+            self.accounts[node] = before
+            return None
+        for uid in victims:
+            del self.reservations[uid]
+        evicted.held += held
+        evicted.evictions.append(Eviction(proposal.uids[position].tobytes(), node, b"".join(victims)))
+        return cards
+
+    def _give_back(self, uid: Uid, held: Reservation) -> None:
+        """The node has again what the pod held."""
+        account = self.accounts[held.node]
+        account.ports = [hold for hold in account.ports if hold[0] != uid]
+        account.widen(len(held.requests))
+        account.requested[: len(held.requests)] -= held.requests
+        for card in range(CARD_SLOTS):
+            if held.card_mask >> card & 1:
+                left = account.cards[card] - held.card_milli
+                account.cards[card] = NO_CARD if left == CARD_CLOSED else left
+
+    def _fit_again(self, account: Account) -> None:
+        """A node that has shrunk may have room for all it holds again."""
+        account.mark(FLAG_SHRUNK, account.has(FLAG_SHRUNK) and account.exceeded())
+
     def _try(self, proposal: Proposal, slot: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
         """Why the node refuses, or the cards the pod gets."""
         account = self.accounts.get(node)
@@ -196,8 +257,9 @@ class Arbiter:
             return Refusal(Verdict.NODE_GONE), ()
         request = proposal.requests[slot]
         account.widen(len(request))
+        group = proposal.groups[slot] if proposal.groups else None
         if not proposal.unchecked:
-            if account.has(FLAG_UNSCHEDULABLE):
+            if account.has(FLAG_UNSCHEDULABLE) and not (group and group.tolerates_cordon):
                 return Refusal(Verdict.NODE_UNSCHEDULABLE), ()
             width = len(request)
             allocatable, requested = account.allocatable[:width], account.requested[:width]
@@ -206,7 +268,6 @@ class Arbiter:
                 r = int(short[0])
                 free = int(allocatable[r] - requested[r])
                 return Refusal(Verdict.CONFLICT_RESOURCE, r, int(request[r]), free), ()
-            group = proposal.groups[slot] if proposal.groups else None
             for claim in group.ports if group else ():
                 if any(clash(claim, held) for _, held in account.ports):
                     return Refusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()
@@ -261,18 +322,10 @@ class Arbiter:
             released.append(uid)
             held_before.append(held)
             changed.add(held.node)
-            account = self.accounts[held.node]
-            account.ports = [hold for hold in account.ports if hold[0] != uid]
-            account.widen(len(held.requests))
-            account.requested[: len(held.requests)] -= held.requests
-            account.seq = seq
-            for card in range(CARD_SLOTS):
-                if held.card_mask >> card & 1:
-                    left = account.cards[card] - held.card_milli
-                    account.cards[card] = NO_CARD if left == CARD_CLOSED else left
+            self._give_back(uid, held)
+            self.accounts[held.node].seq = seq
         for node in changed:
-            account = self.accounts[node]
-            account.mark(FLAG_SHRUNK, account.has(FLAG_SHRUNK) and account.exceeded())
+            self._fit_again(self.accounts[node])
         if released:
             runs = group_runs(held_before, gone=True)
             self._publish(Change(seq, tuple(changed), released=len(released), runs=runs))

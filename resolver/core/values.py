@@ -1,6 +1,7 @@
 """The values that pass between the service, the ledger and the ledger's model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from resolver.core.rules import Rule
 
 # A script that serves this many pods holds Redis for 3 to 5 ms; more is refused as invalid.
 MAX_BATCH_PODS = 1000
+MAX_BATCH_VICTIMS = 1000
 MAX_CANDIDATES = 16
 
 
@@ -42,7 +44,7 @@ CONFLICT = np.dtype(
 )
 
 
-HOLDS_PORTS = 1  # flag of a reservation
+HOLDS_PORTS, TOLERATES_CORDON = 1, 2  # flags of a reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,12 @@ class Group:
     namespace: str = ""
     labels: Pairs = ()
     rules: tuple[Rule, ...] = ()  # that its pods bear
+    tolerates_cordon: bool = False
+
+    @property
+    def flags(self) -> int:
+        """Of its pods' reservations."""
+        return HOLDS_PORTS * bool(self.ports) | TOLERATES_CORDON * self.tolerates_cordon
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,11 @@ class Proposal:
     unchecked: bool = False
     groups: tuple[Group | None, ...] = ()  # by slot; None: nobody's rules see it. Empty: so are all
     gang_minimum: int = 0  # fewer COMMITTED and DUPLICATE than this: nothing is reserved. No UID stands in a gang twice
+    # By position: UIDs of the pods that go where that pod does not fit without. None twice; none in a gang.
+    victims: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
+    victims_must_go: bool = (
+        False  # they are in the way for more than their room: the pod does not count as fitting beside them
+    )
     held: bool = False  # part of a gang on several shards: its lease is short, until `keep`
 
     def __len__(self) -> int:
@@ -139,7 +152,7 @@ def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]
             ("epoch", "<u8"),
             ("priority", "<i4"),
             ("attempt", "<u2"),
-            ("flags", "<u2"),  # HOLDS_PORTS
+            ("flags", "<u2"),  # HOLDS_PORTS, TOLERATES_CORDON
             ("group", "<u8"),  # key; 0: none
             ("requests", "<i8", (resources,)),
             ("spread", f"V{spread_bytes}"),
@@ -184,6 +197,15 @@ class GroupRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Eviction:
+    """Pods whose reservations on a node went in the moment in which another pod, `uid`, got its own there."""
+
+    uid: bytes
+    node: int
+    victims: bytes  # 16 bytes each
+
+
+@dataclass(frozen=True, slots=True)
 class FeedEntry:
     """What one operation changed; applies to the state at `seq - 1`."""
 
@@ -193,6 +215,7 @@ class FeedEntry:
     removed: tuple[int, ...] = ()
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

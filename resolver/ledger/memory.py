@@ -14,7 +14,6 @@ from hoss.wire.columns import NONE_U32, U32, UID_BYTES, Uids
 from resolver.core.arbiter import Arbiter, Change, Ruling, group_runs, uid_bytes
 from resolver.core.values import (
     CONFLICT,
-    HOLDS_PORTS,
     AccountRows,
     Decision,
     FeedEntry,
@@ -143,7 +142,7 @@ class MemoryLedger:
             row["requests"][: len(held.requests)] = held.requests
             if held.group is not None:
                 row["group"] = held.group.key
-                row["flags"] = HOLDS_PORTS if held.group.ports else 0
+                row["flags"] = held.group.flags
         uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
         return Reservations(uids, records, np.isin(records["seq"], list(arbiter.pending)), resources)
 
@@ -167,6 +166,7 @@ class MemoryLedger:
             change.removed,
             change.released,
             change.runs,
+            change.evictions,
         )
 
     def _rows(self, shard: int, nodes: Sequence[int], *, cards: bool = True) -> AccountRows:

@@ -17,9 +17,9 @@ from resolver.core.ports import CLAIM_BYTES
 from resolver.core.rules import Registered, Rule, RuleBook, packed, unpacked
 from resolver.core.values import (
     CONFLICT,
-    HOLDS_PORTS,
     AccountRows,
     Decision,
+    Eviction,
     GroupRun,
     PortHold,
     Proposal,
@@ -81,7 +81,7 @@ def commit_arguments(
     shared["requests"] = proposal.requests
     if proposal.groups:
         shared["group"] = [0 if group is None else group.key for group in proposal.groups]
-        shared["flags"] = [HOLDS_PORTS if group is not None and group.ports else 0 for group in proposal.groups]
+        shared["flags"] = [0 if group is None else group.flags for group in proposal.groups]
     alternates = nodes.shape[1] - 1
     return [
         proposal.worker,
@@ -101,7 +101,19 @@ def commit_arguments(
         str(book.version) if proposal.groups else "",
         _guards(proposal, book),
         proposal.gang_minimum,
+        _victims(proposal, order),
+        "1" if proposal.victims_must_go else "0",
     ]
+
+
+def _victims(proposal: Proposal, order: NDArray[np.intp] | None) -> bytes:
+    """By position among the served, from 1."""
+    if not proposal.victims:
+        return b""
+    served = range(len(proposal)) if order is None else order.tolist()
+    found = {place: list(proposal.victims[p]) for place, p in enumerate(served, 1) if p in proposal.victims}
+    arguments: bytes = msgpack.packb(found, use_bin_type=False)
+    return arguments
 
 
 def _guards(proposal: Proposal, book: RuleBook) -> bytes:
@@ -239,6 +251,18 @@ def runs_of_reservations(records: NDArray[Any], definitions: dict[int, bytes]) -
     keys, starts = np.unique(records["group"][order], return_index=True)
     parts = np.split(records["node"][order], starts[1:])
     return tuple(GroupRun(definitions[key], nodes.tobytes()) for key, nodes in zip(keys.tolist(), parts, strict=False))
+
+
+def read_evictions(packed_evictions: bytes) -> tuple[Eviction, ...]:
+    """Evictions of a feed entry: for whom (16 bytes), `<u32 node, u32 victims>`, and the UIDs of these."""
+    evictions, at = [], 0
+    while at < len(packed_evictions):
+        uid = packed_evictions[at : at + UID_BYTES]
+        node, victims = np.frombuffer(packed_evictions, U32, 2, at + UID_BYTES).tolist()
+        first = at + UID_BYTES + 8
+        at = first + UID_BYTES * victims
+        evictions.append(Eviction(uid, node, packed_evictions[first:at]))
+    return tuple(evictions)
 
 
 def read_ports(record: bytes) -> list[PortHold]:

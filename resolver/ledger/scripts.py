@@ -22,9 +22,9 @@ from hoss.redis_access import RedisAccess, reach
 _TIMEOUT_SECONDS = 2.0
 
 _PARTS = {
-    "commit": ("prelude", "pods", "guards", "commit"),
-    "release": ("prelude", "pods", "give_back", "release"),
-    "reap": ("prelude", "pods", "give_back", "reap"),
+    "commit": ("prelude", "pods", "holdings", "guards", "evicting", "commit"),
+    "release": ("prelude", "pods", "holdings", "give_back", "release"),
+    "reap": ("prelude", "pods", "holdings", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),
     "keep": ("prelude", "keep"),
     "lookup": ("prelude", "lookup"),

@@ -406,4 +406,5 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         tuple(np.frombuffer(fields.get(b"g", b""), U32).tolist()),
         int(fields.get(b"x", 0)),
         packing.read_runs(fields.get(b"p", b"")),
+        packing.read_evictions(fields.get(b"v", b"")),
     )

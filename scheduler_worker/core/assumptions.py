@@ -21,7 +21,7 @@ class Assumption:
     card_masks: CardMasks  # (n,)
     card_millis: NDArray[np.uint16]  # (s,)
     expires_at: float
-    groups: tuple[PodGroup | None, ...] = ()  # by slot: what the census counts them as; empty: it does not
+    groups: tuple[PodGroup, ...] = ()  # by slot: what the census counts them as; empty: it does not
     live: NDArray[np.bool_] = field(init=False)  # (n,)
     seq: int = 0  # of the commit, once it is known
 

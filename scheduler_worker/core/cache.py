@@ -32,6 +32,7 @@ class _State(NamedTuple):
 
     allocatable: NDArray[np.int64]
     requested: NDArray[np.int64]
+    nonzero_requested: NDArray[np.int64]
     flags: NDArray[np.uint32]
     cards: NDArray[np.uint16]
 
@@ -39,8 +40,7 @@ class _State(NamedTuple):
 class NodeInfoCache:
     """Arrays have room for more nodes than there are; indexes below `size` may be in use, `present` says which are."""
 
-    def __init__(self, *, counts_pods: bool = False) -> None:
-        self.counts_pods = counts_pods  # whether the census hears of all pods there are
+    def __init__(self) -> None:
         self.schema = ResourceSchema()
         self.shards = 0  # 0 until the first snapshot
         self.seqs: dict[int, int] = {}  # shard -> the sequence number its nodes stand at
@@ -51,8 +51,6 @@ class NodeInfoCache:
         self.accounts = AccountLayer(len(self.schema), self.cards)
         self.assumed: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
         self.requested: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
-        # (2, nodes) cpu and memory: by how much the non-zero requests of bound pods exceed `requested`, where known.
-        self.nonzero_excess: NDArray[np.int64] | None = None
         self.changes = ChangeLog()  # nodes whose room, existence or spec changed
         self.spec_changes = ChangeLog()  # nodes whose existence or spec changed
         self._book = AssumptionBook()
@@ -78,8 +76,7 @@ class NodeInfoCache:
         self.accounts.put(update.accounts)
         for assumption in ended:
             self._give_up(assumption, np.flatnonzero(assumption.live))
-        if self.counts_pods:
-            self._count_pods(update, of_shard)
+        self._count_pods(update, of_shard)
         self._settle(nodes, before)
         self._log_specs(of_shard if update.snapshot else spec_nodes)
         self.seqs[update.shard] = update.seq
@@ -95,15 +92,13 @@ class NodeInfoCache:
 
     # What this worker does
 
-    def assume(self, nodes: NodeIndexes, demand: Demand, group: PodGroup | None = None) -> CardMasks:
-        """Count one pod with this demand on each of `nodes` (repetitions allowed), from now on: the Reserve step.
+    def assume(self, nodes: NodeIndexes, demand: Demand, group: PodGroup) -> CardMasks:
+        """Count one pod with this demand, of this group, on each of `nodes` (repetitions allowed), from now on: Reserve.
 
-        With a group it counts in the census too; the assumption that is tracked later then names the group.
         Returns the cards each pod is reckoned to get. `track` or `forget_unanswered` follows.
         """
         request = demand.request
-        if group is not None:
-            self.census.add(group, nodes)
+        self.census.add(group, nodes)
         if len(nodes) == 1:
             node = int(nodes[0])
             self.assumed[:, node] += request
@@ -121,6 +116,12 @@ class NodeInfoCache:
     def track(self, assumption: Assumption) -> None:
         """Pods that `assume` counted are in the hands of the ledger now; a verdict will confirm or forget them."""
         self._book.add(assumption)
+
+    def vacate(self, assumption: Assumption) -> None:
+        """Count pods as gone, an assumption of negative amounts, and track it. The census counts them until the feed says so."""
+        self._add_amounts(assumption, np.arange(len(assumption.nodes)), sign=1)
+        self._recombine(assumption.nodes)
+        self.track(assumption)
 
     def confirm(self, assumption: Assumption, shard: int, seq: int) -> None:
         """The ledger committed what is live of it as `seq`. Nothing changes until the shard's feed gets there."""
@@ -176,10 +177,9 @@ class NodeInfoCache:
         self.cards.combine(np.arange(self.size))
         self.changes.everything()
 
-    def forget_group(self, group: PodGroup | None, nodes: NodeIndexes) -> None:
+    def forget_group(self, group: PodGroup, nodes: NodeIndexes) -> None:
         """Pods of the group that were assumed on `nodes` and never tracked leave the census."""
-        if group is not None:
-            self.census.remove(group, nodes)
+        self.census.remove(group, nodes)
 
     # What placing reads
 
@@ -222,7 +222,7 @@ class NodeInfoCache:
     def one(self, node: int, *, cards: bool) -> OneNode:
         """What `view` says of one node."""
         requested = self.requested[:, node].tolist()
-        excess = self.nonzero_excess
+        excess = self.census.excess
         return OneNode(
             allocatable=self.accounts.allocatable[:, node].tolist(),
             requested=requested,
@@ -236,6 +236,8 @@ class NodeInfoCache:
         for row in demand.rows:
             view.requested[row] += demand.request[row] * ahead
         view.nonzero_requested = self._nonzero(view.requested, nodes)
+        if demand.excess is not None:
+            view.nonzero_requested = view.nonzero_requested + demand.excess * ahead
         view.ahead = ahead
         return view
 
@@ -269,13 +271,15 @@ class NodeInfoCache:
             self.census.grow(larger)
 
     def _nonzero(self, requested: NDArray[np.int64], at: NodeIndexes | slice) -> NDArray[np.int64]:
-        excess = self.nonzero_excess
+        excess = self.census.excess
         return requested[:2] if excess is None else requested[:2] + excess[:, at]
 
     def _state(self, nodes: NodeIndexes) -> _State:
+        requested = self.requested.take(nodes, axis=1)
         return _State(
             self.accounts.allocatable.take(nodes, axis=1),
-            self.requested.take(nodes, axis=1),
+            requested,
+            self._nonzero(requested, nodes),
             self.accounts.flags.take(nodes),
             self.cards.used.take(nodes, axis=0),
         )
@@ -288,6 +292,7 @@ class NodeInfoCache:
         changed = (
             reflagged
             | (before.requested != after.requested).any(axis=0)
+            | (before.nonzero_requested != after.nonzero_requested).any(axis=0)
             | (before.allocatable != after.allocatable).any(axis=0)
             | (before.cards != after.cards).any(axis=1)
         )
@@ -346,5 +351,4 @@ def _by_group(assumption: Assumption, rows: NDArray[np.intp]) -> Iterator[tuple[
     """The nodes of these rows, by what the census counts them as."""
     slots = assumption.slots[rows]
     for slot, group in enumerate(assumption.groups):
-        if group is not None:
-            yield group, assumption.nodes[rows[slots == slot]]
+        yield group, assumption.nodes[rows[slots == slot]]

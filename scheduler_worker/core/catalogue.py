@@ -60,7 +60,7 @@ class NodeCatalogue:
         self.specs: list[NodeSpec | None] = []
         self.known: Mask = np.zeros(0, np.bool_)  # has a spec
         self.unschedulable: Mask = np.zeros(0, np.bool_)  # spec.unschedulable
-        self.cordoned: Mask = np.zeros(0, np.bool_)  # the ledger gives it nothing more, whatever a pod tolerates
+        self.cordoned: Mask = np.zeros(0, np.bool_)  # the ledger said so, maybe ahead of the spec
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_set_numbers: dict[tuple[Taint, ...], int] = {(): 0}
         self._taint_sets_of: NDArray[np.int32] = np.zeros(0, np.int32)

@@ -37,6 +37,8 @@ class PodCensus:
 
     def __init__(self, catalogue: NodeCatalogue) -> None:
         self.bearings_version = 0  # grows when some pod bears a rule that no pod bore before, or none bears any more
+        # (2, capacity) cpu and memory that scores count a node's pods with beyond their requests; None: no pod ever.
+        self.excess: NDArray[np.int64] | None = None
         self._catalogue = catalogue
         self._capacity = 0
         self._namespaces: NamespaceLabels = {}
@@ -68,6 +70,9 @@ class PodCensus:
 
     def grow(self, capacity: int) -> None:
         """Make room for nodes below `capacity`."""
+        if self.excess is not None:
+            more = np.zeros((2, capacity - self._capacity), np.int64)
+            self.excess = np.concatenate((self.excess, more), axis=1)
         self._capacity = capacity
         for row in self._rows.values():
             row.grow(capacity)
@@ -82,6 +87,8 @@ class PodCensus:
         if row is None:
             row = self._new_row(group)
         row.change(nodes, 1, self._capacity)
+        if row.weighs:
+            self._weigh(group, nodes, 1)
 
     def remove(self, group: PodGroup, nodes: NodeIndexes) -> None:
         """One pod less of the group on each of `nodes`, where `add` counted them."""
@@ -89,8 +96,17 @@ class PodCensus:
             return
         row = self._rows[group]
         row.change(nodes, -1, self._capacity)
+        if row.weighs:
+            self._weigh(group, nodes, -1)
         if not row.pods:
             self._drop_row(row)
+
+    def counts(self, group: PodGroup, nodes: NodeIndexes) -> NDArray[np.int64]:
+        """How many pods of the group are on each of `nodes`, no two alike: (n,)."""
+        row = self._rows.get(group)
+        on = nodes[:0] if row is None else row.pods_on(nodes)
+        counted: NDArray[np.int64] = (on == nodes[:, None]).sum(axis=1)
+        return counted
 
     def clear(self, nodes: NodeIndexes) -> None:
         """There are no pods on these nodes."""
@@ -123,6 +139,12 @@ class PodCensus:
             and bearing.term.selector.matches(by_key)
             and bearing.term.sees(namespace, of_namespace)
         ]
+
+    def _weigh(self, group: PodGroup, nodes: NodeIndexes, sign: int) -> None:
+        if self.excess is None:
+            self.excess = np.zeros((2, self._capacity), np.int64)
+        for column, amount in zip(self.excess, group.excess, strict=True):
+            np.add.at(column, nodes, np.int64(sign * amount))
 
     def _fill(self, tally: Tally) -> None:
         """Count what there is, and connect the tally with the groups it includes."""
@@ -178,10 +200,11 @@ class PodCensus:
 class _Row:
     """One group: where its pods are, and which tallies include it."""
 
-    __slots__ = ("_dense", "_sparse", "bearings", "group", "pods", "tallies", "tokens")
+    __slots__ = ("_dense", "_sparse", "bearings", "group", "pods", "tallies", "tokens", "weighs")
 
     def __init__(self, group: PodGroup) -> None:
         self.group = group
+        self.weighs = any(group.excess)
         self.bearings = bearings_of(group.affinity)
         self.tokens: tuple[Token, ...] = (*group.labels, *self.bearings, *set(map(port_token, group.host_ports)))
         self.pods = 0

@@ -15,6 +15,7 @@ from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.resources import CPU, MEMORY, PODS, ResourceSchema
 from scheduler_worker.core.census import PodCensus
 from scheduler_worker.core.images import ImageIndex
+from scheduler_worker.core.questions import PodGroup, group_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,9 @@ class Demand:
     rows: NDArray[np.intp]  # resources asked for
     names: tuple[str, ...]  # of those
     nonzero: NDArray[np.int64]  # (2, 1): cpu and memory, for scoring
+    excess: (
+        NDArray[np.int64] | None
+    )  # (2, 1): what scores count it with beyond `request` once it is placed; None: nothing
     unknown: tuple[str, ...]  # resources asked for that no node ever offered, sorted
     static_key: Hashable  # equal for demands that differ only in amounts
 
@@ -73,7 +77,9 @@ class PodClass:
 
     demand: Demand
     spec: PodSpec
+    group: PodGroup  # what the census counts its pods as
     basis: tuple[int, ...]  # what the demand was compiled against, see DemandTable
+    number: int = 0
 
     @property
     def priority(self) -> int:
@@ -83,14 +89,11 @@ class PodClass:
 
 @dataclass(slots=True)
 class DemandTable:
-    """Compiles specs against what there is; equal ones give the same object as long as anyone holds it.
-
-    Without a census nobody counts which pods are where, and rules about other pods are left out.
-    """
+    """Compiles specs against what there is; equal ones give the same object as long as anyone holds it."""
 
     schema: ResourceSchema
-    images: ImageIndex = field(default_factory=ImageIndex)
-    census: PodCensus | None = None
+    images: ImageIndex
+    census: PodCensus
     _services: dict[str, list[Service]] = field(default_factory=dict)  # by namespace
     _services_version: int = 0
     _demands: WeakValueDictionary[PodSpec, Demand] = field(default_factory=WeakValueDictionary)
@@ -105,23 +108,22 @@ class DemandTable:
             self._services = by_namespace
             self._services_version += 1
 
-    def compile(self, spec: PodSpec) -> PodClass:
-        """The class of a spec."""
+    def compile(self, spec: PodSpec, number: int = 0) -> PodClass:
+        """The class of a spec, by its number."""
         deciding = self._deciding(spec)
         demand = self._demands.get(deciding)
         if demand is None or len(demand.request) != len(self.schema):
             demand = compile_demand(deciding, self.schema)
             self._demands[deciding] = demand
-        return PodClass(demand, spec, self._basis())
+        return PodClass(demand, spec, group_of(spec), self._basis(), number)
 
     def current(self, pod_class: PodClass) -> PodClass:
         """The class itself, or the same compiled anew where what matters of a spec has changed since."""
-        return pod_class if pod_class.basis == self._basis() else self.compile(pod_class.spec)
+        return pod_class if pod_class.basis == self._basis() else self.compile(pod_class.spec, pod_class.number)
 
     def _basis(self) -> tuple[int, ...]:
         # New resources get rows; images that appear on a node begin to count; so do labels that a new rule asks for.
-        rules = -1 if self.census is None else self.census.bearings_version
-        return (len(self.schema), self.images.version, rules, self._services_version)
+        return (len(self.schema), self.images.version, self.census.bearings_version, self._services_version)
 
     def _deciding(self, spec: PodSpec) -> PodSpec:
         """The spec without what no plugin looks at here and now: the less remains, the more classes share a ranking."""
@@ -132,12 +134,10 @@ class DemandTable:
             "images": images,
             "image_containers": spec.image_containers if images else 0,
         }
-        if self.census is None:
-            plain |= {"scheduling_gates": ()}
-        elif spec.namespace in self._services and not spec.spread:
+        if spec.namespace in self._services and not spec.spread:
             own = () if spec.default_spread is None else (spec.default_spread,)
             spec = replace(spec, default_spread=merged_selector(spec, self._services[spec.namespace], own))
-        if self.census is None or not _about_pods(spec, self.census):
+        if not _about_pods(spec, self.census):
             plain |= _NOTHING_ABOUT_PODS
         return replace(spec, **plain)
 
@@ -170,6 +170,7 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
         elif amount > 0:
             unknown.append(name)
     rows = np.flatnonzero(request)
+    excess = spec.nonzero_excess
     return Demand(
         spec=spec,
         request=request,
@@ -178,6 +179,7 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
         nonzero=np.array(spec.pending_nonzero or (spec.nonzero_cpu_milli, spec.nonzero_memory_bytes), np.int64)[
             :, None
         ],
+        excess=np.array(excess, np.int64)[:, None] if any(excess) else None,
         unknown=tuple(sorted(unknown)),
         static_key=(
             spec.node_name,
@@ -188,5 +190,6 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
             spec.images,
             spec.image_containers,
             spec.scheduling_gates,
+            spec.scope,
         ),
     )

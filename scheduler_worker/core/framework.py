@@ -76,7 +76,10 @@ class PreFilter(Protocol):
 
 @runtime_checkable
 class StaticFilter(Protocol):
-    """Refuses by specs. All its refusals are UnschedulableAndUnresolvable and for one reason."""
+    """Refuses by specs. All its refusals are UnschedulableAndUnresolvable and for one reason.
+
+    A plugin with a method `reason_for(spec)` says it in other words for each class.
+    """
 
     name: str
     reason: str

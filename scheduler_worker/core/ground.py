@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from hoss.model.cluster import BoundPod, Cluster
+from hoss.model.pod import PodSpec
 from hoss.model.resources import BASE_RESOURCES
 from hoss.wire.account import CARD_SLOTS, NO_CARD, account_dtype
 from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.classes import Demand, DemandTable, compile_demand
+from scheduler_worker.core.classes import DemandTable, compile_demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 from scheduler_worker.core.questions import group_of
 
@@ -23,9 +24,8 @@ class Ground:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.cache = NodeInfoCache(counts_pods=True)
+        self.cache = NodeInfoCache()
         self.cache.apply_feed(_snapshot(cluster))
-        self.cache.nonzero_excess = np.zeros((2, self.cache.accounts.capacity), np.int64)
         self.cache.census.set_namespaces(cluster.namespaces)
         self.demands = DemandTable(self.cache.schema, self.cache.catalogue.images, self.cache.census)
         self._index = {node.name: i for i, node in enumerate(cluster.nodes)}
@@ -40,17 +40,20 @@ class Ground:
         """Numbers of the pods of this node."""
         return self._pods_on.get(node, ())
 
+    def node_of(self, pod: BoundPod) -> int:
+        """The number of the pod's node."""
+        return self._index[pod.node]
+
     def evict(self, number: int) -> None:
         """This pod is gone."""
-        assumption = self._assumptions.pop(number)
-        self._weigh(self.cluster.pods[number], int(assumption.nodes[0]), sign=-1)
-        self.cache.forget(assumption, np.zeros(1, np.intp))
+        self.cache.forget(self._assumptions.pop(number), np.zeros(1, np.intp))
 
     def restore(self, number: int) -> None:
         """This pod is where it was."""
         pod = self.cluster.pods[number]
         nodes = np.array((self._index[pod.node],))
-        demand, group = self._demand(pod), group_of(pod.spec, deleting=pod.deleting)
+        spec = _spec_on_its_node(pod)
+        demand, group = compile_demand(spec, self.cache.schema), group_of(spec, deleting=pod.deleting)
         masks = self.cache.assume(nodes, demand, group)
         milli = 0 if demand.devices is None else demand.devices.milli
         assumption = Assumption(
@@ -64,18 +67,16 @@ class Ground:
         )
         self.cache.track(assumption)
         self._assumptions[number] = assumption
-        self._weigh(pod, int(nodes[0]), sign=1)
 
-    def _demand(self, pod: BoundPod) -> Demand:
-        # What it takes on its node, which a resize may have changed. Its rules are the census's business.
-        return compile_demand(replace(pod.spec, requests=pod.requests), self.cache.schema)
 
-    def _weigh(self, pod: BoundPod, node: int, *, sign: int) -> None:
-        plain = dict(pod.requests)
-        excess = self.cache.nonzero_excess
-        if excess is not None:
-            excess[0, node] += sign * (pod.nonzero_cpu_milli - plain.get("cpu", 0))
-            excess[1, node] += sign * (pod.nonzero_memory_bytes - plain.get("memory", 0))
+def _spec_on_its_node(pod: BoundPod) -> PodSpec:
+    # A resize may have changed what it takes there.
+    return replace(
+        pod.spec,
+        requests=pod.requests,
+        nonzero_cpu_milli=pod.nonzero_cpu_milli,
+        nonzero_memory_bytes=pod.nonzero_memory_bytes,
+    )
 
 
 def _snapshot(cluster: Cluster) -> FeedUpdate:

@@ -4,7 +4,6 @@ The pods that were being placed are then answered with the failure as their reas
 """
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,6 @@ import numpy as np
 from hoss.errors import HossError
 
 _MAX_SCORE = 100
-
-# Methods that answer with one value a node: the values' type, and how many there must be.
-_COLUMNS: dict[str, tuple[type[np.generic], Callable[..., int]]] = {
-    "passes": (np.bool_, lambda demand, view: view.requested.shape[1]),  # noqa: ARG005 - called as the method is
-    "score": (np.float64, lambda demand, view: view.requested.shape[1]),  # noqa: ARG005
-    "admits": (np.bool_, lambda spec, catalogue, at: len(at)),  # noqa: ARG005
-    "raw_score": (np.int64, lambda spec, catalogue, at: len(at)),  # noqa: ARG005
-    "normalize": (np.int64, lambda raw, highest: len(raw)),  # noqa: ARG005
-    "scores": (np.int64, len),
-}
-# Methods that answer with an object which is asked on.
-_STANDINGS = ("filter_standing", "score_standing")
 
 
 class PluginFailed(HossError):  # noqa: N818 - named for what happened, as in hoss.errors
@@ -56,46 +43,65 @@ class _Guarded:
             if attribute.startswith("_") or attribute == "version":
                 continue
             value = getattr(plugin, attribute)
-            setattr(self, attribute, _guard(name, value) if callable(value) else value)
+            setattr(self, attribute, _guard(name, attribute, value) if callable(value) else value)
         self.name = name
         self._plugin = plugin
 
     @property
     def version(self) -> int:
         """Of an Observer, as of now."""
-        return int(getattr(self._plugin, "version", 0))
+        try:
+            return int(getattr(self._plugin, "version", 0))
+        except Exception as exc:  # code of others may raise anything
+            raise PluginFailed(self.name, exc) from exc
 
 
 class _GuardedStanding:
-    """A standing (see framework.PodFilter and PodScore) of a plugin from outside."""
+    """A standing (see framework.PodFilter and PodScore) of a plugin from outside, on the nodes of a cache."""
 
-    def __init__(self, plugin: str, standing: Any) -> None:
+    def __init__(self, plugin: str, standing: Any, cache: Any) -> None:
         self._plugin = plugin
         self._standing = standing
+        self._cache = cache
 
     @property
     def passed(self) -> Any:
         """Of a FilterStanding, as of now."""
+        return self._checked(lambda: _column(self._standing.passed, np.bool_, self._cache.size))
+
+    def refresh(self) -> bool:
+        """See FilterStanding."""
+        return bool(self._checked(lambda: self._standing.refresh()))  # noqa: PLW0108 - it may have no such method
+
+    def refusals(self) -> Any:
+        """See FilterStanding."""
+        return self._checked(lambda: _refusals(self._standing.refusals(), self._cache.size))
+
+    def scores(self, feasible: Any) -> Any:
+        """See ScoreStanding. What it says of other nodes does not matter."""
+
+        def check() -> Any:
+            scores = self._standing.scores(feasible)
+            return None if scores is None else _scores(scores, np.int64, len(feasible), feasible)
+
+        return self._checked(check)
+
+    def _checked(self, ask: Callable[[], Any]) -> Any:
         try:
-            return np.asarray(self._standing.passed, np.bool_)
+            return ask()
         except Exception as exc:  # code of others may raise anything
             raise PluginFailed(self._plugin, exc) from exc
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._standing, name)
-        return _guard(self._plugin, method) if callable(method) else method
 
+def _guard(plugin: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    check = _CHECKS.get(name)
 
-def _guard(plugin: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    column = _COLUMNS.get(method.__name__)
-
-    @wraps(method)
     def call(*args: Any) -> Any:
         try:
             answer = method(*args)
-            if answer is not None and method.__name__ in _STANDINGS:
-                return _GuardedStanding(plugin, answer)
-            return answer if answer is None or column is None else _column(answer, column[0], column[1](*args))
+            if name in _STANDINGS:
+                return None if answer is None else _GuardedStanding(plugin, answer, args[1])
+            return answer if check is None or (answer is None and name in _SKIPPING) else check(answer, *args)
         except Exception as exc:  # code of others may raise anything
             raise PluginFailed(plugin, exc) from exc
 
@@ -103,10 +109,69 @@ def _guard(plugin: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _column(answer: Any, dtype: type[np.generic], count: int) -> Any:
-    """A copy, for the framework computes in place. ValueError unless it is one value a node, in range where scores are."""
+    """A copy, for the framework computes in place. ValueError unless it is one value a node."""
     column = np.array(answer, dtype)
     if column.shape != (count,):
         raise ValueError(f"answered with shape {column.shape} for {count} nodes")
-    if dtype is np.float64 and not ((column >= 0) & (column <= _MAX_SCORE)).all():
+    return column
+
+
+def _scores(answer: Any, dtype: type[np.generic], count: int, that_matter: Any = slice(None)) -> Any:
+    column = _column(answer, dtype, count)
+    mattering = column[that_matter]
+    if not ((mattering >= 0) & (mattering <= _MAX_SCORE)).all():
         raise ValueError(f"gave a score outside 0 to {_MAX_SCORE}")
     return column
+
+
+def _raw_scores(answer: Any, count: int) -> Any:
+    column = _column(answer, np.int64, count)
+    if (column < 0).any():
+        raise ValueError("gave a raw score below 0")
+    return column
+
+
+def _score(answer: Any) -> int:
+    if not 0 <= answer <= _MAX_SCORE:
+        raise ValueError(f"gave a score outside 0 to {_MAX_SCORE}")
+    return int(answer)
+
+
+def _refusals(answer: Any, count: int) -> Any:
+    for mask in (answer.unresolvable, *(mask for _, mask in answer.reasons)):
+        _column(mask, np.bool_, count)
+    return answer
+
+
+def _rejection(answer: Any) -> Any:
+    if not (isinstance(answer.plugin, str) and isinstance(answer.reason, str)):
+        raise TypeError(f"answered with {answer!r}, which is no Rejection")
+    return answer
+
+
+def _names_or_rejection(answer: Any) -> Any:
+    return frozenset(answer) if isinstance(answer, (set, frozenset)) else _rejection(answer)
+
+
+def _nodes(view: Any) -> int:
+    return int(view.requested.shape[1])
+
+
+# Methods that answer with an object which is asked on.
+_STANDINGS = ("filter_standing", "score_standing")
+# Methods that may have nothing to say.
+_SKIPPING = frozenset({"pre_enqueue", "pre_filter", "admits", "passes", "refusals", "raw_score", "score"})
+# What is asked of an answer, by the method's name: called with the answer and what the method was called with.
+_CHECKS: dict[str, Callable[..., Any]] = {
+    "pre_enqueue": lambda answer, _spec: _rejection(answer),
+    "pre_filter": lambda answer, _spec: _names_or_rejection(answer),
+    "admits": lambda answer, _spec, _catalogue, at: _column(answer, np.bool_, len(at)),
+    "passes": lambda answer, _demand, view: _column(answer, np.bool_, _nodes(view)),
+    "refusals": lambda answer, _demand, view: _refusals(answer, _nodes(view)),
+    "raw_score": lambda answer, _spec, _catalogue, at: _raw_scores(answer, len(at)),
+    # Nodes that are not feasible may lie beyond the highest: what comes of them does not matter.
+    "normalize": lambda answer, raw, highest: _scores(answer, np.int64, len(raw), raw <= highest),
+    "score": lambda answer, _demand, view: _scores(answer, np.float64, _nodes(view)),
+    "passes_one": lambda answer, _demand, _node: bool(answer),
+    "score_one": lambda answer, _demand, _node: _score(answer),
+}

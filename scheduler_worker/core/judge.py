@@ -5,17 +5,17 @@ The same plugins on the same columns as in a worker; only the answer is spelled 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from hoss.model.pod import PodSpec
+from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
-from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.classes import Demand, DemandTable
 from scheduler_worker.core.diagnosis import Verdict, fit_error, verdicts
 from scheduler_worker.core.framework import Code, Profile, Rejection
-from scheduler_worker.core.ground import Ground
 from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import StaticFit
 
@@ -58,7 +58,16 @@ class Subject(NamedTuple):
         self.standings.refresh()
 
 
-def subject_of(spec: PodSpec, ground: Ground, profile: Profile) -> Subject:
+class Footing(Protocol):
+    """The nodes and pods that a judge looks at: those of a file (see ground.py), or of a running platform."""
+
+    @property
+    def cache(self) -> NodeInfoCache: ...
+    @property
+    def demands(self) -> DemandTable: ...
+
+
+def subject_of(spec: PodSpec, ground: Footing, profile: Profile) -> Subject:
     """The pod, ready to be judged."""
     demand = ground.demands.compile(spec).demand
     subject = Subject(
@@ -68,7 +77,7 @@ def subject_of(spec: PodSpec, ground: Ground, profile: Profile) -> Subject:
     return subject
 
 
-def judge(subject: Subject, ground: Ground, profile: Profile) -> Judgement:
+def judge(subject: Subject, ground: Footing, profile: Profile) -> Judgement:
     """Filter and score one pod on all nodes."""
     if subject.static.rejection is not None:
         return Judgement(subject.static.rejection, (), {}, {}, fit_error(subject, profile, ground.cache))
@@ -101,7 +110,7 @@ def refusal_at(verdict: Verdict, position: int) -> Refusal:
 
 
 def _scores(
-    subject: Subject, ground: Ground, profile: Profile, feasible: Mask, at: NodeIndexes
+    subject: Subject, ground: Footing, profile: Profile, feasible: Mask, at: NodeIndexes
 ) -> dict[str, list[int]]:
     """Per plugin the weighted scores of the nodes `at`, which are the feasible ones."""
     found: dict[str, list[int]] = {}

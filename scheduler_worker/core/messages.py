@@ -1,6 +1,7 @@
 """What crosses the core's border, as arrays and the model's values: the feed on its way in, proposals on their way out."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,11 @@ class ProposalColumns:
     priorities: NDArray[np.int32]  # (s,)
     attempts: NDArray[np.uint16]  # (s,)
     devices: NDArray[np.uint16] | None  # (s, 2): count and milli; None: no slot wants cards
-    groups: tuple[PodGroup, ...] = ()  # by slot; empty: nobody counts which pods are where
+    groups: tuple[PodGroup, ...]  # (s,)
+    victims: Mapping[int, tuple[bytes, ...]] = field(
+        default_factory=dict
+    )  # by position: UIDs of the pods that go for it
+    victims_must_go: bool = False  # they are in the way for more than their room
     gang_minimum: int = 0  # with the parts a gang: so many are committed at least, or none
     parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards: the others
 

@@ -42,10 +42,9 @@ class RunPlacer:
         self._ties = ties
         self._alternates = alternates
 
-    def place(self, ranking: Ranking, count: int, group: PodGroup | None = None) -> Placed:
-        """Place up to `count` pods and assume them. Fewer come back when nothing fits any more, or a plugin failed.
+    def place(self, ranking: Ranking, count: int, group: PodGroup) -> Placed:
+        """Place up to `count` pods of the group and assume them. Fewer come back when nothing fits any more, or a plugin failed.
 
-        With a `group` the census counts them.
         Raises PluginFailed only if it places none.
         """
         parts: list[Placed] = []

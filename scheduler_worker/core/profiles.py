@@ -9,6 +9,7 @@ from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
 from scheduler_worker.core.plugins.inter_pod_affinity import InterPodAffinity
 from scheduler_worker.core.plugins.node_affinity import NodeAffinity
+from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
 from scheduler_worker.core.plugins.scoring_strategies import MOST_ALLOCATED
 from scheduler_worker.core.plugins.taint_toleration import TaintToleration
@@ -29,7 +30,8 @@ class ProfileSpec:
     def profile(self, registry: Registry) -> Profile:
         """The profile, with plugins of its own. ConfigError for a name or an argument that is none."""
         given = {plugin.name: plugin for plugin in self.plugins}
-        default = {plugin.name: replace(plugin, weight=0) for plugin in DEFAULT_PLUGINS}
+        # The policy's preference of nodes is no wish that a profile could leave out.
+        default = {p.name: p if p.name == PolicyNodes.name else replace(p, weight=0) for p in DEFAULT_PLUGINS}
         return registry.profile(tuple({**default, **given}.values()), by_chance=self.by_chance)
 
 

@@ -1,6 +1,8 @@
 """Placements gathered until they are proposed, one proposal a shard."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +13,16 @@ from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.placement import Placed
-from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.work import Run, Work
+
+
+class Victims(NamedTuple):
+    """Pods that go for one pod."""
+
+    uids: tuple[bytes, ...]
+    vacated: Assumption  # what their node will have back
+    leaving_ms: int  # for how long the last of them may still be there
+    must_go: bool  # in the way for more than their room, by rules that the ledger does not judge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +34,7 @@ class Proposal:
     runs: tuple[Run, ...]  # by slot
     rows: NDArray[np.intp]  # (n,): rows of the work batch
     assumption: Assumption
+    victims: Mapping[int, Victims]  # by position in the proposal
 
 
 class Draft:
@@ -31,6 +42,7 @@ class Draft:
 
     def __init__(self) -> None:
         self._placed: list[tuple[Run, Placed]] = []
+        self._victims: dict[int, Victims] = {}  # by place among all pods
         self.pods = 0
 
     @property
@@ -38,8 +50,9 @@ class Draft:
         """The work batch it belongs to; None when it is empty."""
         return self._placed[0][0].work if self._placed else None
 
-    def add(self, run: Run, placed: Placed) -> None:
-        """The first pods of `run` go where `placed` says."""
+    def add(self, run: Run, placed: Placed, victims: Sequence[Victims] = ()) -> None:
+        """The first pods of `run` go where `placed` says, others for each of them if there are `victims`."""
+        self._victims.update(enumerate(victims, self.pods))
         self._placed.append((run, placed))
         self.pods += len(placed.nodes)
 
@@ -51,22 +64,15 @@ class Draft:
     def clear(self) -> None:
         """Nothing of it is proposed."""
         self._placed.clear()
+        self._victims = {}
         self.pods = 0
 
     def close(
-        self,
-        first_id: int,
-        seqs: dict[int, int],
-        shards: int,
-        resources: int,
-        expires_at: float,
-        *,
-        counted: bool = False,
+        self, first_id: int, seqs: dict[int, int], shards: int, resources: int, expires_at: float
     ) -> list[Proposal]:
         """The proposals, numbered from `first_id` on, one for each shard that was chosen. Empties the draft.
 
-        `seqs` is where the cache stands per shard, `resources` the length of the schema; `counted` whether the pods stand
-        in the census.
+        `seqs` is where the cache stands per shard, `resources` the length of the schema.
         """
         work = self.work
         if work is None:
@@ -78,7 +84,8 @@ class Draft:
         masks = np.concatenate([placed.card_masks for _, placed in self._placed])
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
-        groups: tuple[PodGroup, ...] = tuple(group_of(run.pod_class.spec) for run in runs) if counted else ()
+        groups = tuple(run.pod_class.group for run in runs)
+        victims_of = self._victims
         self.clear()
         shared = _shared_columns(runs, resources)
         proposals: list[Proposal] = []
@@ -86,6 +93,7 @@ class Draft:
         for shard in np.unique(of_shard).tolist():
             at = slice(None) if shards == 1 else np.flatnonzero(of_shard == shard)
             wanted = candidates[at]
+            victims = _by_position(victims_of, at) if victims_of else {}
             columns = ProposalColumns(
                 batch_id=first_id + len(proposals),
                 shard=shard,
@@ -98,6 +106,8 @@ class Draft:
                 attempts=shared.attempts,
                 devices=shared.devices if shared.devices.any() else None,
                 groups=groups,
+                victims={position: found.uids for position, found in victims.items()},
+                victims_must_go=any(found.must_go for found in victims.values()),
             )
             assumption = Assumption(
                 nodes[at],
@@ -108,8 +118,14 @@ class Draft:
                 expires_at=expires_at,
                 groups=groups,
             )
-            proposals.append(Proposal(columns, work, runs, rows[at], assumption))
+            proposals.append(Proposal(columns, work, runs, rows[at], assumption, victims))
         return proposals
+
+
+def _by_position(victims: Mapping[int, Victims], at: NDArray[np.intp] | slice) -> dict[int, Victims]:
+    """By place among those pods that `at` chooses."""
+    places = enumerate(at.tolist()) if isinstance(at, np.ndarray) else ((place, place) for place in victims)
+    return {position: victims[place] for position, place in places if place in victims and victims[place].uids}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from hoss.model.pod import HostPort, Pairs, PodSpec
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector
+from hoss.model.taints import CORDON
 
 NamespaceLabels = Mapping[str, Mapping[str, str]]  # of the namespaces that are known
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' word, nothing is bound here
@@ -18,7 +19,7 @@ _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' word, nothing is bound he
 
 @dataclass(frozen=True)
 class PodGroup:
-    """All that rules of other pods can see of a pod."""
+    """All that rules of other pods can see of a pod, and what else its place depends on beside amounts."""
 
     namespace: str = "default"
     labels: Pairs = ()
@@ -26,6 +27,8 @@ class PodGroup:
     affinity: PodAffinity | None = None
     host_ports: tuple[HostPort, ...] = ()
     spread: tuple[SpreadConstraint, ...] = ()  # required ones: seen by the ledger, which guards what they rely on
+    tolerates_cordon: bool = False  # seen by the ledger
+    excess: tuple[int, int] = (0, 0)  # cpu (milli) and memory (bytes) that containers do not name and are scored with
 
     @cached_property
     def labels_by_key(self) -> Mapping[str, str]:
@@ -36,7 +39,16 @@ class PodGroup:
 def group_of(spec: PodSpec, *, deleting: bool = False) -> PodGroup:
     """The group of the pods with this spec."""
     required = tuple(constraint for constraint in spec.spread if constraint.required)
-    return PodGroup(spec.namespace, spec.labels, deleting, spec.pod_affinity, spec.host_ports, required)
+    return PodGroup(
+        namespace=spec.namespace,
+        labels=spec.labels,
+        deleting=deleting,
+        affinity=spec.pod_affinity,
+        host_ports=spec.host_ports,
+        spread=required,
+        tolerates_cordon=any(toleration.tolerates(CORDON) for toleration in spec.tolerations),
+        excess=spec.nonzero_excess,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ A pod is in exactly one place: a run still to be placed, the draft, a proposal w
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +15,29 @@ from numpy.typing import NDArray
 from hoss.errors import InvalidInput
 from hoss.model.cluster import Service
 from hoss.model.pod import PodSpec
+from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
 from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.class_book import ClassBook
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.codes import Outcome, Verdict
+from scheduler_worker.core.costs import CostMeter
 from scheduler_worker.core.diagnosis import Diagnosis, diagnose, gang_error
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
+from scheduler_worker.core.judge import Subject
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
 from scheduler_worker.core.placement import RunPlacer
 from scheduler_worker.core.pod_ranking import PodRanking
+from scheduler_worker.core.preempting import Preempting, PreemptionAnswer, PreemptionQuestion
+from scheduler_worker.core.preemption import NEVER
 from scheduler_worker.core.proposal import Draft, Proposal
-from scheduler_worker.core.questions import NamespaceLabels, PodGroup, group_of
+from scheduler_worker.core.questions import NamespaceLabels
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
-from scheduler_worker.core.work import Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
+from scheduler_worker.core.work import MAX_PRIORITY, Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
 _MAX_KNOWN_FAILURES = 100
 
@@ -44,26 +51,35 @@ class Limits:
     alternates: int = 2  # further nodes named with each choice
     assumption_seconds: float = 120.0  # until an assumption nobody answered is given back
     ranking_bytes: int = 24 * 2**20  # for the columns of rankings
+    step_seconds: float = 0.1  # a step places no more than it should do in this time, or heartbeats would be late
 
 
 class Scheduler:
     """Places pods in one worker's cache and keeps track of them until they are answered for."""
 
     def __init__(
-        self, cache: NodeInfoCache, profile: Profile, rng: np.random.Generator, limits: Limits | None = None
+        self,
+        cache: NodeInfoCache,
+        profile: Profile,
+        rng: np.random.Generator,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`clock` is read, in seconds, to measure what placing takes; without one all is free."""
         self.cache = cache
         self.limits = limits or Limits()
         self.conflicts = 0  # refusals by the ledger, ever
         self.news_wanted = False  # whether a newer view would have helped some pod; for the caller to take back
+        self.proposed = 0  # pods proposed, ever, each as often as it was
+        self.costs = CostMeter()
+        self._clock = clock
         self._profile = profile
         self._rng = rng
         self._ties = TieOrder(rng)
         self._statics = StaticFits(profile, cache)
         self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
-        census = cache.census if cache.counts_pods else None
-        self._demands = DemandTable(cache.schema, cache.catalogue.images, census)
-        self._classes: dict[int, PodClass] = {}
+        self._demands = DemandTable(cache.schema, cache.catalogue.images, cache.census)
+        self._classes = ClassBook(self._demands)
         self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
         self._ranking_bytes_per_node = 0  # of all of them
         self._runs: deque[Run] = deque()
@@ -71,6 +87,8 @@ class Scheduler:
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
         self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
+        self._preempting = Preempting(cache, profile, rng)
+        self._evicting: list[Proposal] = []  # to be sent
         self._failures: dict[str, PluginFailed | None] = {}  # by text; None: taken
         self._next_id = 1
 
@@ -83,12 +101,12 @@ class Scheduler:
 
     def define_class(self, number: int, spec: PodSpec) -> None:
         """Class `number` is `spec` from now on."""
-        self._classes[number] = self._demands.compile(spec)
+        self._classes.define(number, spec)
 
-    def forget_classes(self, numbers: Iterable[int]) -> None:
+    def forget_classes(self, numbers: Collection[int]) -> None:
         """These numbers come no more."""
-        for number in numbers:
-            self._classes.pop(number, None)
+        self._classes.forget(numbers)
+        self.costs.forget(numbers)
 
     def accept(
         self,
@@ -99,18 +117,21 @@ class Scheduler:
         run_attempts: NDArray[np.uint16],
         *,
         gang: Gang | None = None,
+        scope: NodeScope | None = None,
+        lowest_priority: int = MAX_PRIORITY,
     ) -> None:
-        """Queue a work batch. InvalidInput for classes never defined and counts that do not add up."""
+        """Queue a work batch; `scope` is what the policy says of its nodes. Pods of more than `lowest_priority` may have others
+        go for them. InvalidInput for classes never defined and counts that do not add up."""
         if int(run_counts.sum()) != len(uids):
             raise InvalidInput(f"runs of {run_counts.sum()} pods with {len(uids)} UIDs", where=f"work batch {batch_id}")
-        unknown = [n for n in run_classes.tolist() if n not in self._classes]
+        unknown = self._classes.unknown(run_classes.tolist())
         if unknown:
             raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
         if gang is not None and gang.minimum > len(uids):
             raise InvalidInput(f"{gang.minimum} of {len(uids)} pods", where=f"work batch {batch_id}, gang {gang.name}")
-        classes = [self._classes[n] for n in run_classes.tolist()]
+        classes = [self._classes.get(number, scope) for number in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
-        work = Work(batch_id, uids, gang)
+        work = Work(batch_id, uids, gang, lowest_priority)
         if self._profile.mixes and gang is None:
             self._runs.extend(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
         else:
@@ -124,7 +145,8 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether every pod is answered for and the ledger owes no answer."""
-        return not (self._runs or self._held or self._draft.pods or self._proposals or self.cache.undecided)
+        waiting = self._runs or self._held or self._draft.pods or self._preempting or self._evicting
+        return not (waiting or self._proposals or self.cache.undecided)
 
     def step(self) -> int:
         """Place the next run, as far as the draft has room. How many pods that settled; 0: nothing can be done now.
@@ -141,23 +163,55 @@ class Scheduler:
         if work.missing:
             return 0 if self._draft.pods else self._step_gang()
         run = self._current(self._runs.popleft())
+        room = min(room, self.costs.pods_in(self.limits.step_seconds, run.pod_class.number) or room)
         if len(run.rows) > room:
             self._runs.appendleft(replace(run, rows=run.rows[room:]))
             run = replace(run, rows=run.rows[:room])
         count, why_not = self._place(run)
         if why_not is not None:
-            self._refuse(run.work, run.rows[count:], why_not)
+            self._not_placed(replace(run, rows=run.rows[count:]), why_not)
         return len(run.rows)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
         """What was placed since the last time, to be sent to the ledger."""
         proposals = self._close_draft(now + self.limits.assumption_seconds)
+        evicting, self._evicting = self._evicting, []
+        for proposal in evicting:
+            self._proposals[proposal.columns.batch_id] = proposal
         for proposal in proposals:
             self._proposals[proposal.columns.batch_id] = proposal
+            self.proposed += len(proposal.rows)
         columns = [proposal.columns for proposal in proposals]
         if proposals and proposals[0].work.missing:
-            return [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
-        return columns
+            columns = [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
+        return columns + [proposal.columns for proposal in evicting]
+
+    def take_questions(self) -> list[PreemptionQuestion]:
+        """What is to be asked about pods that fit nowhere, since the last time."""
+        return self._preempting.take_questions()
+
+    def preempt(self, answer: PreemptionAnswer, now: float) -> None:
+        """Place pods that fitted nowhere where others can go for them; answer for those for which nobody can."""
+        asked = self._preempting.take(answer)
+        if asked is None:
+            return
+        run = asked.run = self._current(asked.run)
+        if self._proposals and _counts_on_others(run):
+            self._runs.append(run)
+            return
+        try:
+            subject = self._subject(run)
+            expires_at = now + self.limits.assumption_seconds
+            draft, count = self._preempting.place(asked, subject, answer, run.pod_class.group, expires_at)
+            self._evicting += self._close(draft, expires_at)
+        except PluginFailed as failure:
+            self._refuse_for(failure, run)
+            return
+        left = run.rows[count:]
+        if len(left) and len(asked.nodes):
+            self._preempting.ask_again(asked, left, subject)
+        elif len(left):
+            self._refuse(replace(run, rows=left), asked.diagnosis(int(self.cache.present.sum())))
 
     def take_outcomes(self) -> list[OutcomeColumns]:
         """Answers since the last time, one message a work batch."""
@@ -196,6 +250,7 @@ class Scheduler:
         self.cache.apply_fresh(answer.fresh)
         for seq in np.unique(seqs[bound]).tolist():
             proposal.work.committed_in(shard, seq)
+        self._settle_victims(proposal, verdicts, seqs)
         self._answer(proposal.work, proposal.rows[bound], Outcome.BOUND, nodes=answer.nodes[bound])
         fenced = np.flatnonzero(verdicts == Verdict.STALE_EPOCH)
         self._answer(proposal.work, proposal.rows[fenced], Outcome.FENCED)
@@ -222,6 +277,8 @@ class Scheduler:
         proposal = self._proposals.pop(batch_id, None)
         if proposal is not None:
             self.cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
+            none = np.zeros(len(proposal.rows), np.uint64)
+            self._settle_victims(proposal, none, none)
             left = [run.rows for run in proposal.work.take_left()]
             self._answer(proposal.work, np.concatenate([proposal.rows, *left]), Outcome.INVALID, reason=reason)
 
@@ -233,25 +290,56 @@ class Scheduler:
             self._answer(run.work, run.rows, Outcome.RETURNED)
         self._runs.clear()
         self._held.clear()
+        for run in self._preempting.take_waiting():
+            self._answer(run.work, run.rows, Outcome.RETURNED)
+
+    def give_back(self, batch_ids: Collection[int], pods: int) -> None:
+        """Return up to `pods` pods of these batches that were never tried, the last ones first; a gang only as a whole, and
+        also where that is more."""
+        kept: list[Run] = []
+        while self._runs and pods > 0:
+            run = self._runs.pop()
+            if run.tries or run.work.batch_id not in batch_ids:
+                kept.append(run)
+                continue
+            if run.work.gang is not None:  # untried, so all its runs are here, one after the other
+                rows = [run.rows]
+                while self._runs and self._runs[-1].work is run.work:
+                    rows.append(self._runs.pop().rows)
+                given = np.concatenate(rows)
+            else:
+                given = run.rows[-pods:]
+                if len(given) < len(run.rows):
+                    kept.append(replace(run, rows=run.rows[: -len(given)]))
+            self._answer(run.work, given, Outcome.RETURNED)
+            pods -= len(given)
+        self._runs.extend(reversed(kept))
 
     def drop_everything(self) -> None:
         """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
         self._runs.clear()
         self._held.clear()
         for pod_class, nodes in self._draft.placements:
-            self.cache.forget_group(self._group(pod_class), nodes)
+            self.cache.forget_group(pod_class.group, nodes)
         self._draft.clear()
         self._proposals.clear()
+        self._preempting.take_waiting()
+        self._preempting.forget_victims()
+        self._evicting.clear()
         self._answered.clear()
         self._classes.clear()
+        self.costs.restart()
         self.cache.forget_unanswered()
 
     # Within
 
     def _observe(self, classes: list[PodClass], counts: NDArray[np.uint32], attempts: NDArray[np.uint16]) -> None:
         for observer in self._profile.observers:
-            for index in np.flatnonzero(attempts == 0).tolist():
-                observer.observe(classes[index].demand, int(counts[index]))
+            try:
+                for index in np.flatnonzero(attempts == 0).tolist():
+                    observer.observe(classes[index].demand, int(counts[index]))
+            except PluginFailed as failure:  # noqa: PERF203 - it scores by what it saw: its own loss, and no pod's
+                self._failures.setdefault(str(failure), failure)
 
     def _answer(
         self,
@@ -265,11 +353,6 @@ class Scheduler:
         if len(rows):
             work.answer(rows, code, nodes=nodes, reason=reason)
             self._answered[work] = None
-
-    def _refuse(self, work: Work, rows: NDArray[np.intp], why: Diagnosis) -> None:
-        work.refuse(rows, why, self.cache.seqs)
-        self._answered[work] = None
-        self.news_wanted = True
 
     def _step_gang(self) -> int:
         """Place what fits of the next gang if that makes its minimum, else nothing of it."""
@@ -294,15 +377,17 @@ class Scheduler:
             self._forget_draft()
             work.take_left()
             why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
-            self._refuse(work, np.concatenate([run.rows for run in runs]), why)
+            work.refuse(np.concatenate([run.rows for run in runs]), why, self.cache.seqs)
+            self._answered[work] = None
+            self.news_wanted = True
         return sum(len(run.rows) for run in runs)
 
     def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
         """Put into the draft what fits of a run: how many pods, and why not the others."""
-        count = 0
+        count, first, started = 0, run.pod_class.demand not in self._rankings, self._clock()
         try:
             ranking = self._ranking(run.pod_class.demand)
-            placed = self._placer.place(ranking, len(run.rows), self._group(run.pod_class))
+            placed = self._placer.place(ranking, len(run.rows), run.pod_class.group)
             count = len(placed.nodes)
             if count:
                 self._draft.add(run, placed)
@@ -313,16 +398,63 @@ class Scheduler:
         except PluginFailed as failure:
             self._failures.setdefault(str(failure), failure)
             return count, Diagnosis(str(failure), frozenset())
+        finally:
+            self.costs.placed(run.pod_class.number, len(run.rows), self._clock() - started, first=first)
+
+    def _not_placed(self, run: Run, why_not: Diagnosis) -> None:
+        """These pods fit nowhere: perhaps others can go for them."""
+        spec = run.pod_class.spec
+        if spec.priority <= run.work.lowest_priority or run.work.gang is not None:
+            self._refuse(run, why_not)
+        elif not spec.may_preempt:
+            self._refuse(run, Diagnosis(f"{why_not.text} preemption: {NEVER}", why_not.refused_by))
+        else:
+            asking = replace(run, evicting=why_not)
+            try:
+                useless = self._preempting.ask(asking, why_not, self._subject(run))
+            except PluginFailed as failure:
+                self._refuse_for(failure, run)
+                return
+            if useless is not None:
+                self._refuse(run, useless)
+
+    def _refuse(self, run: Run, why_not: Diagnosis) -> None:
+        run.work.refuse(run.rows, why_not, self.cache.seqs)
+        self._answered[run.work] = None
+        self.news_wanted = True
+
+    def _refuse_for(self, failure: PluginFailed, run: Run) -> None:
+        self._failures.setdefault(str(failure), failure)
+        self._refuse(run, Diagnosis(str(failure), frozenset()))
+
+    def _subject(self, run: Run) -> Subject:
+        ranking = self._ranking(run.pod_class.demand)
+        ranking.refresh()
+        return Subject(ranking.demand, ranking.static, ranking.standings)
+
+    def _settle_victims(self, proposal: Proposal, verdicts: NDArray[Any], seqs: NDArray[np.uint64]) -> None:
+        """Victims are gone with the commit of the pod that they went for, or stay."""
+        shard = proposal.columns.shard
+        for position, victims in proposal.victims.items():
+            reserved = verdicts[position] in (Verdict.COMMITTED, Verdict.DUPLICATE)
+            self._preempting.decided(victims, shard=shard, seq=int(seqs[position]) if reserved else 0)
+            if reserved:
+                self.cache.confirm(victims.vacated, shard, int(seqs[position]))
+                proposal.work.others_leave(int(proposal.rows[position]), victims.leaving_ms)
+            else:
+                self.cache.forget(victims.vacated, np.arange(len(victims.uids)))
 
     def _close_draft(self, expires_at: float) -> list[Proposal]:
+        return self._close(self._draft, expires_at)
+
+    def _close(self, draft: Draft, expires_at: float) -> list[Proposal]:
         cache = self.cache
-        proposals = self._draft.close(
+        proposals = draft.close(
             self._next_id,
             cache.seqs,
             max(cache.shards, 1),
             len(cache.schema),
             expires_at,
-            counted=cache.counts_pods,
         )
         self._next_id += len(proposals)
         for proposal in proposals:
@@ -337,10 +469,6 @@ class Scheduler:
     def _current(self, run: Run) -> Run:
         pod_class = self._demands.current(run.pod_class)
         return run if pod_class is run.pod_class else replace(run, pod_class=pod_class)
-
-    def _group(self, pod_class: PodClass) -> PodGroup | None:
-        """What the census counts pods of the class as; None where it counts none."""
-        return group_of(pod_class.spec) if self.cache.counts_pods else None
 
     def _ranking(self, demand: Demand) -> Ranking:
         ranking = self._rankings.get(demand)
@@ -366,7 +494,7 @@ class Scheduler:
         for slot, seq in sorted(set(zip(slots.tolist(), seqs[rows].tolist(), strict=True))):
             of_commit = nodes[rows[(slots == slot) & (seqs[rows] == seq)]].astype(np.intp)
             pod_class = proposal.runs[slot].pod_class
-            masks = self.cache.assume(of_commit, pod_class.demand, self._group(pod_class))
+            masks = self.cache.assume(of_commit, pod_class.demand, pod_class.group)
             part = Assumption(
                 nodes=of_commit,
                 slots=np.full(len(of_commit), slot),
@@ -398,8 +526,11 @@ class Scheduler:
         held: list[Run] = []
         for run, waits in unbound:
             if run.tries + 1 >= self.limits.tries:
-                self._answer(run.work, run.rows, Outcome.CONFLICT)
                 self.news_wanted = True
+                if run.evicting is None:
+                    self._answer(run.work, run.rows, Outcome.CONFLICT)
+                else:  # there is no room but others'; the next attempt waits its turn
+                    self._refuse(run, run.evicting)
             else:
                 (held if waits else again).append(replace(run, tries=run.tries + 1))
         self.news_wanted |= bool(held)

@@ -15,8 +15,7 @@ class NodeView:
     """n nodes as one pod sees them: all there are, the few that changed, or nodes as they would be.
 
     A view of nodes "as they would be" holds them with further pods of the asking class; `ahead` says how many.
-    The ledger knows plain requests only, so in a worker's own views `nonzero_requested` repeats `requested`: pods that
-    name no cpu or memory weigh nothing once they are placed. Whoever knows better puts it in.
+    `nonzero_requested` counts what containers leave unnamed, as the pods' groups say (see PodGroup).
     """
 
     allocatable: NDArray[np.int64]  # (resources, n), schema units

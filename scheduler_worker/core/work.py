@@ -11,6 +11,8 @@ from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.codes import Outcome
 from scheduler_worker.core.diagnosis import Diagnosis
 
+MAX_PRIORITY = 2**31 - 1
+
 Positions = NDArray[np.intp]  # (m,): rows of a work batch
 
 
@@ -27,6 +29,7 @@ class OutcomeColumns:
     refused_by: tuple[frozenset[str], ...]  # beside reason_texts
     commits: tuple[tuple[int, int], ...]  # (shard, seq)
     seen: tuple[tuple[int, int], ...]  # (shard, seq) of the view that had no node for the unschedulable ones
+    leaving_ms: NDArray[np.uint32] | None  # (n,): for how long those that went for a pod may be there; None: not at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,13 @@ class Work:
     batch_id: int
     uids: Uids  # (n, 16)
     gang: Gang | None = None
+    lowest_priority: int = MAX_PRIORITY  # of any pod there is: who has no more than this has nobody to go for it
     left: "list[Run]" = field(default_factory=list)  # of a gang under way: what fits nowhere, until the gang is decided
     _bound: int = 0
     _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, Diagnosis]] = field(default_factory=list)
     _commits: dict[tuple[int, int], None] = field(default_factory=dict)
     _seen: dict[int, int] | None = None
+    _leaving_ms: dict[int, int] = field(default_factory=dict)  # by row
 
     def answer(
         self, rows: Positions, code: Outcome, *, nodes: NDArray[np.uint32] | None = None, reason: str = ""
@@ -78,11 +83,17 @@ class Work:
         """Bound pods lie in this entry of the shard's history, which the dispatcher is to confirm."""
         self._commits[shard, seq] = None
 
+    def others_leave(self, row: int, milliseconds: int) -> None:
+        """Pods that go for this one, which is bound, may still be there for so long."""
+        if milliseconds:
+            self._leaving_ms[row] = milliseconds
+
     def take_outcomes(self) -> OutcomeColumns | None:
         """The answers since the last time, None if there are none."""
         answers, self._answers = self._answers, []
         commits, self._commits = tuple(self._commits), {}
         seen, self._seen = tuple((self._seen or {}).items()), None
+        leaving, self._leaving_ms = self._leaving_ms, {}
         if not answers:
             return None
         reasons_given = tuple(dict.fromkeys(reason for _, _, _, reason in answers if reason.text))
@@ -90,9 +101,10 @@ class Work:
         sizes = [len(rows) for rows, _, _, _ in answers]
         nodes = [np.full(n, NONE_U32, np.uint32) if a[2] is None else a[2] for a, n in zip(answers, sizes, strict=True)]
         reasons = np.repeat([numbers.get(reason, NONE_U16) for _, _, _, reason in answers], sizes)
+        positions = np.concatenate([rows for rows, _, _, _ in answers]).astype(np.uint32)
         return OutcomeColumns(
             batch_id=self.batch_id,
-            positions=np.concatenate([rows for rows, _, _, _ in answers]).astype(np.uint32),
+            positions=positions,
             codes=np.repeat(np.array([code for _, code, _, _ in answers], np.uint8), sizes),
             nodes=np.concatenate(nodes),
             reasons=reasons.astype(np.uint16) if reasons_given else None,
@@ -100,6 +112,7 @@ class Work:
             refused_by=tuple(reason.refused_by for reason in reasons_given),
             commits=commits,
             seen=seen,
+            leaving_ms=np.array([leaving.get(row, 0) for row in positions.tolist()], np.uint32) if leaving else None,
         )
 
 
@@ -112,6 +125,7 @@ class Run:
     attempt: int  # how often they were dispatched before
     rows: Positions
     tries: int = 0  # how often the ledger refused them here
+    evicting: Diagnosis | None = None  # why they fitted nowhere, where others were to go for them
 
 
 def runs_of(work: Work, classes: list[PodClass], counts: NDArray[np.uint32], attempts: NDArray[np.uint16]) -> list[Run]:

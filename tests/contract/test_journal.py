@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 import pytest
 
-from dispatcher.journal import Journal, MemoryJournal, Record
+from dispatcher.journal import Journal, KeptPolicy, MemoryJournal, Record
 from dispatcher.redis_journal import RedisJournal
 from hoss.errors import LedgerUnavailable
 
@@ -145,3 +145,13 @@ async def test_cluster_objects_come_back_as_last_put_until_they_are_dropped(jour
     for _ in range(2):
         await journal.drop_objects(["Namespace a"])
     assert (await journal.recover()).objects == {"Service a/s": b""}
+
+
+async def test_the_last_policy_is_kept_whole(journal):
+    assert await journal.kept_policy() is None
+    first = KeptPolicy(1, "rules: 'é'\n", "command", 1_700_000_000_000, "")
+    last = KeptPolicy(2, "rules: []\n", "file /etc/policy.yaml", 1_700_000_000_001, "5e1f")
+    for policy in (first, last, last):
+        await journal.keep_policy(policy)
+    assert await journal.kept_policy() == last
+    assert (await journal.recover()).records == []

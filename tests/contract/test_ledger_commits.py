@@ -153,6 +153,22 @@ async def test_an_index_nobody_has_is_gone_and_a_cordoned_node_is_unschedulable(
     assert np.frombuffer(decision.fresh.indexes, "<u4").tolist() == [2]
 
 
+async def test_a_cordoned_node_takes_pods_that_tolerate_it_and_gets_their_ports_back(nodes, make_node, make_proposal):
+    await nodes.upsert_nodes(0, [make_node("a", unschedulable=True)])
+    port = claim_of(HostPort(80))
+    groups = (
+        Group(7, b"tolerant", (port,), tolerates_cordon=True),
+        Group(8, b"plain"),
+        Group(9, b"plain with a port", (port,)),
+    )
+    proposal = replace(make_proposal([1, 2, 3], [[0]] * 3, slots=[0, 1, 2]), groups=groups)
+    [decision] = await nodes.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [C, Verdict.NODE_UNSCHEDULABLE, Verdict.NODE_UNSCHEDULABLE]
+    assert (await nodes.state(0)).ports == {0: [(proposal.uids[0].tobytes(), port)]}
+    await nodes.release(0, proposal.uids)
+    assert (await nodes.state(0)).ports == {}
+
+
 async def test_a_node_born_after_the_workers_snapshot_is_gone_to_it(nodes, make_node, make_proposal):
     seen = await nodes.seq(0)
     await nodes.remove_nodes(0, ["a"])

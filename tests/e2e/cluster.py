@@ -17,10 +17,11 @@ READY_SECONDS = 30.0
 class Cluster:
     """Redis with an append-only file, one resolver, one dispatcher, and workers; every service its own process."""
 
-    def __init__(self, directory: Path, *, shards: int = 1, redis_url: str = "") -> None:
+    def __init__(self, directory: Path, *, shards: int = 1, redis_url: str = "", policy: Path | None = None) -> None:
         """`redis_url`: of one that is there, instead of a server of its own."""
         self._directory = directory
         self._shards = shards
+        self._policy = policy
         self._services: dict[str, Service] = {}
         self.redis: RedisServer | None = None
         self._ports = {name: _free_port() for name in ("redis", "resolver", "dispatcher")}
@@ -43,12 +44,13 @@ class Cluster:
 
     def start_dispatcher(self) -> None:
         arguments = ["--listen", self._address("dispatcher"), "--redis-url", self._redis_url]
+        if self._policy is not None:
+            arguments += ["--policy", str(self._policy)]
         self._start("dispatcher", "dispatcher", *arguments, "--resolver", self._address("resolver"))
 
-    def start_worker(self, name: str, *labels: str, flags: Sequence[str] = ()) -> None:
-        arguments = [*flags]
-        arguments += ["--name", name, "--dispatcher", self._address("dispatcher"), "--seed", str(len(self._services))]
-        arguments += ["--resolver", self._address("resolver")]
+    def start_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:
+        arguments = ["--name", name, "--dispatcher", self._address("dispatcher"), "--seed", str(len(self._services))]
+        arguments += ["--resolver", self._address("resolver"), *options]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
 
     def kill(self, name: str) -> None:
@@ -56,6 +58,25 @@ class Cluster:
         process = psutil.Process(self._services[name].record.pid)
         process.kill()
         psutil.wait_procs([process], timeout=READY_SECONDS)
+
+    def terminate(self, name: str) -> None:
+        """As kill -15, without waiting."""
+        psutil.Process(self._services[name].record.pid).terminate()
+
+    def await_end(self, name: str, *, seconds: float) -> None:
+        """Return when it is gone; fails the test when it is not in time."""
+        process = self._services[name].record.find()
+        if process is not None:
+            gone, _ = psutil.wait_procs([process], timeout=seconds)
+            assert gone, f"{name} has not ended within {seconds:g} s"
+
+    def freeze(self, name: str) -> None:
+        """As kill -STOP."""
+        psutil.Process(self._services[name].record.pid).suspend()
+
+    def thaw(self, name: str) -> None:
+        """As kill -CONT."""
+        psutil.Process(self._services[name].record.pid).resume()
 
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])

@@ -46,7 +46,7 @@ async def serving(cluster: Cluster, count: int, *flags: tuple[str, ...]) -> Asyn
     async with clients_of(cluster.endpoints) as clients:
         await register(clients.resolver, nodes(count))
         for number, given in enumerate(flags, 1):
-            cluster.start_worker(f"w{number}", flags=given)
+            cluster.start_worker(f"w{number}", options=given)
 
         async def filled() -> bool:
             workers = await clients.dispatcher.list_workers()

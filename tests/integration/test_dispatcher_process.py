@@ -104,8 +104,9 @@ class FakeWorker:
         self._beating = asyncio.create_task(self._beat_on())
         return self
 
-    async def beat(self) -> None:
-        await self._call.write(workerlink_pb2.WorkerMessage(heartbeat=workerlink_pb2.Heartbeat(ready=True)))
+    async def beat(self, **vitals) -> None:
+        beat = workerlink_pb2.Heartbeat(ready=True, **vitals)
+        await self._call.write(workerlink_pb2.WorkerMessage(heartbeat=beat))
 
     async def read(self) -> workerlink_pb2.DispatcherMessage:
         """The next message that is not about surroundings."""
@@ -387,6 +388,88 @@ async def test_bad_and_doubtful_workers_are_refused(platform):
     with pytest.raises(grpc.aio.AioRpcError, match="worker 'w1' is registered and alive") as refused:
         await platform.worker("w1")
     assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
+
+
+async def test_a_worker_that_claims_a_label_of_others_is_turned_away(platform, tmp_path):
+    config = tmp_path / "dispatcher.yaml"
+    config.write_text(
+        "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
+        "worker_labels: {'gpu-*': {role: [gpu]}, '*': {role: [batch]}}\n"
+    )
+    await platform.start("--config", str(config))
+    gpu = [common_pb2.Label(key="role", value="gpu")]
+    await platform.worker("gpu-1", labels=gpu)
+    with pytest.raises(grpc.aio.AioRpcError, match=r"role=gpu is not w1's to claim.*allow role=batch") as refused:
+        await platform.worker("w1", labels=gpu)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_answers_for_pods_never_given_and_answers_given_twice_change_nothing(platform):
+    client = await platform.start()
+    honest = await platform.worker("honest")
+    await client.submit(job("web", 10))
+    (batch,) = await honest.take(10)
+    liar = await platform.worker("liar")
+    stolen = workerlink_pb2.WorkBatch(batch_id=batch.batch_id, uids=bytes(16 * 10))
+    await liar.answer(stolen, UNSCHEDULABLE, reason="I had them")
+    await liar.answer(workerlink_pb2.WorkBatch(batch_id=999, uids=bytes(16 * 3)), UNSCHEDULABLE, reason="these too")
+    await honest.answer(batch, BOUND, positions=range(5))
+    await honest.answer(batch, RETURNED, positions=[0, 1, 2, 77])
+    await honest.answer(batch, BOUND, positions=range(10))
+    await until_phases(client, BOUND=10)
+    assert (await client.status()).counters["ignored_outcomes"] == 10 + 3 + 4 + 5
+    liars = next(worker for worker in await client.list_workers() if worker.name == "liar")
+    assert (liars.bound, liars.outstanding) == (0, 0)
+
+
+async def test_unstarted_pods_are_recalled_for_an_idle_worker_and_workers_are_shown_with_their_work(platform):
+    client = await platform.start()
+    slow = await platform.worker("slow")
+    await client.submit(job("web", 1000))
+    batches = await slow.take(1000)
+    slow._beating.cancel()
+    quick = await platform.worker("quick")
+    vitals = {"backlog": 1000, "proposed": 200, "conflicts": 50, "cost_micros": np.array([1500.0], "<f4").tobytes()}
+    await slow.beat(cost_classes=np.frombuffer(batches[0].run_classes, "<u4")[:1].tobytes(), **vitals)
+    recall = (await slow.read()).recall
+    assert set(recall.batch_ids) == {batch.batch_id for batch in batches}
+    shown = next(worker for worker in await client.list_workers() if worker.name == "slow")
+    assert (shown.estimated_micros, shown.waiting_micros, shown.proposed) == (1_500_000, 1_500_000, 200)
+    await slow.answer(batches[-1], RETURNED)
+    taken = await quick.take(len(batches[-1].uids) // 16)
+    assert {bytes(uid) for b in taken for uid in decode_uids(b.uids)} == {
+        bytes(uid) for uid in decode_uids(batches[-1].uids)
+    }
+    shown = next(worker for worker in await client.list_workers() if worker.name == "slow")
+    assert shown.returned == len(batches[-1].uids) // 16
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"cost_classes": np.ones(1, "<u4").tobytes(), "cost_micros": np.array([-1.0], "<f4").tobytes()},
+        {"micros_per_pod": float("nan")},
+        {"busy_seconds": -1.0},
+    ],
+)
+async def test_a_heartbeat_with_impossible_figures_ends_the_stream_and_harms_nobody_else(platform, figures):
+    client = await platform.start()
+    liar, honest = await platform.worker("liar"), await platform.worker("honest")
+    await liar.beat(**figures)
+    with pytest.raises(grpc.aio.AioRpcError, match="negative or no number"):
+        await liar.read()
+    await client.submit(job("web", 10))
+    await honest.take(10)
+
+
+async def test_a_worker_that_claims_to_need_no_time_gets_its_window_and_no_more(platform):
+    client = await platform.start()
+    worker = await platform.worker("w1", window=300)
+    await worker.beat(seen_micros=1e-300, micros_per_pod=1e-300, first_micros=1e300)
+    await client.submit(job("web", 1000))
+    await worker.take(300)
+    (shown,) = await client.list_workers()
+    assert shown.outstanding == 300
 
 
 async def test_a_policy_for_a_label_no_worker_has_makes_pods_wait_and_say_so(platform, tmp_path):

@@ -210,3 +210,24 @@ async def test_a_follower_gets_a_new_snapshot_when_redis_was_away_and_agrees_aga
         finally:
             back.kill()
             await client.close()
+
+
+async def test_a_feed_as_of_now_holds_all_that_has_happened_and_ends(client):
+    for round_ in range(1, 6):  # the snapshot that is at hand is as old as the first one's
+        await propose(client, proposal(round_, [0, 1]))
+        cache = Cache()
+        async for message in client.feed_as_of_now("test"):
+            cache.apply(message)
+        [told] = (await client.audit()).digests
+        assert (cache.seqs[0], cache.digest(0, 1)) == (told.seq, told.digest)
+
+
+async def test_a_feed_as_of_now_ends_at_once_for_whoever_has_it_all(client):
+    status, [told] = await client.status(), (await client.audit()).digests
+    request = pb.FeedRequest(
+        subscriber="test",
+        as_of_now=True,
+        resume=[pb.ShardPosition(shard=0, seq=told.seq)],
+        ledger_epoch=status.ledger_epoch,
+    )
+    assert [message async for message in client.stub.Feed(request, timeout=10)] == []

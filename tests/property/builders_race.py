@@ -8,8 +8,10 @@ import numpy as np
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import numbered_uids
-from hoss.wire.convert import node_to_proto
+from hoss.v1 import workerlink_pb2 as pb_link
+from hoss.wire.columns import I64, U32, encode, numbered_uids
+from hoss.wire.convert import node_to_proto, pod_spec_to_proto
+from resolver.core.values import Eviction
 from resolver.feed import ShardFeed
 from resolver.ledger.memory import MemoryLedger
 from resolver.nodes import node_change
@@ -19,6 +21,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.codes import Outcome
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.scheduler import Limits, Scheduler
+from scheduler_worker.core.work import MAX_PRIORITY
 
 
 @dataclass
@@ -38,6 +41,9 @@ class Race:
 
     def __init__(self, workers: int, nodes: list[NodeSpec], *, seed: int = 1, tries: int = 3) -> None:
         self.ledger = MemoryLedger(1, lambda: 0)
+        self._specs: dict[bytes, PodSpec] = {}
+        self._known: dict[bytes, int] = {}
+        self._known_seq = 0
         self._feed = ShardFeed(self.ledger, 0)
         schema = asyncio.run(self.ledger.schema())
         changes = [node_change(node_to_proto(node), schema) for node in nodes]
@@ -45,7 +51,7 @@ class Race:
         self.workers = []
         for number in range(workers):
             scheduler = Scheduler(
-                NodeInfoCache(counts_pods=True),
+                NodeInfoCache(),
                 default_profile(),
                 np.random.default_rng(seed + number),
                 Limits(tries=tries),
@@ -58,14 +64,51 @@ class Race:
         """The worker gets a snapshot."""
         self._apply(worker, asyncio.run(self._feed._read_snapshot()))
 
-    def submit(self, worker: Racer, spec: PodSpec, count: int) -> None:
-        """Give pods to a worker."""
+    def submit(self, worker: Racer, spec: PodSpec, count: int, *, lowest_priority: int = MAX_PRIORITY) -> None:
+        """Give pods to a worker. Those of more than the lowest priority may have others go for them."""
         worker.batches += 1
         number = worker.batches
         worker.scheduler.define_class(number, spec)
         uids = numbered_uids(f"race {worker.name:7}".encode(), 1000 * number, count)
         columns = np.array([number], np.uint32), np.array([count], np.uint32), np.zeros(1, np.uint16)
-        worker.scheduler.accept(number, uids, *columns)
+        self._specs.update(dict.fromkeys((uid.tobytes() for uid in uids), spec))
+        worker.scheduler.accept(number, uids, *columns, lowest_priority=lowest_priority)
+
+    def know(self) -> None:
+        """The dispatcher hears of everything that happened."""
+        arbiter = self.ledger.arbiters[0]
+        self._known = {uid: held.node for uid, held in arbiter.reservations.items()}
+        self._known_seq = arbiter.seq
+
+    def answer(self, worker: Racer) -> None:
+        """The dispatcher answers the worker's questions, by what it knows."""
+        for question in worker.scheduler.take_questions():
+            asked = pb_link.WorkerMessage.FromString(
+                messages.preemption_question(question).SerializeToString()
+            ).preemption
+            on = set(np.frombuffer(asked.nodes, "<u4").tolist())
+            found = {
+                uid: node
+                for uid, node in self._known.items()
+                if node in on and self._specs[uid].priority < asked.priority
+            }
+            answer = pb_link.PreemptionAnswer(
+                id=asked.id,
+                nodes_seen=len(on),
+                uids=b"".join(found),
+                nodes=encode(list(found.values()), U32),
+                classes=encode(range(len(found)), U32),
+                since_ms=encode([0] * len(found), I64),
+                grace_ms=encode([0] * len(found), U32),
+                class_specs=[pod_spec_to_proto(self._specs[uid]).SerializeToString() for uid in found],
+                seen=[pb_link.CommitRef(shard=0, seq=self._known_seq)],
+            )
+            worker.scheduler.preempt(messages.preemption_answer(answer), now=0.0)
+        self._collect(worker)
+
+    def evictions(self) -> list[Eviction]:
+        """All that the ledger evicted, in order."""
+        return [eviction for change in self.ledger.arbiters[0].feed for eviction in change.evictions]
 
     def place(self, worker: Racer) -> None:
         """The worker places what it can and sends its proposals; they do not arrive yet."""
@@ -96,7 +139,8 @@ class Race:
     def finish(self) -> None:
         """Go on, one step of each worker after the other, until every pod is answered for and every worker knows."""
         while not all(worker.scheduler.idle for worker in self.workers):
-            for step in (self.place, self.decide, self.tell):
+            self.know()
+            for step in (self.place, self.answer, self.decide, self.tell):
                 for worker in self.workers:
                     step(worker)
         for worker in self.workers:

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hoss.model.during_execution import DuringExecution
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
@@ -63,7 +64,16 @@ pod_specs = st.builds(
     scheduling_gates=tuples(texts),
     may_preempt=st.booleans(),
 )
-templates = st.builds(PodTemplate, pod_specs, texts, texts, st.sampled_from(QosClass), texts)
+templates = st.builds(
+    PodTemplate,
+    pod_specs,
+    texts,
+    texts,
+    st.sampled_from(QosClass),
+    texts,
+    st.sampled_from(DuringExecution),
+    st.integers(0, 2**31 // 1000),
+)
 nodes = st.builds(
     NodeSpec,
     name=texts,
@@ -78,8 +88,22 @@ nodes = st.builds(
 
 @given(templates)
 def test_a_template_survives_the_wire(template):
-    message = convert.template_to_proto(template).SerializeToString()
-    assert convert.template_from_proto(dispatcher_pb2.PodTemplate.FromString(message)) == template
+    message = convert.template_to_proto(template)
+    message = dispatcher_pb2.PodTemplate.FromString(message.SerializeToString())
+    assert convert.pod_spec_from_proto(message.spec) == template.spec
+    assert (
+        message.scheduler_name,
+        message.priority_class_name,
+        message.qos_class,
+        message.owner_kind,
+        message.required_during_execution,
+    ) == (
+        template.scheduler_name,
+        template.priority_class_name,
+        template.qos_class.value,
+        template.owner_kind,
+        template.during_execution.value,
+    )
 
 
 @given(nodes)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher.core import messages as m
+from dispatcher.core.costs import CostReport
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.membership import Vitals
 from dispatcher.core.podsets import NewGang, NewJob, NewPods, NewTemplate, Order
@@ -19,7 +20,7 @@ from dispatcher.core.podtable import Phase
 from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
 from dispatcher.core.templates import Kind
 from hoss.model.pod import PodSpec, QosClass
-from hoss.model.selectors import Requirement
+from hoss.model.selectors import NodeScope, Requirement
 
 NONE = 0xFFFFFFFF
 NAMES = ("w1", "w2", "w3")
@@ -35,6 +36,15 @@ POLICY = Policy(
         Rule("rest", balance=Balance(Algorithm.POWER_OF_TWO_CHOICES)),
     )
 )
+POLICIES = (
+    POLICY,
+    Policy(),
+    Policy((Rule("fast", workers=Selector((Requirement("role", "In", ("fast",)),))),)),
+    Policy(
+        (Rule("low", Match(priority_max=4), balance=Balance(Algorithm.RANDOM)), Rule("nobody", Match(priority_min=99)))
+    ),
+    Policy((Rule("few", nodes=NodeScope("few", (Requirement("pool", "Exists"),))),)),
+)
 
 
 class DispatcherHistory(RuleBasedStateMachine):
@@ -49,6 +59,7 @@ class DispatcherHistory(RuleBasedStateMachine):
         self.living: dict[str, int] = {}
         self.inbox: dict[int, list[m.SendWork]] = {}  # by link
         self.fences: list[m.Fence] = []
+        self.recalls: list[m.SendRecall] = []
         self.reserved: dict[bytes, int] = {}  # the ledger: UID -> node
         self.alive: set[bytes] = set()  # accepted and not deleted
 
@@ -63,9 +74,14 @@ class DispatcherHistory(RuleBasedStateMachine):
                     self.inbox.setdefault(instruction.link, []).append(instruction)
                 case m.Fence():
                     self.fences.append(instruction)
+                case m.SendRecall():
+                    self.recalls.append(instruction)
                 case m.GrantEpoch():
                     released.append(m.EpochGranted(instruction.link, 1))
                     released.append(m.Heard(instruction.link, Vitals(ready=True)))
+                case m.Verify():
+                    nodes = [1 if uid.tobytes() in self.reserved else NONE for uid in instruction.uids]
+                    released.append(m.Verified(instruction.rows, instruction.uids, np.array(nodes, np.uint32)))
                 case m.Release():
                     for uid in instruction.uids:
                         self.reserved.pop(uid.tobytes(), None)
@@ -149,6 +165,37 @@ class DispatcherHistory(RuleBasedStateMachine):
             self.tell(self.outcome_message(link, batch, wrong, np.ones(len(wrong), np.uint8)))
 
     @precondition(lambda self: self.living)
+    @rule(data=st.data(), cost=st.sampled_from([1.0, 1e3, 1e6]))
+    def hear(self, data: st.DataObject, cost: float) -> None:
+        """A worker tells what its pods take it, and that it has started none."""
+        link = self.living[data.draw(st.sampled_from(sorted(self.living)))]
+        backlog = sum(len(work.uids) for work in self.inbox.get(link, []))
+        told = CostReport(np.array([1, 2], np.uint32), np.full(2, cost))
+        self.tell(m.Heard(link, Vitals(ready=True, backlog=backlog), told))
+
+    @precondition(lambda self: self.recalls)
+    @rule(share=st.floats(0, 1))
+    def give_back(self, share: float) -> None:
+        """A recalled worker gives back what it has not started, the last ones first; it may have started them all."""
+        recall = self.recalls.pop(0)
+        left = int(share * recall.pods)
+        for work in reversed([w for w in self.inbox.get(recall.link, []) if w.batch in recall.batches]):
+            whole = len(work.uids)
+            if left <= 0 or (work.gang_minimum and left < whole):
+                continue
+            given = np.arange(max(0, whole - left), whole, dtype=np.uint32)
+            left -= len(given)
+            self.tell(self.outcome_message(recall.link, work.batch, given, np.full(len(given), 4, np.uint8)))
+            self.inbox[recall.link].remove(work)
+            if len(given) < whole:
+                kept = np.ones(whole - len(given), np.uint8)
+                for uid in work.uids[: len(kept)]:
+                    if recall.link in self.living.values():
+                        assert uid.tobytes() not in self.reserved, "a pod was reserved twice"
+                        self.reserved[uid.tobytes()] = 1
+                self.tell(self.outcome_message(recall.link, work.batch, np.arange(len(kept), dtype=np.uint32), kept))
+
+    @precondition(lambda self: self.living)
     @rule(data=st.data(), committed=st.floats(0, 1))
     def die(self, data: st.DataObject, committed: float) -> None:
         name = data.draw(st.sampled_from(sorted(self.living)))
@@ -165,6 +212,20 @@ class DispatcherHistory(RuleBasedStateMachine):
         nodes = np.array([self.reserved.get(uid.tobytes(), NONE) for uid in wanted.uids], np.uint32)
         self.tell(m.Fenced(wanted.worker, nodes, {}))
 
+    @precondition(lambda self: self.reserved)
+    @rule(share=st.floats(0, 0.5), seed=st.integers(0, 99), twice=st.booleans())
+    def evict(self, share: float, seed: int, twice: bool) -> None:
+        """The ledger takes places away, also of pods that nobody has said to be bound yet."""
+        chosen = [uid for uid in sorted(self.reserved) if random.Random(uid + bytes([seed])).random() < share]
+        if not chosen:
+            return
+        uids = np.frombuffer(b"".join(chosen), np.uint8).reshape(-1, 16)
+        for uid in chosen:
+            del self.reserved[uid]
+        told = m.Evicted(uids, np.ones(len(uids), np.uint32), ("preempted",) * len(uids))
+        for _ in range(1 + twice):
+            self.tell(told)
+
     @rule(seconds=st.sampled_from([0.003, 0.2, 3.0, 20.0]), changed=st.booleans())
     def pass_time(self, seconds: float, changed: bool) -> None:
         self.now += seconds
@@ -172,7 +233,7 @@ class DispatcherHistory(RuleBasedStateMachine):
             self.tell(m.ClusterChanged())
         self.tell(m.Tick())
 
-    @rule(rules=st.sampled_from([POLICY, Policy()]))
+    @rule(rules=st.sampled_from(POLICIES))
     def change_policy(self, rules: Policy) -> None:
         self.take(self.machine.set_policy(rules, self.now))
 
@@ -185,9 +246,11 @@ class DispatcherHistory(RuleBasedStateMachine):
         assert bound <= self.reserved.keys(), "a pod is called bound that holds nothing"
 
     def teardown(self) -> None:
-        """Given honest workers and time, every accepted pod ends bound (or failed, if a worker said so)."""
+        """Given honest workers, time, and a policy that forgets nobody, every accepted pod ends bound (or failed, if a worker said
+        so)."""
         if not hasattr(self, "machine"):
             return
+        self.change_policy(POLICY)
         while self.fences:
             self.fence()
         for name in NAMES:

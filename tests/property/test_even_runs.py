@@ -44,7 +44,7 @@ class Worker:
     """A cache, and a placer with an order of its own that is the same each time."""
 
     def __init__(self, nodes):
-        self.cache = NodeInfoCache(counts_pods=True)
+        self.cache = NodeInfoCache()
         self.cache.apply_feed(empty_pool(nodes))
         self.profile = default_profile()
         self.ties = TieOrder(np.random.default_rng(5))

@@ -90,6 +90,9 @@ def commits(draw, unchecked):
             "groups": draw(st.just([]) | st.lists(group, min_size=slots, max_size=slots)),
             "lease_over": draw(st.booleans()),
             "gang_minimum": draw(st.just(0) | st.integers(1, len(pods))),
+            # Dealt out to the pods of a batch that is no gang.
+            "victims": draw(st.just([]) | st.lists(st.integers(0, PODS - 1), max_size=6, unique=True)),
+            "must_go": draw(st.booleans()),
         },
     )
 
@@ -171,11 +174,21 @@ class History:
             unchecked=what["unchecked"],
             groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
             gang_minimum=what["gang_minimum"],
+            victims_must_go=what["must_go"],
+            victims={} if what["gang_minimum"] else dealt(what["victims"], len(what["pods"])),
         )
         decisions = await self.ledger.commit(0, [proposal])
         fitting = np.isin(decisions[0].verdicts, (Verdict.COMMITTED, Verdict.DUPLICATE)).sum()
         assert decisions[0].seq == 0 or fitting >= what["gang_minimum"]
         return [shown(decision) for decision in decisions]
+
+
+def dealt(victims, hands):
+    """UIDs of the victims by the position of who takes their place."""
+    by_position = {}
+    for number, pod in enumerate(victims):
+        by_position.setdefault(number % hands, []).append(uids([pod])[0].tobytes())
+    return {position: tuple(found) for position, found in by_position.items()}
 
 
 def group_with(name, ports, borne):
@@ -261,6 +274,10 @@ async def replay(ledger):
     return live, {index: used for index, used in cards.items() if index in live}, specs, +pods
 
 
+async def evictions(ledger):
+    return [(entry.seq, entry.released, entry.evictions) for entry in await ledger.feed(0, 0, 1) if entry.evictions]
+
+
 async def compare(url, make_node, history):
     real = RedisLedger(url, prefix=f"case-{next(_prefixes)}")
     await real.open(1)
@@ -282,6 +299,7 @@ async def compare(url, make_node, history):
     assert state.groups == expected.groups
     snapshot = await real.snapshot(0, groups=True)
     pods = Counter((run.definition, node) for run in snapshot.runs for node in np.frombuffer(run.nodes, "<u4").tolist())
+    assert await evictions(real) == await evictions(model.ledger)
     assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods)
     await real.erase()
     await real.close()

@@ -15,6 +15,7 @@ from scheduler_worker.core.framework import Weighted
 from scheduler_worker.core.ground import Ground
 from scheduler_worker.core.plugins import REGISTRY, default_profile
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
+from scheduler_worker.core.questions import group_of
 
 amounts = st.sampled_from([0, 1, 100, 333, 4000, 2**40 + 7, 2**50 + 3])
 
@@ -51,7 +52,7 @@ def test_one_node_looked_at_alone_passes_and_scores_as_among_all(strategy, kinds
             assert (score is not None) == (passed is None or passed[node])
             assert score is None or score == scores[node]
         # Whether it fits or not: nodes may be overcommitted.
-        ground.cache.assume(np.array((turn % len(nodes),)), without_cards(demand))
+        ground.cache.assume(np.array((turn % len(nodes),)), without_cards(demand), group_of(spec))
 
 
 def without_cards(demand):

@@ -31,6 +31,7 @@ class NaiveNode:
         cpu, memory, pods, labels, taints, cards = kind
         self.allocatable = {CPU: cpu, MEMORY: memory, PODS: pods}
         self.used = dict.fromkeys(self.allocatable, 0)
+        self.weight = dict.fromkeys((CPU, MEMORY), 0)  # of its pods, in scores
         self.labels, self.taints = labels, taints
         self.cards = [0] * cards
 
@@ -39,7 +40,9 @@ class NaiveNode:
             return False
         return devices is None or pick_cards(self.cards, devices.count, devices.milli) is not None
 
-    def take(self, request, devices):
+    def take(self, request, nonzero, devices):
+        for r, amount in nonzero.items():
+            self.weight[r] += amount
         for r, asked in request.items():
             self.used[r] += asked
         if devices is not None:
@@ -49,7 +52,7 @@ class NaiveNode:
     def fit_score(self, nonzero, strategy):
         parts = []
         for r in (CPU, MEMORY):
-            total, used = self.allocatable[r], self.used[r] + nonzero[r]
+            total, used = self.allocatable[r], self.weight[r] + nonzero[r]
             if total == 0:
                 continue
             part = min(used, total) if strategy == "MostAllocated" else max(total - used, 0)
@@ -93,7 +96,7 @@ def one_by_one(nodes, spec, count, tie_of, strategy):
             return score, tie_of[i]
 
         best = max(feasible, key=total)
-        nodes[best].take(request, spec.devices)
+        nodes[best].take(request, nonzero, spec.devices)
         chosen.append(best)
     return chosen
 
@@ -114,6 +117,10 @@ def cache_of(nodes):
         FeedUpdate(0, 1, AccountBatch(indexes, records, indexes, cards), tuple(specs), snapshot=True, shards=1)
     )
     return cache
+
+
+def _table(cache):
+    return DemandTable(cache.schema, cache.catalogue.images, cache.census)
 
 
 @st.composite
@@ -155,7 +162,7 @@ def specs(draw):
     return PodSpec(
         requests=amounts,
         nonzero_cpu_milli=cpu or draw(st.sampled_from([0, 100])),
-        nonzero_memory_bytes=memory,
+        nonzero_memory_bytes=memory or draw(st.sampled_from([0, 200 << 20])),
         preferred_node_affinity=draw(st.sampled_from([(), PREFERENCES])),
         devices=devices,
     )
@@ -170,13 +177,13 @@ def test_a_run_goes_where_its_pods_would_go_one_by_one(strategy, kinds, runs):
     profile = default_profile(strategy)
     ties = TieOrder(np.random.default_rng(7))
     ties.cover(cache.size)
-    statics, table, placer = StaticFits(profile, cache), DemandTable(cache.schema), RunPlacer(cache, ties)
+    statics, table, placer = StaticFits(profile, cache), _table(cache), RunPlacer(cache, ties)
     rankings = {}
     for spec, count in runs:
-        demand = table.compile(spec).demand
+        pod_class = table.compile(spec)
+        demand = pod_class.demand
         ranking = rankings.setdefault(demand, Ranking(demand, statics.of(demand), profile, cache, ties))
-        placed = placer.place(ranking, count)
-        # Pods that name no cpu or memory weigh nothing once placed: see NodeView.nonzero_requested.
+        placed = placer.place(ranking, count, pod_class.group)
         expected = one_by_one(naive, spec, count, ties.bits >> SLACK_BITS, strategy)
         assert placed.nodes.tolist() == expected
         for node, alternates in zip(placed.nodes.tolist(), placed.alternates.tolist(), strict=True):

@@ -4,13 +4,16 @@
 --       6 lease (ms)               7 '1': unchecked       8 R, resources per slot
 --       9 UIDs                    10 slots from 0        11 first candidates        12 alternates per pod
 --      13 alternates, row by row  (9, 10, 11, 13: MessagePack arrays)
---      14 per slot `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x R requests>`
+--      14 per slot `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x R requests>`; flags: 1 holds ports, 2 tolerates
+--         the cordon of a node
 --      15 per slot `<u16 count, u16 milli>` of cards, or '' when no slot wants any
 --      16 of each group its key (8 bytes), definition and claims of ports (12 bytes each), in turn  (MessagePack array)
 --      17 the version of the rules by which 18 was found, or '' where no pod is of any group
 --      18 by slot, from 1: of each rule that its pods bear or match its key (8 bytes), the seq of its registration, topology
 --         key, roles under which a placement is noted, roles it relies on, 1 where it is a spread of theirs  (MessagePack)
 --      19 the least number of pods of the gang that this batch is, 0 where it is none
+--      20 by position, from 1: UIDs of the pods that go where that pod does not fit without (MessagePack), or ''
+--      21 '1': they go though that pod would fit
 -- Pods stand in the order in which they are to be served.
 --
 -- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
@@ -20,7 +23,7 @@
 
 local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
 local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED = 7, 8, 9, 10
-local NO_NODE, NO_GROUP = '\255\255\255\255', rep('\0', 8)
+local NO_NODE = '\255\255\255\255'
 
 local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
 local count = #uids
@@ -68,6 +71,10 @@ local function open_slot(slot)
   end
   wanted[slot] = flat
   return flat
+end
+
+local function tolerates_cordon(slot)
+  return floor(ARGV[14]:byte(slot * slot_bytes + 7) / 2) % 2 == 1
 end
 
 -- Accounts by node, false where there is none. Read at once for all first candidates, and once more for all alternates
@@ -159,7 +166,7 @@ local function refusal(account, node, flat, slot)
     return NODE_GONE, 0, 0, 0
   end
   if not unchecked then
-    if account[3] ~= 0 and has_flag(account, FLAG_UNSCHEDULABLE) then
+    if account[3] ~= 0 and has_flag(account, FLAG_UNSCHEDULABLE) and not tolerates_cordon(slot) then
       return NODE_UNSCHEDULABLE, 0, 0, 0
     end
     for i = 1, #flat, 2 do
@@ -196,6 +203,38 @@ local reservations, reserved_uids, taken = {}, {}, {}
 local touched_nodes, touched_cards, touched_ports = {}, {}, {}
 local placed_groups, placed = {}, {}
 local refusing, refusing_nodes = {}, {}
+
+-- Takes the pod's victims away if it fits then, and returns the mask of its cards; else nil, and nothing has changed.
+local function make_room(position, node, flat, slot)
+  local account, victims = accounts[node], evicting[position]
+  local records = account and standing_victims(victims, node, (unpack_values('<i4', tails[slot], 17)))
+  if not records then
+    return nil
+  end
+  local before, before_cards, before_ports = {unpack(account)}, cards[node], ports[node]
+  local cards_left, ports_left
+  for i = 1, #victims do
+    give_amounts(account, records[i])
+    local mask, milli = unpack_values('<I2I2', records[i], 5)
+    if mask > 0 then
+      cards_left = cards_left or {unpack(cards_of(node))}
+      give_cards(cards_left, mask, milli)
+    end
+    if unpack_values('<I2', records[i], 31) == HOLDS_PORTS then
+      ports_left = without(ports_left or ports_of(node), victims[i])
+    end
+  end
+  cards[node], ports[node] = cards_left or cards[node], ports_left or ports[node]
+  local verdict, mask = refusal(account, node, flat, slot)
+  if verdict then
+    accounts[node], cards[node], ports[node] = before, before_cards, before_ports
+    return nil
+  end
+  note_eviction(uids[position], node, victims, records)
+  touched_cards[node] = touched_cards[node] or cards_left and true
+  touched_ports[node] = ports_left or touched_ports[node]
+  return mask
+end
 
 local function refuse_from(node)
   if accounts[node] and not refusing[node] then
@@ -254,9 +293,20 @@ local function reserve(position, node, slot, mask)
   verdicts[position], chosen[position] = COMMITTED, node
 end
 
+-- A node that has shrunk may have room for all it holds again.
+local function fit_again(node)
+  local account = accounts[node]
+  if has_flag(account, FLAG_SHRUNK) then
+    set_flag(account, FLAG_SHRUNK, overcommitted(account) or has_closed_card(cards_of(node)))
+  end
+end
+
 local standing = read_fields(RESERVATIONS, uids)
 for position = 1, count do
   local record, slot = standing[position], slots[position]
+  if record and evicted[uids[position]] then
+    record = nil
+  end
   if record or taken[uids[position]] then
     verdicts[position] = DUPLICATE
     duplicates[#duplicates + 1] = record and record:sub(9, 16) or seq_bytes
@@ -264,13 +314,21 @@ for position = 1, count do
   else
     local flat, node = wanted[slot] or open_slot(slot), first[position]
     local verdict, evidence, asked, free = refusal(accounts[node], node, flat, slot)
-    if not verdict then
+    local in_the_way = evicting[position] and must_go
+    local mask = (verdict or in_the_way) and evicting[position] and make_room(position, node, flat, slot)
+    if in_the_way and not verdict and not mask then
+      verdict, evidence, asked, free = CONFLICT_TOPOLOGY, 0, last_seq, 0
+    end
+    if mask then
+      reserve(position, node, slot, mask)
+      fit_again(node)
+    elseif not verdict then
       reserve(position, node, slot, evidence)
     else
       refuse_from(node)
       local found = false
       -- The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
-      for rank = 1, guards[slot + 1] and #guards[slot + 1] > 0 and 0 or alternates_each do
+      for rank = 1, (evicting[position] or guards[slot + 1] and #guards[slot + 1] > 0) and 0 or alternates_each do
         local other = alternate(position, rank)
         if other == NO_NODE then
           break
@@ -311,12 +369,17 @@ if #reserved_uids > 0 then
     records[i], changes[2 * i - 1], changes[2 * i] = record, node, record
   end
   write_fields(ACCOUNTS, changes)
+  delete_evicted()
   write_fields(RESERVATIONS, reservations)
   local entry = {'n', concat(touched_nodes)}
   entry[3], entry[5] = 'R', 'a'
   entry[4], entry[6] = join_accounts(records)
   append_cards(entry, touched_nodes, touched_cards, cards)
-  append_groups(entry, 1, placed_groups, placed, definitions)
+  append_groups(entry, placed_groups, placed, definitions, left_groups, left)
+  if #evictions > 0 then
+    local at = #entry
+    entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'v', concat(evictions), 'x', #evicted_uids
+  end
   for node, held in pairs(touched_ports) do
     write_ports(node, held)
   end

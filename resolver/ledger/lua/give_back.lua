@@ -3,35 +3,6 @@
 -- `seqs`: nil, or 8 bytes for each UID: only a reservation of that very commit is taken. UIDs without a
 -- reservation are passed over, so that doing it twice is harmless. Returns the UIDs that were released.
 
-local RESERVATION_BYTES, HOLDS_PORTS, NO_GROUP = 40, 1, rep('\0', 8)
-
-local function reserved_amounts(record)
-  local resources = (#record - RESERVATION_BYTES - SPREAD_BYTES) / 8
-  return resources, {unpack_values('<' .. rep('i8', resources), record, RESERVATION_BYTES + 1)}
-end
-
-local function give_cards(used, mask, milli)
-  for slot = 1, 16 do
-    if floor(mask / 2 ^ (slot - 1)) % 2 == 1 then
-      used[slot] = used[slot] - milli
-      if used[slot] == CLOSED_CARD then
-        used[slot] = NO_CARD  -- the last pod left a card that the node has no more
-      end
-    end
-  end
-end
-
--- What is left of the ports held on a node without those of a pod.
-local function without(held, uid)
-  local left = {}
-  for i = 1, #held do
-    if held[i]:sub(1, UID_BYTES) ~= uid then
-      left[#left + 1] = held[i]
-    end
-  end
-  return left
-end
-
 local function give_back(window, uids, seqs)
   local records, nodes, seen = read_fields(RESERVATIONS, uids), {}, {}
   local accounts, cards, touched_cards, released = {}, {}, {}, {}
@@ -66,7 +37,7 @@ local function give_back(window, uids, seqs)
         end
         leaving[group][#leaving[group] + 1] = node
       end
-      if flags == HOLDS_PORTS then
+      if flags % 2 == HOLDS_PORTS then
         ports[node] = without(ports[node] or read_ports(node), uids[i])
       end
     end
@@ -93,7 +64,7 @@ local function give_back(window, uids, seqs)
   local entry = {'n', concat(nodes), 'R', 0, 'a', '', 'x', #released}
   entry[4], entry[6] = join_accounts(joined)
   append_cards(entry, nodes, touched_cards, cards)
-  append_groups(entry, -1, groups, leaving)
+  append_groups(entry, {}, {}, {}, groups, leaving)
   for node, held in pairs(ports) do
     write_ports(node, held)
   end

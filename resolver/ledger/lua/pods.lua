@@ -18,22 +18,26 @@ local function write_ports(node, held)
   end
 end
 
--- Pods of groups that came (sign 1) or went (-1), for the feed. `keys` lists the groups' keys, `nodes` has for each key
--- where its pods are or were. A group's definition is kept as long as any pod is of it; `definitions` has those that come.
-local function append_groups(entry, sign, keys, nodes, definitions)
+-- Pods of groups that came and pods that left, for the feed. Keys are listed, and for each key there is where its pods are, or
+-- were. A group's definition is kept as long as any pod is of it; `definitions` has those that come.
+local function append_groups(entry, came, came_to, definitions, left, left_from)
   local runs = {}
-  for i = 1, #keys do
-    local key, on = keys[i], nodes[keys[i]]
-    local pods = call('HINCRBY', GROUP_PODS, key, sign * #on)
-    local definition = definitions and definitions[key] or call('HGET', GROUPS, key)
-    if sign > 0 and pods == #on then
-      call('HSET', GROUPS, key, definition)
-    elseif pods == 0 then
-      call('HDEL', GROUPS, key)
-      call('HDEL', GROUP_PODS, key)
+  local function append(sign, keys, nodes)
+    for i = 1, #keys do
+      local key, on = keys[i], nodes[keys[i]]
+      local pods = call('HINCRBY', GROUP_PODS, key, sign * #on)
+      local definition = sign > 0 and definitions[key] or call('HGET', GROUPS, key)
+      if sign > 0 and pods == #on then
+        call('HSET', GROUPS, key, definition)
+      elseif pods == 0 then
+        call('HDEL', GROUPS, key)
+        call('HDEL', GROUP_PODS, key)
+      end
+      runs[#runs + 1] = pack_values('<i4I4I4', sign, #definition, #on) .. definition .. concat(on)
     end
-    runs[i] = pack_values('<i4I4I4', sign, #definition, #on) .. definition .. concat(on)
   end
+  append(1, came, came_to)
+  append(-1, left, left_from)
   if #runs > 0 then
     local at = #entry
     entry[at + 1], entry[at + 2] = 'p', concat(runs)

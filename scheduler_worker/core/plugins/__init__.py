@@ -16,6 +16,7 @@ from scheduler_worker.core.plugins.node_affinity import NodeAffinity
 from scheduler_worker.core.plugins.node_name import NodeName
 from scheduler_worker.core.plugins.node_ports import NodePorts
 from scheduler_worker.core.plugins.node_unschedulable import NodeUnschedulable
+from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
 from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
 from scheduler_worker.core.plugins.scoring_strategies import LEAST_ALLOCATED
@@ -27,6 +28,7 @@ REGISTRY = Registry(
         plugin.name: plugin
         for plugin in (
             SchedulingGates,
+            PolicyNodes,
             NodeUnschedulable,
             NodeName,
             TaintToleration,
@@ -45,9 +47,11 @@ REGISTRY = Registry(
 )
 
 
-# kube-scheduler's default order and weights; cards, which it does not know, come last.
+# kube-scheduler's default order and weights; cards, which it does not know, come last. What a policy says of nodes comes first
+# and outweighs all other scores together: a rule's nodes are left for others only when none of them has room.
 DEFAULT_PLUGINS = (
     Weighted(SchedulingGates.name),
+    Weighted(PolicyNodes.name, 20),
     Weighted(NodeUnschedulable.name),
     Weighted(NodeName.name),
     Weighted(TaintToleration.name, 3),

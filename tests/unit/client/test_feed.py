@@ -76,7 +76,7 @@ async def test_who_catches_up_returns_at_the_streams_end_and_resumes_the_next_ti
     await subscription.catch_up()
     await subscription.catch_up()
     assert [message.seq for message in applied] == [5, 6, 7]
-    assert [request.until_now for request in resolver.requests] == [True, True]
+    assert [request.as_of_now for request in resolver.requests] == [True, True]
     assert [(p.shard, p.seq) for p in resolver.requests[1].resume] == [(0, 6)]
 
 

@@ -12,7 +12,7 @@ from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.membership import Vitals
 from dispatcher.core.podsets import NewJob, NewPods, NewTemplate, Order, Submission
 from dispatcher.core.podtable import Phase
-from dispatcher.core.policy import Policy
+from dispatcher.core.policy import Policy, Rule
 from dispatcher.core.templates import Kind
 from hoss.model.pod import PodSpec, QosClass
 
@@ -113,6 +113,9 @@ class Bench:
                 seen={} if seen is None else {0: seen},
             )
         )
+
+    def set_policy(self, *rules: Rule) -> None:
+        self._take(self.machine.set_policy(Policy(rules), self.now))
 
     # --- what is seen ---
 

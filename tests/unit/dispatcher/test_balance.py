@@ -1,4 +1,4 @@
-"""The four ways of choosing among workers that fit."""
+"""The ways of choosing among workers that fit."""
 
 import random
 from collections import Counter
@@ -9,12 +9,12 @@ from dispatcher.core.balance import WorkerLoad, make_balancer
 from dispatcher.core.policy import Algorithm, Balance
 
 
-def load(name, outstanding=0, *, weight=1.0, micros=0.0, window=2000):
-    return WorkerLoad(name, outstanding, window, weight, micros)
+def load(name, outstanding=0, *, weight=1.0, micros=1.0, window=2000):
+    return WorkerLoad(name, outstanding, window, weight, outstanding * micros)
 
 
-def choices(algorithm, loads, times, *, bucket=0):
-    balancer, chance = make_balancer(Balance(algorithm)), random.Random(1)
+def choices(algorithm, loads, times, *, bucket=0, **parameters):
+    balancer, chance = make_balancer(Balance(algorithm, **parameters)), random.Random(1)
     return [loads[balancer.choose(loads, bucket, chance)].name for _ in range(times)]
 
 
@@ -52,6 +52,34 @@ def test_consistent_hash_passes_an_overloaded_worker_by():
     (home,) = choices(Algorithm.CONSISTENT_HASH, idle, 1, bucket=3)
     loads = [load(name, 2000 if name == home else 0) for name in ("a", "b")]
     assert choices(Algorithm.CONSISTENT_HASH, loads, 1, bucket=3) != [home]
+
+
+def test_consistent_hash_counts_work_and_not_pods():
+    idle = [load("a"), load("b")]
+    (home,) = choices(Algorithm.CONSISTENT_HASH, idle, 1, bucket=3)
+    loads = [load(name, 1200, micros=50.0 if name == home else 1.0) for name in ("a", "b")]
+    assert choices(Algorithm.CONSISTENT_HASH, loads, 1, bucket=3) != [home]
+
+
+def test_a_wider_bound_keeps_a_bucket_where_it_is():
+    idle = [load("a"), load("b")]
+    (home,) = choices(Algorithm.CONSISTENT_HASH, idle, 1, bucket=3)
+    loads = [load(name, 1000 if name == home else 100, window=100) for name in ("a", "b")]
+    assert choices(Algorithm.CONSISTENT_HASH, loads, 1, bucket=3) != [home]
+    assert choices(Algorithm.CONSISTENT_HASH, loads, 1, bucket=3, bound=2.0) == [home]
+
+
+def test_more_choices_find_the_least_loaded_more_often():
+    loads = [load(name, 10 * i) for i, name in enumerate("abcdefgh")]
+    two = Counter(choices(Algorithm.POWER_OF_TWO_CHOICES, loads, 2000))
+    four = Counter(choices(Algorithm.POWER_OF_TWO_CHOICES, loads, 2000, choices=4))
+    assert four["a"] > 1.5 * two["a"]
+    assert set(choices(Algorithm.POWER_OF_TWO_CHOICES, loads, 20, choices=8)) == {"a"}
+
+
+def test_random_takes_any_however_loaded():
+    counts = Counter(choices(Algorithm.RANDOM, [load("a", 2000, micros=900.0), load("b"), load("c")], 3000))
+    assert all(800 < counts[name] < 1200 for name in "abc")
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))

@@ -1,11 +1,15 @@
 """Bad policies, bad submissions, bad workers: each is refused with the place, the value and what would be right."""
 
+from pathlib import Path
+from textwrap import dedent
+
 import pytest
 
-from dispatcher.core.policy import Algorithm, Fallback
+from dispatcher.core.policy import Algorithm, Balance, Fallback
+from dispatcher.core.policy_checks import doubts
 from dispatcher.intake import read_order
 from dispatcher.link import outcomes, registration
-from dispatcher.policy_document import DEFAULT_YAML, parse_policy, warnings
+from dispatcher.policy_document import DEFAULT_YAML, parse_policy
 from hoss.errors import ConfigError, InvalidInput
 from hoss.v1 import common_pb2, workerlink_pb2
 from hoss.v1 import dispatcher_pb2 as pb
@@ -43,7 +47,20 @@ rules:
     ("rules", "told"),
     [
         ("[]", ["rules", "at least 1 item"]),
-        ("[{name: a, balance: {algorithm: Random}}]", ["rules.0.balance.algorithm", "'Random'", "LeastOutstanding"]),
+        ("[{name: a, balance: {algorithm: Luck}}]", ["rules.0.balance.algorithm", "'Luck'", "LeastOutstanding"]),
+        (
+            "[{name: a, balance: {algorithm: Random, bound: 2}}]",
+            ["rules.0.balance", "bound is a parameter of ConsistentHash, not of Random"],
+        ),
+        ("[{name: a, balance: {algorithm: ConsistentHash, bound: 0.5}}]", ["rules.0.balance.bound", "0.5"]),
+        ("[{name: a, balance: {algorithm: PowerOfTwoChoices, choices: 9}}]", ["rules.0.balance.choices", "9"]),
+        ("[{name: a, balance: {algorithm: WeightedRoundRobin, weightLabel: '-'}}]", ["weightLabel", "no valid key"]),
+        ("[{name: a, nodes: {partition: Soft}}]", ["rules.0.nodes", "selects every node"]),
+        ("[{name: a, nodes: {matchLabels: {pool: b}, partition: Half}}]", ["rules.0.nodes.partition", "'Half'"]),
+        (
+            "[{name: a, match: {labels: {matchExpressions: [{key: x, operator: In, values: [a b]}]}}}]",
+            ["rules.0.match.labels.matchExpressions.0", "'a b'"],
+        ),
         ("[{name: a, fallback: Never}]", ["rules.0.fallback", "'Never'", "AnyWorker"]),
         ("[{name: a, wrkers: {}}]", ["rules.0.wrkers", "not permitted"]),
         ("[{name: a}, {name: a}]", ["rules", "must differ"]),
@@ -66,20 +83,49 @@ def test_a_bad_policy_names_the_field_the_value_and_what_is_right(rules, told):
     assert all(text in str(caught.value) for text in told), str(caught.value)
 
 
-def test_a_rule_nobody_reaches_and_pods_nobody_takes_are_warned_of():
-    assert warnings(parse_policy(DEFAULT_YAML)) == []
-    hidden = parse_policy(HEAD + "rules: [{name: all}, {name: gpu, match: {resources: [x.io/y]}}]")
-    assert warnings(hidden) == ["rule all matches every pod, so these are never reached: gpu"]
-    assert (
-        "no rule matches every pod" in warnings(parse_policy(HEAD + "rules: [{name: a, match: {namespaces: [b]}}]"))[0]
+def test_balance_and_nodes_have_their_parameters():
+    gpu, rest = parse_policy(
+        HEAD
+        + """
+metadata: {name: two-pools, generation: 7}
+rules:
+  - name: gpu
+    match: {resources: [nvidia.com/gpu]}
+    balance: {algorithm: ConsistentHash, bound: 1.5}
+    nodes: {matchLabels: {pool: gpu}, matchExpressions: [{key: zone, operator: NotIn, values: [c]}]}
+  - name: rest
+    balance: {algorithm: PowerOfTwoChoices, choices: 3}
+    nodes: {matchLabels: {pool: cpu}, partition: Soft}
+"""
+    ).rules
+    assert (gpu.balance, rest.balance) == (
+        Balance(Algorithm.CONSISTENT_HASH, bound=1.5),
+        Balance(Algorithm.POWER_OF_TWO_CHOICES, choices=3),
     )
+    assert (str(gpu.nodes), gpu.nodes.rule, gpu.nodes.required) == ("pool=gpu,zone notin (c)", "gpu", True)
+    assert rest.nodes.required is False
+
+
+def test_a_policy_has_the_name_of_its_metadata():
+    assert parse_policy(HEAD + "metadata: {name: nightly}\nrules: [{name: a}]\n").name == "nightly"
+    assert parse_policy(DEFAULT_YAML).name == "default"
+    with pytest.raises(ConfigError, match=r"metadata.name"):
+        parse_policy(HEAD + "metadata: {name: No Name}\nrules: [{name: a}]\n")
+
+
+def test_the_example_policies_leave_no_doubt():
+    root = Path(__file__).parents[3]
+    manual = (root / "docs/operations.md").read_text()
+    example = manual[manual.index("    apiVersion: hoss.dev/v1alpha1\n    kind: SchedulingPolicy") :]
+    for text in ((root / "deploy/policy.yaml").read_text(), dedent(example[: example.index("\n\n|")])):
+        assert doubts(parse_policy(text)) == []
 
 
 def submit(**changes):
     template = pb.PodTemplate(spec=common_pb2.PodSpec(namespace="default"))
     request = pb.SubmitRequest(templates=[template])
     for name, value in changes.items():
-        if name in {"amount", "namespace", "qos"}:
+        if name in {"amount", "namespace", "qos", "asked"}:
             continue
         getattr(request, name).MergeFrom(value) if name != "jobs" else request.jobs.extend(value)
     if "amount" in changes:
@@ -89,6 +135,7 @@ def submit(**changes):
         request.templates[0].spec.namespace = changes["namespace"]
     if "qos" in changes:
         request.templates[0].qos_class = changes["qos"]
+    request.templates[0].required_during_execution = changes.get("asked", "")
     return request
 
 
@@ -107,6 +154,7 @@ JOB = [pb.Job(name="a", template=0, replicas=1)]
         (submit(jobs=JOB, amount=-1), "templates[0].spec.requests: -1 of 'cpu' is not from 0 to 2^53"),
         (submit(jobs=JOB, namespace=""), "templates[0].spec.namespace: '' is no valid namespace"),
         (submit(jobs=JOB, qos="Better"), "templates[0].qos_class: 'Better' is none of BestEffort"),
+        (submit(jobs=JOB, asked="no"), "templates[0].required_during_execution: is 'no'; allowed: report, evict"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 3)), "pods.templates: 3 bytes"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 8)), "pods.templates: 2 rows where 1"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\1\0\0\0")), "pods.templates: 1 names no template"),

@@ -12,9 +12,11 @@ from dispatcher.core.policy import (
     Policy,
     Rule,
     Selector,
+    facts_of,
 )
+from dispatcher.core.rule_index import RuleIndex
 from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, QosClass
-from hoss.model.selectors import Requirement
+from hoss.model.selectors import NodeScope, Requirement
 
 
 def labelled(**labels):
@@ -57,7 +59,9 @@ def test_a_rule_matches_when_all_it_names_agrees(match, matches):
         requests=(("cpu", 100), ("memory", 0)),
         devices=DeviceRequest(1, 500),
     )
-    assert match.matches(PodTemplate(spec, "hoss", "high", QosClass.GUARANTEED, "Job")) is matches
+    facts = facts_of(PodTemplate(spec, "hoss", "high", QosClass.GUARANTEED, "Job"))
+    assert match.matches(facts) is matches
+    assert RuleIndex(Policy((Rule("only", match),))).matching(facts) == int(matches)
 
 
 def test_labels_come_first_then_load(new_bench):
@@ -124,9 +128,8 @@ def test_a_new_policy_applies_to_pods_that_wait_and_keeps_their_order(new_bench)
     first = bench.job("first", 10, spec=GPU_POD)
     second = bench.job("second", 10)
     bench.join("special", role="special")
-    bench._take(bench.machine.set_policy(Policy((Rule("all"),)), bench.now))
+    bench.set_policy(Rule("all"))
     (work,) = bench.sent["special"]
-    assert bench.machine.routing.policy.version == 2
     assert work.uids.tobytes() == bench.machine.registry.pods.uid[[*first, *second]].tobytes()
 
 
@@ -150,3 +153,89 @@ def test_a_class_stays_with_its_worker_under_consistent_hash(new_bench):
         homes.setdefault(number % 20, set()).update(bench.machine.registry.pods.worker[rows].tolist())
     assert all(len(workers) == 1 for workers in homes.values())
     assert len(set.union(*homes.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("match", "told"),
+    [
+        (Match(namespaces=frozenset({"b", "a"})), "namespaces: prod is not a or b"),
+        (Match(priority_class_names=frozenset({"high"})), "priorityClassNames: none given is not high"),
+        (Match(priority_min=11), "priority: 10 is below 11"),
+        (Match(resources=frozenset({"x.io/y"})), "resources: it asks for cpu, not for x.io/y"),
+        (Match(labels=labelled(app="db")), "labels: not app=db"),
+        (Match(owner_kinds=frozenset({"Job"})), "ownerKinds: Pod is not Job"),
+    ],
+)
+def test_a_rule_that_does_not_match_says_on_which_field(match, told):
+    spec = PodSpec(namespace="prod", labels=(("app", "web"),), priority=10, requests=(("cpu", 100),))
+    assert match.mismatch(facts_of(PodTemplate(spec))) == told
+
+
+GPU_NODES = NodeScope("gpu", labelled(pool="gpu").requirements)
+NARROWED = Rule("gpu", GPU_RULE.match, nodes=GPU_NODES)
+
+
+def test_a_rules_nodes_go_with_its_work_batches_and_no_others(new_bench):
+    bench = new_bench(Policy((NARROWED, Rule("rest"))))
+    bench.join("w1")
+    bench.job("a", 3, spec=GPU_POD)
+    bench.job("b", 3)
+    bench.now += 0.01
+    bench.pump()
+    first, second = bench.sent["w1"]
+    assert (first.scope, second.scope) == (GPU_NODES, None)
+
+
+def test_unschedulable_pods_follow_a_new_policy_at_once(new_bench):
+    bench = new_bench(Policy((NARROWED, Rule("rest"))))
+    bench.join("w1")
+    narrowed, other = bench.job("a", 3, spec=GPU_POD), bench.job("b", 3)
+    bench.now += 0.01
+    bench.pump()
+    for _ in range(2):
+        bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="0/1 nodes", refused_by=("PolicyNodes",))
+    bench.set_policy(Rule("gpu", GPU_RULE.match), Rule("rest"))
+    assert bench.all_are(narrowed, Phase.SCHEDULING)
+    assert bench.all_are(other, Phase.UNSCHEDULABLE)  # nothing changed for them
+
+
+def test_pods_in_backoff_follow_a_new_policy_at_once(new_bench):
+    bench = new_bench(Policy((NARROWED, Rule("rest"))))
+    bench.join("w1")
+    rows = bench.job("a", 3, spec=GPU_POD)
+    for _ in range(4):
+        bench.answer("w1", m.OutcomeCode.CONFLICT)
+    assert bench.all_are(rows, Phase.BACKOFF)
+    bench.set_policy(Rule("all"))
+    assert bench.all_are(rows, Phase.SCHEDULING)
+
+
+def test_what_a_worker_refuses_under_the_old_policy_is_tried_again_under_the_new(new_bench):
+    bench = new_bench(Policy((NARROWED,)))
+    bench.join("w1")
+    rows = bench.job("a", 3, spec=GPU_POD)
+    bench.set_policy(Rule("all"))
+    assert bench.all_are(rows, Phase.SCHEDULING)  # the worker keeps them
+    bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="0/1 nodes", refused_by=("PolicyNodes",))
+    assert bench.all_are(rows, Phase.BACKOFF)
+    bench.pass_time(1.0)
+    (work,) = bench.sent["w1"]
+    assert work.scope is None
+
+
+def test_a_policy_with_the_same_rules_moves_nobody(new_bench):
+    bench = new_bench(Policy((NARROWED, Rule("rest"))))
+    bench.join("w1")
+    rows = bench.job("a", 3, spec=GPU_POD)
+    bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="0/1 nodes", refused_by=("PolicyNodes",))
+    bench.set_policy(NARROWED, Rule("another for the rest"))
+    assert bench.all_are(rows, Phase.UNSCHEDULABLE)
+
+
+def test_gated_pods_stay_gated_under_a_new_policy(new_bench):
+    bench = new_bench(Policy((NARROWED,)))
+    bench.join("w1")
+    rows = bench.job("a", 2, spec=GPU_POD, gates=("wait",))
+    bench.set_policy(Rule("all"))
+    assert bench.all_are(rows, Phase.UNSCHEDULABLE)
+    assert not bench.sent

@@ -1,11 +1,18 @@
 """Workers come, fall silent, are fenced and come back; their pods are with one worker at a time."""
 
+import random
+import time
+
 import numpy as np
+import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.machine import Settings
+from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podtable import Phase
+from dispatcher.core.policy import Policy
+from dispatcher.runtime import Runtime
+from hoss.model.pod import PodSpec
 
 NONE = 0xFFFFFFFF
 
@@ -141,3 +148,86 @@ def test_a_pod_deleted_while_its_worker_is_being_fenced_gives_back_what_it_got(b
     fenced(bench, "w1", reserved=[0])
     assert bench.all_are(rows, Phase.DELETED)
     assert bench.instructions(m.Release)[0].rows.tolist() == [rows[0]]
+
+
+def test_a_worker_that_says_it_will_stop_gets_nothing_more_and_loses_no_attempt(bench):
+    first = bench.join("w1")
+    rows = bench.job("job", 100)
+    bench.tell(m.Leaving(first))
+    bench.answer("w1", m.OutcomeCode.RETURNED)
+    assert bench.machine.members.get("w1").state is WorkerState.DRAINING
+    assert bench.in_hand("w1") == 0
+    assert bench.all_are(rows, Phase.QUEUED)
+    bench.join("w2")
+    assert bench.sent["w2"][0].run_attempts.tolist() == [0]
+
+
+def test_a_worker_that_answered_for_everything_before_it_went_has_left_and_is_not_lost(bench):
+    first = bench.join("w1")
+    bench.tell(m.Leaving(first))
+    bench.tell(m.LinkClosed(first))
+    assert bench.machine.members.get("w1").state is WorkerState.LEFT
+    assert bench.machine.counters["workers_lost"] == 0
+    fenced(bench, "w1")
+    bench.join("w1")
+    assert bench.machine.members.get("w1").state is WorkerState.READY
+
+
+def test_a_worker_that_goes_with_pods_in_hand_is_lost_and_fenced(bench):
+    first = bench.join("w1")
+    rows = bench.job("job", 10)
+    bench.tell(m.Leaving(first))
+    bench.tell(m.LinkClosed(first))
+    assert bench.machine.members.get("w1").state is WorkerState.LOST
+    fenced(bench, "w1")
+    assert bench.all_are(rows, Phase.QUEUED)
+
+
+def test_an_operator_does_not_reopen_a_worker_that_is_about_to_stop(bench):
+    first = bench.join("w1")
+    bench.tell(m.Leaving(first))
+    bench.tell(m.StateWanted("w1", WorkerState.READY))
+    bench.job("job", 10)
+    assert bench.in_hand("w1") == 0
+
+
+def test_throughput_and_busyness_are_those_of_the_last_seconds(bench):
+    link = bench.join("w1")
+    worker = bench.machine.members.get("w1")
+    bench.tell(m.Heard(link, Vitals(ready=True)))
+    for second in range(1, 21):
+        bench.job(f"job-{second}", 100)
+        bench.answer("w1", m.OutcomeCode.BOUND)
+        bench.pass_time(1.0)
+        bench.tell(m.Heard(link, Vitals(busy_seconds=second / 2, ready=True)))
+    assert 80 < worker.throughput.per_second(bench.now) < 120
+    assert 0.45 < worker.busy_share < 0.55
+    assert worker.throughput.per_second(bench.now + 60) < 0.01
+
+
+def test_the_time_in_a_state_is_counted_from_when_it_began(bench):
+    bench.join("w1")
+    worker = bench.machine.members.get("w1")
+    bench.pass_time(5.0)
+    bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
+    bench.pass_time(3.0)
+    bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
+    assert worker.since == bench.now - 3.0
+
+
+@pytest.mark.parametrize("step_seconds", [-86_400.0, 86_400.0])
+def test_a_wall_clock_that_is_set_costs_no_worker_its_lease(monkeypatch, step_seconds):
+    """The runtime's clock is the monotonic one; the wall clock is stepped while a worker beats, and while one is silent."""
+    machine = Machine(Settings(worker_timeout_seconds=2.0), Policy(), lambda _: PodSpec(), random.Random(1))
+    monotonic = [1000.0]
+    runtime = Runtime(machine, ledger=None, journal=None, clock=lambda: monotonic[0])
+    for link, name in ((1, "beats"), (2, "silent")):
+        machine.handle(m.Registered(link, name, {}, incarnation=link, window=100), runtime.now())
+        machine.handle(m.EpochGranted(link, epoch=link), runtime.now())
+    wall = time.time()
+    for tenth in range(1, 19):
+        monotonic[0] += 0.1
+        monkeypatch.setattr(time, "time", lambda now=wall + step_seconds + tenth / 10: now)
+        runtime.tell(m.Heard(1, Vitals(ready=True)))
+        runtime.tell(m.Tick())
+    assert {worker.name: worker.state.value for worker in machine.members} == {"beats": "Ready", "silent": "Ready"}

@@ -23,6 +23,9 @@ class FakeDispatcher:
     jobs: list[dispatcher_pb2.JobInfo] = field(default_factory=list)
     workers: list[dispatcher_pb2.WorkerInfo] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    policy: Any = field(
+        default_factory=lambda: dispatcher_pb2.Policy(yaml="rules: []\n", version=3, name="nightly", source="command")
+    )
     submitted: list[dispatcher_pb2.SubmitRequest] = field(default_factory=list)
     objects: dict[Any, Any] = field(default_factory=dict)  # cluster objects by key
     fails_with: Exception | None = None
@@ -79,7 +82,20 @@ class FakeDispatcher:
 
     async def status(self):
         self._maybe_fail()
-        return dispatcher_pb2.DispatcherStatus(version="1", pods_by_phase={"BOUND": 3}, problems=self.problems)
+        return dispatcher_pb2.DispatcherStatus(
+            version="1", pods_by_phase={"BOUND": 3}, problems=self.problems, policy=self.policy
+        )
+
+    async def get_policy(self):
+        return self.policy
+
+    async def set_policy(self, yaml, *, if_version=0):
+        self.policy = dispatcher_pb2.Policy(yaml=yaml, version=if_version + 1)
+        return dispatcher_pb2.SetPolicyReply(version=if_version + 1, warnings=["a rule is odd"])
+
+    async def test_policy(self, templates, yaml=""):
+        trials = [dispatcher_pb2.PolicyTrial(rule="all", worker="w1", reason=f"asked with {yaml!r}") for _ in templates]
+        return dispatcher_pb2.TestPolicyReply(trials=trials, version=0 if yaml else 7)
 
     def _maybe_fail(self):
         if self.fails_with is not None:

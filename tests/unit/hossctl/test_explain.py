@@ -68,10 +68,15 @@ def test_cases_of_all_kinds_are_answered_line_by_line_and_a_bad_one_stops_nothin
         {"id": "r", "pod": {"spec": {"containers": [{"name": "c"}]}}, "want": {}},
         {"id": "s", "nodes": [], "pod": {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}},
     ]
-    result = explain("--cases", "cases", cases="\n".join(map(json.dumps, cases)))
+    lines = [*map(json.dumps, cases), "{not json", "[1]", "[" * 100_000, "", json.dumps({"id": "none"})]
+    result = explain("--cases", "cases", cases="\n".join(lines))
     assert result.exit_code == 2
     answers = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [answer["id"] for answer in answers] == ["q", "bad", "r", "s"]
+    assert [answer["id"] for answer in answers] == ["q", "bad", "r", "s", None, None, None, "none"]
+    assert [answer.get("line") for answer in answers] == [None, 2, None, None, 5, 6, 7, 9]
+    assert answers[4]["error"].startswith("is no JSON: ")
+    assert answers[5]["error"] == "is no case; a case is a JSON object"
+    assert "a case is about one of these" in answers[7]["error"]
     assert answers[0]["want"]["milli"] == 1500
     assert answers[1]["error"] == "spec.containers: is empty; a pod has at least one container"
     assert answers[2]["want"]["qosClass"] == "BestEffort"
@@ -82,16 +87,75 @@ def test_cases_of_all_kinds_are_answered_line_by_line_and_a_bad_one_stops_nothin
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["-f", "pod"], "--nodes: is missing"),
+        (["-f", "pod", "--pods", "nodes"], "--nodes: is missing"),
+        (["-f", "pod", "--nodes", "nodes", "--profile", "fast"], "--profile: 'fast' is none of spread, binpack"),
         (["--nodes", "nodes"], "-f: is missing"),
         (["--cases", "pod", "-f", "pod"], "--cases: stands beside -f"),
         (["-f", "nodes", "--nodes", "nodes"], "holds no Pod"),
         (["-f", "pod", "--nodes", "pod"], "holds no Node"),
         (["-f", "pod", "--nodes", "absent"], "cannot be read"),
-        (["--cases", "pod"], "line 1: is no JSON"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(explain, arguments, problem):
     result = explain(*arguments, pod=POD, nodes=NODES)
     assert result.exit_code == 2
     assert problem in result.stderr
+
+
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: i, resources: {requests: {cpu: '1'}}}]}
+"""
+
+
+def many_nodes(count, cpu):
+    node = "- {{apiVersion: v1, kind: Node, metadata: {{name: n{}}}, status: {{allocatable: {{cpu: '{}', memory: 8Gi, pods: 9}}}}}}"
+    return "apiVersion: v1\nkind: List\nitems:\n" + "\n".join(node.format(i, cpu(i)) for i in range(count))
+
+
+def test_what_makes_pods_is_explained_by_its_next_pod_default_spreading_included(explain):
+    bound = BOUND.replace("name: old", "name: old, labels: {app: web}").replace("full", "empty")
+    both = NODES.replace("cpu: '1'", "cpu: '4'")
+    for name in ("empty", "full"):
+        both = both.replace(f"{{name: {name}}}", f"{{name: {name}, labels: {{kubernetes.io/hostname: {name}}}}}")
+    arguments = ("-f", "d", "--nodes", "nodes", "--pods", "bound", "-o", "json")
+    document = json.loads(explain(*arguments, d=DEPLOYMENT, nodes=both, bound=bound).stdout)
+    assert (document["pod"], document["pods"], document["profile"]) == ("default/api", 3, "spread")
+    spread = {node: scores["PodTopologySpread"] for node, scores in document["scores"].items()}
+    assert spread["full"] > spread["empty"]
+
+
+def test_another_profile_scores_otherwise(explain):
+    def best(*more):
+        arguments = ("-f", "pod", "--nodes", "nodes", "--pods", "bound", *more)
+        nodes = NODES.replace("cpu: '1'", "cpu: '4'")
+        return explain(*arguments, pod=POD, nodes=nodes, bound=BOUND).stdout.splitlines()[1].split()[0]
+
+    assert (best(), best("--profile", "binpack")) == ("empty", "full")
+
+
+def test_many_nodes_are_shown_by_the_best_and_by_reason_unless_all_are_asked_for(explain):
+    nodes = many_nodes(40, lambda i: 4 if i < 15 else 500 if i < 20 else "100m")
+    result = explain("-f", "pod", "--nodes", "nodes", pod=POD, nodes=nodes)
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:6]] == ["n15", "n16", "n17", "n18", "n19"]
+    assert lines[11].startswith("10 more")
+    assert lines[12].split(maxsplit=3)[3] == "NodeResourcesFit: Insufficient cpu (n20, n21, n22, ...)"
+    assert lines[12].startswith("20 nodes")
+    assert len(lines) == 13
+    assert "40 nodes; --all-nodes shows each" in result.stderr
+    everything = explain("-f", "pod", "--nodes", "nodes", "--all-nodes", pod=POD, nodes=nodes)
+    assert len(everything.stdout.splitlines()) == 41
+
+
+def test_an_error_of_a_manifest_names_its_place(explain):
+    result = explain("-f", "d", "--nodes", "nodes", d=DEPLOYMENT.replace("cpu: '1'", "cpu: one"), nodes=NODES)
+    assert result.exit_code == 2
+    assert "document 1: spec.template.spec.containers[0].resources.requests" in result.stderr

@@ -20,7 +20,7 @@ def node(name, *, cpu=8000, used=0, **fields):
 
 
 NODES = [
-    node("roomy", used=5000),
+    node("roomy", used=5000, labels=(("host", "roomy"), ("zone", "a"))),
     node("full", used=8000),
     node("b", taints=(Taint("gpu", "yes"),)),
     node("c", taints=(Taint("gpu", "yes"),)),
@@ -40,6 +40,10 @@ ROWS = [
     ("NodeAffinity", PodSpec(node_selector=(("disk", "ssd"),), required_node_affinity=NodeSelector((
         NodeSelectorTerm((Requirement("zone", "In", ("a", "b")), Requirement("gpu", "Exists"))),))),
      ["a node, new or labelled anew, with disk=ssd and zone In a, b and gpu Exists"]),
+    ("NodeAffinity", PodSpec(required_node_affinity=NodeSelector((
+        NodeSelectorTerm((Requirement("cores", "Gt", ("many",)), Requirement("cores", "Gt", ("8",)))),))),
+     ["a node, new or labelled anew, with cores Gt many and cores Gt 8",
+      "another value in cores Gt many: Gt compares whole numbers, and no node matches this"]),
     ("NodeName", PodSpec(node_name="n9"), ["that node n9 is added"]),
     ("NodePorts", PodSpec(host_ports=(HostPort(80),)), [
         "the deletion of a pod that has host port TCP 80, or another node"]),
@@ -52,6 +56,12 @@ ROWS = [
         "the deletion of pods whose anti-affinity keeps this one away, or a node in another domain"]),
     ("PodTopologySpread", PodSpec(spread=(SpreadConstraint(1, "zone", DB),)), [
         "pods with app=db that come to or leave a zone, or nodes that do"]),
+    ("InterPodAffinity", PodSpec(pod_affinity=PodAffinity(required=(PodAffinityTerm("room", DB),))), [
+        "nodes with the label room: none has it, so the pod fits nowhere",
+        "a pod with app=db in a room where this one fits"]),
+    ("PodTopologySpread", PodSpec(spread=(SpreadConstraint(1, "room", DB),)), [
+        "nodes with the label room: none has it, so the pod fits nowhere",
+        "pods with app=db that come to or leave a room, or nodes that do"]),
     ("SchedulingGates", PodSpec(scheduling_gates=("a", "b")), ["the removal of its gates a, b (hoss ungate)"]),
     ("example.com/Mine", PodSpec(), [
         "any change of the cluster, for what plugin example.com/Mine waits for is not known"]),

@@ -16,6 +16,11 @@ def test_a_plain_pod_is_read_with_the_defaults(template):
     assert read.scheduler_name == "hoss"
     assert read.qos_class is QosClass.BURSTABLE
     assert read.owner_kind == ""
+    assert read.termination_grace_seconds == 0
+
+
+def test_a_grace_period_counts_only_where_it_is_given(template):
+    assert template(terminationGracePeriodSeconds=45).termination_grace_seconds == 45
 
 
 def test_labels_and_selectors_come_sorted_so_that_equal_pods_are_equal(template):

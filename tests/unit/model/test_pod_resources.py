@@ -140,3 +140,9 @@ def test_a_pod_needs_a_container():
 def test_a_pod_as_a_whole_has_cpu_memory_and_hugepages_only():
     with pytest.raises(InvalidInput, match=r"spec\.resources: 'nvidia.com/gpu' cannot be set for a whole pod"):
         read(container(), resources={"limits": {"nvidia.com/gpu": 1}})
+
+
+def test_a_status_that_names_no_container_is_refused_with_its_place():
+    resources = read_pod_resources({"containers": [{"name": "c"}]}, "spec")
+    with pytest.raises(InvalidInput, match=r"status\.containerStatuses\.name: is a list, where a string belongs"):
+        as_bound(resources, {"containerStatuses": [{"name": ["c"]}]})

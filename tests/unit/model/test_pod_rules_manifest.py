@@ -128,6 +128,10 @@ BAD = {
     ),
     "one pair twice": ({"topologySpreadConstraints": [constraint(), constraint()]}, "[1]: repeats topologyKey 'zone'"),
     "an unknown preemption policy": ({"preemptionPolicy": "Always"}, "spec.preemptionPolicy: is 'Always'"),
+    "a grace period below zero": (
+        {"terminationGracePeriodSeconds": -1},
+        "spec.terminationGracePeriodSeconds: is -1; it must lie between 0 and 2147483",
+    ),
     "a gate without a name": ({"schedulingGates": [{}]}, "spec.schedulingGates[0].name: '' is no valid key"),
 }
 

@@ -46,6 +46,14 @@ def test_devices_that_nobody_wants_are_none():
     ("fields", "said"),
     [
         ({"slots": b"\0"}, "slots: 1 bytes"),
+        ({"victim_uids": bytes(16)}, "victim_counts: 0 rows"),
+        ({"victim_uids": bytes(16), "victim_counts": b"\2\0"}, "victim_counts: 2 in all where there are 1"),
+        ({"victim_uids": bytes(32), "victim_counts": b"\2\0"}, "victim_uids: a pod goes twice"),
+        (
+            {"victim_uids": bytes(16), "victim_counts": b"\1\0", "gang_minimum": 1},
+            "victim_uids: 1 pods; up to 1000 go for the pods of a batch, and nobody for a gang",
+        ),
+        ({"victim_uids": bytes(16 * 1001), "victim_counts": b"\xe9\3"}, "victim_uids: 1001 pods"),
         ({"slots": b"\1\0"}, "slots: slot 1"),
         ({"uids": b"short"}, "uids: 5 bytes"),
         ({"uids": b""}, "uids: 0 pods"),

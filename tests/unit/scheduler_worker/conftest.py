@@ -113,8 +113,8 @@ class Harness:
     def cache(self) -> NodeInfoCache:
         return self.scheduler.cache
 
-    def submit(self, *runs, gang=None):
-        """Work of (spec, count) runs, a gang or not; the batch id."""
+    def submit(self, *runs, gang=None, scope=None):
+        """Work of (spec, count) runs, a gang or not, on all nodes or those of a policy's rule; the batch id."""
         self.batches += 1
         for number, (spec, _) in enumerate(runs):
             self.scheduler.define_class(number, spec)
@@ -122,7 +122,7 @@ class Harness:
         uids = numbered_uids(b"twelve bytes", 1000 * self.batches, int(counts.sum()))
         attempts = np.zeros(len(runs), np.uint16)
         classes = np.arange(len(runs), dtype=np.uint32)
-        self.scheduler.accept(self.batches, uids, classes, counts, attempts, gang=gang)
+        self.scheduler.accept(self.batches, uids, classes, counts, attempts, gang=gang, scope=scope)
         return self.batches
 
     def place(self):

@@ -109,11 +109,13 @@ def test_why_a_pod_fits_nowhere(cluster, harness_of, make_pod, fields, expected)
     assert reason == f"0/5 nodes are available: {expected}."
 
 
-def test_a_node_the_ledger_holds_as_cordoned_refuses_even_pods_that_tolerate_it(make_ledger, harness_of, make_pod):
+def test_a_node_the_ledger_holds_as_cordoned_takes_those_pods_alone_that_tolerate_it(make_ledger, harness_of, make_pod):
     harness = harness_of(make_ledger(1, flags=FLAG_UNSCHEDULABLE))
-    harness.submit((make_pod(tolerations=(CORDON,)), 1))
+    harness.submit((make_pod(), 1))
     assert harness.place() == []
     assert harness.outcomes()[0][2] == "0/1 nodes are available: 1 node(s) were unschedulable."
+    harness.submit((make_pod(tolerations=(CORDON,)), 1))
+    assert len(harness.place()) == 1
 
 
 def test_too_many_pods_are_refused_by_number(make_ledger, harness_of, make_pod):

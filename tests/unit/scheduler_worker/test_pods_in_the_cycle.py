@@ -1,13 +1,12 @@
-"""Rules about pods in a worker's cycle: assumed pods count, refused ones do not, and without a census nobody asks."""
+"""Rules about pods in a worker's cycle: assumed pods count, refused ones do not."""
 
 import numpy as np
 import pytest
 
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
-from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.framework import Weighted
-from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY, default_profile
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.questions import Matching
 from scheduler_worker.core.scheduler import Scheduler
 
@@ -18,15 +17,11 @@ ALONE = {"labels": (("app", "web"),), "pod_affinity": PodAffinity(anti_required=
 
 @pytest.fixture
 def harness(make_ledger, harness_of):
-    """Three nodes, and a worker that counts pods."""
+    """Three nodes."""
     ledger = make_ledger()
     for i in range(3):
         ledger.add(i, labels=((HOSTNAME, f"node-{i}"),))
-    made = harness_of(ledger)
-    cache = NodeInfoCache(counts_pods=True)
-    made.scheduler = Scheduler(cache, default_profile(), np.random.default_rng(1))
-    cache.apply_feed(ledger.snapshot())
-    return made
+    return harness_of(ledger)
 
 
 def counted(harness):
@@ -67,13 +62,6 @@ def test_another_epoch_begins_with_an_empty_census(harness, make_pod):
     assert counted(harness) == [1, 1, 1]
     harness.scheduler.drop_everything()
     assert counted(harness) == [0, 0, 0]
-
-
-def test_without_a_census_rules_about_pods_are_left_out(make_ledger, harness_of, make_pod):
-    harness = harness_of(make_ledger(1))
-    harness.submit((make_pod(**ALONE, scheduling_gates=("wait",)), 3))
-    (proposal,) = harness.place()
-    assert proposal.candidates[:, 0].tolist() == [0, 0, 0]
 
 
 class Broken:

@@ -34,7 +34,7 @@ def preemption_for():
         profile = default_profile()
         subject = subject_of(pending, ground, profile)
         before = judge(subject, ground, profile)
-        found = preempt(pending, subject, before, ground, profile)
+        found = preempt(pending, subject, ground, profile)
         assert judge(subject, ground, profile) == before, "the ground is as it was"
         return found
 

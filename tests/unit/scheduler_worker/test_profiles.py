@@ -33,9 +33,9 @@ def test_every_preset_filters_by_all_default_plugins(preset):
     assert filters == {plugin.name for plugin in PRESETS["spread"].profile(REGISTRY).filters}
 
 
-def test_random_scores_nothing_and_draws():
+def test_random_scores_nothing_but_what_the_policy_wants_and_draws():
     profile = PRESETS["random"].profile(REGISTRY)
-    assert not (profile.static_scores)
+    assert [plugin.name for plugin, _ in profile.static_scores] == ["PolicyNodes"]
     assert not (profile.dynamic_scores)
     assert not profile.pod_scores
     assert profile.by_chance

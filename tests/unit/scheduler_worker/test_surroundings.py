@@ -29,7 +29,7 @@ def harness(make_ledger, harness_of):
         amounts = {"cpu": 4000 if i else 400_000, "memory": (8 if i else 800) * GIB, "pods": 110}
         ledger.add(i, labels=((HOSTNAME, f"node-{i}"),), allocatable=amounts)
     made = harness_of(ledger)
-    made.scheduler = Scheduler(NodeInfoCache(counts_pods=True), default_profile(), np.random.default_rng(1))
+    made.scheduler = Scheduler(NodeInfoCache(), default_profile(), np.random.default_rng(1))
     made.cache.apply_feed(ledger.snapshot())
     return made
 

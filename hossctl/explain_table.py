@@ -1,0 +1,67 @@
+"""An explanation for people: nodes with their scores or reasons, and for large clusters the best of them and the rest by reason."""
+
+from typing import Any
+
+from hossctl.console import Column, Document, print_rows, say
+
+_EACH = 20  # up to so many nodes are all shown
+_BEST = 10
+_NAMED = 3  # of the nodes that say the same
+
+_COLUMNS = (
+    Column("NODE", lambda row: row["node"]),
+    Column("TOTAL", lambda row: row["total"]),
+    Column("SCORES OR REASONS", lambda row: row["says"]),
+)
+
+
+def print_nodes(document: Document, *, all_nodes: bool) -> None:
+    """What the judgement says of the nodes: the best first, then those that refuse."""
+    takers, refusing = len(document["feasible"]), len(document["reasons"])
+    grouped = not all_nodes and takers + refusing > _EACH
+    print_rows(_grouped(document) if grouped else _each(document), _COLUMNS, wide=False)
+    if grouped:
+        say(f"{takers + refusing:,} nodes; --all-nodes shows each")
+
+
+def verdict(document: Document) -> str:
+    """The judgement in a sentence."""
+    takers, nodes = len(document["feasible"]), len(document["feasible"]) + len(document["reasons"])
+    return f"{takers:,} of {nodes:,} nodes can take it" if takers else str(document["message"])
+
+
+def _each(document: Document) -> list[dict[str, Any]]:
+    return [_taker(document, node) for node in _by_total(document)] + [
+        {"node": node, "total": "", "says": _says(refusal)} for node, refusal in document["reasons"].items()
+    ]
+
+
+def _grouped(document: Document) -> list[dict[str, Any]]:
+    best = _by_total(document)
+    rows = [_taker(document, node) for node in best[:_BEST]]
+    if len(best) > _BEST:
+        lowest = document["totals"][best[-1]]
+        rows.append(
+            {"node": f"{len(best) - _BEST:,} more", "total": "", "says": f"can take it, with {lowest} and more"}
+        )
+    refusing: dict[str, list[str]] = {}
+    for node, refusal in document["reasons"].items():
+        refusing.setdefault(_says(refusal), []).append(node)
+    for says, nodes in sorted(refusing.items(), key=lambda entry: (-len(entry[1]), entry[0])):
+        named = ", ".join(nodes[:_NAMED]) + (", ..." if len(nodes) > _NAMED else "")
+        rows.append({"node": f"{len(nodes):,} nodes", "total": "", "says": f"{says} ({named})"})
+    return rows
+
+
+def _by_total(document: Document) -> list[str]:
+    totals = document["totals"]
+    return sorted(totals, key=lambda name: (-totals[name], name))
+
+
+def _taker(document: Document, node: str) -> dict[str, Any]:
+    scores = ", ".join(f"{plugin} {value}" for plugin, value in document["scores"][node].items())
+    return {"node": node, "total": document["totals"][node], "says": scores}
+
+
+def _says(refusal: Document) -> str:
+    return f"{refusal['plugin'] or 'NodeAffinity'}: {', '.join(refusal['reasons'])}"

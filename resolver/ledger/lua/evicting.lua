@@ -1,0 +1,47 @@
+-- Pods that have to go for another one of the batch (docs/adr/0011-preemption.md).
+
+local evicting = ARGV[20] ~= '' and cmsgpack.unpack(ARGV[20]) or {}  -- by position: UIDs
+local must_go = ARGV[21] == '1'
+local evicted, evicted_uids, evictions = {}, {}, {}
+local left_groups, left = {}, {}
+
+-- The records of the victims if all of them stand on the node and are less urgent; else nil.
+local function standing_victims(uids, node, priority)
+  local records = read_fields(RESERVATIONS, uids)
+  for i = 1, #uids do
+    local record = records[i]
+    if not record or record:sub(1, 4) ~= node or unpack_values('<i4', record, 25) >= priority then
+      return nil
+    end
+  end
+  return records
+end
+
+-- Gives an account what a pod held of its amounts.
+local function give_amounts(account, record)
+  local resources, amounts = reserved_amounts(record)
+  for r = 1, resources do
+    account[4 + 2 * r] = account[4 + 2 * r] - amounts[r]
+  end
+end
+
+-- They are gone, for that pod.
+local function note_eviction(uid, node, victims, records)
+  evictions[#evictions + 1] = uid .. node .. pack_values('<I4', #victims) .. concat(victims)
+  for i = 1, #victims do
+    local group = records[i]:sub(33, 40)
+    evicted[victims[i]], evicted_uids[#evicted_uids + 1] = true, victims[i]
+    if group ~= NO_GROUP then
+      if not left[group] then
+        left[group], left_groups[#left_groups + 1] = {}, group
+      end
+      left[group][#left[group] + 1] = node
+    end
+  end
+end
+
+local function delete_evicted()
+  for from = 1, #evicted_uids, STEP do
+    call('HDEL', RESERVATIONS, unpack(evicted_uids, from, math.min(from + STEP - 1, #evicted_uids)))
+  end
+end

@@ -1,0 +1,104 @@
+"""What placing pods takes, class by class, by the clock.
+
+Not CPU time: a plugin that waits for something uses none, and its pods take as long all the same.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Weight of the latest run in a class's smoothed cost.
+_SMOOTHING = 0.2
+
+# What earlier runs still weigh in the means over all classes, after one more.
+_FADING = 0.98
+
+# Classes told of at once: two heartbeats a second must stay small beside the work they tell of.
+REPORTED_CLASSES = 256
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Of what was spent lately, per piece."""
+
+    seconds: float = 0.0
+    pieces: float = 0.0
+
+    def add(self, seconds: float, pieces: int) -> None:
+        self.seconds = _FADING * self.seconds + seconds
+        self.pieces = _FADING * self.pieces + pieces
+
+    @property
+    def micros(self) -> float:
+        return self.seconds / self.pieces * 1e6 if self.pieces else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostColumns:
+    """Microseconds per pod of n classes, and the means over all."""
+
+    classes: NDArray[np.uint32]  # (n,): the dispatcher's numbers
+    micros: NDArray[np.float32]  # (n,)
+    per_pod: float  # of all pods
+    first: float  # for the first pod of a class, above what the others take
+    seen: float  # per pod of a class seen before
+
+
+class CostMeter:
+    """Told of every run placed; asked now and then for what changed."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}  # per pod, by class number
+        self._changed: dict[int, None] = {}  # an ordered set
+        self._all = _Mean()
+        self._first = _Mean()
+        self._seen = _Mean()
+        self._besides = _Mean()
+
+    def placed(self, number: int, pods: int, seconds: float, *, first: bool) -> None:
+        """A run of `pods` pods of a class took so long; `first`: nothing was prepared for its like."""
+        self._all.add(seconds, pods)
+        known = self._seconds.get(number)
+        if first:
+            self._first.add(max(0.0, seconds - pods * (known or self._seen.micros / 1e6)), 1)
+            return
+        self._seen.add(seconds, pods)
+        per_pod = seconds / pods
+        self._seconds[number] = per_pod if known is None else known + _SMOOTHING * (per_pod - known)
+        self._changed[number] = None
+
+    def besides(self, seconds: float, pods: int) -> None:
+        """Proposing these pods, or taking in what the ledger said, took so long."""
+        self._besides.add(seconds, pods)
+
+    def pods_in(self, seconds: float, number: int) -> int | None:
+        """How many pods of a class can be placed in so much time, one at least; None if that is not known."""
+        known = self._seconds.get(number)
+        return None if not known else max(1, int(seconds / known))
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """These classes come no more."""
+        for number in numbers:
+            self._seconds.pop(number, None)
+            self._changed.pop(number, None)
+
+    def restart(self) -> None:
+        """Numbers mean other classes from now on, and whoever listens knows nothing yet."""
+        self._seconds.clear()
+        self._changed.clear()
+
+    def take_changed(self) -> CostColumns:
+        """Classes measured since the last time, those that waited longest first, and the means."""
+        told = [number for number, _ in zip(self._changed, range(REPORTED_CLASSES), strict=False)]
+        for number in told:
+            del self._changed[number]
+        besides = self._besides.micros
+        return CostColumns(
+            classes=np.array(told, np.uint32),
+            micros=np.array([self._seconds[number] * 1e6 + besides for number in told], np.float32),
+            per_pod=self._all.micros + besides,
+            first=self._first.micros,
+            seen=self._seen.micros + besides if self._seen.pieces else 0.0,
+        )

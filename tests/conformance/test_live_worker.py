@@ -1,0 +1,86 @@
+"""kube-scheduler's own answers (README.md in this folder), asked of a worker that learnt the cluster from the feed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conformance.live_path import live_worker
+from conformance.test_scheduling import differences
+
+from hoss.model.cluster import BoundPod
+from hoss.model.cluster_manifest import read_cluster, read_pending_pod
+from hoss.wire.columns import numbered_uids
+from hoss.wire.convert import pod_spec_from_proto, pod_spec_to_proto
+from hossctl.explain import judgement_document
+from scheduler_worker.core.judge import judge, subject_of
+from scheduler_worker.core.plugins import default_profile
+
+FOLDER = Path(__file__).parent
+ABOUT_OTHER_THINGS = {"quantities.jsonl", "podrequests.jsonl"}
+
+
+@pytest.mark.parametrize("file", sorted(p.name for p in FOLDER.glob("*.jsonl") if p.name not in ABOUT_OTHER_THINGS))
+def test_a_live_worker_decides_as_the_reference_does(file):
+    cases = [json.loads(line) for line in (FOLDER / file).read_text(encoding="utf-8").splitlines()]
+    wrong = {case["id"]: found for case in cases if not beyond_a_feed(case) and (found := wrong_in(case))}
+    assert not wrong, f"{len(wrong)} of {len(cases)} cases differ"
+
+
+def test_a_bound_pod_is_judged_as_if_it_were_not_there():
+    lines = (FOLDER / "combined.jsonl").read_text(encoding="utf-8").splitlines()
+    judged = 0
+    for case in [case for case in map(json.loads, lines) if not beyond_a_feed(case)]:
+        cluster = read_cluster(case)
+        spec = read_pending_pod(case["pod"], cluster)
+        if spec.devices is not None:
+            continue
+        node = cluster.nodes[-1].name
+        placed = BoundPod("p", node, spec, spec.requests, spec.nonzero_cpu_milli, spec.nonzero_memory_bytes)
+        _, ground = live_worker(replace(cluster, pods=[*cluster.pods, placed]))
+        ground.cache.census.set_namespaces(cluster.namespaces)
+        ground.without(spec, node)
+        ground.without(spec, "a node that is gone")
+        assert not differences(case["want"], judgement_of(spec, ground)), case["id"]
+        judged += 1
+    assert judged > 20
+
+
+def beyond_a_feed(case):
+    """Spreading leaves out pods that are being deleted. In a platform without kubelets there are none: they go at once."""
+    spec = read_pending_pod(case["pod"], read_cluster(case))
+    spreads = spec.spread or spec.default_spread is not None
+    return spreads and any("deletionTimestamp" in pod["metadata"] for pod in case["pods"])
+
+
+def wrong_in(case):
+    cluster = read_cluster(case)
+    spec = pod_spec_from_proto(pod_spec_to_proto(read_pending_pod(case["pod"], cluster)))
+    scheduler, ground = live_worker(cluster)
+    scheduler.cache.census.set_namespaces(cluster.namespaces)
+    want = {key: value for key, value in case["want"].items() if key != "preemption"}
+    found = differences(want, judgement_of(spec, ground))
+    chosen, message = decided(scheduler, spec)
+    best = max(want["totals"].values(), default=None)
+    if message != want.get("message", "") or (chosen is not None and want["totals"].get(chosen) != best):
+        found["decided"] = (chosen, message)
+    return found
+
+
+def judgement_of(spec, ground):
+    profile = default_profile()
+    return json.loads(json.dumps(judgement_document(judge(subject_of(spec, ground, profile), ground, profile))))
+
+
+def decided(scheduler, spec):
+    """The node that a worker chooses for one pod, or why it finds none."""
+    scheduler.define_class(1, spec)
+    runs = np.array([1], np.uint32), np.array([1], np.uint32), np.zeros(1, np.uint16)
+    scheduler.accept(1, numbered_uids(b"pending pod ", 0, 1), *runs)
+    while scheduler.step():
+        pass
+    for columns in scheduler.take_proposals(now=0.0):
+        return scheduler.cache.catalogue.name(int(columns.candidates[0, 0])), ""
+    [outcome] = scheduler.take_outcomes()
+    return None, outcome.reason_texts[0]

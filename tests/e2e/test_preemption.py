@@ -1,0 +1,244 @@
+"""Preemption on real processes: urgent pods take the places of others, nobody dies for nothing, nothing is lost."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+
+from hoss.client.dispatcher import submission
+from hoss.errors import TransportError
+from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.model.selectors import LabelSelector, Requirement
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.auditing import audit, until_caches_agree
+from hossctl.endpoints import Clients, clients_of
+from hossctl.nodes import register
+
+NODES = 20
+PATIENCE_SECONDS = 60.0
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+async def platform(tmp_path: Path) -> AsyncIterator[tuple[Cluster, Clients]]:
+    """See full_platform."""
+    async with full_platform(tmp_path) as platform:
+        yield platform
+
+
+@contextlib.asynccontextmanager
+async def full_platform(directory: Path, **options: int) -> AsyncIterator[tuple[Cluster, Clients]]:
+    """Two workers, and 20 nodes full of four pods of one cpu each, priority 0."""
+    cluster = Cluster(directory, **options)
+    try:
+        for name in ("w1", "w2"):
+            cluster.start_worker(name)
+        async with clients_of(cluster.endpoints) as clients:
+            amounts = (("cpu", 4000), ("memory", 2**36), ("pods", 110))
+            await register(clients.resolver, [NodeSpec(f"n{i}", allocatable=amounts) for i in range(NODES)])
+            assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+            await submit(clients, "low", replicas=4 * NODES, cpu=1000)
+            await until(lambda: bound(clients, "low", 4 * NODES))
+            yield cluster, clients
+    finally:
+        cluster.stop()
+
+
+async def test_an_urgent_pod_takes_the_place_of_one_that_is_queued_again_with_the_reason(platform):
+    _, clients = platform
+    await submit(clients, "urgent", cpu=500, priority=10)
+    await until(lambda: bound(clients, "urgent", 1))
+    await until(lambda: unbound(clients, "low", 1))
+    (urgent,) = await pods(clients, "urgent")
+    (victim,) = [pod for pod in await pods(clients, "low") if pod.eviction]
+    assert victim.eviction == f"preempted by default/urgent-0 on node {urgent.node}"
+    await until(lambda: phases(clients, "low", "UNSCHEDULABLE", 1))
+    await assert_clean(clients, held=4 * NODES)
+
+
+async def test_two_workers_after_the_same_victims_evict_no_more_than_must_go(platform):
+    """Each urgent pod needs a whole node, and every node has four victims: no more may go than the urgent pods need."""
+    _, clients = platform
+    for rounds in range(1, 6):
+        names = [f"urgent-{rounds}-{number}" for number in range(16)]
+        for name in names:
+            await submit(clients, name, cpu=4000, priority=10)
+        await until(lambda: bound_of_many(clients, "urgent", 16))
+        await until(lambda: unbound(clients, "low", 64))
+        assert (await clients.dispatcher.status()).counters["evicted"] == 64 * rounds
+        await assert_clean(clients, held=16 + 4 * (NODES - 16))
+        await clients.dispatcher.delete("default", jobs=names)
+        await until(lambda: bound(clients, "low", 4 * NODES))
+
+
+async def test_on_several_shards_each_pods_victims_go_on_its_own(tmp_path):
+    async with full_platform(tmp_path, shards=3) as (_, clients):
+        await submit(clients, "urgent", replicas=12, cpu=2000, priority=10)
+        await until(lambda: bound(clients, "urgent", 12))
+        await until(lambda: unbound(clients, "low", 24))
+        await assert_clean(clients, held=12 + 4 * NODES - 24)
+
+
+async def test_a_pod_that_may_not_preempt_waits_and_nobody_goes(platform):
+    _, clients = platform
+    await submit(clients, "polite", cpu=500, priority=10, may_preempt=False)
+    await until(lambda: phases(clients, "polite", "UNSCHEDULABLE", 1))
+    (polite,) = await pods(clients, "polite")
+    assert polite.reason == (
+        "0/20 nodes are available: 20 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."
+    )
+    await assert_clean(clients, held=4 * NODES)
+
+
+async def test_a_pod_for_which_nobody_can_go_says_so(platform):
+    _, clients = platform
+    await submit(clients, "large", cpu=8000, priority=10)
+    await submit(clients, "urgent", replicas=4 * NODES, cpu=1000, priority=20)
+    await until(lambda: bound(clients, "urgent", 4 * NODES))
+    await submit(clients, "late", cpu=1000, priority=10)
+    await until(lambda: phases(clients, "late", "UNSCHEDULABLE", 1))
+    (late,) = await pods(clients, "late")
+    assert late.reason.endswith(
+        "preemption: 0/20 nodes are available: 20 No preemption victims found for incoming pod."
+    )
+    (large,) = await pods(clients, "large")
+    assert large.reason.endswith("preemption: 0/20 nodes are available: 20 Preemption is not helpful for scheduling.")
+    await assert_clean(clients, held=4 * NODES)
+
+
+async def test_a_budget_protects_its_pods_though_others_are_more_urgent(platform):
+    _, clients = platform
+    await clients.dispatcher.delete("default", jobs=["low"])
+    selector = LabelSelector((Requirement("app", "In", ("kept",)),))
+    await clients.dispatcher.apply_objects([PodDisruptionBudget("default", "b", selector, Threshold(40))])
+    await submit(clients, "kept", replicas=2 * NODES, cpu=1000)
+    await submit(clients, "spare", replicas=2 * NODES, cpu=1000, priority=5, may_preempt=False)
+    await until(lambda: bound_of_many(clients, "", 4 * NODES))
+    await submit(clients, "urgent", replicas=10, cpu=1000, priority=10)
+    await until(lambda: bound(clients, "urgent", 10))
+    await until(lambda: unbound(clients, "spare", 10))
+    assert not [pod for pod in await pods(clients, "kept") if pod.eviction]
+    await assert_clean(clients, held=4 * NODES)
+
+
+async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody_elses(platform):
+    _, clients = platform
+    await clients.dispatcher.delete("default", jobs=["low"])
+    await submit(clients, "slow", replicas=4 * NODES, cpu=1000, grace_seconds=3)
+    await until(lambda: bound(clients, "slow", 4 * NODES))
+    await submit(clients, "urgent", cpu=1000, priority=10)
+    await until(lambda: nominated(clients, "urgent"))
+    (urgent,) = await pods(clients, "urgent")
+    assert (pb.PodPhase.Name(urgent.phase), urgent.node) == ("SCHEDULING", "")
+    assert urgent.reason == "its claim on the node stands; pods that had to go for it are still leaving"
+    assert await watched_phase(clients, urgent.uid) == pb.SCHEDULING
+    await submit(clients, "other", cpu=100)
+    await until(lambda: phases(clients, "other", "UNSCHEDULABLE", 1))
+    await until(lambda: shown_bound(clients, "urgent"))
+    (now,) = await pods(clients, "urgent")
+    assert (now.node, now.nominated_node, now.reason) == (urgent.nominated_node, "", "")
+    await assert_clean(clients, held=4 * NODES)
+
+
+async def test_victims_are_queued_again_though_the_preempting_worker_dies_right_after_the_commit(platform):
+    cluster, clients = platform
+    cluster.kill("w2")
+    for number in range(10):
+        await submit(clients, f"urgent-{number}", cpu=2000, priority=10)
+    await until(lambda: evicted(clients, 1))
+    cluster.kill("w1")
+    cluster.start_worker("w3")
+    await until(lambda: bound_of_many(clients, "urgent", 10))
+    await until(lambda: unbound(clients, "low", 20))
+    await assert_clean(clients, held=10 + 4 * NODES - 20, workers=1)
+
+
+async def test_victims_are_queued_again_though_the_dispatcher_dies(platform):
+    cluster, clients = platform
+    for number in range(10):
+        await submit(clients, f"urgent-{number}", cpu=2000, priority=10)
+    await until(lambda: evicted(clients, 1))
+    cluster.kill("dispatcher")
+    cluster.start_dispatcher()
+    await until(lambda: bound_of_many(clients, "urgent", 10))
+    await until(lambda: unbound(clients, "low", 20))
+    await assert_clean(clients, held=10 + 4 * NODES - 20)
+
+
+async def submit(
+    clients: Clients, name: str, *, cpu: int, priority: int = 0, replicas: int = 1, grace_seconds: int = 0, **fields
+) -> None:
+    spec = PodSpec(requests=(("cpu", cpu),), priority=priority, labels=(("app", name),), **fields)
+    template = PodTemplate(spec, owner_kind="Job", termination_grace_seconds=grace_seconds)
+    for request in submission([Workload(name, template, replicas)]):
+        await clients.dispatcher.submit(request)
+
+
+async def pods(clients: Clients, job: str) -> list[pb.PodInfo]:
+    return [pod async for pod in clients.dispatcher.list_pods("default", job=job)]
+
+
+async def jobs(clients: Clients) -> dict[str, pb.JobInfo]:
+    return {job.name: job for job in await clients.dispatcher.list_jobs()}
+
+
+async def bound(clients: Clients, job: str, count: int) -> bool:
+    return (await jobs(clients))[job].bound == count
+
+
+async def unbound(clients: Clients, job: str, count: int) -> bool:
+    found = (await jobs(clients))[job]
+    return found.replicas - found.bound == count
+
+
+async def bound_of_many(clients: Clients, prefix: str, count: int) -> bool:
+    return sum(job.bound for name, job in (await jobs(clients)).items() if name.startswith(prefix)) == count
+
+
+async def phases(clients: Clients, job: str, phase: str, count: int) -> bool:
+    return sum(pb.PodPhase.Name(pod.phase) == phase for pod in await pods(clients, job)) == count
+
+
+async def nominated(clients: Clients, job: str) -> bool:
+    return all(pod.nominated_node for pod in await pods(clients, job))
+
+
+async def shown_bound(clients: Clients, job: str) -> bool:
+    return all(pod.node for pod in await pods(clients, job))
+
+
+async def watched_phase(clients: Clients, uid: bytes) -> int:
+    """What a watch says that begins with the present states."""
+    async for batch in clients.dispatcher.watch(states=True):
+        uids = [batch.uids[at : at + 16] for at in range(0, len(batch.uids), 16)]
+        if uid in uids:
+            return batch.phases[uids.index(uid)]
+    raise AssertionError("the watch ended")
+
+
+async def evicted(clients: Clients, least: int) -> bool:
+    return (await clients.dispatcher.status()).counters["evicted"] >= least
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with contextlib.suppress(TransportError):  # a killed service is back, and the channel has not noticed yet
+            if await holds():
+                return
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.02)
+
+
+async def assert_clean(clients: Clients, *, held: int, workers: int = 2) -> None:
+    assert await until_caches_agree(clients.dispatcher, clients.resolver, workers)
+    result = await audit(clients.dispatcher, clients.resolver)
+    assert (result.findings, result.unchecked) == ([], [])
+    assert result.bound == result.reservations == held

@@ -1,0 +1,89 @@
+"""Pods whose reservation the ledger took away for others."""
+
+import numpy as np
+
+from dispatcher.core import messages as m
+from dispatcher.core.podtable import Phase
+
+NOWHERE = 0xFFFFFFFF
+
+
+def evicted(bench, rows, *, node=3, by="default/urgent"):
+    uids = bench.machine.registry.pods.uid[rows].copy()
+    reasons = (f"preempted by {by} on node n{node}",) * len(rows)
+    return m.Evicted(uids, np.full(len(rows), node, np.uint32), reasons)
+
+
+def bound_job(bench, replicas=3):
+    bench.join("w1")
+    rows = bench.job("job", replicas)
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    return rows
+
+
+def reason(bench, row):
+    registry = bench.machine.registry
+    return registry.reasons.texts[int(registry.pods.reason[row])]
+
+
+def test_a_victim_is_queued_again_with_the_reason_and_as_if_never_tried(bench):
+    rows = bound_job(bench)
+    bench.machine.registry.pods.attempts[rows] = 7
+    revision = bench.machine.log.revision
+    bench.tell(evicted(bench, rows[:1]))
+    assert bench.phases(rows) == [Phase.SCHEDULING, Phase.BOUND, Phase.BOUND]
+    assert reason(bench, rows[0]) == "preempted by default/urgent on node n3"
+    assert bench.machine.registry.pods.attempts[rows[0]] == 0
+    (logged,) = bench.machine.log.since(revision)
+    assert (logged.phases.tolist(), logged.texts) == ([Phase.QUEUED], ("preempted by default/urgent on node n3",))
+    bench.answer("w1", m.OutcomeCode.BOUND, node=4)
+    assert bench.phases(rows) == [Phase.BOUND] * 3
+    assert reason(bench, rows[0]) == ""
+    texts, last = bench.machine.registry.reasons.texts, bench.machine.registry.pods.eviction
+    assert [texts[i] for i in last[rows]] == ["preempted by default/urgent on node n3", "", ""]
+    assert not bench.instructions(m.Verify)
+
+
+def test_an_eviction_told_twice_is_taken_once(bench):
+    rows = bound_job(bench)
+    told = evicted(bench, rows)
+    bench.tell(told)
+    work = bench.sent["w1"][-1]
+    bench.tell(told)
+    assert bench.sent["w1"] == [work]
+    assert bench.machine.counters["evicted"] == 3
+
+
+def test_pods_bound_elsewhere_deleted_or_unknown_are_passed_over(bench):
+    rows = bound_job(bench)
+    bench.tell(m.Deleted(rows[:1]))
+    bench.tell(evicted(bench, rows[:1]))
+    bench.tell(evicted(bench, rows[1:], node=5))
+    strangers = np.full((2, 16), 0xAB, np.uint8)
+    bench.tell(m.Evicted(strangers, np.full(2, 3, np.uint32), ("preempted", "preempted")))
+    assert bench.phases(rows) == [Phase.DELETED, Phase.BOUND, Phase.BOUND]
+
+
+def test_a_pod_evicted_before_its_worker_says_that_it_is_bound_is_looked_up_then(bench):
+    bench.join("w1")
+    rows = bench.job("job", 2)
+    bench.tell(evicted(bench, rows[:1]))
+    assert bench.all_are(rows, Phase.SCHEDULING)
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    (verify,) = bench.instructions(m.Verify)
+    assert verify.rows.tolist() == rows[:1].tolist()
+    bench.tell(m.Verified(verify.rows, verify.uids, np.array([NOWHERE], np.uint32)))
+    assert bench.phases(rows) == [Phase.SCHEDULING, Phase.BOUND]
+
+
+def test_an_eviction_that_a_lookup_told_of_first_does_not_count_against_a_later_place(bench):
+    rows = bound_job(bench, 1)
+    uids = bench.machine.registry.pods.uid[rows].copy()
+    bench.tell(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    bench.told.clear()
+    bench.tell(evicted(bench, rows))
+    assert bench.phases(rows) == [Phase.BOUND]
+    assert [verify.rows.tolist() for verify in bench.instructions(m.Verify)] == [rows.tolist()]
+    bench.tell(m.Verified(rows, uids, np.array([3], np.uint32)))
+    assert bench.phases(rows) == [Phase.BOUND]

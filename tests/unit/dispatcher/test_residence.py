@@ -1,0 +1,123 @@
+"""Bound pods whose node stops matching: reported, or evicted and placed anew, where the pod asks for it."""
+
+import numpy as np
+import pytest
+
+from dispatcher.core import messages as m
+from dispatcher.core.podsets import NewJob, Order
+from dispatcher.core.podtable import Phase
+from hoss.model.during_execution import DuringExecution
+from hoss.model.pod import PodSpec
+
+SSD = PodSpec(node_selector=(("disk", "ssd"),))
+REPORT, EVICT = DuringExecution.REPORT, DuringExecution.EVICT
+MISPLACED = "node n3 doesn't match the pod's node affinity/selector any more"
+
+
+def seen(bench, **labels):
+    bench.tell(m.NodesSeen({3: m.KnownNode("n3", labels)}))
+
+
+def bound_job(bench, asked, replicas=2):
+    bench.join("w1")
+    rows = bench.job("job", replicas, spec=SSD, during_execution=asked)
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    return rows
+
+
+def reasons(bench, rows):
+    registry = bench.machine.registry
+    return [registry.reasons.texts[number] for number in registry.pods.reason[rows].tolist()]
+
+
+def test_a_pod_that_asks_for_a_report_stays_and_says_why_it_should_not(bench):
+    seen(bench, disk="ssd")
+    rows = bound_job(bench, REPORT)
+    assert reasons(bench, rows) == ["", ""]
+    revision = bench.machine.log.revision
+    seen(bench, disk="hdd")
+    assert reasons(bench, rows) == [MISPLACED] * 2
+    assert bench.all_are(rows, Phase.BOUND)
+    (logged,) = bench.machine.log.since(revision)
+    assert (logged.nodes.tolist(), logged.texts) == ([3, 3], (MISPLACED,))
+    assert bench.machine.residence.misplaced() == {MISPLACED: 2}
+    assert [warn.fields for warn in bench.instructions(m.Warn)] == [{"node": "n3", "pods": 2}]
+
+
+def test_a_report_is_made_once_and_ends_when_the_node_matches_again(bench):
+    rows = bound_job(bench, REPORT)
+    seen(bench, disk="hdd")
+    revision = bench.machine.log.revision
+    seen(bench, disk="hdd", rack="7")
+    assert bench.machine.log.revision == revision
+    assert len(bench.instructions(m.Warn)) == 1
+    seen(bench, disk="ssd")
+    assert reasons(bench, rows) == ["", ""]
+    assert bench.machine.residence.misplaced() == {}
+
+
+def test_a_pod_that_asks_for_it_is_released_and_then_queued_again_with_the_reason(bench):
+    rows = bound_job(bench, EVICT)
+    seen(bench, disk="hdd")
+    (evict,) = bench.instructions(m.Evict)
+    assert (evict.uids == bench.machine.registry.pods.uid[rows]).all()
+    assert (evict.nodes.tolist(), evict.reasons) == ([3, 3], (f"evicted: {MISPLACED}",) * 2)
+    assert bench.all_are(rows, Phase.BOUND)
+    bench.tell(m.Evicted(evict.uids, evict.nodes, evict.reasons))
+    assert bench.all_are(rows, Phase.SCHEDULING)
+    assert reasons(bench, rows) == [f"evicted: {MISPLACED}"] * 2
+
+
+def test_a_release_under_way_is_not_asked_for_twice_but_a_later_one_is(bench):
+    bound_job(bench, EVICT)
+    seen(bench, disk="hdd")
+    seen(bench, disk="none")
+    (evict,) = bench.instructions(m.Evict)
+    bench.tell(m.Evicted(evict.uids, evict.nodes, evict.reasons))
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    assert len(bench.instructions(m.Evict)) == 2
+
+
+def test_a_pod_that_was_placed_by_labels_of_before_is_looked_at_when_it_is_bound(bench):
+    seen(bench, disk="hdd")
+    rows = bound_job(bench, REPORT)
+    assert reasons(bench, rows) == [MISPLACED] * 2
+
+
+def test_after_a_start_the_first_word_of_the_nodes_finds_what_changed_meanwhile(new_bench):
+    bench = new_bench()
+    bench.join("w1")
+    template = bench._template(SSD, during_execution=REPORT)
+    submission = bench.accept(Order("request", (template,), (NewJob("job", 0, 2),), None))
+    rows = np.arange(2, dtype=np.uint32)
+    bench.machine.restore_bound(rows, np.array([3, 3], np.uint32), bench.now)
+    bench.tell(m.Admitted(submission))
+    seen(bench, disk="hdd")
+    assert reasons(bench, rows) == [MISPLACED] * 2
+
+
+def test_a_lookup_that_finds_a_pod_elsewhere_looks_at_that_node(bench):
+    bench.tell(m.NodesSeen({4: m.KnownNode("n4", {"disk": "hdd"})}))
+    rows = bound_job(bench, REPORT, 1)
+    uids = bench.machine.registry.pods.uid[rows].copy()
+    bench.tell(m.Verified(rows, uids, np.array([4], np.uint32)))
+    assert reasons(bench, rows) == [MISPLACED.replace("n3", "n4")]
+
+
+def test_pods_of_a_node_that_is_gone_are_left_to_the_lookup_even_if_it_comes_back(bench):
+    seen(bench, disk="ssd")
+    bound_job(bench, EVICT)
+    bench.tell(m.NodesGone(np.array([3], np.uint32)))
+    seen(bench, disk="hdd")
+    assert bench.instructions(m.Verify)
+    assert not bench.instructions(m.Evict)
+
+
+@pytest.mark.parametrize("asked", [DuringExecution.IGNORE, None])
+def test_pods_that_do_not_ask_stay_as_in_kubernetes(bench, asked):
+    rows = bound_job(bench, DuringExecution.IGNORE)
+    if asked is None:  # beside others that do
+        bench.job("other", 1, during_execution=EVICT)
+    seen(bench, disk="hdd")
+    assert reasons(bench, rows) == ["", ""]
+    assert not bench.instructions(m.Evict)

@@ -1,0 +1,195 @@
+"""A worker's core that preempts, against answers that the test gives."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hoss.model.pod import DeviceRequest
+from hoss.wire.columns import numbered_uids
+from scheduler_worker.core.codes import Outcome
+from scheduler_worker.core.messages import PodRun
+from scheduler_worker.core.preempting import PreemptionAnswer
+from scheduler_worker.core.questions import group_of
+
+REFUSED = 3
+
+
+@pytest.fixture
+def full(make_ledger, harness_of, make_pod):
+    """Two nodes of 4,000 milli cpu, each with two pods of 2,000 on it that the test knows by number."""
+    ledger = make_ledger(2)
+    harness = harness_of(ledger)
+    request = np.array([2000, 2**28, 0, 1, 0, 0])
+    harness.cache.apply_feed(ledger.reserve([0, 0, 1, 1], [request] * 4))
+    return harness
+
+
+def submit(harness, spec, count=1, lowest=0):
+    harness.batches += 1
+    harness.scheduler.define_class(0, spec)
+    uids = numbered_uids(b"urgent pods.", 0, count)
+    columns = np.zeros(1, np.uint32), np.array([count], np.uint32), np.zeros(1, np.uint16)
+    harness.scheduler.accept(harness.batches, uids, *columns, lowest_priority=lowest)
+    while harness.scheduler.step():
+        pass
+
+
+def occupants(question, spec, nodes=(0, 0, 1, 1), *, seen=0, grace_ms=0):
+    """An answer with a pod of this spec on each of the nodes, the later ones bound later."""
+    count = len(nodes)
+    return PreemptionAnswer(
+        id=question.id,
+        nodes_seen=len(question.nodes),
+        uids=numbered_uids(b"twelve bytes", 0, count),
+        nodes=np.array(nodes, np.intp),
+        classes=np.zeros(count, np.intp),
+        since_ms=np.arange(count, dtype=np.int64) * 1000,
+        grace_ms=np.full(count, grace_ms, np.uint32),
+        specs=(spec,),
+        budgets=(),
+        seen={0: seen},
+    )
+
+
+def uid(pod):
+    return numbered_uids(b"twelve bytes", pod, 1)[0].tobytes()
+
+
+def test_what_fits_nowhere_is_asked_about_and_placed_with_its_victims(full, make_pod):
+    submit(full, make_pod(cpu=2000, priority=10))
+    (question,) = full.scheduler.take_questions()
+    assert (question.priority, sorted(question.nodes.tolist())) == (10, [0, 1])
+    assert not full.scheduler.idle
+    full.scheduler.preempt(occupants(question, make_pod(cpu=2000), grace_ms=1500), 0.0)
+    (columns,) = full.scheduler.take_proposals(0.0)
+    assert columns.candidates.tolist() == [[1]]
+    assert columns.victims == {0: (uid(3),)}
+    assert full.cache.requested[0, :2].tolist() == [4000, 4000]
+    verdicts, update = full.ledger.commit(columns)
+    full.scheduler.settle(columns.batch_id, verdicts)
+    (answered,) = full.scheduler.take_outcomes()
+    assert (answered.codes.tolist(), answered.leaving_ms.tolist()) == ([Outcome.BOUND], [1500])
+    full.ledger.requested[1] -= np.array([2000, 2**28, 0, 1, 0, 0])
+    full.cache.apply_feed(full.ledger.delta([1]))
+    assert full.cache.requested[0, :2].tolist() == [4000, 4000]
+    assert (full.cache.assumed == 0).all()
+    assert update.seq == full.ledger.seq
+
+
+def test_one_question_is_asked_for_a_class_and_each_pod_reckons_with_those_before_it(full, make_pod):
+    submit(full, make_pod(cpu=2000, priority=10), count=5)
+    (question,) = full.scheduler.take_questions()
+    full.scheduler.preempt(occupants(question, make_pod(cpu=2000)), 0.0)
+    (columns,) = full.scheduler.take_proposals(0.0)
+    assert columns.victims == {0: (uid(3),), 1: (uid(2),), 2: (uid(1),), 3: (uid(0),)}
+    (answered,) = full.scheduler.take_outcomes()
+    assert answered.codes.tolist() == [Outcome.UNSCHEDULABLE]
+    (text,) = answered.reason_texts
+    assert text == (
+        "0/2 nodes are available: 2 Insufficient cpu. "
+        "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
+    )
+
+
+def test_a_victim_on_its_way_out_is_not_chosen_again_until_the_dispatcher_has_heard_of_it(full, make_pod):
+    low = make_pod(cpu=2000)
+    submit(full, make_pod(cpu=2000, priority=10))
+    (first,) = full.scheduler.take_questions()
+    full.scheduler.preempt(occupants(first, low), 0.0)
+    (columns,) = full.scheduler.take_proposals(0.0)
+    submit(full, make_pod(cpu=2000, priority=11))
+    (second,) = full.scheduler.take_questions()
+    full.scheduler.preempt(occupants(second, low), 0.0)
+    (again,) = full.scheduler.take_proposals(0.0)
+    assert (columns.victims, again.victims) == ({0: (uid(3),)}, {0: (uid(2),)})
+    verdicts, _ = full.ledger.commit(columns)
+    full.scheduler.settle(columns.batch_id, verdicts)
+    for seen, victim in ((full.ledger.seq - 1, 1), (full.ledger.seq, 3)):
+        submit(full, make_pod(cpu=2000, priority=12 + seen))
+        (third,) = full.scheduler.take_questions()
+        full.scheduler.preempt(occupants(third, low, seen=seen), 0.0)
+        (later,) = full.scheduler.take_proposals(0.0)
+        assert later.victims == {0: (uid(victim),)}
+        full.scheduler.settle(later.batch_id, full.ledger.answer(later, REFUSED))
+        full.scheduler.drain()
+
+
+def test_a_refused_preemptor_gives_all_back_and_after_some_tries_waits_its_turn(full, make_pod):
+    submit(full, make_pod(cpu=2000, priority=10))
+    for _ in range(full.scheduler.limits.tries):
+        while full.scheduler.step():
+            pass
+        (question,) = full.scheduler.take_questions()
+        full.scheduler.preempt(occupants(question, make_pod(cpu=2000)), 0.0)
+        (columns,) = full.scheduler.take_proposals(0.0)
+        full.scheduler.settle(columns.batch_id, full.ledger.answer(columns, REFUSED))
+    (answered,) = full.scheduler.take_outcomes()
+    assert answered.codes.tolist() == [Outcome.UNSCHEDULABLE]
+    assert answered.reason_texts == ("0/2 nodes are available: 2 Insufficient cpu.",)
+    assert (full.cache.assumed == 0).all()
+    assert full.scheduler.idle
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"priority": 0}, id="no pod is less urgent"),
+        pytest.param({"priority": 10, "may_preempt": False}, id="preemptionPolicy Never"),
+    ],
+)
+def test_nobody_is_asked_for_pods_that_may_not_preempt(full, make_pod, fields):
+    submit(full, make_pod(cpu=2000, **fields))
+    assert full.scheduler.take_questions() == []
+    (answered,) = full.scheduler.take_outcomes()
+    never = " preemption: not eligible due to preemptionPolicy=Never."
+    assert answered.reason_texts[0].endswith(never) == ("may_preempt" in fields)
+
+
+def test_a_pod_that_fits_no_empty_node_asks_nothing(full, make_pod):
+    submit(full, make_pod(cpu=9000, priority=10))
+    assert full.scheduler.take_questions() == []
+    (answered,) = full.scheduler.take_outcomes()
+    assert answered.reason_texts[0].endswith(
+        "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    )
+
+
+def test_where_the_nodes_seen_do_not_help_the_others_are_asked_about(full, make_pod):
+    submit(full, make_pod(cpu=2000, priority=10))
+    (first,) = full.scheduler.take_questions()
+    nobody = occupants(first, make_pod(), nodes=())
+    full.scheduler.preempt(
+        PreemptionAnswer(**{name: getattr(nobody, name) for name in nobody.__slots__} | {"nodes_seen": 1}), 0.0
+    )
+    (second,) = full.scheduler.take_questions()
+    assert second.nodes.tolist() == first.nodes[1:].tolist()
+    full.scheduler.preempt(occupants(second, make_pod(), nodes=()), 0.0)
+    (answered,) = full.scheduler.take_outcomes()
+    assert "2 No preemption victims found" in answered.reason_texts[0]
+
+
+def test_what_waits_for_an_answer_is_returned_when_the_worker_drains(full, make_pod):
+    submit(full, make_pod(cpu=2000, priority=10), count=3)
+    (question,) = full.scheduler.take_questions()
+    full.scheduler.drain()
+    full.scheduler.preempt(occupants(question, make_pod(cpu=2000)), 0.0)
+    (answered,) = full.scheduler.take_outcomes()
+    assert answered.codes.tolist() == [Outcome.RETURNED] * 3
+    assert full.scheduler.idle
+
+
+def test_whole_cards_are_taken_over_from_those_that_hold_them(make_ledger, harness_of, make_pod):
+    ledger = make_ledger(1, cards=2, allocatable={"cpu": 4000, "memory": 2**33, "pods": 110})
+    ledger.cards[0][:2] = 1000
+    harness = harness_of(ledger)
+    request = np.array([100, 2**28, 0, 1, 0, 0])
+    card = DeviceRequest(1, 1000)
+    holders = PodRun(group_of(make_pod(devices=card)), np.array([0, 0]))
+    harness.cache.apply_feed(replace(ledger.reserve([0, 0], [request] * 2), pods=(holders,)))
+    submit(harness, make_pod(priority=10, devices=card))
+    (question,) = harness.scheduler.take_questions()
+    harness.scheduler.preempt(occupants(question, make_pod(devices=card), nodes=(0, 0)), 0.0)
+    (columns,) = harness.scheduler.take_proposals(0.0)
+    assert columns.victims == {0: (uid(1),)}
+    assert harness.cache.cards.used[0, :2].tolist() == [1000, 1000]
