@@ -1,12 +1,10 @@
-"""bench throughput, bench compare, bench gpu, bench plugins, bench policy, bench resolver."""
+"""bench throughput, bench compare, bench gpu, bench plugins, bench policy, bench resolver; more of them in bench_views."""
 
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
-from hoss.errors import InvalidInput
 from hossctl.bench import compare as comparison
 from hossctl.bench import gpu
 from hossctl.bench import plugins as plugin_costs
@@ -15,6 +13,10 @@ from hossctl.bench import resolver as deciding
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
+from hossctl.commands import bench_views
+from hossctl.commands.bench_file import JsonFile
+from hossctl.commands.bench_file import check_writable as _check_writable
+from hossctl.commands.bench_file import write as _write
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
 from hossctl.openb import read_nodes, read_pods
@@ -23,8 +25,9 @@ from hossctl.options import Output, RedisUrl, Seed, only, read_counts
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Measure throughput, or compare schedulers with and without HOSS.")
 app.add_typer(group, name="bench")
+group.command("sync")(bench_views.sync)
+group.command("reconnect")(bench_views.reconnect)
 
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there as well.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
 
 _COLUMNS = (
@@ -280,18 +283,3 @@ def policy_cost(
         print_summary(f"{classes:,} classes", lines)
     else:
         print_document(document, output)
-
-
-def _check_writable(path: Path | None) -> None:
-    # Found out before minutes of measuring, not after.
-    if path is not None and not path.parent.is_dir():
-        raise InvalidInput(f"its directory {path.parent} is not there", where=f"--json {path}")
-
-
-def _write(path: Path | None, document: Document) -> None:
-    if path is None:
-        return
-    try:
-        path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as exc:
-        raise InvalidInput(f"cannot be written: {exc.strerror}", where=f"--json {path}") from exc
