@@ -1,12 +1,13 @@
 """`hoss bench resolver`: what resolvers and their ledger decide, beside what the ledger's script does alone.
 
 Redis and resolvers are processes of their own; one stream of proposals runs to each resolver and shard pair in turn from
-this process. Every case has pods of its own on nodes with room for all, and a share of pods on full nodes.
+this process. Every case has pods of its own on nodes with room for all, and a share of pods on full nodes; what it reserved is
+released again, so that all find the ledger as empty as the script alone does.
 
 The JSON document (camel case):
 
-    nodes, podsPerCase, seed
-    cases[]
+    nodes, podsPerCase, seed, repeat
+    cases[]                       of each the run with the median rate
         resolvers, shards, batch, conflictPercent
         podsPerSecond             pods decided, refused ones included
         committedPerSecond
@@ -18,6 +19,7 @@ The JSON document (camel case):
 
 import asyncio
 import contextlib
+import itertools
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -28,7 +30,7 @@ import numpy as np
 
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
-from hossctl.bench.proposals import Driven, Target, drive, proposals
+from hossctl.bench.proposals import Driven, Target, drive, proposals, take_back
 from hossctl.console import Document
 from hossctl.eventloop import run_async
 from hossctl.figures import per_second, percentiles, share
@@ -60,6 +62,7 @@ class Setting:
     pods: int  # of each case
     seed: int
     redis_url: str = ""
+    repeat: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,9 @@ def measure(setting: Setting) -> Iterator[Case]:
     for resolvers in setting.resolvers:
         for shards in setting.shards:
             with borrowed(setting.redis_url), _served(setting.redis_url, resolvers, shards) as (redis_url, addresses):
-                yield from run_async(_cases(setting, redis_url, addresses, shards))
+                runs = run_async(_runs(setting, redis_url, addresses, shards))
+            for of_case in zip(*runs, strict=True):
+                yield sorted(of_case, key=lambda case: case.pods_per_second)[len(of_case) // 2]
 
 
 def goals(cases: Sequence[Case]) -> list[tuple[str, str]]:
@@ -123,27 +128,40 @@ def goals(cases: Sequence[Case]) -> list[tuple[str, str]]:
     return lines
 
 
-async def _cases(setting: Setting, redis_url: str, addresses: Sequence[str], shards: int) -> list[Case]:
-    found: list[Case] = []
+async def _runs(setting: Setting, redis_url: str, addresses: Sequence[str], shards: int) -> list[list[Case]]:
+    """Every case, `repeat` times over. What varies with the hour then varies for all of them."""
     async with _clients(addresses) as clients:
         targets = await _register(clients[0], setting.nodes, shards)
         epoch = await clients[0].grant_epoch(_WORKER)
-        seeds = iter(range(setting.seed * 1000, setting.seed * 1000 + 1000))
-        for batch in setting.batches:
-            ceiling = await measure_ceiling(redis_url, nodes=setting.nodes, batch=batch, seconds=_CEILING_SECONDS)
-            wanted = [(percent, False) for percent in setting.conflicts] + [(0, True)]
-            for percent, hot in wanted:
-                driven, p99 = await _case(
-                    clients,
-                    [_hot(target) if hot else target for target in targets],
-                    epoch=epoch,
-                    batch=batch,
-                    pods=min(setting.pods, batch * _MOST_BATCHES),
-                    percent=percent,
-                    seeds=seeds,
-                )
-                found.append(Case(len(addresses), shards, batch, percent, hot, driven, p99, ceiling))
-    return found
+        seeds = itertools.count(setting.seed * 1_000_000)
+        return [
+            [case async for case in _cases(setting, redis_url, clients, targets, epoch=epoch, seeds=seeds)]
+            for _ in range(setting.repeat)
+        ]
+
+
+async def _cases(
+    setting: Setting,
+    redis_url: str,
+    clients: Sequence[ResolverClient],
+    targets: Sequence[Target],
+    *,
+    epoch: int,
+    seeds: Iterator[int],
+) -> AsyncIterator[Case]:
+    for batch in setting.batches:
+        ceiling = await measure_ceiling(redis_url, nodes=setting.nodes, batch=batch, seconds=_CEILING_SECONDS)
+        for percent, hot in [*((percent, False) for percent in setting.conflicts), (0, True)]:
+            driven, p99 = await _case(
+                clients,
+                [_hot(target) if hot else target for target in targets],
+                epoch=epoch,
+                batch=batch,
+                pods=min(setting.pods, batch * _MOST_BATCHES),
+                percent=percent,
+                seeds=seeds,
+            )
+            yield Case(len(clients), len(targets), batch, percent, hot, driven, p99, ceiling)
 
 
 async def _case(
@@ -174,6 +192,8 @@ async def _case(
     began = time.perf_counter()
     parts = await asyncio.gather(*(drive(clients[i % len(clients)], load) for i, load in enumerate(loads)))
     total = Driven(sum(p.pods for p in parts), sum(p.committed for p in parts), time.perf_counter() - began)
+    for load, part in zip(loads, parts, strict=True):
+        await take_back(clients[0], load, part)
     few = proposals(
         targets[0],
         worker=_WORKER,
@@ -184,6 +204,7 @@ async def _case(
         seed=next(seeds),
     )
     alone = await drive(clients[0], few, in_flight=1)
+    await take_back(clients[0], few, alone)
     return total, percentiles(np.array(alone.latencies_ms), 99)[0]
 
 

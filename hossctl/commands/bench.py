@@ -229,6 +229,7 @@ def resolvers(
     conflicts: Annotated[str, typer.Option(metavar="N,N", help="Per cent of pods that do not fit.")] = "0,10,50",
     pods: Annotated[int, typer.Option(min=1, help="Of each case.")] = 40_000,
     quick: Annotated[bool, typer.Option("--quick", help="One resolver, one shard, batches of 100 and 1,000.")] = False,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs; of each case the one with the median rate is shown.")] = 1,
     redis_url: RedisUrl = "",
     seed: Seed = 1,
     json: JsonFile = None,
@@ -246,10 +247,11 @@ def resolvers(
         pods=pods,
         seed=seed,
         redis_url=redis_url,
+        repeat=repeat,
     )
     cases = list(deciding.measure(setting))
     rows = [case.as_json() for case in cases]
-    document: Document = {"nodes": nodes, "podsPerCase": pods, "seed": seed, "cases": rows}
+    document: Document = {"nodes": nodes, "podsPerCase": pods, "seed": seed, "repeat": repeat, "cases": rows}
     _write(json, document)
     if output.for_people:
         print_rows(rows, _RESOLVER_COLUMNS, wide=False)
