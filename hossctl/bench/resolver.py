@@ -135,8 +135,7 @@ async def _runs(setting: Setting, redis_url: str, addresses: Sequence[str], shar
         epoch = await clients[0].grant_epoch(_WORKER)
         seeds = itertools.count(setting.seed * 1_000_000)
         return [
-            [case async for case in _cases(setting, redis_url, clients, targets, epoch=epoch, seeds=seeds)]
-            for _ in range(setting.repeat)
+            await _cases(setting, redis_url, clients, targets, epoch=epoch, seeds=seeds) for _ in range(setting.repeat)
         ]
 
 
@@ -148,7 +147,8 @@ async def _cases(
     *,
     epoch: int,
     seeds: Iterator[int],
-) -> AsyncIterator[Case]:
+) -> list[Case]:
+    found: list[Case] = []
     for batch in setting.batches:
         ceiling = await measure_ceiling(redis_url, nodes=setting.nodes, batch=batch, seconds=_CEILING_SECONDS)
         for percent, hot in [*((percent, False) for percent in setting.conflicts), (0, True)]:
@@ -161,7 +161,8 @@ async def _cases(
                 percent=percent,
                 seeds=seeds,
             )
-            yield Case(len(clients), len(targets), batch, percent, hot, driven, p99, ceiling)
+            found.append(Case(len(clients), len(targets), batch, percent, hot, driven, p99, ceiling))
+    return found
 
 
 async def _case(
