@@ -87,10 +87,10 @@ async def audit(
         nodes=ledger.nodes,
         reservations=ledger.reservations,
         bound=len(seen.bound_uids) // UID_BYTES,
-        workers=len({view.worker for view in seen.views}),
+        workers=len({view.worker for view in seen.views} - views.apart.keys()),
         reports=[
             *ledger.reports,
-            *views.apart,
+            *views.apart.values(),
             *seen.reports,
             *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before),
         ],
@@ -126,7 +126,9 @@ async def until_caches_agree(
 class _Views:
     broken: list[str] = field(default_factory=list)
     moving: list[str] = field(default_factory=list)
-    apart: list[str] = field(default_factory=list)  # of workers whose caches are not meant to follow the ledger
+    apart: dict[str, str] = field(
+        default_factory=dict
+    )  # workers whose caches are not meant to follow the ledger, and why
 
 
 def _compare_views(
@@ -140,7 +142,8 @@ def _compare_views(
         if worker.state in GONE:
             continue
         if worker.synchronisation == _ON_REFUSAL:
-            result.apart.append(f"worker {worker.name} hears of the ledger by refusals only: its cache is not compared")
+            why = f"worker {worker.name} hears of the ledger by refusals only: its cache is not compared"
+            result.apart[worker.name] = why
             continue
         for digest in ledger:
             view = by_worker.get((worker.name, digest.shard))

@@ -80,7 +80,7 @@ def worker_document(worker: dispatcher_pb2.WorkerInfo) -> Document:
         "incarnation": f"{worker.incarnation:016x}",
         "stateSinceUnixMs": worker.state_since_unix_ms,
         "synchronisation": worker.synchronisation,
-        "fillSeconds": round(worker.fill_seconds, 3),
+        "fillMs": round(worker.fill_seconds * 1000, 1),
         "behind": [{"shard": lag.shard, "seqs": lag.seqs, "seconds": round(lag.seconds, 3)} for lag in worker.lags],
     }
 
