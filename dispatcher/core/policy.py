@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from dispatcher.core.sharing import DEFAULT_SHARING, Sharing
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.model.resources import DEVICE_SHARE_RESOURCE
@@ -164,6 +165,7 @@ class Policy:
 
     rules: tuple[Rule, ...] = (DEFAULT_RULE,)
     version: int = 1
+    sharing: Sharing = DEFAULT_SHARING
     name: str = "default"
 
     @property

@@ -1,4 +1,4 @@
-"""bench throughput, bench compare, bench gpu, bench plugins, bench policy, bench resolver; more of them in bench_views."""
+"""bench throughput, compare, gpu, plugins, policy, dispatch, resolver; more of them in bench_views."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hossctl.bench import compare as comparison
+from hossctl.bench import dispatch as dispatching
 from hossctl.bench import gpu
 from hossctl.bench import plugins as plugin_costs
 from hossctl.bench import policy as policies
@@ -206,6 +207,44 @@ def plugins(
         print_document(document, output)
 
 
+@group.command()
+def dispatch(
+    *,
+    mode: Annotated[
+        dispatching.Mode, typer.Option(help="replicas: one job; distinct: bare pods, no two alike, 500 a message.")
+    ] = dispatching.Mode.REPLICAS,
+    pods: Annotated[
+        int | None, typer.Option(min=1, help="1,000,000; 100,000 where they are distinct.", show_default=False)
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Stand-ins that take every pod at once.")] = 2,
+    rules: Annotated[int, typer.Option(min=1, help="Of the policy in force; the last one matches.")] = 1,
+    tenants: Annotated[int, typer.Option(min=1, help="Namespaces that the pods are of.")] = 1,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Measure memory instead: so many queued pods in one job, and in 10,000 classes."),
+    ] = False,
+    repeat: Repeat = 1,
+    redis_url: RedisUrl = "",
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What the dispatcher alone accepts, queues and dispatches on one core, its journal included."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_writable(json)
+    count = pods or dispatching.DEFAULT_PODS[mode]
+    if memory:
+        rows = dispatching.measure_memory(count, redis_url)
+        title, document, lines = "memory", {"memory": rows}, list(dispatching.memory_lines(rows))
+    else:
+        result = dispatching.measure(dispatching.Setting(mode, count, workers, rules, tenants, repeat, redis_url))
+        title, document, lines = f"{count:,} pods, {mode.value}", result.as_json(), result.lines()
+    _write(json, document)
+    if output.for_people:
+        print_summary(title, lines)
+    else:
+        print_document(document, output)
+
+
 _RESOLVER_COLUMNS = (
     Column("RESOLVERS", lambda row: str(row["resolvers"])),
     Column("SHARDS", lambda row: str(row["shards"])),
@@ -216,6 +255,8 @@ _RESOLVER_COLUMNS = (
     Column("P99 (MS)", lambda row: f"{row['p99Ms']:.2f}"),
     Column("SCRIPT ALONE/S", lambda row: f"{row['ceilingPerSecond']:,.0f}"),
     Column("RATIO", lambda row: "" if row["ratio"] is None else f"{row['ratio']:.2f}"),
+    Column("REDIS US/POD", lambda row: "" if row["redisMicros"] is None else f"{row['redisMicros']:.2f}"),
+    Column("RESOLVER US/POD", lambda row: f"{row['resolverMicros']:.2f}"),
 )
 
 
