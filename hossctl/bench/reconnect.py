@@ -6,7 +6,7 @@ one while the worker comes back, as a new process with an empty cache: it has to
 The JSON document:
 
     nodes, pods, workers, seed, repeat
-    fillSeconds          from the worker's connection until its view is the ledger's; median, as all that follow
+    fillSeconds          from the worker's connection until its cache holds the state of every shard; median, as all that follow
     startSeconds         from the start of its process until the dispatcher gives it work
     podsPerSecond        of the others, while nobody comes back
     podsPerSecondMeanwhile   of the others, from the start of the process until it is given work

@@ -30,7 +30,7 @@ def sync(
     *,
     nodes: Annotated[int, typer.Option(min=1)] = 1000,
     workers: Annotated[int, typer.Option(min=1)] = 4,
-    fill: Annotated[str, typer.Option(metavar="N,N", help="Per cent of all cpu that the load asks for.")] = "95,100",
+    fill: Annotated[str, typer.Option(metavar="N,N", help="Per cent of all cpu that the load asks for.")] = "95,99",
     repeat: Repeat = 1,
     redis_url: RedisUrl = "",
     seed: Seed = 1,

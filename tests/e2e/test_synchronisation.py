@@ -89,6 +89,18 @@ async def test_the_audit_says_whose_cache_it_does_not_compare(cluster: Cluster) 
         assert result.reports == ["worker w1 hears of the ledger by refusals only: its cache is not compared"]
 
 
+async def test_workers_tell_how_far_they_are_behind_what_they_have_heard_of(cluster: Cluster) -> None:
+    async with serving(cluster, 10, PUSH, REFUSAL) as clients:
+        await submit(clients, jobs=20, replicas=10)
+        await until(lambda: all_bound(clients, 200))
+
+        async def told() -> bool:
+            following, refused = ({lag.shard: lag for lag in w.lags} for w in await clients.dispatcher.list_workers())
+            return following[0].seqs == following[0].seconds == 0 and refused[0].seqs > 0 and refused[0].seconds > 0
+
+        await until(told)
+
+
 async def test_who_hears_of_refusals_alone_finds_new_nodes_and_room_given_back_when_pods_need_it(
     cluster: Cluster,
 ) -> None:
