@@ -14,6 +14,7 @@ from dispatcher.runtime import Runtime
 from dispatcher.tenant_answers import behind
 from hoss.errors import InvalidInput
 from hoss.model.label_selector import parse_label_selector
+from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32
 from hoss.wire.convert import labels_to_proto, template_to_proto
@@ -128,6 +129,12 @@ class Answers:
             incarnation=worker.incarnation,
             state_since_unix_ms=self._machine.unix_ms(worker.since),
             returned=worker.returned,
+            synchronisation=worker.vitals.synchronisation,
+            lags=[
+                common_pb2.ShardLag(shard=shard, seqs=seqs, seconds=seconds)
+                for shard, seqs, seconds in worker.vitals.lags
+            ],
+            fill_seconds=worker.vitals.fill_seconds,
         )
 
     def workers(self) -> pb.ListWorkersReply:

@@ -192,6 +192,9 @@ def heard(message: pb.Heartbeat, link: int) -> m.Heard:
         proposed=message.proposed,
         first_micros=first,
         seen_micros=seen,
+        synchronisation=message.synchronisation,
+        lags=tuple((lag.shard, lag.seqs, lag.seconds) for lag in message.lags),
+        fill_seconds=message.fill_seconds,
     )
     costs = CostReport(classes, micros.clip(LEAST_MICROS, MOST_MICROS)) if len(classes) else None
     return m.Heard(link, vitals, costs, refusals(message))

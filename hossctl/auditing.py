@@ -24,6 +24,8 @@ _PAUSE_SECONDS = 0.1
 _VIEW_TIMEOUT_MS = 2000
 _MOST_NAMED = 20  # pods named one by one in the evidence
 
+_ON_REFUSAL = "refusal"  # see Heartbeat.synchronisation
+
 NOTHING_LOST = 3
 GONE = ("Lost", "Left")  # states of workers that have no cache to look at
 ALL_OR_NOTHING = 5
@@ -87,9 +89,10 @@ async def audit(
         nodes=ledger.nodes,
         reservations=ledger.reservations,
         bound=len(seen.bound_uids) // UID_BYTES,
-        workers=len({view.worker for view in seen.views}),
+        workers=len({view.worker for view in seen.views} - views.apart.keys()),
         reports=[
             *ledger.reports,
+            *views.apart.values(),
             *seen.reports,
             *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before),
         ],
@@ -125,6 +128,9 @@ async def until_caches_agree(
 class _Views:
     broken: list[str] = field(default_factory=list)
     moving: list[str] = field(default_factory=list)
+    apart: dict[str, str] = field(
+        default_factory=dict
+    )  # workers whose caches are not meant to follow the ledger, and why
 
 
 def _compare_views(
@@ -136,6 +142,10 @@ def _compare_views(
     by_worker = {(view.worker, view.shard): view for view in views}
     for worker in workers:
         if worker.state in GONE:
+            continue
+        if worker.synchronisation == _ON_REFUSAL:
+            why = f"worker {worker.name} hears of the ledger by refusals only: its cache is not compared"
+            result.apart[worker.name] = why
             continue
         for digest in ledger:
             view = by_worker.get((worker.name, digest.shard))

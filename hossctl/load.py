@@ -93,11 +93,11 @@ def bench_nodes(mix: Mix, count: int, *, seed: int) -> list[NodeSpec]:
 
 
 def bench_load(
-    mix: Mix, pods: int, *, cards: int, seed: int, trace: Sequence[TraceClass] = OPENB_SHAPE
+    mix: Mix, pods: int, *, cards: int, seed: int, trace: Sequence[TraceClass] = OPENB_SHAPE, name: str = "uniform"
 ) -> list[pb.SubmitRequest]:
-    """The messages of a benchmark's load; `cards` is how many the nodes have together."""
+    """The messages of a benchmark's load; `cards` is how many the nodes have together. `name` begins those of uniform jobs."""
     if mix is Mix.UNIFORM:
-        return list(_messages(_jobs("uniform", _template(_requests(250, 512 * MIB)), pods)))
+        return list(_messages(_jobs(name, _template(_requests(250, 512 * MIB)), pods)))
     if mix is Mix.UNIQUE:
         return list(submission(_distinct("unique", pods, seed)))
     return list(submission(_openb(pods, cards, trace, seed)))

@@ -83,6 +83,9 @@ def worker_document(worker: dispatcher_pb2.WorkerInfo) -> Document:
         "returned": worker.returned,
         "incarnation": f"{worker.incarnation:016x}",
         "stateSinceUnixMs": worker.state_since_unix_ms,
+        "synchronisation": worker.synchronisation,
+        "fillMs": round(worker.fill_seconds * 1000, 1),
+        "behind": [{"shard": lag.shard, "seqs": lag.seqs, "seconds": round(lag.seconds, 3)} for lag in worker.lags],
     }
 
 
@@ -203,6 +206,13 @@ def _work(worker: Document) -> str:
     return written_duration(worker["estimatedWorkMs"] / 1000)
 
 
+def _behind(worker: Document) -> str:
+    """Entries over all shards, and for how long the first of them."""
+    lags = worker["behind"]
+    seqs = sum(lag["seqs"] for lag in lags)
+    return f"{seqs:,} for {max(lag['seconds'] for lag in lags):.3f} s" if seqs else "0"
+
+
 def _in_use(resource: str) -> Any:
     def cell(node: Document) -> str:
         used, total = node["requested"].get(resource, 0), node["allocatable"].get(resource, 0)
@@ -269,6 +279,8 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("CPU", lambda worker: written_duration(worker["busySeconds"]), wide=True),
         Column("SINCE", _since, wide=True),
         Column("SEEN", lambda worker: written_duration(worker["lastSeenMsAgo"] / 1000), wide=True),
+        Column("SYNC", lambda worker: worker["synchronisation"] or "-", wide=True),
+        Column("BEHIND", _behind, wide=True),
     ),
     "jobs": (
         Column("NAME", _field("name")),

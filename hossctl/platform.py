@@ -33,6 +33,7 @@ class WorkerOptions:
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()  # more of the service's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,7 @@ class Starter:
         arguments += ["--resolver", ",".join(self.state.resolvers), "--seed", str(self._options.seed + number)]
         for key, value in options.labels:
             arguments += ["--label", f"{key}={value}"]
+        arguments += options.flags
         if self._options.unchecked:
             arguments.append("--unchecked")
         return self._service(f"worker-{options.name}", "scheduler_worker", arguments)

@@ -7,7 +7,8 @@ slow follower costs no memory and holds up nobody.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from itertools import islice
 
 from hoss.errors import LedgerUnavailable
@@ -60,7 +61,7 @@ class ShardFeed:
                 self._tip = messages[-1].seq
                 self._announce()
 
-    async def follow(self, resume: int | None) -> AsyncIterator[pb.FeedMessage]:
+    async def follow(self, resume: int | None) -> AsyncGenerator[pb.FeedMessage, None]:
         """Messages for one follower: those after `resume` where they can still be had, else a snapshot and those after it."""
         position, generation = resume, self._generation
         while True:
@@ -75,6 +76,23 @@ class ShardFeed:
                 yield message
                 position = message.seq
 
+    async def catch_up(self, resume: int | None) -> AsyncIterator[pb.FeedMessage]:
+        """As `follow`, and ends with the state that the shard has now, or a later one."""
+        while True:
+            try:
+                now = await self._ledger.seq(self._shard)
+                break
+            except LedgerUnavailable:
+                await asyncio.sleep(_RETRY_SECONDS)
+        if resume == now:
+            return
+        # A position of the future is of a ledger that has forgotten since.
+        async with aclosing(self.follow(None if resume is None or resume > now else resume)) as messages:
+            async for message in messages:
+                yield message
+                if message.seq >= now:
+                    return
+
     async def _after(self, position: int) -> list[pb.FeedMessage]:
         """The next messages, waiting for them; a snapshot where there is a gap. May be empty."""
         if self._tip is None or position == self._tip:
@@ -82,7 +100,14 @@ class ShardFeed:
             return []
         if self._ring and self._ring[0].seq <= position + 1 <= self._tip:
             return list(islice(self._ring, position + 1 - self._ring[0].seq, None))
-        entries = None if position > self._tip else await self._ledger.feed(self._shard, position, 1)
+        if position > self._tip:
+            if position > await self._ledger.seq(self._shard):
+                return [await self._take_snapshot()]  # of a ledger that has forgotten since
+            # A snapshot, or another resolver, was quicker than the reader here.
+            if self._tip is not None and position > self._tip:
+                await self._news.wait()
+            return []
+        entries = await self._ledger.feed(self._shard, position, 1)
         if entries is None:
             return [await self._take_snapshot()]
         return [await self._message(entry) for entry in entries]

@@ -79,30 +79,32 @@ class ResolverService(ResolverServicer):
             yield message
 
     async def Feed(self, request: pb.FeedRequest, context: Any) -> AsyncIterator[pb.FeedMessage]:  # noqa: N802
-        try:
-            ends = [await self._ledger.seq(s) for s in range(self._ledger.shards)] if request.as_of_now else []
-        except LedgerUnavailable as exc:
-            await refuse(context, exc)
+        if request.as_of_now and self._availability.problem:
+            await refuse(context, LedgerUnavailable(self._availability.problem))
         resume = {position.shard: position.seq for position in request.resume}
         if request.ledger_epoch != self._ledger.epoch:
             resume = {}
         for shard, seq in resume.items():
             if shard < self._ledger.shards:  # a resolver that was started after a loss learns of it here
                 self._ledger.heard_of(shard, seq)
-        messages: asyncio.Queue[pb.FeedMessage] = asyncio.Queue(_FEED_BUFFER)
+        messages: asyncio.Queue[pb.FeedMessage | None] = asyncio.Queue(_FEED_BUFFER)
 
         async def copy(shard: int) -> None:
-            async for message in self._feeds[shard].follow(resume.get(shard)):
+            feed = self._feeds[shard]
+            read = feed.catch_up if request.as_of_now else feed.follow
+            async for message in read(resume.get(shard)):
                 await messages.put(message)
+            await messages.put(None)
 
         copying = [asyncio.ensure_future(copy(shard)) for shard in range(self._ledger.shards)]
+        unfinished = len(copying)
         try:
-            untold = {shard for shard, end in enumerate(ends) if resume.get(shard, -1) < end}
-            while untold or not ends:
+            while unfinished:
                 message = await messages.get()
-                yield message
-                if ends and message.seq >= ends[message.shard]:
-                    untold.discard(message.shard)
+                if message is None:
+                    unfinished -= 1
+                else:
+                    yield message
         finally:
             for task in copying:
                 task.cancel()

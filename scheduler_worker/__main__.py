@@ -11,14 +11,14 @@ import numpy as np
 from pydantic import ValidationError
 
 from hoss import rpc, telemetry
-from hoss.client.feed import follow
+from hoss.client.feed import Subscription
 from hoss.client.resolver import ResolverClient
 from hoss.config import describe_validation, load_document
 from hoss.errors import ConfigError, HossError
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert import labels_to_proto
-from scheduler_worker.config import KIND, WorkerConfig, parse_labels
+from scheduler_worker.config import KIND, SyncMode, WorkerConfig, parse_labels
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.plugins import REGISTRY
@@ -29,6 +29,7 @@ from scheduler_worker.link import DispatcherLink
 from scheduler_worker.profiles import chosen_profile
 from scheduler_worker.proposals import ProposalStream
 from scheduler_worker.service import WorkerService
+from scheduler_worker.synchronisation import synchronisation
 
 # Of pods in hand, where the configuration names none; see WorkerConfig.window.
 _WINDOW, _PACKING_WINDOW = 2000, 100
@@ -72,12 +73,14 @@ async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None)
         window=config.window or (_PACKING_WINDOW if profile.mixes else _WINDOW),
     )
     link = DispatcherLink(config.dispatcher.split(","), registration, service)
-    service.connect(link, proposals)
+    subscription = Subscription(resolver, config.name, service.apply_feed)
+    sync = synchronisation(config.sync, config.pull_interval_ms / 1000, subscription)
+    service.connect(link, proposals, sync)
     server = rpc.Server()
     port = await server.start(config.listen, ())
     try:
         async with rpc.background(
-            follow(resolver, config.name, service.apply_feed),
+            sync.run(),
             proposals.run(),
             link.run(),
             service.schedule(),
@@ -102,6 +105,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="of the order of equally good nodes")
     parser.add_argument("--window", type=int, help="pods taken at once")
     parser.add_argument("--profile", metavar="NAME", help=f"{', '.join(PRESETS)}, or one of the document's own")
+    parser.add_argument(
+        "--sync", choices=[mode.value for mode in SyncMode], help="how its view hears of the ledger; default: push"
+    )
+    parser.add_argument("--pull-interval-ms", type=int, help="between two readings of the ledger's state")
     parser.add_argument("--unchecked", action="store_true", default=None, help="commit without validation (benchmarks)")
     parser.add_argument("--ready-file", type=Path, help="written once the worker serves, with its port")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
@@ -119,6 +126,8 @@ def _config(arguments: argparse.Namespace) -> WorkerConfig:
         "seed": arguments.seed,
         "window": arguments.window,
         "profile": arguments.profile,
+        "sync": arguments.sync,
+        "pull_interval_ms": arguments.pull_interval_ms,
         "unchecked": arguments.unchecked,
     }
     flags = {field: value for field, value in given.items() if value is not None}

@@ -3,6 +3,7 @@
 import random
 import socket
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -15,6 +16,14 @@ KIND = "WorkerConfig"
 
 # The label whose value picks the profile where none is configured.
 STRATEGY_LABEL = "strategy"
+
+
+class SyncMode(str, Enum):
+    """How a worker's view hears of the ledger."""
+
+    PUSH = "push"
+    PULL = "pull"
+    REFUSAL = "refusal"
 
 
 class PluginSection(Document):
@@ -80,6 +89,14 @@ class WorkerConfig(Document):
 
     # Profiles of one's own, besides the presets.
     profiles: tuple[ProfileSection, ...] = ()
+
+    # How its view of the nodes hears of the ledger: push takes every change as it happens, pull the state once an interval,
+    # refusal the state at the start and then only what refusals say, and the state anew when pods find no node or wait for
+    # news. For what each costs see docs/benchmarks.md.
+    sync: SyncMode = SyncMode.PUSH
+
+    # Between two readings of the state; with refusal the least. No reading takes less than a few milliseconds.
+    pull_interval_ms: int = Field(default=100, ge=1, le=60_000)
 
     # Further nodes named with each choice; the ledger takes the first that fits.
     alternates: int = Field(default=2, ge=0, le=16)

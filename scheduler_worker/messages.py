@@ -1,5 +1,6 @@
 """Between hoss.v1 messages and the core's columns. Raises ColumnError for columns that do not fit together."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +17,7 @@ from hoss.wire.convert import node_from_proto, pod_spec_from_proto
 from hoss.wire.convert_rules import selector_from_proto
 from hoss.wire.pod_groups import definition_of, group_defined
 from scheduler_worker.core.codes import Verdict
+from scheduler_worker.core.lag import ShardLag
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
 from scheduler_worker.core.preempting import PreemptionAnswer, PreemptionQuestion
 from scheduler_worker.core.refusals import RefusalReport
@@ -190,3 +192,8 @@ def work_columns(batch: workerlink_pb2.WorkBatch) -> tuple[NDArray[np.uint32], N
     if len(attempts) not in (0, len(classes)):
         raise ColumnError(f"{len(attempts)} rows where {len(classes)} are expected", where="run_attempts")
     return classes, counts, attempts if len(attempts) else np.zeros(len(classes), np.uint16)
+
+
+def shard_lags(lags: Sequence[ShardLag]) -> list[common_pb2.ShardLag]:
+    """Lags as heartbeats carry them."""
+    return [common_pb2.ShardLag(shard=lag.shard, seqs=lag.seqs, seconds=lag.seconds) for lag in lags]

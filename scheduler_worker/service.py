@@ -25,10 +25,12 @@ from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
 from hoss.wire.convert import pod_spec_from_proto, scope_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from scheduler_worker import messages
+from scheduler_worker.core.lag import LagMeter
 from scheduler_worker.core.scheduler import Scheduler
 from scheduler_worker.core.work import Gang
 from scheduler_worker.link import DispatcherLink
 from scheduler_worker.proposals import ProposalStream
+from scheduler_worker.synchronisation import Synchronisation
 
 # Placing goes on for this long before what is placed is proposed and everything else gets its turn. Long enough that a
 # proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
@@ -54,11 +56,15 @@ class WorkerService:
         self._answered = asyncio.Event()
         self._busy_seconds = 0.0
         self._slice_used_up = False
+        self._lags = LagMeter()
+        self._started = time.monotonic()
+        self._fill_seconds = 0.0
 
-    def connect(self, link: DispatcherLink, proposals: ProposalStream) -> None:
-        """Give it the streams it sends on."""
+    def connect(self, link: DispatcherLink, proposals: ProposalStream, synchronisation: Synchronisation) -> None:
+        """Give it the streams it sends on, and what fills its cache."""
         self._link = link
         self._proposals = proposals
+        self._synchronisation = synchronisation
 
     @property
     def ready(self) -> bool:
@@ -111,6 +117,9 @@ class WorkerService:
             cost_micros=encode(costs.micros, F32),
             first_micros=costs.first,
             seen_micros=costs.seen,
+            synchronisation=self._synchronisation.mode.value,
+            lags=messages.shard_lags(self._lags.lags(time.monotonic())),
+            fill_seconds=self._fill_seconds,
         )
         if (refusals := scheduler.refusals.take()) is not None:
             messages.tell_refusals(refusals, heartbeat)
@@ -124,10 +133,17 @@ class WorkerService:
         update = messages.feed_update(message)
         self._scheduler.cache.apply_feed(update)
         self._scheduler.refusals.heard(update)
+        self._lags.seen(message.shard, message.seq, anew=message.snapshot)
         if self._scheduler.resume(message.shard, snapshot=message.snapshot):
             self._wake.set()
         if self.ready and not was_ready:
-            logger().info("cache_filled", worker=self._name, nodes=int(self._scheduler.cache.present.sum()))
+            self._fill_seconds = time.monotonic() - self._started
+            logger().info(
+                "cache_filled",
+                worker=self._name,
+                nodes=int(self._scheduler.cache.present.sum()),
+                seconds=round(self._fill_seconds, 3),
+            )
             # Work is given to those that said so: at the next heartbeat they would have idled half a second.
             self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
             self._wake.set()
@@ -144,6 +160,7 @@ class WorkerService:
             in_force = True
         else:
             in_force = self._settle(proposal, verdict)
+            self._remember_commits()
         self._busy_seconds += time.thread_time() - cpu
         self._scheduler.costs.besides(time.monotonic() - started, 0)
         self._answered.set()
@@ -169,6 +186,7 @@ class WorkerService:
         """Give back assumptions nobody answered, until cancelled."""
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
+            self._remember_commits()
             pods = self._scheduler.cache.expire(time.monotonic())
             if pods:
                 logger().warning("assumptions_expired", worker=self._name, pods=pods)
@@ -216,7 +234,14 @@ class WorkerService:
         parts = zip((proposal, *proposal.parts), (verdict, *verdict.parts), strict=True)
         told = [(v.batch_id, messages.verdicts(v, len(p.uids) // UID_BYTES)) for p, v in parts]
         in_force = [self._scheduler.settle(batch_id, verdicts) for batch_id, verdicts in told]
+        now = time.monotonic()
+        for part in (verdict, *verdict.parts):
+            self._lags.heard(part.shard, part.as_of_seq, now)
         return all(in_force)
+
+    def _remember_commits(self) -> None:
+        if not self._synchronisation.shows_commits:
+            self._scheduler.cache.adopt()
 
     def _look_around(self, surroundings: Surroundings) -> None:
         """Whatever is placed from now on goes by these. Between two slices, so no placement goes by some of each."""
@@ -279,6 +304,9 @@ class WorkerService:
     def _send_outcomes(self) -> None:
         for columns in self._scheduler.take_outcomes():
             self._link.send(messages.outcomes(columns))
+        if self._scheduler.news_wanted:
+            self._scheduler.news_wanted = False
+            self._synchronisation.ask()
 
     def _cache_view(self, request_id: int) -> CacheView:
         cache = self._scheduler.cache

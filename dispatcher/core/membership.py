@@ -71,6 +71,9 @@ class Vitals(NamedTuple):
     proposed: int = 0
     first_micros: float = 0.0  # more for the first pod of a class
     seen_micros: float = 0.0  # per pod of a class seen before
+    synchronisation: str = ""
+    lags: tuple[tuple[int, int, float], ...] = ()  # by shard: entries of its history not seen, and for how many seconds
+    fill_seconds: float = 0.0
 
 
 UNHEARD = Vitals()

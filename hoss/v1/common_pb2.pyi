@@ -14,6 +14,16 @@ class Label(_message.Message):
     value: str
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
+class ShardLag(_message.Message):
+    __slots__ = ("shard", "seqs", "seconds")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SEQS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    seqs: int
+    seconds: float
+    def __init__(self, shard: _Optional[int] = ..., seqs: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class Amount(_message.Message):
     __slots__ = ("resource", "amount")
     RESOURCE_FIELD_NUMBER: _ClassVar[int]

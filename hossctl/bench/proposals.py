@@ -13,11 +13,13 @@ from hoss.client.resolver import ResolverClient
 from hoss.errors import HossError
 from hoss.model.resources import BASE_RESOURCES, CPU, MEMORY, PODS
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import I32, I64, U8, U16, U32, UID_PREFIX_BYTES, decode, encode, numbered_uids
+from hoss.wire.columns import I32, I64, U8, U16, U32, UID_PREFIX_BYTES, decode, decode_uids, encode, numbered_uids
 
 # In flight on one stream: what keeps a resolver and Redis busy, as a few workers with their windows would.
 STREAM_PODS = 4000
 STREAM_BATCHES = 64
+
+_RELEASED_PODS = 10_000  # in a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Driven:
     committed: int = 0
     seconds: float = 0.0
     latencies_ms: tuple[float, ...] = ()  # of each batch
+    commits: tuple[int, ...] = ()  # seqs of the shard
 
 
 def proposals(
@@ -91,6 +94,7 @@ async def drive(client: ResolverClient, batches: Sequence[pb.ProposalBatch], *, 
     credit, sent = asyncio.Semaphore(window), deque[float]()
     sent_at: dict[int, float] = {}
     latencies: list[float] = []
+    commits: list[int] = []
     result = Driven()
 
     async def outgoing() -> AsyncIterator[pb.ProposalBatch]:
@@ -108,9 +112,21 @@ async def drive(client: ResolverClient, batches: Sequence[pb.ProposalBatch], *, 
         verdicts = decode(answer.verdicts, U8, name="verdicts")
         result.pods += len(verdicts)
         result.committed += int((verdicts == pb.COMMITTED).sum())
+        commits.append(answer.seq)
         credit.release()
     result.latencies_ms = tuple(latencies)
+    result.commits = tuple(filter(None, commits))
     return result
+
+
+async def take_back(client: ResolverClient, batches: Sequence[pb.ProposalBatch], driven: Driven) -> None:
+    """Leave nothing of them in the ledger: the next ones find it as these did."""
+    await client.confirm({batches[0].shard: np.array(driven.commits, np.uint64)})
+    uids = np.concatenate([decode_uids(batch.uids) for batch in batches])
+    nodes = np.concatenate([decode(batch.nodes, U32, name="nodes") for batch in batches])  # one candidate each
+    for first in range(0, len(uids), _RELEASED_PODS):
+        step = slice(first, first + _RELEASED_PODS)
+        await client.release(uids[step], nodes[step])
 
 
 def _pods_in(batch: pb.ProposalBatch) -> int:

@@ -1,12 +1,13 @@
 """`hoss bench resolver`: what resolvers and their ledger decide, beside what the ledger's script does alone.
 
 Redis and resolvers are processes of their own; one stream of proposals runs to each resolver and shard pair in turn from
-this process. Every case has pods of its own on nodes with room for all, and a share of pods on full nodes.
+this process. Every case has pods of its own on nodes with room for all, and a share of pods on full nodes; what it reserved is
+released again, so that all find the ledger as empty as the script alone does.
 
 The JSON document (camel case):
 
-    nodes, podsPerCase, seed
-    cases[]
+    nodes, podsPerCase, seed, repeat
+    cases[]                       of each the run with the median rate
         resolvers, shards, batch, conflictPercent
         podsPerSecond             pods decided, refused ones included
         committedPerSecond
@@ -14,10 +15,12 @@ The JSON document (camel case):
         ceilingPerSecond          of the script alone, same batch, on the same Redis
         ratio                     podsPerSecond of it; null where pods conflict, which the ceiling does not
         hotNode                   true: every pod for one node
+        redisMicros, resolverMicros   CPU time per pod; of a Redis of one's own null
 """
 
 import asyncio
 import contextlib
+import itertools
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -28,11 +31,12 @@ import numpy as np
 
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
-from hossctl.bench.proposals import Driven, Target, drive, proposals
+from hossctl.bench.processes import by_service, cpu_seconds
+from hossctl.bench.proposals import Driven, Target, drive, proposals, take_back
 from hossctl.console import Document
 from hossctl.eventloop import run_async
 from hossctl.figures import per_second, percentiles, share
-from hossctl.process import READY_SECONDS, Service, stop_all
+from hossctl.process import READY_SECONDS, ProcessRecord, Service, record_of, stop_all
 from hossctl.redis_database import borrowed
 from hossctl.redis_server import RedisServer
 from resolver.ledger.ceiling import measure_ceiling
@@ -60,6 +64,7 @@ class Setting:
     pods: int  # of each case
     seed: int
     redis_url: str = ""
+    repeat: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class Case:
     driven: Driven
     p99_ms: float
     ceiling: float
+    cpu_seconds: dict[str, float]  # by service
 
     @property
     def pods_per_second(self) -> float:
@@ -93,15 +99,33 @@ class Case:
             "p99Ms": round(self.p99_ms, 3),
             "ceilingPerSecond": round(self.ceiling, 1),
             "ratio": round(share(self.pods_per_second, self.ceiling), 4) if alike else None,
+            "redisMicros": self.micros("redis"),
+            "resolverMicros": self.micros("resolvers"),
         }
+
+    def micros(self, service: str) -> float | None:
+        """CPU time per pod; None where its processes are not ours."""
+        seconds = self.cpu_seconds.get(service)
+        return None if seconds is None else round(1e6 * share(seconds, self.driven.pods), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """Where Redis and the resolvers are, and those of their processes that are ours."""
+
+    redis_url: str
+    addresses: Sequence[str]
+    records: Sequence[ProcessRecord]
 
 
 def measure(setting: Setting) -> Iterator[Case]:
     """Case by case. Every pair of resolvers and shards has an empty Redis."""
     for resolvers in setting.resolvers:
         for shards in setting.shards:
-            with borrowed(setting.redis_url), _served(setting.redis_url, resolvers, shards) as (redis_url, addresses):
-                yield from run_async(_cases(setting, redis_url, addresses, shards))
+            with borrowed(setting.redis_url), _served(setting.redis_url, resolvers, shards) as served:
+                runs = run_async(_runs(setting, served, shards))
+            for of_case in zip(*runs, strict=True):
+                yield sorted(of_case, key=lambda case: case.pods_per_second)[len(of_case) // 2]
 
 
 def goals(cases: Sequence[Case]) -> list[tuple[str, str]]:
@@ -112,6 +136,8 @@ def goals(cases: Sequence[Case]) -> list[tuple[str, str]]:
     if single:
         lines.append(("script alone", f"{max(c.ceiling for c in single):,.0f} pods/s (goal {GOAL_CEILING:,})"))
         best = max(single, key=lambda case: case.batch)
+        if micros := best.micros("redis"):
+            lines.append(("Redis, by its CPU time", f"{1e6 / micros:,.0f} pods/s of one core (goal {GOAL_CEILING:,})"))
         ratio = share(best.pods_per_second, best.ceiling)
         lines.append((f"through gRPC, batch {best.batch:,}", f"{ratio:.2f} of it (goal {GOAL_RATIO})"))
     if hundreds := [case for case in single if case.batch == 100]:
@@ -123,30 +149,46 @@ def goals(cases: Sequence[Case]) -> list[tuple[str, str]]:
     return lines
 
 
-async def _cases(setting: Setting, redis_url: str, addresses: Sequence[str], shards: int) -> list[Case]:
-    found: list[Case] = []
-    async with _clients(addresses) as clients:
+async def _runs(setting: Setting, served: _Served, shards: int) -> list[list[Case]]:
+    """Every case, `repeat` times over. What varies with the hour then varies for all of them."""
+    async with _clients(served.addresses) as clients:
         targets = await _register(clients[0], setting.nodes, shards)
         epoch = await clients[0].grant_epoch(_WORKER)
-        seeds = iter(range(setting.seed * 1000, setting.seed * 1000 + 1000))
-        for batch in setting.batches:
-            ceiling = await measure_ceiling(redis_url, nodes=setting.nodes, batch=batch, seconds=_CEILING_SECONDS)
-            wanted = [(percent, False) for percent in setting.conflicts] + [(0, True)]
-            for percent, hot in wanted:
-                driven, p99 = await _case(
-                    clients,
-                    [_hot(target) if hot else target for target in targets],
-                    epoch=epoch,
-                    batch=batch,
-                    pods=min(setting.pods, batch * _MOST_BATCHES),
-                    percent=percent,
-                    seeds=seeds,
-                )
-                found.append(Case(len(addresses), shards, batch, percent, hot, driven, p99, ceiling))
+        seeds = itertools.count(setting.seed * 1_000_000)
+        return [
+            await _cases(setting, served, clients, targets, epoch=epoch, seeds=seeds) for _ in range(setting.repeat)
+        ]
+
+
+async def _cases(
+    setting: Setting,
+    served: _Served,
+    clients: Sequence[ResolverClient],
+    targets: Sequence[Target],
+    *,
+    epoch: int,
+    seeds: Iterator[int],
+) -> list[Case]:
+    found: list[Case] = []
+    for batch in setting.batches:
+        ceiling = await measure_ceiling(served.redis_url, nodes=setting.nodes, batch=batch, seconds=_CEILING_SECONDS)
+        for percent, hot in [*((percent, False) for percent in setting.conflicts), (0, True)]:
+            driven, used, p99 = await _case(
+                served,
+                clients,
+                [_hot(target) if hot else target for target in targets],
+                epoch=epoch,
+                batch=batch,
+                pods=min(setting.pods, batch * _MOST_BATCHES),
+                percent=percent,
+                seeds=seeds,
+            )
+            found.append(Case(len(clients), len(targets), batch, percent, hot, driven, p99, ceiling, used))
     return found
 
 
 async def _case(
+    served: _Served,
     clients: Sequence[ResolverClient],
     targets: Sequence[Target],
     *,
@@ -155,8 +197,8 @@ async def _case(
     pods: int,
     percent: int,
     seeds: Iterator[int],
-) -> tuple[Driven, float]:
-    """All resolvers at once, and then one batch at a time."""
+) -> tuple[Driven, dict[str, float], float]:
+    """All resolvers at once, with the CPU time they and Redis took; and then one batch at a time: p99."""
     streams = max(len(clients), len(targets))
     loads = [
         proposals(
@@ -171,9 +213,13 @@ async def _case(
         )
         for stream in range(streams)
     ]
+    before = cpu_seconds(served.records)
     began = time.perf_counter()
     parts = await asyncio.gather(*(drive(clients[i % len(clients)], load) for i, load in enumerate(loads)))
     total = Driven(sum(p.pods for p in parts), sum(p.committed for p in parts), time.perf_counter() - began)
+    used = by_service(before, cpu_seconds(served.records))
+    for load, part in zip(loads, parts, strict=True):
+        await take_back(clients[0], load, part)
     few = proposals(
         targets[0],
         worker=_WORKER,
@@ -184,7 +230,8 @@ async def _case(
         seed=next(seeds),
     )
     alone = await drive(clients[0], few, in_flight=1)
-    return total, percentiles(np.array(alone.latencies_ms), 99)[0]
+    await take_back(clients[0], few, alone)
+    return total, used, percentiles(np.array(alone.latencies_ms), 99)[0]
 
 
 def _hot(target: Target) -> Target:
@@ -211,18 +258,21 @@ async def _clients(addresses: Sequence[str]) -> AsyncIterator[list[ResolverClien
 
 
 @contextlib.contextmanager
-def _served(redis_url: str, resolvers: int, shards: int) -> Iterator[tuple[str, list[str]]]:
-    """A Redis, unless one was given, and resolver processes: their URL and addresses."""
+def _served(redis_url: str, resolvers: int, shards: int) -> Iterator[_Served]:
+    """A Redis, unless one was given, and resolver processes."""
     with tempfile.TemporaryDirectory(prefix="hoss-bench-") as folder, contextlib.ExitStack() as stack:
         directory = Path(folder)
+        records: list[ProcessRecord] = []
         if not redis_url:
             server = RedisServer.start(directory / "redis")
             stack.callback(server.kill)
             redis_url = server.url
+            records.append(record_of("redis", server.pid, directory / "redis" / "redis.log", server.url))
         addresses = []
         for number in range(resolvers):
             arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url, "--shards", str(shards)]
             service = Service(f"resolver-{number + 1}", "resolver", arguments, directory)
             stack.callback(stop_all, [service.record])
-            addresses.append(service.wait_ready(time.monotonic() + READY_SECONDS).address)
-        yield redis_url, addresses
+            records.append(service.wait_ready(time.monotonic() + READY_SECONDS))
+            addresses.append(records[-1].address)
+        yield _Served(redis_url, addresses, records)

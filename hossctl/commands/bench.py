@@ -1,12 +1,10 @@
-"""bench throughput, bench compare, bench gpu, bench plugins, bench policy, bench dispatch, bench resolver."""
+"""bench throughput, compare, gpu, plugins, policy, dispatch, resolver; more of them in bench_views."""
 
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
-from hoss.errors import InvalidInput
 from hossctl.bench import compare as comparison
 from hossctl.bench import dispatch as dispatching
 from hossctl.bench import gpu
@@ -16,6 +14,10 @@ from hossctl.bench import resolver as deciding
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
+from hossctl.commands import bench_views
+from hossctl.commands.bench_file import JsonFile
+from hossctl.commands.bench_file import check_writable as _check_writable
+from hossctl.commands.bench_file import write as _write
 from hossctl.commands.plan import plan
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
@@ -26,8 +28,9 @@ app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Measure throughput, or compare schedulers with and without HOSS.")
 app.add_typer(group, name="bench")
 group.command()(plan)
+group.command("sync")(bench_views.sync)
+group.command("reconnect")(bench_views.reconnect)
 
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there as well.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
 
 _COLUMNS = (
@@ -258,6 +261,8 @@ _RESOLVER_COLUMNS = (
     Column("P99 (MS)", lambda row: f"{row['p99Ms']:.2f}"),
     Column("SCRIPT ALONE/S", lambda row: f"{row['ceilingPerSecond']:,.0f}"),
     Column("RATIO", lambda row: "" if row["ratio"] is None else f"{row['ratio']:.2f}"),
+    Column("REDIS US/POD", lambda row: "" if row["redisMicros"] is None else f"{row['redisMicros']:.2f}"),
+    Column("RESOLVER US/POD", lambda row: f"{row['resolverMicros']:.2f}"),
 )
 
 
@@ -271,6 +276,7 @@ def resolvers(
     conflicts: Annotated[str, typer.Option(metavar="N,N", help="Per cent of pods that do not fit.")] = "0,10,50",
     pods: Annotated[int, typer.Option(min=1, help="Of each case.")] = 40_000,
     quick: Annotated[bool, typer.Option("--quick", help="One resolver, one shard, batches of 100 and 1,000.")] = False,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs; of each case the one with the median rate is shown.")] = 1,
     redis_url: RedisUrl = "",
     seed: Seed = 1,
     json: JsonFile = None,
@@ -288,10 +294,11 @@ def resolvers(
         pods=pods,
         seed=seed,
         redis_url=redis_url,
+        repeat=repeat,
     )
     cases = list(deciding.measure(setting))
     rows = [case.as_json() for case in cases]
-    document: Document = {"nodes": nodes, "podsPerCase": pods, "seed": seed, "cases": rows}
+    document: Document = {"nodes": nodes, "podsPerCase": pods, "seed": seed, "repeat": repeat, "cases": rows}
     _write(json, document)
     if output.for_people:
         print_rows(rows, _RESOLVER_COLUMNS, wide=False)
@@ -325,18 +332,3 @@ def policy_cost(
         print_summary(f"{classes:,} classes", lines)
     else:
         print_document(document, output)
-
-
-def _check_writable(path: Path | None) -> None:
-    # Found out before minutes of measuring, not after.
-    if path is not None and not path.parent.is_dir():
-        raise InvalidInput(f"its directory {path.parent} is not there", where=f"--json {path}")
-
-
-def _write(path: Path | None, document: Document) -> None:
-    if path is None:
-        return
-    try:
-        path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as exc:
-        raise InvalidInput(f"cannot be written: {exc.strerror}", where=f"--json {path}") from exc

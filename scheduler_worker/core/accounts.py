@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.wire.account import FLAG_GONE, NO_CARD, account_dtype, digest
+from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cards import CardLayers
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.messages import AccountBatch
@@ -23,6 +24,8 @@ class AccountLayer:
         self._seqs: NDArray[np.uint64] = np.zeros(0, np.uint64)  # 0: nothing said
         # Of the cards: a refusal of pods that want none brings accounts without cards, ahead of entries that have them.
         self._card_seqs: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        # Of the last commit that `adopt` added: only an account that is as new contains it. 0: none.
+        self._own_seqs: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._cards = cards
 
     @property
@@ -40,6 +43,7 @@ class AccountLayer:
         self.mean_factors = np.concatenate((self.mean_factors, np.ones(more)))
         self._seqs = np.concatenate((self._seqs, np.zeros(more, np.uint64)))
         self._card_seqs = np.concatenate((self._card_seqs, np.zeros(more, np.uint64)))
+        self._own_seqs = np.concatenate((self._own_seqs, np.zeros(more, np.uint64)))
 
     def extend_rows(self, rows: int) -> None:
         """The schema has `rows` resources now."""
@@ -53,13 +57,14 @@ class AccountLayer:
         self.flags[nodes] = FLAG_GONE
         self._seqs[nodes] = 0
         self._card_seqs[nodes] = 0
+        self._own_seqs[nodes] = 0
         self._cards.committed[nodes] = NO_CARD
 
     def put(self, accounts: AccountBatch) -> None:
         """Replace what is known by what is as new or newer. Resources beyond the batch's are 0."""
         nodes, records = accounts.indexes.astype(np.intp), accounts.records
         self._put_cards(accounts)
-        newer = records["seq"] >= self._seqs[nodes]
+        newer = records["seq"] >= np.maximum(self._seqs[nodes], self._own_seqs[nodes])
         if not newer.all():
             nodes, records = nodes[newer], records[newer]
         known = records["amounts"].shape[1]
@@ -81,9 +86,20 @@ class AccountLayer:
         order = np.argsort(accounts.indexes)
         beside = order[np.searchsorted(accounts.indexes, accounts.card_indexes, sorter=order)]
         nodes, seqs = accounts.card_indexes.astype(np.intp), accounts.records["seq"][beside]
-        newer = seqs >= self._card_seqs[nodes]
+        newer = seqs >= np.maximum(self._card_seqs[nodes], self._own_seqs[nodes])
         self._cards.committed[nodes[newer]] = accounts.cards[newer]
         self._card_seqs[nodes[newer]] = seqs[newer]
+
+    def adopt(self, pods: Assumption, rows: NDArray[np.intp]) -> None:
+        """Add what these rows were committed with, where the account is older than their commit."""
+        nodes, slots, seq = pods.nodes[rows], pods.slots[rows], np.uint64(pods.seq)
+        unseen = self._seqs[nodes] < seq
+        amounts = pods.requests[slots[unseen]]
+        for resource in np.flatnonzero(amounts.any(axis=0)):
+            np.add.at(self.committed[resource], nodes[unseen], amounts[:, resource])
+        uncarded = self._card_seqs[nodes] < seq
+        self._cards.adopt(nodes[uncarded], pods.card_masks[rows][uncarded], pods.card_millis[slots[uncarded]])
+        self._own_seqs[nodes] = np.maximum(self._own_seqs[nodes], seq)
 
     def digest(self, nodes: NodeIndexes) -> int:
         """Digest of these nodes' state, as the ledger would compute it."""

@@ -78,6 +78,12 @@ class AssumptionBook:
             self._confirmed[shard] = [a for a in waiting if a.seq > seq]
         return ended
 
+    def take_confirmed(self) -> list[Assumption]:
+        """Take out everything the ledger has committed and the feed has not shown."""
+        taken = [assumption for waiting in self._confirmed.values() for assumption in waiting]
+        self._confirmed.clear()
+        return taken
+
     def take_open(self) -> list[Assumption]:
         """Take out everything without an answer."""
         taken = list(self._open)

@@ -131,6 +131,24 @@ class NodeInfoCache:
         if self._book.confirm(assumption, shard, seq) and self.seqs.get(shard, 0) >= seq:
             self._end(self._book.reached(shard, seq))
 
+    def adopt(self) -> None:
+        """Take what the ledger has committed into the committed layer at once: no feed will show it.
+
+        What an account that came with a refusal contains already is not counted again. The census goes on counting the pods.
+        The digest is the ledger's again after the next snapshot of every shard.
+        """
+        confirmed = self._book.take_confirmed()
+        if not confirmed:
+            return
+        nodes = np.unique(np.concatenate([assumption.nodes for assumption in confirmed]))
+        before = self._state(nodes)
+        for assumption in confirmed:
+            rows = np.flatnonzero(assumption.live)
+            self._add_amounts(assumption, rows, sign=-1)
+            assumption.live[rows] = False
+            self.accounts.adopt(assumption, rows)
+        self._settle(nodes, before)
+
     def forget(self, assumption: Assumption, rows: NDArray[np.intp]) -> None:
         """Give back what these rows counted; rows given back before stay so. The others remain."""
         rows = rows[assumption.live[rows]]

@@ -56,6 +56,11 @@ class CardLayers:
             np.add.at(self.assumed, nodes[holders], held * millis[holders, None])
             self.combine(nodes[holders])
 
+    def adopt(self, nodes: NodeIndexes, masks: CardMasks, millis: NDArray[np.uint16]) -> None:
+        """Add to the committed layer, per pod, `millis` on each of its cards that is still there."""
+        held = ((masks[:, None] & _BITS) != 0) & (self.committed[nodes] != NO_CARD)
+        np.add.at(self.committed, nodes, held * millis[:, None])
+
 
 def pods_that_fit(used: NDArray[np.uint16], devices: DeviceRequest) -> NDArray[np.int64]:
     """How many pods with these devices the cards of each node still take, one after the other: (n,).

@@ -72,6 +72,7 @@ class Scheduler:
         self.cache = cache
         self.limits = limits or Limits()
         self.conflicts = 0  # refusals by the ledger, ever
+        self.news_wanted = False  # whether a newer view would have helped some pod; for the caller to take back
         self.proposed = 0  # pods proposed, ever, each as often as it was
         self.costs = CostMeter()
         self.refusals = Refusals()
@@ -397,6 +398,7 @@ class Scheduler:
             why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
             work.refuse(np.concatenate([run.rows for run in runs]), why, self.cache.seqs)
             self._answered[work] = None
+            self.news_wanted = True
         return sum(len(run.rows) for run in runs)
 
     def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
@@ -439,6 +441,7 @@ class Scheduler:
     def _refuse(self, run: Run, why_not: Diagnosis, seqs: Mapping[int, int] | None = None) -> None:
         run.work.refuse(run.rows, why_not, self.cache.seqs if seqs is None else seqs)
         self._answered[run.work] = None
+        self.news_wanted = True
 
     def _refuse_for(self, failure: PluginFailed, run: Run) -> None:
         self._failures.setdefault(str(failure), failure)
@@ -560,10 +563,12 @@ class Scheduler:
             if run.tries + 1 >= self.limits.tries:
                 # Also of those that others were to go for: what the ledger refused them for lies behind them, and nothing
                 # that is still to come would wake them.
+                self.news_wanted = True
                 why_not = "" if run.evicting is None else run.evicting.text
                 self._answer(run.work, run.rows, Outcome.CONFLICT, reason=why_not)
             else:
                 (held if waits else again).append(replace(run, tries=run.tries + 1))
+        self.news_wanted |= bool(held)
         if proposal.work.gang is not None:
             self._retry_gang(proposal.work, [*again, *held], awaited if held else {})
             return

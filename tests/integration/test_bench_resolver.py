@@ -50,3 +50,4 @@ def test_each_case_decides_every_pod_and_refuses_those_on_full_nodes():
         assert 0.3 < share < 0.7 if case["conflictPercent"] else share == pytest.approx(1)
         assert case["ceilingPerSecond"] > 0
         assert case["p99Ms"] > 0
+        assert case["redisMicros"] is not None

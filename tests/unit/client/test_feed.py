@@ -6,7 +6,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from hoss.client.feed import follow
+from hoss.client.feed import Subscription, follow
 from hoss.errors import InvalidInput
 from hoss.v1 import resolver_pb2 as pb
 
@@ -67,3 +67,31 @@ async def test_a_gap_is_not_applied_and_a_snapshot_is_asked_for():
 async def test_a_request_the_resolver_refuses_is_not_repeated():
     with pytest.raises(InvalidInput, match="no such field"):
         await follow(Resolver([broken(grpc.StatusCode.INVALID_ARGUMENT, "no such field")]), "test", lambda _: None)
+
+
+async def test_who_catches_up_returns_at_the_streams_end_and_resumes_the_next_time():
+    resolver = Resolver([SNAPSHOT, delta(6, 5)], [delta(7, 6)])
+    applied = []
+    subscription = Subscription(resolver, "test", applied.append)
+    await subscription.catch_up()
+    await subscription.catch_up()
+    assert [message.seq for message in applied] == [5, 6, 7]
+    assert [request.as_of_now for request in resolver.requests] == [True, True]
+    assert [(p.shard, p.seq) for p in resolver.requests[1].resume] == [(0, 6)]
+
+
+async def test_who_catches_up_anew_asks_for_snapshots():
+    resolver = Resolver([SNAPSHOT], [SNAPSHOT])
+    subscription = Subscription(resolver, "test", lambda _: None)
+    await subscription.catch_up()
+    await subscription.catch_up(anew=True)
+    assert list(resolver.requests[1].resume) == []
+
+
+async def test_who_catches_up_is_not_done_when_the_stream_breaks_or_has_a_gap():
+    resolver = Resolver(
+        [SNAPSHOT, broken(grpc.StatusCode.UNAVAILABLE)], [delta(8, 7)], [pb.FeedMessage(shard=0, seq=9, snapshot=True)]
+    )
+    applied = []
+    await asyncio.wait_for(Subscription(resolver, "test", applied.append).catch_up(), 10)
+    assert [message.seq for message in applied] == [5, 9]

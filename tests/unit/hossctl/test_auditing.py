@@ -19,6 +19,7 @@ class FakePlatform:
         self.seq, self.view_seq, self.digest, self.view_digest, self.idle = 5, 5, 0xA, 0xA, True
         self.violations = []
         self.broken_gangs = []
+        self.synchronisation = "push"
         self.looks = 0
         self.moves = lambda: None
 
@@ -38,7 +39,7 @@ class FakePlatform:
 
     async def list_workers(self):
         return [
-            dispatcher_pb2.WorkerInfo(name="w", state="Ready"),
+            dispatcher_pb2.WorkerInfo(name="w", state="Ready", synchronisation=self.synchronisation),
             dispatcher_pb2.WorkerInfo(name="gone", state="Lost"),
         ]
 
@@ -155,3 +156,15 @@ async def test_a_gang_seen_in_the_middle_of_a_change_is_no_violation(platform):
 
     platform.moves = complete
     assert (await audit(platform)).verdict == "clean"
+
+
+async def test_a_cache_that_hears_of_refusals_alone_is_named_and_not_compared(platform):
+    platform.synchronisation, platform.view_digest, platform.idle = "refusal", 0xB, True
+    result = await audit(platform)
+    assert (result.exit_code, result.workers) == (0, 0)
+    assert result.reports == ["worker w hears of the ledger by refusals only: its cache is not compared"]
+
+
+async def test_a_cache_that_is_pulled_is_compared_like_one_that_follows(platform):
+    platform.synchronisation, platform.view_digest = "pull", 0xB
+    assert (await audit(platform)).exit_code == 1

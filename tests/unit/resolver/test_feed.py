@@ -90,3 +90,35 @@ async def test_after_the_ledger_was_away_positions_mean_nothing_and_a_snapshot_c
         ledger.away = False
         message = await asyncio.wait_for(following, 10)
     assert message.snapshot
+
+
+async def test_a_follower_ahead_of_the_reader_needs_no_other_snapshot(running, make_node):
+    ledger, feed = running
+    await change(ledger, make_node, 3)  # the reader has not seen them yet
+    async with aclosing(feed.follow(None)) as follower:
+        assert [m.seq for m in await take(follower, 1)] == [4]
+        await change(ledger, make_node, 1)
+        [message] = await take(follower, 1)
+    assert (message.seq, message.snapshot) == (5, False)
+    assert ledger.snapshots == 1
+
+
+async def caught_up(feed, resume):
+    async def read():
+        return [(m.seq, m.snapshot) async for m in feed.catch_up(resume)]
+
+    return await asyncio.wait_for(read(), 10)
+
+
+async def test_catching_up_ends_with_the_state_of_the_moment_it_was_asked_for(running, make_node):
+    ledger, feed = running
+    await change(ledger, make_node, 3)
+    assert await caught_up(feed, None) == [(4, True)]
+    await change(ledger, make_node, 2)
+    assert await caught_up(feed, 4) == [(5, False), (6, False)]
+    assert await caught_up(feed, 6) == []
+
+
+async def test_catching_up_from_a_position_of_the_future_brings_a_snapshot(running):
+    _, feed = running
+    assert await caught_up(feed, 50) == [(1, True)]

@@ -1,0 +1,181 @@
+"""`hoss bench reconnect`: how soon a worker that comes back is up to date, and what the others do meanwhile.
+
+A worker is killed; its pods go to the others. With `pods` pods in the ledger the others place a load by themselves, and then another
+one while the worker comes back, as a new process with an empty cache: it has to learn of everything anew.
+
+The JSON document:
+
+    nodes, pods, workers, seed, repeat
+    fillSeconds          from the worker's connection until its cache holds the state of every shard; median, as all that follow
+    startSeconds         from the start of its process until the dispatcher gives it work
+    podsPerSecond        of the others, while nobody comes back
+    podsPerSecondMeanwhile   of the others, from the start of the process until it is given work
+    ratio                of the two
+    runs[]               the same of each run
+    violations           of any audit after a run
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from hoss.model.node import NodeSpec
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl import auditing, report, runner
+from hossctl.bench.sync import until_filled
+from hossctl.console import Document
+from hossctl.endpoints import Clients, clients_of, of_state
+from hossctl.eventloop import run_async
+from hossctl.figures import median, per_second, share
+from hossctl.load import Mix, bench_load, bench_nodes
+from hossctl.platform import PlatformOptions, Starter, WorkerOptions, temporary
+from hossctl.progress import placing
+from hossctl.redis_database import borrowed
+from hossctl.tracking import Tracker
+
+GOAL_SECONDS = 1.0
+
+_RETURNING = WorkerOptions("returning")
+_BEGUN = 0.1  # of the load is bound when the worker comes back
+_LOOK_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is measured. `workers` are the others."""
+
+    nodes: int
+    pods: int
+    workers: int
+    seed: int
+    repeat: int = 1
+    redis_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One return."""
+
+    fill_seconds: float
+    start_seconds: float
+    pods_per_second: float
+    pods_per_second_meanwhile: float
+
+
+@dataclass(slots=True)
+class Reconnect:
+    """The whole measurement."""
+
+    setting: Setting
+    runs: list[Run] = field(default_factory=list)
+    findings: list[auditing.Finding] = field(default_factory=list)
+
+    def as_json(self) -> Document:
+        """See the module's docstring."""
+        alone, meanwhile = self._median("pods_per_second"), self._median("pods_per_second_meanwhile")
+        setting = self.setting
+        return {
+            "nodes": setting.nodes,
+            "pods": setting.pods,
+            "workers": setting.workers,
+            "seed": setting.seed,
+            "repeat": setting.repeat,
+            "fillSeconds": round(self._median("fill_seconds"), 4),
+            "startSeconds": round(self._median("start_seconds"), 4),
+            "podsPerSecond": round(alone, 1),
+            "podsPerSecondMeanwhile": round(meanwhile, 1),
+            "ratio": round(share(meanwhile, alone), 4),
+            "runs": [asdict(run) for run in self.runs],
+            "violations": [{"invariant": f.invariant, "text": f.text} for f in self.findings],
+        }
+
+    def lines(self) -> list[tuple[str, object]]:
+        """For people."""
+        found = self.as_json()
+        return [
+            ("up to date", f"{found['fillSeconds']:.2f} s after it connected (goal {GOAL_SECONDS:g})"),
+            ("at work", f"{found['startSeconds']:.2f} s after its process began"),
+            ("the others by themselves", f"{found['podsPerSecond']:,.0f} pods/s"),
+            ("the others meanwhile", f"{found['podsPerSecondMeanwhile']:,.0f} pods/s; ratio {found['ratio']:.2f}"),
+            *((f"INVARIANT {finding.invariant}", finding.text) for finding in self.findings),
+        ]
+
+    def _median(self, name: str) -> float:
+        return median([getattr(run, name) for run in self.runs])
+
+
+def measure(setting: Setting, *, quiet: bool) -> Reconnect:
+    """`repeat` returns, each on a fresh platform."""
+    nodes = bench_nodes(Mix.UNIFORM, setting.nodes, seed=setting.seed)
+    others = tuple(WorkerOptions(f"w{number + 1}") for number in range(setting.workers))
+    options = PlatformOptions(workers=(*others, _RETURNING), redis_url=setting.redis_url, seed=setting.seed)
+    result = Reconnect(setting)
+    for _ in range(setting.repeat):
+        with borrowed(setting.redis_url), temporary(options) as starter:
+            run_async(_run(result, starter, nodes, quiet=quiet))
+    return result
+
+
+async def _run(result: Reconnect, starter: Starter, nodes: Sequence[NodeSpec], *, quiet: bool) -> None:
+    setting = result.setting
+    async with clients_of(of_state(starter.state)) as clients:
+        await report.prepare(clients, nodes, setting.workers + 1)
+        await _place(clients, setting, "before", quiet=quiet)
+        _kill(starter)
+        alone = await _place(clients, setting, "without", quiet=quiet)
+        returned = asyncio.ensure_future(_return(clients, starter, setting, begins := asyncio.Event()))
+        load = _load(setting, "again")
+        with placing("while it returns", setting.pods, quiet=quiet) as progress:
+
+            def look(tracker: Tracker) -> None:
+                progress(tracker)
+                if tracker.settled > _BEGUN * tracker.pods:
+                    begins.set()
+
+            tracker = await runner.place(clients.dispatcher, load, progress=look, look_seconds=_LOOK_SECONDS)
+        begins.set()
+        began, at_work, fill_seconds = await returned
+        ended = min(at_work, float(tracker.bound_at.max()))  # the load may be through before
+        meanwhile = int(np.count_nonzero((tracker.bound_at > began) & (tracker.bound_at <= ended)))
+        result.runs.append(
+            Run(
+                fill_seconds=fill_seconds,
+                start_seconds=at_work - began,
+                pods_per_second=per_second(alone.count(pb.BOUND), alone.binding_seconds()),
+                pods_per_second_meanwhile=per_second(meanwhile, ended - began),
+            )
+        )
+        result.findings += (await auditing.audit(clients.dispatcher, clients.resolver)).findings
+
+
+async def _place(clients: Clients, setting: Setting, title: str, *, quiet: bool) -> Tracker:
+    load = _load(setting, title)
+    with placing(title, setting.pods, quiet=quiet) as progress:
+        return await runner.place(clients.dispatcher, load, progress=progress)
+
+
+def _load(setting: Setting, name: str) -> list[pb.SubmitRequest]:
+    return bench_load(Mix.UNIFORM, setting.pods, cards=0, seed=setting.seed, name=name)
+
+
+def _kill(starter: Starter) -> None:
+    for record in starter.state.processes:
+        if record.name == f"worker-{_RETURNING.name}" and (process := record.find()) is not None:
+            process.kill()
+            process.wait()
+
+
+async def _return(
+    clients: Clients, starter: Starter, setting: Setting, begins: asyncio.Event
+) -> tuple[float, float, float]:
+    """Start the worker again once `begins` is set: clock readings then and when it is given work, and its own measure."""
+    await begins.wait()
+    began = time.perf_counter()
+    await asyncio.to_thread(starter.start_worker, setting.workers, _RETURNING)
+    await until_filled(clients, setting.workers + 1)
+    ended = time.perf_counter()
+    workers = {worker.name: worker for worker in await clients.dispatcher.list_workers()}
+    return began, ended, workers[_RETURNING.name].fill_seconds

@@ -1,0 +1,39 @@
+"""`hoss bench sync` and `hoss bench reconnect` on real platforms."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from hossctl.cli import app
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def test_every_way_of_synchronising_places_the_same_load_and_overcommits_nothing():
+    arguments = ["--nodes", "20", "--workers", "2", "--fill", "95"]
+    done = CliRunner().invoke(app, ["bench", "sync", *arguments, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    cases = json.loads(done.stdout)["cases"]
+    assert [(case["mode"], case["intervalMs"]) for case in cases] == [
+        ("push", 0), ("pull", 10), ("pull", 100), ("pull", 1000), ("refusal", 0),
+    ]  # fmt: skip
+    assert len({case["bound"] for case in cases}) == 1
+    assert {case["overcommittedNodes"] for case in cases} == {0}
+    assert all(case["podsPerSecond"] > 0 for case in cases)
+
+
+def test_a_worker_that_comes_back_is_timed_beside_what_the_others_place():
+    arguments = ["--nodes", "50", "--pods", "1000", "--workers", "1"]
+    done = CliRunner().invoke(app, ["bench", "reconnect", *arguments, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert 0 < found["fillSeconds"] < found["startSeconds"]
+    assert found["podsPerSecond"] > 0
+    assert found["violations"] == []
+
+
+def test_a_fill_of_more_than_there_is_is_refused_before_anything_starts():
+    done = CliRunner().invoke(app, ["bench", "sync", "--fill", "150"])
+    assert done.exit_code != 0
+    assert "--fill" in str(done.exception) + done.output

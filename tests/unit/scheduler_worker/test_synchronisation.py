@@ -1,0 +1,98 @@
+"""When each mode reads the ledger's state, against a subscription made by hand."""
+
+import asyncio
+import time
+
+import pytest
+
+from scheduler_worker.config import SyncMode
+from scheduler_worker.synchronisation import synchronisation
+
+
+class Subscription:
+    """Counts readings; one lasts until it is let go."""
+
+    def __init__(self):
+        self.readings = []
+        self.following = False
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def follow(self):
+        self.following = True
+        await asyncio.Event().wait()
+
+    async def catch_up(self, *, anew=False):
+        self.readings.append(anew)
+        await self.may_end.wait()
+
+
+@pytest.fixture
+async def running():
+    tasks = []
+
+    def run(mode, interval_seconds):
+        subscription = Subscription()
+        sync = synchronisation(mode, interval_seconds, subscription)
+        tasks.append(asyncio.ensure_future(sync.run()))
+        return subscription, sync
+
+    yield run
+    for task in tasks:
+        task.cancel()
+
+
+async def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def test_push_follows_the_feed_and_never_reads_the_state(running):
+    subscription, sync = running(SyncMode.PUSH, 0.001)
+    sync.ask()
+    await until(lambda: subscription.following)
+    assert subscription.readings == []
+    assert sync.shows_commits
+
+
+async def test_pull_reads_what_happened_once_an_interval_asked_or_not(running):
+    subscription, sync = running(SyncMode.PULL, 0.001)
+    await until(lambda: len(subscription.readings) > 3)
+    assert not any(subscription.readings)
+    assert sync.shows_commits
+
+
+async def test_pull_does_not_read_again_before_the_interval_is_over(running):
+    subscription, sync = running(SyncMode.PULL, 60)
+    await until(lambda: subscription.readings)
+    sync.ask()
+    await asyncio.sleep(0.01)
+    assert len(subscription.readings) == 1
+
+
+async def test_on_refusal_the_state_is_read_at_the_start_and_then_only_when_pods_need_it(running):
+    subscription, sync = running(SyncMode.REFUSAL, 0.001)
+    await until(lambda: subscription.readings and not sync.shows_commits)
+    await asyncio.sleep(0.02)
+    assert subscription.readings == [True]
+    sync.ask()
+    await until(lambda: subscription.readings == [True, True])
+
+
+async def test_on_refusal_whatever_is_asked_the_state_is_read_once_an_interval_at_most(running):
+    subscription, sync = running(SyncMode.REFUSAL, 60)
+    await until(lambda: subscription.readings and not sync.shows_commits)
+    sync.ask()
+    await asyncio.sleep(0.01)
+    assert subscription.readings == [True]
+
+
+async def test_on_refusal_commits_are_shown_only_by_a_reading_under_way(running):
+    subscription, sync = running(SyncMode.REFUSAL, 0.001)
+    subscription.may_end.clear()
+    await until(lambda: subscription.readings)
+    assert sync.shows_commits
+    subscription.may_end.set()
+    await until(lambda: not sync.shows_commits)
