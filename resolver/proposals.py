@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from hoss.errors import ColumnError, InvalidInput
+from hoss.model.conflicts import Criteria
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import HostPort
 from hoss.model.resources import MAX_AMOUNT, PODS
@@ -70,7 +71,16 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         gang_minimum=batch.gang_minimum,
         victims=_victims(batch, len(uids)),
         victims_must_go=batch.victims_must_go,
+        criteria=_criteria(batch.criteria),
     )
+
+
+def _criteria(number: int) -> Criteria:
+    try:
+        return Criteria(number)
+    except ValueError as exc:
+        known = ", ".join(f"{criteria.value} ({criteria.name})" for criteria in Criteria)
+        raise InvalidInput(f"{number} is none of {known}", where="criteria") from exc
 
 
 def _victims(batch: pb.ProposalBatch, pods: int) -> dict[int, tuple[bytes, ...]]:

@@ -73,6 +73,8 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         groups=groups,
         slot_groups=encode([positions[definition_of(group)] for group in columns.groups], U16),
         gang_minimum=columns.gang_minimum,
+        criteria=common_pb2.Criteria.Name(columns.conflicts.criteria),
+        displace_gap=0 if columns.gang_minimum else columns.conflicts.displace_gap,
         victim_uids=b"".join(uid for position in sorted(columns.victims) for uid in columns.victims[position]),
         victims_must_go=columns.victims_must_go,
         victim_counts=_victim_counts(columns) if columns.victims else b"",

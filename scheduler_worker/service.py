@@ -5,6 +5,7 @@ import contextlib
 import time
 
 from hoss.errors import InvalidInput
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
 from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
@@ -20,7 +21,7 @@ from hoss.v1.workerlink_pb2 import (
     WorkerMessage,
 )
 from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
-from hoss.wire.convert import pod_spec_from_proto, scope_from_proto
+from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, scope_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from scheduler_worker import messages
 from scheduler_worker.core.scheduler import Scheduler
@@ -233,6 +234,9 @@ class WorkerService:
                 attempts,
                 gang=gang,
                 scope=scope_from_proto(work.scope) if work.HasField("scope") else None,
+                conflicts=conflict_rule_from_proto(work.conflicts)
+                if work.HasField("conflicts")
+                else DEFAULT_CONFLICT_RULE,
                 lowest_priority=work.lowest_priority,
             )
         except InvalidInput as exc:

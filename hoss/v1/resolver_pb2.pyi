@@ -21,6 +21,7 @@ class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_UNSCHEDULABLE: _ClassVar[Verdict]
     STALE_EPOCH: _ClassVar[Verdict]
     GANG_ABORTED: _ClassVar[Verdict]
+    CONFLICT_VERSION: _ClassVar[Verdict]
 VERDICT_UNSPECIFIED: Verdict
 COMMITTED: Verdict
 DUPLICATE: Verdict
@@ -32,9 +33,10 @@ NODE_GONE: Verdict
 NODE_UNSCHEDULABLE: Verdict
 STALE_EPOCH: Verdict
 GANG_ABORTED: Verdict
+CONFLICT_VERSION: Verdict
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "victim_uids", "victim_counts", "victims_must_go")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +59,8 @@ class ProposalBatch(_message.Message):
     VICTIM_UIDS_FIELD_NUMBER: _ClassVar[int]
     VICTIM_COUNTS_FIELD_NUMBER: _ClassVar[int]
     VICTIMS_MUST_GO_FIELD_NUMBER: _ClassVar[int]
+    CRITERIA_FIELD_NUMBER: _ClassVar[int]
+    DISPLACE_GAP_FIELD_NUMBER: _ClassVar[int]
     worker: str
     epoch: int
     batch_id: int
@@ -79,7 +83,9 @@ class ProposalBatch(_message.Message):
     victim_uids: bytes
     victim_counts: bytes
     victims_must_go: bool
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ...) -> None: ...
+    criteria: _common_pb2.Criteria
+    displace_gap: int
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ...) -> None: ...
 
 class PodGroup(_message.Message):
     __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon")

@@ -1,8 +1,8 @@
 """The ledger's packed record of one node, as stored in Redis, sent in feeds and applied by caches.
 
 An *account* of R resources is, little-endian: u64 seq (the shard's sequence number when it last changed), u64 born
-(when this node took its index), u32 flags, u32 reserved (0), and R pairs of i64 (allocatable, requested).
-Allocatable and requested stand in pairs so that a new resource only appends. Cards, where a node has any, are a
+(when this node took its index), u32 flags, u32 described (the low half of the seq at which its spec last changed), and R
+pairs of i64 (allocatable, requested). Allocatable and requested stand in pairs so that a new resource only appends. Cards, where a node has any, are a
 record of their own: 16 u16, thousandths used, 0xFFFF where there is no such card. A card that its node has no more while
 pods still hold it counts CARD_CLOSED and what they hold: it never fits again, and becomes 0xFFFF when the last has left.
 """
@@ -33,7 +33,7 @@ def account_dtype(resources: int) -> np.dtype[Any]:
             ("seq", "<u8"),
             ("born", "<u8"),
             ("flags", "<u4"),
-            ("reserved", "<u4"),
+            ("described", "<u4"),
             ("amounts", "<i8", (resources, 2)),  # [:, 0] allocatable, [:, 1] requested
         ]
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hoss.model.fit import insufficient, pick_cards
 from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD
 from hoss.wire.columns import NONE_U32, U32, Uids, encode
+from resolver.core.criteria import unaccepted_change
 from resolver.core.guarding import DomainGuards
 from resolver.core.ports import clash, port_number
 from resolver.core.values import Eviction, Group, GroupRun, NodeChange, PortHold, Proposal, Verdict
@@ -28,6 +29,7 @@ class Account:
     born: int
     seq: int = 0
     flags: int = 0
+    described: int = 0  # the seq at which the spec last changed
     allocatable: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     requested: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     cards: list[int] = field(default_factory=list)
@@ -103,6 +105,7 @@ class Change:
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    epoch: int = 0  # of the worker that committed it; 0: nobody did
 
 
 @dataclass(slots=True)
@@ -175,7 +178,8 @@ class Arbiter:
             runs = group_runs((self.reservations[uid] for uid in reserved), gone=False)
             runs += group_runs(evicted.held, gone=True)
             evictions = tuple(evicted.evictions)
-            self._publish(Change(seq, tuple(changed), released=len(evicted.held), runs=runs, evictions=evictions))
+            change = Change(seq, tuple(changed), (), (), len(evicted.held), runs, evictions, proposal.epoch)
+            self._publish(change)
         return [rulings[position] for position in range(len(proposal))], list(refusing)
 
     def _place(self, proposal: Proposal, position: int, seq: int, refusing: "_Ordered", evicted: _Evicted) -> Ruling:
@@ -259,8 +263,9 @@ class Arbiter:
         account.widen(len(request))
         group = proposal.groups[slot] if proposal.groups else None
         if not proposal.unchecked:
-            if account.has(FLAG_UNSCHEDULABLE) and not (group and group.tolerates_cordon):
-                return Refusal(Verdict.NODE_UNSCHEDULABLE), ()
+            closed = self._closed(proposal, node, group)
+            if closed is not None:
+                return closed, ()
             width = len(request)
             allocatable, requested = account.allocatable[:width], account.requested[:width]
             short = np.flatnonzero(insufficient(allocatable[:, None], requested[:, None], request))
@@ -275,6 +280,14 @@ class Arbiter:
             if unknown:
                 return Refusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
         return self._try_cards(proposal, slot, account)
+
+    def _closed(self, proposal: Proposal, node: int, group: Group | None) -> Refusal | None:
+        """Why the node takes nothing of the proposal now, whatever room it has."""
+        account = self.accounts[node]
+        if account.has(FLAG_UNSCHEDULABLE) and not (group and group.tolerates_cordon):
+            return Refusal(Verdict.NODE_UNSCHEDULABLE)
+        changed = unaccepted_change(proposal, node, (account.seq, account.described), self.feed)
+        return Refusal(Verdict.CONFLICT_VERSION, 0, changed) if changed else None
 
     def _try_cards(self, proposal: Proposal, slot: int, account: Account) -> tuple[Refusal | None, tuple[int, ...]]:
         count, milli = (0, 0) if proposal.devices is None else proposal.devices[slot].tolist()
@@ -395,7 +408,7 @@ class Arbiter:
         account.mark(FLAG_GONE, False)
         account.mark(FLAG_SHRUNK, shrunk)
         account.mark(FLAG_UNSCHEDULABLE, change.unschedulable)
-        account.seq = seq
+        account.seq = account.described = seq
         self.specs[node] = change.spec
         self.guards.labels[node] = dict(change.labels)
 

@@ -175,6 +175,7 @@ class MemoryLedger:
         for row, node in zip(records, nodes, strict=True):
             account = accounts[node]
             row["seq"], row["born"], row["flags"] = account.seq, account.born, account.flags
+            row["described"] = account.described & 0xFFFFFFFF
             row["amounts"][: len(account.allocatable), 0] = account.allocatable
             row["amounts"][: len(account.requested), 1] = account.requested
         with_cards = [node for node in nodes if cards and accounts[node].cards]

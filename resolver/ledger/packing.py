@@ -11,6 +11,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.conflicts import Criteria
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U16, U32, U64, UID_BYTES, Uids
 from resolver.core.ports import CLAIM_BYTES
@@ -33,6 +34,8 @@ SPREAD_BYTES = 7
 _FIXED_STRING = 0xA0  # MessagePack: a string of up to 31 bytes, the length in the low bits
 _UINT16 = 0xCD
 _EMPTY_ARRAY = b"\x90"
+
+_CRITERIA = {Criteria.FIT: "", Criteria.VERSION: "version", Criteria.STRICT: "strict"}
 
 _LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
 
@@ -103,6 +106,7 @@ def commit_arguments(
         proposal.gang_minimum,
         _victims(proposal, order),
         "1" if proposal.victims_must_go else "0",
+        _CRITERIA[proposal.criteria],
     ]
 
 

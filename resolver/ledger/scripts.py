@@ -22,7 +22,7 @@ from hoss.redis_access import RedisAccess, reach
 _TIMEOUT_SECONDS = 2.0
 
 _PARTS = {
-    "commit": ("prelude", "pods", "holdings", "guards", "evicting", "commit"),
+    "commit": ("prelude", "pods", "holdings", "guards", "evicting", "criteria", "commit"),
     "release": ("prelude", "pods", "holdings", "give_back", "release"),
     "reap": ("prelude", "pods", "holdings", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),

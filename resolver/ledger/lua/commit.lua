@@ -13,7 +13,7 @@
 --         key, roles under which a placement is noted, roles it relies on, 1 where it is a spread of theirs  (MessagePack)
 --      19 the least number of pods of the gang that this batch is, 0 where it is none
 --      20 by position, from 1: UIDs of the pods that go where that pod does not fit without (MessagePack), or ''
---      21 '1': they go though that pod would fit
+--      21 '1': they go though that pod would fit    22 criteria (criteria.lua)
 -- Pods stand in the order in which they are to be served.
 --
 -- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
@@ -22,7 +22,7 @@
 -- seq as of now.
 
 local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
-local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED = 7, 8, 9, 10
+local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED, CONFLICT_VERSION = 7, 8, 9, 10, 11
 local NO_NODE = '\255\255\255\255'
 
 local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
@@ -168,6 +168,10 @@ local function refusal(account, node, flat, slot)
   if not unchecked then
     if account[3] ~= 0 and has_flag(account, FLAG_UNSCHEDULABLE) and not tolerates_cordon(slot) then
       return NODE_UNSCHEDULABLE, 0, 0, 0
+    end
+    local changed = changed_since and changed_since(node, account)
+    if changed then
+      return CONFLICT_VERSION, 0, changed, 0
     end
     for i = 1, #flat, 2 do
       local at, asked = flat[i], flat[i + 1]
@@ -376,6 +380,7 @@ if #reserved_uids > 0 then
   entry[4], entry[6] = join_accounts(records)
   append_cards(entry, touched_nodes, touched_cards, cards)
   append_groups(entry, placed_groups, placed, definitions, left_groups, left)
+  entry[#entry + 1], entry[#entry + 2] = 'e', ARGV[4]
   if #evictions > 0 then
     local at = #entry
     entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'v', concat(evictions), 'x', #evicted_uids

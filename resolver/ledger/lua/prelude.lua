@@ -35,7 +35,7 @@ local function spread(node)
   return rep(node:sub(2, 2), SPREAD_BYTES - 1) .. node:sub(1, 1)
 end
 
--- An account as a table: 1 seq, 2 born, 3 flags, 4 reserved; of resource r (from 0) allocatable at 5 + 2r and requested
+-- An account as a table: 1 seq, 2 born, 3 flags, 4 described; of resource r (from 0) allocatable at 5 + 2r and requested
 -- at 6 + 2r; then the spread, and one number that is no part of the account.
 local account_formats = {}  -- by the number of values
 local function account_format(values)
