@@ -1,5 +1,7 @@
 """Rules, selectors and fallbacks; and what pods are told while nobody may have them."""
 
+from dataclasses import replace
+
 import pytest
 
 from dispatcher.core import messages as m
@@ -198,9 +200,9 @@ def test_how_a_rule_decides_conflicts_goes_with_its_work_batches_and_no_others(n
     bench.now += 0.01
     bench.pump()
     first, second = bench.sent["w1"]
-    told = work_message(first).work
+    told = work_message(replace(first, classes=())).work
     assert conflict_rule_from_proto(told.conflicts) == rule
-    assert not work_message(second).work.HasField("conflicts")
+    assert not work_message(replace(second, classes=())).work.HasField("conflicts")
 
 
 def test_unschedulable_pods_follow_a_new_policy_at_once(new_bench):
