@@ -72,7 +72,7 @@ def test_a_platform_from_up_to_down(hoss, tmp_path):
 def test_a_cordoned_node_gets_nothing_until_it_is_uncordoned(hoss):
     hoss("up", "--nodes", "1", "--workers", "1")
     hoss("cordon", "node", "node-00000")
-    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}], tolerations: [{operator: Exists}]}\n"
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
     hoss("submit", "-f", "-", "--wait", stdin=pod, code=1)
     assert "unschedulable" in hoss.json("get", "pod", "p")["reason"]
     hoss("uncordon", "node", "node-00000")
