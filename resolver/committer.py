@@ -7,7 +7,7 @@ scripts at hand when it is done with the last.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -35,6 +35,7 @@ class Committer:
 
     ledger: Ledger
     shard: int
+    on_decision: Callable[[int, Proposal, Decision], None] = lambda _shard, _proposal, _decision: None
     counters: Counter[str] = field(default_factory=Counter)  # since start: proposals, pods, and verdicts by name
     _waiting: "asyncio.PriorityQueue[_Waiting]" = field(default_factory=asyncio.PriorityQueue)
     _arrivals: "count[int]" = field(default_factory=count)
@@ -69,6 +70,7 @@ class Committer:
             return
         for entry, decision in zip(trip, decisions, strict=True):
             self._count(entry.proposal, decision)
+            self.on_decision(self.shard, entry.proposal, decision)
             if not entry.answer.done():  # its stream may have ended meanwhile
                 entry.answer.set_result(decision)
 

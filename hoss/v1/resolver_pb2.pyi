@@ -292,16 +292,28 @@ class ListNodesRequest(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ..., label_selector: _Optional[str] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("index", "spec", "requested", "cards_used_milli")
+    __slots__ = ("index", "spec", "requested", "cards_used_milli", "quarantine")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_FIELD_NUMBER: _ClassVar[int]
     CARDS_USED_MILLI_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
     index: int
     spec: _common_pb2.NodeSpec
     requested: _containers.RepeatedCompositeFieldContainer[_common_pb2.Amount]
     cards_used_milli: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., requested: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ..., cards_used_milli: _Optional[_Iterable[int]] = ...) -> None: ...
+    quarantine: Quarantine
+    def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., requested: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ..., cards_used_milli: _Optional[_Iterable[int]] = ..., quarantine: _Optional[_Union[Quarantine, _Mapping]] = ...) -> None: ...
+
+class Quarantine(_message.Message):
+    __slots__ = ("reason", "since_unix_ms", "until_unix_ms")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    since_unix_ms: int
+    until_unix_ms: int
+    def __init__(self, reason: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., until_unix_ms: _Optional[int] = ...) -> None: ...
 
 class ListNodesReply(_message.Message):
     __slots__ = ("nodes",)
@@ -456,7 +468,7 @@ class ResolverStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ResolverStatus(_message.Message):
-    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis")
+    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis", "events", "quarantined")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -480,6 +492,8 @@ class ResolverStatus(_message.Message):
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     REDIS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     version: str
     ledger_epoch: str
     shards: int
@@ -489,4 +503,16 @@ class ResolverStatus(_message.Message):
     reservations: int
     counters: _containers.ScalarMap[str, int]
     redis: _containers.ScalarMap[str, str]
-    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[NodeEvent]
+    quarantined: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ..., events: _Optional[_Iterable[_Union[NodeEvent, _Mapping]]] = ..., quarantined: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NodeEvent(_message.Message):
+    __slots__ = ("unix_ms", "node", "text")
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    unix_ms: int
+    node: str
+    text: str
+    def __init__(self, unix_ms: _Optional[int] = ..., node: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...

@@ -22,6 +22,9 @@ FLAG_GONE = 1  # removed; the index waits for its name or another
 FLAG_UNSCHEDULABLE = 2  # cordoned: holds what it has, gets nothing more
 FLAG_SHRUNK = 4  # has less than is requested on it because it changed, and not because it was overcommitted
 
+FLAG_QUARANTINED = 8  # as if it were cordoned, by the ledger itself and for a time (docs/adr/0022-conflicts.md)
+FLAGS_CLOSED = FLAG_UNSCHEDULABLE | FLAG_QUARANTINED
+
 CARDS = np.dtype(("<u2", (CARD_SLOTS,)))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.fit import insufficient, pick_cards
-from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD
+from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, FLAGS_CLOSED, NO_CARD
 from hoss.wire.columns import NONE_U32, U32, Uids, encode
 from resolver.core.criteria import unaccepted_change
 from resolver.core.guarding import DomainGuards
@@ -284,7 +284,7 @@ class Arbiter:
     def _closed(self, proposal: Proposal, node: int, group: Group | None) -> Refusal | None:
         """Why the node takes nothing of the proposal now, whatever room it has."""
         account = self.accounts[node]
-        if account.has(FLAG_UNSCHEDULABLE) and not (group and group.tolerates_cordon):
+        if account.has(FLAGS_CLOSED) and not (group and group.tolerates_cordon):
             return Refusal(Verdict.NODE_UNSCHEDULABLE)
         changed = unaccepted_change(proposal, node, (account.seq, account.described), self.feed)
         return Refusal(Verdict.CONFLICT_VERSION, 0, changed) if changed else None

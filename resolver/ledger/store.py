@@ -31,7 +31,7 @@ from resolver.ledger.scripts import Call, ScriptRunner, went_back
 
 _SHARD_KEYS = (
     *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
-    *("ports", "groups", "group_pods", "labels", "rules", "stamps"),
+    *("ports", "groups", "group_pods", "labels", "rules", "stamps", "quarantine"),
 )
 
 PreparedCommit = tuple[Call, NDArray[np.intp] | None]  # and the order in which its pods are served
@@ -118,6 +118,15 @@ class RedisLedger:
 
     async def _run(self, script: str, shard: int, *arguments: Any) -> Any:
         return await self._scripts.run(*self._call(script, shard, *arguments))
+
+    async def run(self, script: str, shard: int, *arguments: Any) -> Any:
+        """Run a script that changes the shard; its arguments begin after the feed window."""
+        return await self._run(script, shard, self._feed_window, *arguments)
+
+    async def quarantine_records(self, shard: int) -> dict[bytes, bytes]:
+        """Nodes in quarantine, as they are kept."""
+        _, (records,) = await self._read(shard, ("hgetall", self._keys[shard][-1]))
+        return dict(records)
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 

@@ -166,7 +166,8 @@ local function refusal(account, node, flat, slot)
     return NODE_GONE, 0, 0, 0
   end
   if not unchecked then
-    if account[3] ~= 0 and has_flag(account, FLAG_UNSCHEDULABLE) and not tolerates_cordon(slot) then
+    local closed = account[3] ~= 0 and (has_flag(account, FLAG_UNSCHEDULABLE) or has_flag(account, FLAG_QUARANTINED))
+    if closed and not tolerates_cordon(slot) then
       return NODE_UNSCHEDULABLE, 0, 0, 0
     end
     local changed = changed_since and changed_since(node, account)

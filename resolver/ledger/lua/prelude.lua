@@ -22,7 +22,7 @@ if last_seq < tonumber(heard_of) then
   return redis.error_reply('WENTBACK ' .. meta[2] .. ' ' .. heard_of)
 end
 
-local FLAG_GONE, FLAG_UNSCHEDULABLE, FLAG_SHRUNK = 1, 2, 4
+local FLAG_GONE, FLAG_UNSCHEDULABLE, FLAG_SHRUNK, FLAG_QUARANTINED = 1, 2, 4, 8
 local HEAD_BYTES, AMOUNT_BYTES, SPREAD_BYTES = 24, 16, 7
 local WHOLE_CARD, CLOSED_CARD, NO_CARD = 1000, 0x8000, 0xFFFF
 local CARDS_FORMAT = '<' .. rep('I2', 16)
