@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
@@ -112,8 +112,11 @@ def parse_redis_url(url: str, environment: Mapping[str, str] = os.environ) -> Re
     return RedisUrl(form, hosts, options={**options, "db": _database(url, path)})
 
 
-def reach(url: str, *, timeout_seconds: float) -> RedisAccess:
-    """Access to the Redis of that URL; connects when it is first needed. Raises ConfigError as `parse_redis_url`."""
+def reach(url: str, *, timeout_seconds: float, connections: int | None = None) -> RedisAccess:
+    """Access to the Redis of that URL; connects when it is first needed. Raises ConfigError as `parse_redis_url`.
+
+    `connections`: so many to a server at most, and who finds none free waits for one, up to the timeout; None: as many as needed.
+    """
     parsed = parse_redis_url(url)
     common: dict[str, Any] = {
         "socket_timeout": timeout_seconds,
@@ -124,15 +127,42 @@ def reach(url: str, *, timeout_seconds: float) -> RedisAccess:
     }
     options = {**parsed.options, **common}
     if parsed.form == "cluster":
-        return _Cluster(parsed.hosts, options)
+        return _Cluster(parsed.hosts, options, connections)
     if parsed.form == "sentinel":
         sentinel = Sentinel(  # type: ignore[no-untyped-call]
             parsed.hosts, sentinel_kwargs={**parsed.sentinel_options, **common}, **options
         )
-        return _OneServer(sentinel.master_for(parsed.service), sentinel.sentinels)
+        if connections is None:
+            return _OneServer(sentinel.master_for(parsed.service), sentinel.sentinels)
+        patient = sentinel.master_for(
+            parsed.service,
+            connection_pool_class=_PatientSentinelPool,
+            max_connections=connections,
+            timeout=timeout_seconds,
+        )
+        return _OneServer(patient, sentinel.sentinels)
     if parsed.hosts:
         options["host"], options["port"] = parsed.hosts[0]
-    return _OneServer(Redis(**options))
+    return _OneServer(_client(options, connections))
+
+
+class _PatientSentinelPool(SentinelConnectionPool, BlockingConnectionPool):
+    """Connections to the master that Sentinel names, for which callers wait."""
+
+
+def _client(options: Mapping[str, Any], connections: int | None) -> Redis:
+    """A client of one server. A full pool of the library's own raises, and a hundred calls at once would find Redis away."""
+    client = Redis(**options)
+    if connections is None:
+        return client
+    pool = client.connection_pool
+    patient = BlockingConnectionPool(
+        connections,
+        options["socket_timeout"],
+        pool.connection_class,
+        **{**pool.connection_kwargs, "maint_notifications_config": options["maint_notifications_config"]},
+    )
+    return Redis.from_pool(patient)
 
 
 class _OneServer:
@@ -161,8 +191,11 @@ class _Cluster:
     """One plain client for each master. The library's own cluster client is asked for the topology alone: what it does beyond
     that (sending again, splitting pipelines, a thread for each command of a transaction) has no use here."""
 
-    def __init__(self, hosts: tuple[tuple[str, int], ...], options: dict[str, Any]) -> None:
+    def __init__(
+        self, hosts: tuple[tuple[str, int], ...], options: dict[str, Any], connections: int | None = None
+    ) -> None:
         self._options = options
+        self._connections = connections
         self._topology = RedisCluster(startup_nodes=[ClusterNode(*host) for host in hosts], **options)
         self._clients: dict[tuple[str, int], Redis] = {}
         self._known = False
@@ -195,7 +228,7 @@ class _Cluster:
         address = (str(node.host), int(node.port))
         if address not in self._clients:
             host, port = address
-            self._clients[address] = Redis(host=host, port=port, **self._options)
+            self._clients[address] = _client({**self._options, "host": host, "port": port}, self._connections)
         return self._clients[address]
 
 

@@ -22,7 +22,7 @@ from resolver.ledger.quarantine import RedisQuarantine
 from resolver.ledger.store import RedisLedger
 from resolver.proposing import Proposing
 from resolver.quarantine import Quarantine
-from resolver.reaper import reap_for_ever
+from resolver.reaper import forget_for_ever, reap_for_ever
 from resolver.service import ResolverService
 
 _OPEN_RETRY_SECONDS = 0.5
@@ -39,6 +39,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shards", type=int, help="of a ledger that is made now; an existing one has its own")
     parser.add_argument("--reservation-lease-seconds", type=float)
     parser.add_argument("--gang-hold-seconds", type=float)
+    parser.add_argument("--rules-memory-seconds", type=float)
     parser.add_argument("--feed-window-entries", type=int)
     parser.add_argument("--allow-unchecked", action="store_true", default=None, help="for benchmarks only")
     parser.add_argument("--ready-file", type=Path)
@@ -85,6 +86,7 @@ async def serve(config: ResolverConfig, ready_file: Path | None) -> None:
         availability.run(),
         quarantine.run(),
         reap_for_ever(ledger, reaped, period_seconds=min(1.0, config.reservation_lease_seconds / 4)),
+        forget_for_ever(ledger, reaped, period_seconds=config.rules_memory_seconds),
     ]
     async with rpc.background(*jobs):
         telemetry.logger().info("serving", port=port, ledger_epoch=ledger.epoch, shards=ledger.shards)

@@ -46,6 +46,9 @@ class ResolverConfig(Document):
     # Seconds that a gang on several shards may hold room on some of them before it has all: many times what that takes, and
     # short, because nobody gains by it. Never more than the lease above.
     gang_hold_seconds: float = Field(default=5.0, gt=0, le=3600)
+    # Seconds after which what rules about pods need to know of placements may be forgotten; a proposal that was made on an
+    # older view of the cluster is refused then, where rules might see its pods.
+    rules_memory_seconds: float = Field(default=300.0, gt=0, le=86400)
 
     # Entries kept for subscribers that reconnect; whoever is further behind gets a snapshot. An entry of 500 pods on as many
     # nodes is 60 KB, so this is up to 60 MB of Redis memory a shard, and some seconds of full load.

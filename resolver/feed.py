@@ -108,6 +108,7 @@ class ShardFeed:
             schema=await self._ledger.schema(),
             ledger_epoch=self._ledger.epoch,
             groups=group_runs_message(snapshot.runs),
+            holds=snapshot.holds,
         )
 
     async def _message(self, entry: FeedEntry) -> pb.FeedMessage:
@@ -118,6 +119,8 @@ class ShardFeed:
             accounts=accounts_message(entry.accounts),
             released=entry.released,
             groups=group_runs_message(entry.runs),
+            holds=(entry.seq,) if entry.hold else (),
+            ended_holds=entry.ended,
             evictions=[pb.Eviction(uid=e.uid, node=e.node, victim_uids=e.victims) for e in entry.evictions],
         )
         if entry.specs or entry.removed:

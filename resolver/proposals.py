@@ -16,10 +16,12 @@ from hoss.errors import ColumnError, InvalidInput
 from hoss.model.conflicts import Criteria
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import HostPort
+from hoss.model.pod_rules import PodAffinityTerm
 from hoss.model.resources import MAX_AMOUNT, PODS
+from hoss.model.selectors import LabelSelector
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.account import CARD_SLOTS
-from hoss.wire.columns import I32, I64, NONE_U32, U16, U32, decode, decode_uids
+from hoss.wire.columns import I32, I64, NONE_U32, U8, U16, U32, U64, decode, decode_uids
 from hoss.wire.convert import labels_from_proto
 from hoss.wire.convert_rules import affinity_from_proto, constraint_from_proto
 from resolver.core.ports import claim_of
@@ -69,6 +71,11 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         unchecked=batch.unchecked,
         groups=_groups(batch, len(priorities)),
         gang_minimum=batch.gang_minimum,
+        seen=_seen(batch, shards),
+        firsts=tuple(first == 1 for first in decode(batch.firsts, U8, name="firsts", rows=len(priorities)))
+        if batch.firsts
+        else (),
+        places=decode(batch.places, U16, name="places", rows=len(uids)) if batch.places else None,
         victims=_victims(batch, len(uids)),
         victims_must_go=batch.victims_must_go,
         criteria=_criteria(batch.criteria),
@@ -81,6 +88,13 @@ def _criteria(number: int) -> Criteria:
     except ValueError as exc:
         known = ", ".join(f"{criteria.value} ({criteria.name})" for criteria in Criteria)
         raise InvalidInput(f"{number} is none of {known}", where="criteria") from exc
+
+
+def _seen(batch: pb.ProposalBatch, shards: int) -> tuple[int, ...]:
+    seen = decode(batch.seen, U64, name="seen", rows=shards) if batch.seen else np.empty(0, np.uint64)
+    if int(seen.max(initial=0)) > MAX_AMOUNT:
+        raise InvalidInput("the ledger counts to 2^53", where="seen")
+    return tuple(seen.tolist())
 
 
 def _victims(batch: pb.ProposalBatch, pods: int) -> dict[int, tuple[bytes, ...]]:
@@ -112,13 +126,13 @@ def _groups(batch: pb.ProposalBatch, slots: int) -> tuple[Group | None, ...]:
     positions = decode(batch.slot_groups, U16, name="slot_groups", rows=slots)
     if int(positions.max()) >= len(batch.groups):
         raise ColumnError(f"group {int(positions.max())} where there are {len(batch.groups)}", where="slot_groups")
-    groups = [_group(definition) for definition in batch.groups]
+    groups = [group_of(definition) for definition in batch.groups]
     return tuple(groups[position] for position in positions.tolist())
 
 
 @lru_cache(maxsize=4096)
-def _group(definition: bytes) -> Group:
-    """Raises InvalidInput for what is no PodGroup, and ports that there are not."""
+def group_of(definition: bytes) -> Group:
+    """The group of a PodGroup message. Raises InvalidInput for what is no PodGroup, and ports that there are not."""
     try:
         message = pb.PodGroup.FromString(definition)
     except DecodeError as exc:
@@ -136,23 +150,34 @@ def _group(definition: bytes) -> Group:
 
 
 def _rules(message: pb.PodGroup) -> Iterator[Rule]:
-    """Required anti-affinity and DoNotSchedule constraints. A rule without a selector sees nothing and is none."""
+    """Required anti-affinity and DoNotSchedule constraints, and affinity of pods to their own kind. A rule without a selector
+    sees nothing and is none."""
     affinity = affinity_from_proto(message.affinity)
     for term in affinity.anti_required:
         if term.selector is not None:
-            yield Rule(
-                term.topology_key,
-                term.selector,
-                term.namespaces,
-                every_namespace=term.namespace_selector is not None,
-            )
+            yield _rule(term, term.selector)
     for constraint in map(constraint_from_proto, message.spread):
         if constraint.selector is not None and not constraint.selector.everything:  # which counts none, as it happens
             yield Rule(constraint.topology_key, constraint.selector, (message.namespace,), keeps_apart=False)
+    own = [_rule(t, t.selector, gathers=True) for t in affinity.required if t.selector is not None]
+    labels = labels_from_proto(message.labels)
+    if own and len(own) == len(affinity.required) and all(rule.matches(message.namespace, labels) for rule in own):
+        yield own[0]  # of others of the kind all terms are true, so the first
+
+
+def _rule(term: PodAffinityTerm, selector: LabelSelector, *, gathers: bool = False) -> Rule:
+    return Rule(
+        term.topology_key,
+        selector,
+        term.namespaces,
+        every_namespace=term.namespace_selector is not None,
+        keeps_apart=not gathers,
+        gathers=gathers,
+    )
 
 
 def read_gang(parts: Sequence[pb.ProposalBatch], proposals: Sequence[Proposal]) -> None:
-    """Check what the parts of a gang, the first of which carries the others, must have in common. Raises InvalidInput."""
+    """Check what the parts of a whole, the first of which carries the others, must have in common. Raises InvalidInput."""
     whole = parts[0]
     pods = sum(len(proposal) for proposal in proposals)
     if not whole.gang_minimum <= pods <= MAX_BATCH_PODS:
@@ -160,14 +185,14 @@ def read_gang(parts: Sequence[pb.ProposalBatch], proposals: Sequence[Proposal]) 
             f"{whole.gang_minimum} of {pods} pods; a gang has up to {MAX_BATCH_PODS} and as many as its minimum",
             where="gang_minimum",
         )
-    if whole.parts and not whole.gang_minimum:
-        raise InvalidInput("has parts and no minimum; only a gang has parts", where="gang_minimum")
+    if any(p.seen != proposals[0].seen or p.unchecked != proposals[0].unchecked for p in proposals):
+        raise InvalidInput("parts are of one worker's one view, and checked or not as one", where="parts")
     if len({(part.worker, part.epoch) for part in parts}) > 1 or any(part.parts for part in whole.parts):
         raise InvalidInput("parts are of one worker and epoch, and have no parts themselves", where="parts")
     if len({part.shard for part in parts}) < len(parts):
         raise InvalidInput("has two parts on one shard", where="parts")
-    if whole.gang_minimum and len(np.unique(np.concatenate([p.uids for p in proposals]), axis=0)) < pods:
-        raise InvalidInput("a pod stands in the gang twice", where="uids")
+    if len(np.unique(np.concatenate([p.uids for p in proposals]), axis=0)) < pods:
+        raise InvalidInput("a pod stands in the whole twice", where="uids")
 
 
 def _candidates(batch: pb.ProposalBatch, pods: int, shards: int) -> NDArray[np.uint32]:
@@ -223,6 +248,7 @@ def verdict_message(batch_id: int, shard: int, decision: Decision) -> pb.Verdict
             pb.Conflict(position=position, node=node, resource=resource, asked=asked, free=free)
             for position, node, resource, asked, free in decision.conflicts.tolist()
         ],
+        awaits=[pb.ShardPosition(shard=of_shard, seq=seq) for of_shard, seq in decision.awaits],
     )
     if decision.fresh.indexes:
         message.fresh.CopyFrom(accounts_message(decision.fresh))

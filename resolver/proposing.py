@@ -9,7 +9,8 @@ from hoss.model.resources import BASE_RESOURCES
 from hoss.v1 import resolver_pb2 as pb
 from resolver.availability import Availability
 from resolver.committer import Committer
-from resolver.gangs import decide_gang
+from resolver.core.values import Verdict
+from resolver.gangs import decide_parts, settle_holds
 from resolver.ledger.port import Ledger
 from resolver.proposals import read_gang, read_proposal, verdict_message
 
@@ -18,9 +19,9 @@ _RETRY_AFTER_MS = 250
 # Proposals of one stream under way at once; the rest wait unread, and gRPC holds the sender up.
 _STREAM_WINDOW = 64
 
-# Gangs on several shards that are decided at once. Their second phase does not wait in a committer's queue, and a
-# connection to Redis each for all that streams may bring would be more than its pool has.
-_GANGS_UNDER_WAY = 16
+# Proposals in their second phase at once. It does not wait in a committer's queue, and the more there are the longer each
+# holds what it holds.
+_HOLDING = 16
 
 
 class Proposing:
@@ -34,7 +35,7 @@ class Proposing:
         self._availability = availability
         self._allow_unchecked = allow_unchecked
         self._schema = len(BASE_RESOURCES)
-        self._gangs = asyncio.Semaphore(_GANGS_UNDER_WAY)
+        self._holding = asyncio.Semaphore(_HOLDING)
         self.counters: Counter[str] = Counter()
 
     async def serve(self, batches: AsyncIterator[pb.ProposalBatch]) -> AsyncIterator[pb.VerdictBatch]:
@@ -83,12 +84,19 @@ class Proposing:
             ]
             if batch.gang_minimum or batch.parts:
                 read_gang(parts, proposals)
+            of_shards = [(part.shard, proposal) for part, proposal in zip(parts, proposals, strict=True)]
             if batch.parts:
-                of_shards = [(part.shard, proposal) for part, proposal in zip(parts, proposals, strict=True)]
-                async with self._gangs:
-                    decisions = await decide_gang(self._ledger, self._committers, of_shards, batch.gang_minimum)
+                async with self._holding:
+                    decisions = await decide_parts(self._ledger, self._committers, of_shards, batch.gang_minimum)
             else:
                 decisions = [await self._committers[batch.shard].decide(proposals[0])]
+                if decisions[0].questions:
+                    async with self._holding:
+                        decisions = await settle_holds(self._ledger, of_shards, decisions, batch.gang_minimum)
+            # A committer counts what it decides; this was decided after it.
+            refused = sum(int((d.verdicts == Verdict.CONFLICT_TOPOLOGY).sum()) for d in decisions if d.awaits)
+            if refused:
+                self.counters["conflict_topology"] += refused
         except InvalidInput as exc:
             self.counters["invalid"] += 1
             return pb.VerdictBatch(batch_id=batch.batch_id, shard=batch.shard, invalid=str(exc))

@@ -8,10 +8,12 @@ from hoss.model.label_selector import parse_label_selector
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.account import CARD_CLOSED, CARDS, NO_CARD, account_dtype, digest
-from hoss.wire.columns import U32
-from resolver.core.audit import ShardAccounts, audit
+from hoss.wire.columns import U32, uid_text
+from resolver.core.audit import Finding, ShardAccounts, audit
+from resolver.core.audit_rules import too_near
 from resolver.core.values import AccountRows, ShardState
 from resolver.ledger.port import Ledger
+from resolver.proposals import group_of
 
 
 async def list_nodes(ledger: Ledger, names: Collection[str], label_selector: str) -> pb.ListNodesReply:
@@ -69,9 +71,10 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
     reply = pb.AuditReply()
     schema = await ledger.schema()
     names: dict[int, str] = {}
-    shards = []
+    shards, states = [], []
     for shard in range(ledger.shards):
         state = await ledger.state(shard)
+        states.append(state)
         names.update((i, common_pb2.NodeSpec.FromString(s).name) for i, s in state.snapshot.specs.items())
         accounts = _shard_accounts(shard, state)
         shards.append(accounts)
@@ -79,13 +82,41 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
         reply.reservations += len(accounts.uids)
         value = digest(accounts.indexes, accounts.accounts, accounts.card_indexes, accounts.cards)
         reply.digests.add(shard=shard, seq=state.snapshot.seq, digest=value)
-    for finding in audit(shards, schema, names):
+    for finding in [*audit(shards, schema, names), *await _together(ledger, states)]:
         if finding.invariant:
             node = "" if finding.node is None else names.get(finding.node, "")
             reply.violations.add(invariant=finding.invariant, node=node, pod_uid=finding.uid, text=finding.text)
         else:
             reply.reports.append(finding.text)
     return reply
+
+
+async def _together(ledger: Ledger, states: list[ShardState]) -> list[Finding]:
+    """Pods that are where required anti-affinity keeps them apart."""
+    # What is only held has not been judged yet, and may come to nothing.
+    standing = [~np.isin(s.reservations.records["seq"], np.array(s.snapshot.holds, np.uint64)) for s in states]
+    uids = np.concatenate([s.reservations.uids[at] for s, at in zip(states, standing, strict=True)])
+    nodes, keys, seqs = (
+        np.concatenate([s.reservations.records[name][at] for s, at in zip(states, standing, strict=True)])
+        for name in ("node", "group", "seq")
+    )
+    groups = {key: group_of(definition) for s in states for key, (definition, _) in s.groups.items()}
+    labels = {
+        index: {label.key: label.value for label in common_pb2.NodeSpec.FromString(spec).labels}
+        for s in states
+        for index, spec in s.snapshot.specs.items()
+    }
+    findings = []
+    for pair in too_near(nodes, keys, groups, labels):
+        rows = [pair.bearer, pair.other]
+        # Shards are read one after the other: one pod may have left before the other came, unless both are there now.
+        now = [await ledger.lookup(int(nodes[row]) % ledger.shards, uids[row : row + 1]) for row in rows]
+        if all(int(found["seq"][0]) == int(seqs[row]) for row, found in zip(rows, now, strict=True)):
+            bearer, other = (uid_text(uids[row].tobytes()) for row in rows)
+            where = f"{pair.rule.topology_key}={pair.domain}"
+            text = f"pods {bearer} and {other} are both in {where}, and the first's required anti-affinity forbids that"
+            findings.append(Finding(1, int(nodes[pair.bearer]), bearer, text))
+    return findings
 
 
 def _shard_accounts(shard: int, state: ShardState) -> ShardAccounts:

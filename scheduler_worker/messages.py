@@ -34,6 +34,8 @@ def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
             PodRun(group_defined(run.group), decode(run.nodes, U32, name="groups.nodes").astype(np.intp), run.gone)
             for run in message.groups
         ),
+        holds=tuple(message.holds),
+        ended_holds=tuple(message.ended_holds),
     )
 
 
@@ -75,6 +77,9 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         gang_minimum=columns.gang_minimum,
         criteria=common_pb2.Criteria.Name(columns.conflicts.criteria),
         displace_gap=0 if columns.gang_minimum else columns.conflicts.displace_gap,
+        seen=encode(columns.seen, U64),
+        firsts=b"" if columns.firsts is None else encode(columns.firsts, U8),
+        places=b"" if columns.places is None else encode(columns.places, U16),
         victim_uids=b"".join(uid for position in sorted(columns.victims) for uid in columns.victims[position]),
         victims_must_go=columns.victims_must_go,
         victim_counts=_victim_counts(columns) if columns.victims else b"",
@@ -137,6 +142,7 @@ def verdicts(message: resolver_pb2.VerdictBatch, pods: int) -> Verdicts:
         duplicate_seqs=decode(message.duplicate_seqs, U64, name="duplicate_seqs", rows=duplicates),
         fresh=account_batch(message.fresh),
         as_of=message.as_of_seq,
+        awaits=tuple((position.shard, position.seq) for position in message.awaits),
     )
 
 

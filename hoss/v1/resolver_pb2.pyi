@@ -36,7 +36,7 @@ GANG_ABORTED: Verdict
 CONFLICT_VERSION: Verdict
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,9 @@ class ProposalBatch(_message.Message):
     SLOT_GROUPS_FIELD_NUMBER: _ClassVar[int]
     GANG_MINIMUM_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    FIRSTS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     VICTIM_UIDS_FIELD_NUMBER: _ClassVar[int]
     VICTIM_COUNTS_FIELD_NUMBER: _ClassVar[int]
     VICTIMS_MUST_GO_FIELD_NUMBER: _ClassVar[int]
@@ -80,12 +83,15 @@ class ProposalBatch(_message.Message):
     slot_groups: bytes
     gang_minimum: int
     parts: _containers.RepeatedCompositeFieldContainer[ProposalBatch]
+    seen: bytes
+    firsts: bytes
+    places: bytes
     victim_uids: bytes
     victim_counts: bytes
     victims_must_go: bool
     criteria: _common_pb2.Criteria
     displace_gap: int
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ...) -> None: ...
 
 class PodGroup(_message.Message):
     __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon")
@@ -106,7 +112,7 @@ class PodGroup(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ..., excess: _Optional[_Union[_common_pb2.CpuAndMemory, _Mapping]] = ..., tolerates_cordon: _Optional[bool] = ...) -> None: ...
 
 class VerdictBatch(_message.Message):
-    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "as_of_seq", "parts")
+    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "as_of_seq", "parts", "awaits")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +126,7 @@ class VerdictBatch(_message.Message):
     DUPLICATE_SEQS_FIELD_NUMBER: _ClassVar[int]
     AS_OF_SEQ_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    AWAITS_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     shard: int
     seq: int
@@ -133,7 +140,8 @@ class VerdictBatch(_message.Message):
     duplicate_seqs: bytes
     as_of_seq: int
     parts: _containers.RepeatedCompositeFieldContainer[VerdictBatch]
-    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ..., as_of_seq: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[VerdictBatch, _Mapping]]] = ...) -> None: ...
+    awaits: _containers.RepeatedCompositeFieldContainer[ShardPosition]
+    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ..., as_of_seq: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[VerdictBatch, _Mapping]]] = ..., awaits: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
 
 class Conflict(_message.Message):
     __slots__ = ("position", "node", "resource", "asked", "free")
@@ -184,7 +192,7 @@ class ShardPosition(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class FeedMessage(_message.Message):
-    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions")
+    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions", "holds", "ended_holds")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +205,8 @@ class FeedMessage(_message.Message):
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     EVICTIONS_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_HOLDS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     seq: int
@@ -209,7 +219,9 @@ class FeedMessage(_message.Message):
     released: int
     groups: _containers.RepeatedCompositeFieldContainer[GroupRun]
     evictions: _containers.RepeatedCompositeFieldContainer[Eviction]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ...) -> None: ...
+    holds: _containers.RepeatedScalarFieldContainer[int]
+    ended_holds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ..., holds: _Optional[_Iterable[int]] = ..., ended_holds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Eviction(_message.Message):
     __slots__ = ("uid", "node", "victim_uids")

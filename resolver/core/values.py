@@ -12,7 +12,7 @@ from hoss.model.conflicts import Criteria
 from hoss.model.pod import Pairs
 from hoss.wire.columns import Uids
 from resolver.core.ports import Claim
-from resolver.core.rules import Rule
+from resolver.core.rules import Question, Rule
 
 # A script that serves this many pods holds Redis for 3 to 5 ms; more is refused as invalid.
 MAX_BATCH_PODS = 1000
@@ -90,7 +90,20 @@ class Proposal:
         False  # they are in the way for more than their room: the pod does not count as fitting beside them
     )
     criteria: Criteria = Criteria.FIT
-    held: bool = False  # part of a gang on several shards: its lease is short, until `keep`
+    held: bool = (
+        False  # part of what several shards decide: its lease is short, and nobody counts its pods, until `keep`
+    )
+    seen: tuple[int, ...] = ()  # by shard: the seq up to which the worker knows which pods are where; empty: as it is
+    firsts: tuple[bool, ...] = ()  # by slot: placed as the first of its kind. Empty: none was
+    places: NDArray[np.uint16] | None = None  # (n,): of parts, where each pod stands in the whole
+
+    def seen_of(self, shards: int) -> tuple[int, ...]:
+        """`seen`, for a worker that does not say: of a single shard it is the snapshot, of several nothing is known."""
+        return self.seen or ((self.snapshot_seq,) if shards == 1 else (0,) * shards)
+
+    def first(self, slot: int) -> bool:
+        """Whether pods of the slot were placed as the first of their kind."""
+        return bool(self.firsts) and self.firsts[slot]
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -107,11 +120,11 @@ class Leases:
     """How long what was reserved waits for its confirmation, in milliseconds by the ledger's clock."""
 
     commit_ms: int = 30_000
-    hold_ms: int = 5_000  # of a part of a gang, for the other shards to follow
+    hold_ms: int = 5_000  # of a hold, for the other shards to follow
 
-    def of(self, proposal: Proposal) -> int:
-        """The lease of what the proposal reserves."""
-        return min(self.hold_ms, self.commit_ms) if proposal.held else self.commit_ms
+    def of(self, *, held: bool) -> int:
+        """The lease of what is held, or committed."""
+        return min(self.hold_ms, self.commit_ms) if held else self.commit_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +149,9 @@ class Decision:
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE, by position
     fresh: AccountRows  # nodes that refused, after this commit
     as_of: int = 0  # the shard's seq after this decision
+    # By position, where several shards have to be asked before what is held may be kept; empty: it is decided.
+    questions: "tuple[Question | None, ...]" = ()
+    awaits: tuple[tuple[int, int], ...] = ()  # (shard, seq) besides `as_of` that refused pods have to wait for
 
     @classmethod
     def of_none(cls, verdicts: NDArray[np.uint8], proposal: Proposal) -> "Decision":
@@ -219,6 +235,8 @@ class FeedEntry:
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    hold: bool = False  # its pods are told of once they are kept
+    ended: tuple[int, ...] = ()  # seqs of holds that are over: kept or withdrawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +246,8 @@ class Snapshot:
     seq: int
     accounts: AccountRows
     specs: dict[int, bytes]
-    runs: tuple[GroupRun, ...] = ()  # all pods of groups, where they were asked for
+    runs: tuple[GroupRun, ...] = ()  # all pods of groups but held ones, where they were asked for
+    holds: tuple[int, ...] = ()  # seqs of the holds under way
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 from hoss.model.resources import BASE_RESOURCES, ResourceSchema
 from hoss.wire.account import CARDS, FLAG_GONE, account_dtype
 from hoss.wire.columns import NONE_U32, U32, UID_BYTES, Uids
-from resolver.core.arbiter import Arbiter, Change, Ruling, group_runs, uid_bytes
+from resolver.core.arbiter import Arbiter, uid_bytes
+from resolver.core.rules import Question, Rule, unborn
+from resolver.core.serving import Ruling
+from resolver.core.shard import Change, group_runs
 from resolver.core.values import (
     CONFLICT,
     AccountRows,
@@ -46,13 +50,15 @@ class MemoryLedger:
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         decisions = []
+        arbiter = self.arbiters[shard]
         for proposal in proposals:
-            self.arbiters[shard].register(proposal.groups)
-            before = self.arbiters[shard].seq
-            deadline_ms = self._now_ms() + self._leases.of(proposal)
-            rulings, refusing = self.arbiters[shard].commit(proposal, deadline_ms=deadline_ms)
-            seq = self.arbiters[shard].seq
-            decisions.append(self._decision(shard, 0 if seq == before else seq, rulings, refusing, proposal))
+            self._register(arbiter.guards.book.missing(proposal.groups))
+            before = arbiter.seq
+            deadline_ms = self._now_ms() + self._leases.of(held=arbiter.holds_back(proposal))
+            rulings, refusing = arbiter.commit(proposal, deadline_ms=deadline_ms)
+            decisions.append(
+                self._decision(shard, 0 if arbiter.seq == before else arbiter.seq, rulings, refusing, proposal)
+            )
         return decisions
 
     def _decision(
@@ -63,6 +69,7 @@ class MemoryLedger:
             for position, ruling in enumerate(rulings)
             if ruling.refusal is not None
         ]
+        questions = tuple(ruling.question for ruling in rulings) if self.shards > 1 and not proposal.unchecked else ()
         return Decision(
             seq=seq,
             verdicts=np.array([ruling.verdict for ruling in rulings], np.uint8),
@@ -71,7 +78,33 @@ class MemoryLedger:
             duplicate_seqs=np.array([r.seq for r in rulings if r.verdict is Verdict.DUPLICATE], np.uint64),
             fresh=self._rows(shard, refusing, cards=proposal.devices is not None),
             as_of=self.arbiters[shard].seq,
+            questions=questions if any(question is not None for question in questions) else (),
         )
+
+    def _register(self, rules: dict[int, Rule]) -> None:
+        for arbiter in self.arbiters:
+            arbiter.register(rules)
+
+    async def judge(
+        self, questions: Sequence[Question], *, epoch: int, seen: Sequence[int], spare: int
+    ) -> list[tuple[int, int] | None]:
+        books = [arbiter.guards.book for arbiter in self.arbiters]
+        self._register({g.key: g.registered.rule for q in questions for g in q.guards if g.relies_on})
+        early = [unborn(question, books, seen) for question in questions]
+        asked = [replace(q, domains=()) if at else q for q, at in zip(questions, early, strict=True)]
+        spare -= sum(at is not None for at in early)
+        told = self.arbiters[0].guards.judge(asked, epoch=epoch, seen=seen, spare=spare)
+        return [first or second for first, second in zip(early, told, strict=True)]
+
+    async def forget_rules(self, floors: Sequence[int]) -> int:
+        for arbiter in self.arbiters:
+            arbiter.guards.floors = tuple(map(max, arbiter.guards.floors, floors))
+        guards = self.arbiters[0].guards
+        guards.forget_stamps(guards.floors)
+        unused = guards.unused_rules(floors)
+        for arbiter in self.arbiters if unused else ():
+            arbiter.forget_rules(unused)
+        return len(unused)
 
     async def release(self, shard: int, uids: Uids) -> int:
         return len(self.arbiters[shard].release(uid_bytes(uids)))
@@ -79,9 +112,10 @@ class MemoryLedger:
     async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
         return self.arbiters[shard].confirm(seqs.tolist())
 
-    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
+    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> NDArray[np.uint64]:
         deadline_ms = self._now_ms() + self._leases.commit_ms
-        return self.arbiters[shard].keep(uid_bytes(uids), seqs.tolist(), deadline_ms=deadline_ms)
+        kept = self.arbiters[shard].keep(uid_bytes(uids), seqs.tolist(), deadline_ms=deadline_ms)
+        return np.array(kept, np.uint64)
 
     async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
         return len(self.arbiters[shard].release(uid_bytes(uids), seqs.tolist()))
@@ -119,12 +153,15 @@ class MemoryLedger:
     async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
         arbiter = self.arbiters[shard]
         live = [node for node, account in arbiter.accounts.items() if not account.has(FLAG_GONE)]
-        runs = group_runs(arbiter.reservations.values(), gone=False) if groups else ()
-        return Snapshot(arbiter.seq, self._rows(shard, sorted(live)), dict(arbiter.specs), runs)
+        told = (held for held in arbiter.reservations.values() if not arbiter.holds.open(held.seq))
+        runs = group_runs(told, gone=False) if groups else ()
+        rows = self._rows(shard, sorted(live))
+        return Snapshot(arbiter.seq, rows, dict(arbiter.specs), runs, arbiter.holds.under_way())
 
     async def state(self, shard: int) -> ShardState:
         arbiter = self.arbiters[shard]
-        snapshot = Snapshot(arbiter.seq, self._rows(shard, sorted(arbiter.accounts)), dict(arbiter.specs))
+        rows, holds = self._rows(shard, sorted(arbiter.accounts)), arbiter.holds.under_way()
+        snapshot = Snapshot(arbiter.seq, rows, dict(arbiter.specs), holds=holds)
         ports = {node: list(account.ports) for node, account in arbiter.accounts.items() if account.ports}
         pods = Counter(held.group for held in arbiter.reservations.values() if held.group is not None)
         groups = {group.key: (group.definition, count) for group, count in pods.items()}
@@ -167,6 +204,8 @@ class MemoryLedger:
             change.released,
             change.runs,
             change.evictions,
+            change.hold,
+            change.ended,
         )
 
     def _rows(self, shard: int, nodes: Sequence[int], *, cards: bool = True) -> AccountRows:

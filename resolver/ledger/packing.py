@@ -15,7 +15,7 @@ from hoss.model.conflicts import Criteria
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U16, U32, U64, UID_BYTES, Uids
 from resolver.core.ports import CLAIM_BYTES
-from resolver.core.rules import Registered, Rule, RuleBook, packed, unpacked
+from resolver.core.rules import Guard, Question, Registered, Rule, RuleBook, packed, unpacked
 from resolver.core.values import (
     CONFLICT,
     AccountRows,
@@ -37,6 +37,11 @@ _EMPTY_ARRAY = b"\x90"
 
 _CRITERIA = {Criteria.FIT: "", Criteria.VERSION: "version", Criteria.STRICT: "strict"}
 
+SlotGuards = tuple[tuple[Guard, ...], ...]  # by slot; empty: no rule sees any
+
+_NO_REFUSALS = (Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.STALE_EPOCH, Verdict.GANG_ABORTED)
+
+_POSITION = np.dtype([("shard", "<u4"), ("seq", "<u8")])
 _LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
 
 
@@ -60,7 +65,14 @@ def _array(count: int, tag: int, values: NDArray[Any], element: str) -> bytes:
 
 
 def commit_arguments(
-    proposal: Proposal, order: NDArray[np.intp] | None, lease_ms: int, book: RuleBook
+    proposal: Proposal,
+    order: NDArray[np.intp] | None,
+    guards: SlotGuards,
+    *,
+    lease_ms: int,
+    rules_version: int,
+    shards: int,
+    held: bool,
 ) -> list[bytes | str | int]:
     """The arguments of commit.lua after the ledger epoch and the feed window."""
     uids, slots, nodes = proposal.uids, proposal.slots, proposal.nodes
@@ -101,13 +113,46 @@ def commit_arguments(
         shared.tobytes(),
         b"" if proposal.devices is None else proposal.devices.astype(U16).tobytes(),
         _groups(proposal),
-        str(book.version) if proposal.groups else "",
-        _guards(proposal, book),
+        str(rules_version) if proposal.groups else "",
+        _guards(guards),
         proposal.gang_minimum,
+        seqs(proposal.seen_of(shards)),
+        "1" if held else "0",
         _victims(proposal, order),
         "1" if proposal.victims_must_go else "0",
         _CRITERIA[proposal.criteria],
     ]
+
+
+def slot_guards(proposal: Proposal, book: RuleBook) -> SlotGuards:
+    """What the rules are to the pods of each slot; empty where they are nothing to any."""
+    found = tuple(book.guards(group, first=proposal.first(slot)) for slot, group in enumerate(proposal.groups))
+    return found if any(found) else ()
+
+
+def _guards(guards: SlotGuards) -> bytes:
+    arguments: bytes = msgpack.packb([_guard_values(of_slot) for of_slot in guards], use_bin_type=False)
+    return arguments
+
+
+def _guard_values(of_slot: Sequence[Guard]) -> list[bytes | int | str]:
+    return [
+        value
+        for guard in of_slot
+        for value in (
+            guard.key.to_bytes(8, "little"),
+            guard.registered.born,
+            guard.topology_key,
+            guard.notes,
+            guard.relies_on,
+            int(guard.counts_on_matches),
+        )
+    ]
+
+
+def seqs(of_shards: Sequence[int]) -> bytes:
+    """A seq for each shard."""
+    return np.array(of_shards, U64).tobytes()
 
 
 def _victims(proposal: Proposal, order: NDArray[np.intp] | None) -> bytes:
@@ -120,27 +165,33 @@ def _victims(proposal: Proposal, order: NDArray[np.intp] | None) -> bytes:
     return arguments
 
 
-def _guards(proposal: Proposal, book: RuleBook) -> bytes:
-    found = [book.guards(group) for group in proposal.groups]
-    if not any(found):
-        return _EMPTY_ARRAY
+def question_arguments(questions: Sequence[Question]) -> bytes:
+    """Pods to be judged, for judge.lua."""
     values = [
-        [
-            value
-            for guard in of_slot
-            for value in (
-                guard.key.to_bytes(8, "little"),
-                guard.registered.born,
-                guard.registered.rule.topology_key,
-                guard.notes,
-                guard.relies_on,
-                int(guard.bears and not guard.registered.rule.keeps_apart),
-            )
-        ]
-        for of_slot in found
+        (_guard_values(q.guards), [False if domain is None else domain for domain in q.domains], q.shard, q.seq)
+        for q in questions
     ]
     arguments: bytes = msgpack.packb(values, use_bin_type=False)
     return arguments
+
+
+def read_judgement(reply: bytes) -> list[tuple[int, int] | None]:
+    """What judge.lua returned."""
+    return [(shard, seq) if seq else None for shard, seq in np.frombuffer(reply, _POSITION).tolist()]
+
+
+def read_questions(
+    reply: Sequence[Any], decision: Decision, slots: Sequence[int], guards: SlotGuards, order: NDArray[np.intp] | None
+) -> tuple[Question | None, ...]:
+    """What commit.lua left to be judged of the pods of these `slots`, by position, but for the shard."""
+    refused = ~np.isin(decision.verdicts, _NO_REFUSALS)
+    found = [Question(guards[s]) if out and guards[s] else None for s, out in zip(slots, refused.tolist(), strict=True)]
+    flat = msgpack.unpackb(reply[11]) if reply[11] else ()
+    for served, seq, domains in zip(*(iter(flat),) * 3, strict=True):
+        position = served if order is None else int(order[served])
+        named = tuple(None if domain is False else domain for domain in domains)
+        found[position] = Question(guards[slots[position]], named, seq=seq)
+    return tuple(found) if any(found) else ()
 
 
 def rule_arguments(rules: dict[int, Rule]) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.wire.columns import Uids
+from resolver.core.rules import Question
 from resolver.core.values import (
     Decision,
     FeedEntry,
@@ -39,9 +40,20 @@ class Ledger(Protocol):
     async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
         """End the lease of commits. Returns how many were still pending."""
 
-    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
-        """Give commits that were held the lease of others. Returns how many of the pods hold what `seqs`, the commit of
-        each, reserved."""
+    async def judge(
+        self, questions: Sequence[Question], *, epoch: int, seen: Sequence[int], spare: int
+    ) -> list[tuple[int, int] | None]:
+        """Of each pod that a worker of this epoch placed, in the order in which it did, the (shard, seq) of what it did not know
+        then; None: nothing, and others have to know of its placement from now on. Where more than `spare` are refused,
+        nobody has to. `seen`: the seq up to which the worker knew each shard."""
+
+    async def forget_rules(self, floors: Sequence[int]) -> int:
+        """Forget what only matters to proposals made in ignorance of the `floors`, a seq of each shard: from here on such
+        proposals are refused, if rules might see their pods. Returns how many rules that were."""
+
+    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Make what was held a commit of now, of which the feed tells. Returns for each of the pods, beside the commit that
+        reserved it in `seqs`, the commit it stands by now; 0: none. Commits that are no holds get a new lease."""
 
     async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
         """As `release`, of what those very commits reserved and nothing else."""

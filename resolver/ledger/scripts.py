@@ -21,12 +21,16 @@ from hoss.redis_access import RedisAccess, reach
 # Scripts take milliseconds. A Redis that is silent for longer is away, and the waiting proposals are answered so.
 _TIMEOUT_SECONDS = 2.0
 
+# Calls that are under way at once; others wait for their turn. Redis serves one at a time anyway.
+_CONNECTIONS = 32
+
 _PARTS = {
-    "commit": ("prelude", "pods", "holdings", "guards", "evicting", "criteria", "commit"),
+    "commit": ("prelude", "pods", "holdings", "stamps", "guards", "evicting", "criteria", "commit"),
     "release": ("prelude", "pods", "holdings", "give_back", "release"),
     "reap": ("prelude", "pods", "holdings", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),
-    "keep": ("prelude", "keep"),
+    "judge": ("prelude", "stamps", "judge"),
+    "keep": ("prelude", "pods", "keep"),
     "lookup": ("prelude", "lookup"),
     "grant": ("prelude", "grant"),
     "upsert_nodes": ("prelude", "upsert_nodes"),
@@ -35,6 +39,9 @@ _PARTS = {
     "end_quarantine": ("prelude", "quarantining", "end_quarantine"),
     "tell_again": ("prelude", "quarantining", "tell_again"),
     "register_rules": ("prelude", "register_rules"),
+    "set_floors": ("prelude", "set_floors"),
+    "forget_stamps": ("prelude", "forget_stamps"),
+    "forget_rules": ("prelude", "forget_rules"),
     "bootstrap": ("bootstrap",),
     "schema": ("schema",),
 }
@@ -55,14 +62,18 @@ def _digest(script: str) -> str:
 
 
 class ScriptRunner:
-    """Runs scripts on the server that holds their keys. Raises ConfigError for a URL that is none."""
+    """Runs scripts on the server that holds their keys: through `access` what is answered at once, through `waiting` what waits
+    there. Raises ConfigError for a URL that is none."""
 
     def __init__(self, url: str) -> None:
-        self.access: RedisAccess = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
+        self.access: RedisAccess = reach(url, timeout_seconds=_TIMEOUT_SECONDS, connections=_CONNECTIONS)
+        # Readers of feeds wait in Redis for news, each on a connection of its own: a few for every shard.
+        self.waiting: RedisAccess = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
         """Close every connection."""
         await self.access.close()
+        await self.waiting.close()
 
     async def load(self) -> None:
         """Load every script everywhere, so that the first proposals do not wait for it."""
@@ -104,11 +115,15 @@ class ScriptRunner:
         try:
             yield
         except redis.exceptions.ResponseError as exc:
-            self.access.doubt()  # a shard may have moved to another server
+            self._doubt()  # a shard may have moved to another server
             raise LedgerUnavailable(_refusal(str(exc))) from exc
         except (redis.exceptions.RedisError, OSError, asyncio.TimeoutError) as exc:
-            self.access.doubt()
+            self._doubt()
             raise LedgerUnavailable(f"Redis cannot be reached: {exc}") from exc
+
+    def _doubt(self) -> None:
+        self.access.doubt()
+        self.waiting.doubt()
 
 
 def went_back(seq: int, heard_of: int) -> str:

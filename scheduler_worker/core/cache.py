@@ -54,6 +54,7 @@ class NodeInfoCache:
         self.changes = ChangeLog()  # nodes whose room, existence or spec changed
         self.spec_changes = ChangeLog()  # nodes whose existence or spec changed
         self._book = AssumptionBook()
+        self._holds: dict[int, set[int]] = {}  # shard -> seqs of holds under way, whose pods the feed has not told
 
     # What the ledger says
 
@@ -82,6 +83,8 @@ class NodeInfoCache:
         self._settle(nodes, before)
         self._log_specs(of_shard if update.snapshot else spec_nodes)
         self.seqs[update.shard] = update.seq
+        holds = set() if update.snapshot else self._holds.get(update.shard, set())
+        self._holds[update.shard] = holds.union(update.holds).difference(update.ended_holds)
 
     def apply_fresh(self, accounts: AccountBatch) -> None:
         """Take in accounts that came with a refusal. They may be ahead of the feed, which then brings nothing older."""
@@ -166,6 +169,11 @@ class NodeInfoCache:
         self.census.remove(group, nodes)
 
     # What placing reads
+
+    def seen(self, shard: int) -> int:
+        """The seq up to which it is known which pods are where: behind a hold under way nothing is."""
+        holds = self._holds.get(shard)
+        return min(holds) - 1 if holds else self.seqs.get(shard, 0)
 
     @property
     def undecided(self) -> bool:

@@ -51,6 +51,8 @@ class FeedUpdate:
     shards: int = 0  # 0: as before
     schema: tuple[str, ...] = ()  # empty: as before
     pods: tuple[PodRun, ...] = ()
+    holds: tuple[int, ...] = ()  # seqs of holds that began (in a snapshot: all under way): `pods` tells of theirs later
+    ended_holds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,12 @@ class ProposalColumns:
     victims_must_go: bool = False  # they are in the way for more than their room
     conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
     gang_minimum: int = 0  # with the parts a gang: so many are committed at least, or none
-    parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards: the others
+    parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards, or of pods that count on each other: the others
+    seen: tuple[
+        int, ...
+    ] = ()  # by shard: the seq up to which the cache knows which pods are where; empty: a single shard
+    firsts: NDArray[np.bool_] | None = None  # (s,): placed as the first of its kind; None: none was
+    places: NDArray[np.uint16] | None = None  # (n,): of parts, where each pod stands in the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +94,6 @@ class Verdicts:
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE: the commit that stands
     fresh: AccountBatch  # the refusing nodes as of now
     as_of: int = 0  # the shard's seq after the decision
+    awaits: tuple[
+        tuple[int, int], ...
+    ] = ()  # (shard, seq) besides: what the cache must know for refusals to make sense

@@ -33,6 +33,7 @@ from scheduler_worker.core.preemption import unhelpful
 from scheduler_worker.core.preemption_search import PreemptionSearch
 from scheduler_worker.core.proposal import Draft, Victims
 from scheduler_worker.core.questions import PodGroup, group_of
+from scheduler_worker.core.reliance import begins_a_kind
 from scheduler_worker.core.work import Run
 
 # kube-scheduler looks for so many candidates, or this share of the nodes if that is more.
@@ -168,6 +169,7 @@ class Preempting:
         search = PreemptionSearch(subject, self._profile, ground, occupants, seen)
         most = min(len(asked.run.rows), _PODS_PER_ANSWER if search.by_amounts else 1)
         found: list[tuple[int, CardMasks, Victims]] = []
+        begins = begins_a_kind(asked.run.pod_class, self._cache)
         victims_in_all = 0
         must_go = any(plugin.name != _JUDGED_BY_LEDGER for plugin, _ in subject.standings.filters)
         while len(found) < most and (best := search.best()) is not None:
@@ -190,7 +192,7 @@ class Preempting:
         if found:
             nodes, all_masks, victims = zip(*found, strict=True)
             none = np.empty((len(found), 0), np.intp)
-            draft.add(asked.run, Placed(np.array(nodes), none, np.concatenate(all_masks)), victims)
+            draft.add(asked.run, Placed(np.array(nodes), none, np.concatenate(all_masks)), victims, first=begins)
         if len(found) < most and search.best() is None:
             asked.reasons += search.why_not()
             asked.tried += len(seen)

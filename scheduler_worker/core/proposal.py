@@ -13,6 +13,7 @@ from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.placement import Placed
+from scheduler_worker.core.reliance import counts_on_others
 from scheduler_worker.core.work import Run, Work
 
 
@@ -42,18 +43,30 @@ class Draft:
 
     def __init__(self) -> None:
         self._placed: list[tuple[Run, Placed]] = []
+        self._firsts: list[bool] = []
         self._victims: dict[int, Victims] = {}  # by place among all pods
         self.pods = 0
+
+    @property
+    def counts_on_others(self) -> bool:
+        """Whether pods of it may count on others of it."""
+        return any(counts_on_others(run.pod_class.spec) for run, _ in self._placed)
+
+    def precedes(self, run: Run) -> bool:
+        """Whether what it has comes before the run for the ledger too, which serves higher priorities first."""
+        return not self._placed or self._placed[-1][0].pod_class.priority >= run.pod_class.priority
 
     @property
     def work(self) -> Work | None:
         """The work batch it belongs to; None when it is empty."""
         return self._placed[0][0].work if self._placed else None
 
-    def add(self, run: Run, placed: Placed, victims: Sequence[Victims] = ()) -> None:
-        """The first pods of `run` go where `placed` says, others for each of them if there are `victims`."""
+    def add(self, run: Run, placed: Placed, victims: Sequence[Victims] = (), *, first: bool = False) -> None:
+        """The first pods of `run` go where `placed` says, others for each of them if there are `victims`; `first`: as the first
+        of their kind."""
         self._victims.update(enumerate(victims, self.pods))
         self._placed.append((run, placed))
+        self._firsts.append(first)
         self.pods += len(placed.nodes)
 
     @property
@@ -64,15 +77,24 @@ class Draft:
     def clear(self) -> None:
         """Nothing of it is proposed."""
         self._placed.clear()
+        self._firsts.clear()
         self._victims = {}
         self.pods = 0
 
     def close(
-        self, first_id: int, seqs: dict[int, int], shards: int, resources: int, expires_at: float
+        self,
+        first_id: int,
+        seqs: dict[int, int],
+        shards: int,
+        resources: int,
+        expires_at: float,
+        *,
+        seen: tuple[int, ...] = (),
     ) -> list[Proposal]:
         """The proposals, numbered from `first_id` on, one for each shard that was chosen. Empties the draft.
 
-        `seqs` is where the cache stands per shard, `resources` the length of the schema.
+        `seqs` is where the cache stands per shard, `resources` the length of the schema; `seen` up to where it knows per shard
+        which pods are where.
         """
         work = self.work
         if work is None:
@@ -85,6 +107,7 @@ class Draft:
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
         groups = tuple(run.pod_class.group for run in runs)
+        firsts = np.array(self._firsts) if any(self._firsts) else None
         victims_of = self._victims
         self.clear()
         shared = _shared_columns(runs, resources)
@@ -109,6 +132,9 @@ class Draft:
                 conflicts=work.conflicts,
                 victims={position: found.uids for position, found in victims.items()},
                 victims_must_go=any(found.must_go for found in victims.values()),
+                seen=seen,
+                firsts=firsts,
+                places=None if shards == 1 else np.arange(len(nodes), dtype=np.uint16)[at],
             )
             assumption = Assumption(
                 nodes[at],

@@ -36,6 +36,7 @@ from scheduler_worker.core.preemption import NEVER
 from scheduler_worker.core.proposal import Draft, Proposal
 from scheduler_worker.core.questions import NamespaceLabels
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.reliance import begins_a_kind, counts_on_others
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
 from scheduler_worker.core.work import MAX_PRIORITY, Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
@@ -161,10 +162,12 @@ class Scheduler:
         if work.goes_alone and self._draft.pods:
             return 0
         together = takewhile(lambda run: run.work is work, self._runs) if work.missing else (self._runs[0],)
-        if self._proposals and any(_counts_on_others(run) for run in together):
-            return 0  # spreading counts on pods placed before, and some of them may be refused
+        if (self._proposals or self._evicting) and any(counts_on_others(run.pod_class.spec) for run in together):
+            return 0  # it would count on pods of which some may be refused
         if work.missing:
             return 0 if self._draft.pods else self._step_gang()
+        if not self._draft.precedes(self._runs[0]):
+            return 0
         run = self._current(self._runs.popleft())
         room = min(room, self.costs.pods_in(self.limits.step_seconds, run.pod_class.number) or room)
         if len(run.rows) > room:
@@ -177,6 +180,7 @@ class Scheduler:
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
         """What was placed since the last time, to be sent to the ledger."""
+        together = self._draft.counts_on_others
         proposals = self._close_draft(now + self.limits.assumption_seconds)
         evicting, self._evicting = self._evicting, []
         for proposal in evicting:
@@ -190,7 +194,14 @@ class Scheduler:
             columns = [replace(columns[0], gang_minimum=pods, parts=tuple(columns[1:]))]
         elif proposals and proposals[0].work.missing:
             columns = [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
+        elif together:
+            columns = [replace(columns[0], parts=tuple(columns[1:]))]
         return columns + [proposal.columns for proposal in evicting]
+
+    @property
+    def _undecided(self) -> bool:
+        """Whether pods are placed of which the ledger may refuse some."""
+        return bool(self._proposals or self._evicting or self._draft.pods)
 
     def take_questions(self) -> list[PreemptionQuestion]:
         """What is to be asked about pods that fit nowhere, since the last time."""
@@ -202,7 +213,7 @@ class Scheduler:
         if asked is None:
             return
         run = asked.run = self._current(asked.run)
-        if self._proposals and _counts_on_others(run):
+        if self._undecided and counts_on_others(run.pod_class.spec):
             self._runs.append(run)
             return
         try:
@@ -268,7 +279,7 @@ class Scheduler:
 
         A snapshot ends every wait: the shard's history may have begun anew.
         """
-        seq = self.cache.seqs.get(shard, 0)
+        seq = self.cache.seen(shard)
         for awaited, _ in self._held:
             if shard in awaited and (snapshot or awaited[shard] <= seq):
                 del awaited[shard]
@@ -369,7 +380,7 @@ class Scheduler:
         # Large pods first: small ones spread, and would leave none of the nodes to them.
         runs.sort(key=lambda run: self.cache.share(run.pod_class.demand), reverse=True)
         if any(
-            _counts_on_others(run) for run in runs
+            counts_on_others(run.pod_class.spec) for run in runs
         ):  # in the ledger's order, so that it judges what was counted on first
             runs.sort(key=lambda run: -run.pod_class.priority)
         reason: Diagnosis | None = None
@@ -392,10 +403,11 @@ class Scheduler:
         count, first, started = 0, run.pod_class.demand not in self._rankings, self._clock()
         try:
             ranking = self._ranking(run.pod_class.demand)
+            begins = begins_a_kind(run.pod_class, self.cache)
             placed = self._placer.place(ranking, len(run.rows), run.pod_class.group)
             count = len(placed.nodes)
             if count:
-                self._draft.add(run, placed)
+                self._draft.add(run, placed, first=begins)
             if count == len(run.rows):
                 return count, None
             ranking.refresh()
@@ -453,12 +465,14 @@ class Scheduler:
 
     def _close(self, draft: Draft, expires_at: float) -> list[Proposal]:
         cache = self.cache
+        seen = tuple(map(cache.seen, range(cache.shards))) if cache.shards > 1 else ()
         proposals = draft.close(
             self._next_id,
             cache.seqs,
             max(cache.shards, 1),
             len(cache.schema),
             expires_at,
+            seen=seen,
         )
         self._next_id += len(proposals)
         for proposal in proposals:
@@ -517,7 +531,12 @@ class Scheduler:
         shard = proposal.columns.shard
         # What other pods are in the way of, and what a node is, only the feed tells; room came with the answer.
         unseen = np.isin(answer.verdicts, (Verdict.CONFLICT_PORT, Verdict.CONFLICT_TOPOLOGY, Verdict.CONFLICT_VERSION))
-        unseen &= self.cache.seqs.get(shard, 0) < answer.as_of
+        awaited = {
+            of_shard: seq
+            for of_shard, seq in sorted(((shard, answer.as_of), *answer.awaits))
+            if self.cache.seen(of_shard) < seq
+        }
+        unseen &= bool(awaited)
         # What was left of a gang shares the fate of those refused: it is tried with them, and as often.
         unbound = [(run, False) for run in proposal.work.take_left()]
         for slot in np.unique(slots).tolist():
@@ -537,9 +556,9 @@ class Scheduler:
             else:
                 (held if waits else again).append(replace(run, tries=run.tries + 1))
         if proposal.work.gang is not None:
-            self._retry_gang(proposal.work, [*again, *held], {shard: answer.as_of} if held else {})
+            self._retry_gang(proposal.work, [*again, *held], awaited if held else {})
             return
-        self._held.extend(({shard: answer.as_of}, run) for run in held)
+        self._held.extend((dict(awaited), run) for run in held)
         # They have waited longest, and the numbers that came with the refusal are fresh now.
         self._runs.extendleft(reversed(again))
 
@@ -553,7 +572,3 @@ class Scheduler:
             self._held.extend((waiting, run) for run in runs)
         else:
             self._runs.extendleft(reversed(runs))
-
-
-def _counts_on_others(run: Run) -> bool:
-    return any(constraint.required for constraint in run.pod_class.spec.spread)

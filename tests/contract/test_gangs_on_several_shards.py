@@ -9,7 +9,7 @@ import pytest
 from hoss.errors import LedgerUnavailable
 from resolver.committer import Committer
 from resolver.core.values import Leases, Verdict
-from resolver.gangs import decide_gang
+from resolver.gangs import decide_parts
 
 C, D, ABORTED = Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.GANG_ABORTED
 HOUR_MS = 3_600_000
@@ -52,7 +52,7 @@ def decide(nodes):
         committers = [Committer(ledger, shard) for shard in range(2)]
         lanes = [asyncio.ensure_future(committer.run()) for committer in committers]
         try:
-            return await decide_gang(ledger, committers, parts, minimum)
+            return await decide_parts(ledger, committers, parts, minimum)
         finally:
             for lane in lanes:
                 lane.cancel()

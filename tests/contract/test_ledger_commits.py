@@ -278,12 +278,12 @@ def web(*, apart=None, spread=None):
 
 
 @pytest.fixture
-async def racks(ledger, make_node):
+async def racks(one_shard, make_node):
     """Nodes 0 and 2 in rack r0, node 4 in r1, node 6 in none; workers w1 and w2 have epochs 1 and 2."""
-    labels = [(("rack", "r0"),), (("rack", "r0"),), (("rack", "r1"),), ()]
-    await ledger.upsert_nodes(0, [make_node(f"n{i}", labels=pairs) for i, pairs in enumerate(labels)])
-    assert [await ledger.grant(worker) for worker in ("w1", "w2")] == [1, 2]
-    return ledger
+    labels = [(("rack", "r0"),), (), (("rack", "r0"),), (), (("rack", "r1"),), (), ()]
+    await one_shard.upsert_nodes(0, [make_node(f"n{i}", labels=pairs) for i, pairs in enumerate(labels)])
+    assert [await one_shard.grant(worker) for worker in ("w1", "w2")] == [1, 2]
+    return one_shard
 
 
 @pytest.fixture

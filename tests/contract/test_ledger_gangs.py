@@ -92,7 +92,7 @@ async def test_a_hold_that_is_kept_has_the_lease_of_a_commit(nodes, make_proposa
     held = replace(make_proposal([1, 2], [[0], [2]]), held=True)
     [decision] = await nodes.commit(0, [held])
     seqs = np.full(2, decision.seq, np.uint64)
-    assert await nodes.keep(0, held.uids, seqs) == 2
+    assert (await nodes.keep(0, held.uids, seqs)).tolist() == [decision.seq + 1] * 2
     assert await nodes.reap(0) == 0
     assert await pods_held(nodes) == 2
 
@@ -102,7 +102,7 @@ async def test_a_hold_that_ended_cannot_be_kept(nodes, make_proposal):
     held = replace(make_proposal([1], [[0]]), held=True)
     [decision] = await nodes.commit(0, [held])
     await nodes.reap(0)
-    assert await nodes.keep(0, held.uids, np.array([decision.seq], np.uint64)) == 0
+    assert await nodes.keep(0, held.uids, np.array([decision.seq], np.uint64)) == [0]
 
 
 async def test_withdrawing_takes_what_that_commit_reserved_and_nothing_else(nodes, make_proposal):

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from e2e.cluster import Cluster
 
 from hoss.client.dispatcher import submission
+from hoss.errors import TransportError
 from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec, PodTemplate, Workload
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
@@ -25,26 +26,28 @@ PATIENCE_SECONDS = 60.0
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.fixture(params=[1, 4], ids=["one shard", "four shards"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """A platform whose ledger has so many shards."""
+    cluster = Cluster(tmp_path, shards=request.param)
+    yield cluster
+    cluster.stop()
+
+
 @pytest.fixture
-async def clients(tmp_path: Path) -> AsyncIterator[Clients]:
+async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
     """Two workers and NODES nodes in three racks."""
-    cluster = Cluster(tmp_path)
-    try:
-        for name in ("w1", "w2"):
-            cluster.start_worker(name)
-        async with clients_of(cluster.endpoints) as clients:
-            amounts = (("cpu", 64_000), ("memory", 2**36), ("pods", 110))
-            nodes = [
-                NodeSpec(
-                    f"n{i}", labels=(("kubernetes.io/hostname", f"n{i}"), ("rack", f"r{i % 3}")), allocatable=amounts
-                )
-                for i in range(NODES)
-            ]
-            await register(clients.resolver, nodes)
-            assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
-            yield clients
-    finally:
-        cluster.stop()
+    for name in ("w1", "w2"):
+        cluster.start_worker(name)
+    async with clients_of(cluster.endpoints) as clients:
+        amounts = (("cpu", 64_000), ("memory", 2**36), ("pods", 110))
+        nodes = [
+            NodeSpec(f"n{i}", labels=(("kubernetes.io/hostname", f"n{i}"), ("rack", f"r{i % 3}")), allocatable=amounts)
+            for i in range(NODES)
+        ]
+        await register(clients.resolver, nodes)
+        assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        yield clients
 
 
 async def test_two_workers_that_want_the_same_port_everywhere_share_the_nodes(clients: Clients) -> None:
@@ -64,14 +67,64 @@ async def test_two_workers_keep_pods_apart_that_shun_each_other(clients: Clients
     assert list(Counter(await nodes_of_pods(clients)).values()) == [1] * NODES
 
 
+async def test_a_job_with_more_pods_than_there_are_nodes_to_keep_them_apart_has_one_on_every_node(
+    clients: Clients,
+) -> None:
+    db = LabelSelector((Requirement("app", "In", ("db",)),))
+    alone = PodAffinity(anti_required=(PodAffinityTerm("kubernetes.io/hostname", db, ("default",)),))
+    spec = PodSpec(requests=(("cpu", 10),), labels=(("app", "db"),), pod_affinity=alone)
+    await submit(clients, jobs=1, replicas=NODES + 2, spec=spec)
+    await until(lambda: decided(clients, bound=NODES, unschedulable=2))
+    assert list(Counter(await nodes_of_pods(clients)).values()) == [1] * NODES
+
+
 async def test_two_workers_spread_pods_over_racks_no_more_unevenly_than_is_allowed(clients: Clients) -> None:
     web = LabelSelector((Requirement("app", "In", ("web",)),))
     spec = PodSpec(requests=(("cpu", 10),), labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", web),))
     await submit(clients, jobs=10, replicas=10, spec=spec)
     await until(lambda: decided(clients, bound=100, unschedulable=0))
-    counts = Counter(node % 3 for node in await nodes_of_pods(clients))
+    counts = await pods_by_rack(clients)
     assert max(counts.values()) - min(counts.values()) <= 1
     assert (await audit(clients.dispatcher, clients.resolver)).findings == []
+
+
+async def test_a_resolver_killed_again_and_again_leaves_pods_no_less_apart_and_no_less_spread(
+    clients: Clients, cluster: Cluster
+) -> None:
+    db, web = (LabelSelector((Requirement("app", "In", (app,)),)) for app in ("db", "web"))
+    alone = PodAffinity(anti_required=(PodAffinityTerm("kubernetes.io/hostname", db, ("default",)),))
+    apart = PodSpec(requests=(("cpu", 10),), labels=(("app", "db"),), pod_affinity=alone)
+    spread = PodSpec(requests=(("cpu", 10),), labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", web),))
+    await submit(clients, jobs=6, replicas=5, spec=apart)
+    await submit(clients, jobs=6, replicas=10, spec=spread, name="web")
+    for bound in (1, 30, 60):  # or more by then
+        await until(lambda least=bound: bound_at_least(clients, least))
+        cluster.kill("resolver")
+        cluster.start_resolver()
+    await until(lambda: decided(clients, bound=90, unschedulable=0))
+    await until(lambda: answers(clients))
+    result = await audit(clients.dispatcher, clients.resolver)
+    counts = await pods_by_rack(clients)
+    assert (result.findings, result.unchecked) == ([], [])
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+async def test_two_workers_gather_pods_with_affinity_to_themselves_in_one_rack(clients: Clients) -> None:
+    cache = LabelSelector((Requirement("app", "In", ("cache",)),))
+    together = PodAffinity(required=(PodAffinityTerm("rack", cache, ("default",)),))
+    spec = PodSpec(requests=(("cpu", 10),), labels=(("app", "cache"),), pod_affinity=together)
+    await submit(clients, jobs=10, replicas=5, spec=spec)
+    await until(lambda: decided(clients, bound=50, unschedulable=0))
+    assert len(await pods_by_rack(clients)) == 1
+
+
+async def pods_by_rack(clients: Clients) -> Counter[str]:
+    """How many pods are in each rack. Indexes of nodes depend on their shards, so it goes by their labels."""
+    nodes = {
+        node.index: {label.key: label.value for label in node.spec.labels}
+        for node in await clients.resolver.list_nodes()
+    }
+    return Counter(nodes[node]["rack"] for node in await nodes_of_pods(clients))
 
 
 async def nodes_of_pods(clients: Clients) -> list[int]:
@@ -80,15 +133,28 @@ async def nodes_of_pods(clients: Clients) -> list[int]:
     return [node for chunk in chunks for node in np.frombuffer(chunk.nodes, "<u4").tolist()]
 
 
-async def submit(clients: Clients, *, jobs: int, replicas: int, spec: PodSpec) -> None:
+async def submit(clients: Clients, *, jobs: int, replicas: int, spec: PodSpec, name: str = "job") -> None:
     template = PodTemplate(spec, owner_kind="Job")
-    for request in submission([Workload(f"job-{i}", template, replicas) for i in range(jobs)]):
+    for request in submission([Workload(f"{name}-{i}", template, replicas) for i in range(jobs)]):
         await clients.dispatcher.submit(request)
 
 
 async def decided(clients: Clients, *, bound: int, unschedulable: int) -> bool:
     jobs = await clients.dispatcher.list_jobs()
     return (sum(job.bound for job in jobs), sum(job.unschedulable for job in jobs)) == (bound, unschedulable)
+
+
+async def answers(clients: Clients) -> bool:
+    """Whether the channel to the resolver that was started anew is there again."""
+    try:
+        await clients.resolver.status()
+    except TransportError:
+        return False
+    return True
+
+
+async def bound_at_least(clients: Clients, pods: int) -> bool:
+    return sum(job.bound for job in await clients.dispatcher.list_jobs()) >= pods
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

@@ -6,8 +6,12 @@ import redis
 
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import numbered_uids
+from hoss.wire.columns import numbered_uids, uid_text
+from scheduler_worker.core.questions import PodGroup
+from scheduler_worker.groups import definition_of
 
 
 @pytest.fixture
@@ -19,7 +23,7 @@ async def client(redis_server, start_resolver):
     await client.close()
 
 
-async def place(client, pods, *, cpu, unchecked=False):
+async def place(client, pods, *, cpu, unchecked=False, **more):
     call = client.stub.Propose()
     await call.write(
         pb.ProposalBatch(
@@ -36,6 +40,7 @@ async def place(client, pods, *, cpu, unchecked=False):
             priorities=bytes(4),
             attempts=bytes(2),
             unchecked=unchecked,
+            **more,
         )
     )
     return await call.read()
@@ -52,6 +57,19 @@ async def test_invariant_1_shows_what_uncoordinated_schedulers_do(client):
     [violation] = (await client.audit()).violations
     assert (violation.invariant, violation.node) == (1, "a")
     assert violation.text == "node a: cpu requested 150 > allocatable 100"
+
+
+async def test_invariant_1_shows_pods_together_that_required_anti_affinity_keeps_apart(client):
+    await client.upsert_nodes([NodeSpec("a", labels=(("rack", "r1"),), allocatable=(("cpu", 100), ("pods", 5)))])
+    web = LabelSelector((Requirement("app", "In", ("web",)),))
+    alone = PodAffinity(anti_required=(PodAffinityTerm("rack", web, ("default",)),))
+    group = definition_of(PodGroup(labels=(("app", "web"),), affinity=alone))
+    await place(client, 2, cpu=10, unchecked=True, groups=[group], slot_groups=bytes(2))
+    [violation] = (await client.audit()).violations
+    first, second = (uid_text(uid.tobytes()) for uid in numbered_uids(b"twelve bytes", 0, 2))
+    assert (violation.invariant, violation.node) == (1, "a")
+    assert {violation.pod_uid} < {first, second}
+    assert violation.text.endswith("are both in rack=r1, and the first's required anti-affinity forbids that")
 
 
 async def test_invariant_6_shows_a_reservation_that_vanished(client, redis_server):

@@ -1,7 +1,9 @@
 """Several workers' cores at one ledger, in an order that a test decides: proposals and feed messages wait until told."""
 
 import asyncio
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +13,12 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.v1 import workerlink_pb2 as pb_link
 from hoss.wire.columns import I64, U32, encode, numbered_uids
 from hoss.wire.convert import node_to_proto, pod_spec_to_proto
-from resolver.core.values import Eviction
+from resolver.availability import Availability
+from resolver.core.values import Decision, Eviction, Proposal
 from resolver.feed import ShardFeed
 from resolver.ledger.memory import MemoryLedger
 from resolver.nodes import node_change
-from resolver.proposals import read_proposal, verdict_message
+from resolver.proposing import Proposing
 from scheduler_worker import messages
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.codes import Outcome
@@ -34,20 +37,65 @@ class Racer:
     sent: list[pb.ProposalBatch] = field(default_factory=list)
     outcomes: list[int] = field(default_factory=list)
     batches: int = 0
+    deciding: Coroutine[Any, Any, pb.VerdictBatch] | None = None  # what a resolver does with the oldest proposal
+
+
+class _Turn:
+    """Awaited, it lets others have a turn."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+class _InTurns:
+    """A ledger before each operation of which others have a turn."""
+
+    def __init__(self, ledger: MemoryLedger) -> None:
+        self._ledger = ledger
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._ledger, name)
+        if not asyncio.iscoroutinefunction(operation) or name == "schema":
+            return operation
+
+        async def run(*arguments: Any, **named: Any) -> Any:
+            await _Turn()
+            return await operation(*arguments, **named)
+
+        return run
+
+
+@dataclass
+class _Committer:
+    ledger: Any
+    shard: int
+
+    async def decide(self, proposal: Proposal) -> Decision:
+        [decision] = await self.ledger.commit(self.shard, [proposal])
+        return decision
+
+
+HOLD_MS = 5_000
 
 
 class Race:
-    """One shard. Everything goes through the messages that real services send."""
+    """Nodes lie on the shards in turn. Everything goes through the messages that real services send."""
 
-    def __init__(self, workers: int, nodes: list[NodeSpec], *, seed: int = 1, tries: int = 3) -> None:
-        self.ledger = MemoryLedger(1, lambda: 0)
+    def __init__(self, workers: int, nodes: list[NodeSpec], *, seed: int = 1, tries: int = 3, shards: int = 1) -> None:
+        self.now_ms = 0
+        self.ledger = MemoryLedger(shards, lambda: self.now_ms, lease_ms=10**9, hold_ms=HOLD_MS)
         self._specs: dict[bytes, PodSpec] = {}
         self._known: dict[bytes, int] = {}
-        self._known_seq = 0
-        self._feed = ShardFeed(self.ledger, 0)
+        self._known_seqs: dict[int, int] = {}
+        self._feeds = [ShardFeed(self.ledger, shard) for shard in range(shards)]
+        in_turns: Any = _InTurns(self.ledger)
+        committers: Any = [_Committer(in_turns, shard) for shard in range(shards)]
+        available = Availability(self.ledger, lambda _: None)
+        self._proposing = Proposing(in_turns, committers, available, allow_unchecked=False)
         schema = asyncio.run(self.ledger.schema())
-        changes = [node_change(node_to_proto(node), schema) for node in nodes]
-        asyncio.run(self.ledger.upsert_nodes(0, changes))
+        for shard in range(shards):
+            changes = [node_change(node_to_proto(node), schema) for node in nodes[shard::shards]]
+            asyncio.run(self.ledger.upsert_nodes(shard, changes))
         self.workers = []
         for number in range(workers):
             scheduler = Scheduler(
@@ -62,7 +110,8 @@ class Race:
 
     def begin_anew(self, worker: Racer) -> None:
         """The worker gets a snapshot."""
-        self._apply(worker, asyncio.run(self._feed._read_snapshot()))
+        for feed in self._feeds:
+            self._apply(worker, asyncio.run(feed._read_snapshot()))
 
     def submit(self, worker: Racer, spec: PodSpec, count: int, *, lowest_priority: int = MAX_PRIORITY) -> None:
         """Give pods to a worker. Those of more than the lowest priority may have others go for them."""
@@ -76,9 +125,8 @@ class Race:
 
     def know(self) -> None:
         """The dispatcher hears of everything that happened."""
-        arbiter = self.ledger.arbiters[0]
-        self._known = {uid: held.node for uid, held in arbiter.reservations.items()}
-        self._known_seq = arbiter.seq
+        self._known = {uid: held.node for arbiter in self.ledger.arbiters for uid, held in arbiter.reservations.items()}
+        self._known_seqs = {shard: arbiter.seq for shard, arbiter in enumerate(self.ledger.arbiters)}
 
     def answer(self, worker: Racer) -> None:
         """The dispatcher answers the worker's questions, by what it knows."""
@@ -101,14 +149,16 @@ class Race:
                 since_ms=encode([0] * len(found), I64),
                 grace_ms=encode([0] * len(found), U32),
                 class_specs=[pod_spec_to_proto(self._specs[uid]).SerializeToString() for uid in found],
-                seen=[pb_link.CommitRef(shard=0, seq=self._known_seq)],
+                seen=[pb_link.CommitRef(shard=shard, seq=seq) for shard, seq in self._known_seqs.items()],
             )
             worker.scheduler.preempt(messages.preemption_answer(answer), now=0.0)
         self._collect(worker)
 
     def evictions(self) -> list[Eviction]:
-        """All that the ledger evicted, in order."""
-        return [eviction for change in self.ledger.arbiters[0].feed for eviction in change.evictions]
+        """All that the ledger evicted, in order shard by shard."""
+        return [
+            eviction for arbiter in self.ledger.arbiters for change in arbiter.feed for eviction in change.evictions
+        ]
 
     def place(self, worker: Racer) -> None:
         """The worker places what it can and sends its proposals; they do not arrive yet."""
@@ -119,22 +169,56 @@ class Race:
             worker.sent.append(pb.ProposalBatch.FromString(batch.SerializeToString()))
         self._collect(worker)
 
-    def decide(self, worker: Racer) -> None:
-        """The oldest proposal arrives, is decided, and the worker hears the verdict."""
+    def advance(self, worker: Racer) -> bool:
+        """A resolver does one operation of the ledger for the oldest proposal; the worker hears the verdict when it is the last.
+        False: there is nothing to be decided."""
         if not worker.sent:
-            return
+            return False
+        if worker.deciding is None:
+            worker.deciding = self._proposing.answer(worker.sent[0])
+        try:
+            worker.deciding.send(None)
+        except StopIteration as ended:
+            worker.deciding = None
+            self._hear(worker, ended.value)
+        return True
+
+    def decide(self, worker: Racer) -> None:
+        """The oldest proposal is decided, and the worker hears the verdict."""
+        while self.advance(worker) and worker.deciding is not None:
+            pass
+
+    def crash(self, worker: Racer) -> None:
+        """The resolver that decides the worker's proposal dies on the way; another will be asked."""
+        if worker.deciding is not None:
+            worker.deciding.close()
+            worker.deciding = None
+
+    def reap(self, _worker: Racer) -> None:
+        """What is held ends by its lease."""
+        self.now_ms += HOLD_MS
+        for shard in range(self.ledger.shards):
+            asyncio.run(self.ledger.reap(shard))
+
+    def forget(self, _worker: Racer) -> None:
+        """The ledger forgets all rules that it can."""
+        asyncio.run(self.ledger.forget_rules([arbiter.seq for arbiter in self.ledger.arbiters]))
+
+    def _hear(self, worker: Racer, answer: pb.VerdictBatch) -> None:
+        assert not answer.invalid, answer.invalid
+        if answer.unavailable:
+            return  # it is sent again as it was
         batch = worker.sent.pop(0)
-        schema = len(asyncio.run(self.ledger.schema()))
-        proposal = read_proposal(batch, shards=1, schema=schema, allow_unchecked=False)
-        [decision] = asyncio.run(self.ledger.commit(0, [proposal]))
-        answer = verdict_message(batch.batch_id, 0, decision)
-        worker.scheduler.settle(batch.batch_id, messages.verdicts(answer, len(proposal)))
+        for part, verdict in zip((batch, *batch.parts), (answer, *answer.parts), strict=True):
+            pods = len(part.uids) // 16
+            worker.scheduler.settle(part.batch_id, messages.verdicts(verdict, pods))
         self._collect(worker)
 
     def tell(self, worker: Racer) -> None:
         """The worker hears of everything that happened."""
-        for entry in asyncio.run(self.ledger.feed(0, worker.scheduler.cache.seqs[0], 0)):
-            self._apply(worker, asyncio.run(self._feed._message(entry)))
+        for shard, feed in enumerate(self._feeds):
+            for entry in asyncio.run(self.ledger.feed(shard, worker.scheduler.cache.seqs[shard], 0)):
+                self._apply(worker, asyncio.run(feed._message(entry)))
 
     def finish(self) -> None:
         """Go on, one step of each worker after the other, until every pod is answered for and every worker knows."""
@@ -148,7 +232,11 @@ class Race:
 
     def placed(self) -> list[tuple[PodSpec, str]]:
         """(group's name, node index) of every reservation."""
-        return [(held.group.definition, held.node) for held in self.ledger.arbiters[0].reservations.values()]
+        return [
+            (held.group.definition, held.node)
+            for arbiter in self.ledger.arbiters
+            for held in arbiter.reservations.values()
+        ]
 
     def bound(self, worker: Racer) -> int:
         """How many of the worker's pods are bound."""
@@ -157,7 +245,7 @@ class Race:
     def _apply(self, worker: Racer, message: pb.FeedMessage) -> None:
         update = messages.feed_update(pb.FeedMessage.FromString(message.SerializeToString()))
         worker.scheduler.cache.apply_feed(update)
-        worker.scheduler.resume(0, snapshot=update.snapshot)
+        worker.scheduler.resume(update.shard, snapshot=update.snapshot)
 
     def _collect(self, worker: Racer) -> None:
         for columns in worker.scheduler.take_outcomes():

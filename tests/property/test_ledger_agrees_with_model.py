@@ -50,13 +50,17 @@ upserts = st.tuples(
 )
 
 
+def rule_with(key, selector, namespaces, every_namespace, kind):
+    return Rule(key, selector, namespaces, every_namespace, *kind)
+
+
 rules = st.builds(
-    Rule,
+    rule_with,
     st.just("rack"),
     st.sampled_from("ab").map(lambda app: LabelSelector((Requirement("app", "In", (app,)),))),
     st.sampled_from([("default",), ("other",)]),
     st.booleans(),
-    st.booleans(),
+    st.sampled_from([(True, False), (False, False), (False, True)]),
 )
 
 
@@ -91,6 +95,8 @@ def commits(draw, unchecked):
             "groups": draw(st.just([]) | st.lists(group, min_size=slots, max_size=slots)),
             "lease_over": draw(st.booleans()),
             "gang_minimum": draw(st.just(0) | st.integers(1, len(pods))),
+            "held": draw(st.sampled_from([False, False, False, True])),
+            "firsts": draw(st.lists(st.booleans(), min_size=slots, max_size=slots)),
             # Dealt out to the pods of a batch that is no gang.
             "victims": draw(st.just([]) | st.lists(st.integers(0, PODS - 1), max_size=6, unique=True)),
             "must_go": draw(st.booleans()),
@@ -112,6 +118,9 @@ def histories(unchecked):
         ),
         st.tuples(st.just("grant"), st.sampled_from(["w1", "w2"])),
         st.tuples(st.just("reap"), st.none()),
+        st.tuples(st.just("keep"), st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6, unique=True)),
+        st.tuples(st.just("judge"), st.tuples(st.integers(0, 3), st.integers(0, 2))),
+        st.tuples(st.just("forget"), st.integers(0, 3)),
     )
     return st.lists(operations, min_size=4, max_size=25)
 
@@ -123,6 +132,7 @@ class History:
     ledger: Any
     make_node: Any
     epochs: dict[str, int] = field(default_factory=dict)
+    questions: list[Any] = field(default_factory=list)  # of what is held, or was
 
     async def begin(self):
         await self.ledger.schema(["seventh"])
@@ -157,6 +167,21 @@ class History:
     async def _reap(self, _):
         return await self.ledger.reap(0)
 
+    async def _keep(self, pods):
+        found = await self.ledger.lookup(0, uids(pods))
+        return (await self.ledger.keep(0, uids(pods), found["seq"])).tolist()
+
+    async def _judge(self, what):
+        behind, spare = what
+        seen = await self._seqs(behind)
+        return await self.ledger.judge(self.questions, epoch=self.epochs["w1"], seen=seen, spare=spare)
+
+    async def _forget(self, behind):
+        return await self.ledger.forget_rules(await self._seqs(behind))
+
+    async def _seqs(self, behind):
+        return [max(0, await self.ledger.seq(shard) - behind) for shard in range(self.ledger.shards)]
+
     async def _commit(self, what):
         requests = np.zeros((len(what["cpu"]), 7 if what["extra"] else 6), np.int64)
         requests[:, 0] = what["cpu"]
@@ -168,7 +193,7 @@ class History:
             snapshot_seq=max(0, await self.ledger.seq(0) - what["behind"]),
             uids=uids(what["pods"]),
             slots=np.array(what["slots"], np.uint16),
-            nodes=np.array([row[: what["candidates"]] for row in what["nodes"]], np.uint32),
+            nodes=np.array([self._indexes(row[: what["candidates"]]) for row in what["nodes"]], np.uint32),
             requests=requests,
             priorities=np.array(what["priorities"], np.int32),
             attempts=np.arange(len(what["cpu"]), dtype=np.uint16),
@@ -177,13 +202,21 @@ class History:
             groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
             gang_minimum=what["gang_minimum"],
             criteria=what["criteria"],
+            held=what["held"],
+            firsts=tuple(what["firsts"]),
+            seen=tuple(await self._seqs(what["behind"])),
             victims_must_go=what["must_go"],
             victims={} if what["gang_minimum"] else dealt(what["victims"], len(what["pods"])),
         )
         decisions = await self.ledger.commit(0, [proposal])
         fitting = np.isin(decisions[0].verdicts, (Verdict.COMMITTED, Verdict.DUPLICATE)).sum()
         assert decisions[0].seq == 0 or fitting >= what["gang_minimum"]
+        self.questions += [question for question in decisions[0].questions if question is not None]
         return [shown(decision) for decision in decisions]
+
+    def _indexes(self, row):
+        """Of nodes on shard 0."""
+        return [node if node == NONE_U32 else node * self.ledger.shards for node in row]
 
 
 def dealt(victims, hands):
@@ -197,7 +230,7 @@ def dealt(victims, hands):
 def group_with(name, ports, borne):
     definition = f"{name} {ports} {borne}".encode()
     claims = tuple(map(claim_of, ports))
-    return Group(zlib.crc32(definition) + 1, definition, claims, "default", (("app", name),), tuple(borne))
+    return Group(zlib.crc32(definition) + 1, definition, claims, "default", (("app", name),), tuple(borne), name == "b")
 
 
 def uids(pods):
@@ -231,6 +264,7 @@ def shown(decision):
         decision.duplicate_seqs.tolist(),
         shown_accounts(decision.fresh),
         decision.as_of,
+        [question and (question.domains, question.shard, question.seq) for question in decision.questions],
     )
 
 
@@ -263,7 +297,7 @@ def shard_accounts(state):
 async def replay(ledger):
     """The shard's state as a subscriber builds it from the feed alone: live nodes' accounts, cards and specs; groups' pods."""
     accounts, cards, specs = {}, {}, {}
-    pods = Counter()
+    pods, holds = Counter(), set()
     for entry in await ledger.feed(0, 0, 1):
         changed, changed_cards = shown_accounts(entry.accounts)
         accounts |= changed
@@ -271,21 +305,24 @@ async def replay(ledger):
         specs |= dict(entry.specs)
         for index in entry.removed:
             del specs[index]
+        holds |= {entry.seq} if entry.hold else set()
+        assert holds >= set(entry.ended)
+        holds -= set(entry.ended)
         for run in entry.runs:
             for node in np.frombuffer(run.nodes, "<u4").tolist():
                 pods[run.definition, node] += -1 if run.gone else 1
     live = {index: account for index, account in accounts.items() if not account[2] & FLAG_GONE}
-    return live, {index: used for index, used in cards.items() if index in live}, specs, +pods
+    return live, {index: used for index, used in cards.items() if index in live}, specs, +pods, tuple(sorted(holds))
 
 
 async def evictions(ledger):
     return [(entry.seq, entry.released, entry.evictions) for entry in await ledger.feed(0, 0, 1) if entry.evictions]
 
 
-async def compare(url, make_node, history):
+async def compare(url, make_node, history, shards):
     real = RedisLedger(url, prefix=f"case-{next(_prefixes)}")
-    await real.open(1)
-    model = History(MemoryLedger(1, lambda: 0), make_node)
+    await real.open(shards)
+    model = History(MemoryLedger(shards, lambda: 0), make_node)
     scripts = History(real, make_node)
     for side in (model, scripts):
         await side.begin()
@@ -304,7 +341,7 @@ async def compare(url, make_node, history):
     snapshot = await real.snapshot(0, groups=True)
     pods = Counter((run.definition, node) for run in snapshot.runs for node in np.frombuffer(run.nodes, "<u4").tolist())
     assert await evictions(real) == await evictions(model.ledger)
-    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods)
+    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods, snapshot.holds)
     await real.erase()
     await real.close()
     return audit([seen], await model.ledger.schema(), {})
@@ -324,14 +361,14 @@ def url(request):
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(history=histories(unchecked=False))
-def test_invariants_1_and_6_hold_and_the_scripts_agree_with_the_model_on_any_history(url, make_node, history):
-    findings = asyncio.run(compare(url, make_node, history))
+@given(history=histories(unchecked=False), shards=st.integers(1, 2))
+def test_invariants_1_and_6_hold_and_the_scripts_agree_with_the_model_on_any_history(url, make_node, history, shards):
+    findings = asyncio.run(compare(url, make_node, history, shards))
     assert [finding for finding in findings if finding.invariant] == []
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(history=histories(unchecked=True))
-def test_unchecked_commits_break_no_invariant_but_the_first(url, make_node, history):
-    findings = asyncio.run(compare(url, make_node, history))
+@given(history=histories(unchecked=True), shards=st.integers(1, 2))
+def test_unchecked_commits_break_no_invariant_but_the_first(url, make_node, history, shards):
+    findings = asyncio.run(compare(url, make_node, history, shards))
     assert [finding for finding in findings if finding.invariant > 1] == []

@@ -18,14 +18,22 @@ AMOUNTS = (("cpu", 64_000), ("memory", 2**36), ("pods", 110))
 WEB = HostPort(80)
 
 moves = st.lists(
-    st.tuples(st.sampled_from(["place", "decide", "tell"]), st.integers(0, 1)),
-    max_size=16,
+    st.tuples(
+        st.sampled_from(["place", "decide", "tell", "advance", "advance", "crash", "reap", "forget"]), st.integers(0, 1)
+    ),
+    max_size=24,
 )
+several = st.sampled_from([1, 2, 4])
+
+
+def rack(node):
+    """Each shard has nodes of both racks, as far as there are enough of them."""
+    return (node + node // 2) % 2
 
 
 def racks(count):
     return [
-        NodeSpec(f"n{i}", labels=(("kubernetes.io/hostname", f"n{i}"), ("rack", f"r{i % 2}")), allocatable=AMOUNTS)
+        NodeSpec(f"n{i}", labels=(("kubernetes.io/hostname", f"n{i}"), ("rack", f"r{rack(i)}")), allocatable=AMOUNTS)
         for i in range(count)
     ]
 
@@ -55,9 +63,9 @@ def assert_everyone_counts_what_the_ledger_holds(race):
 
 
 @settings(max_examples=60, deadline=None)
-@given(moves)
-def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history):
-    race = Race(2, racks(4), tries=10)
+@given(moves, several)
+def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history, shards):
+    race = Race(2, racks(4), tries=10, shards=shards)
     for worker in race.workers:
         race.submit(worker, pod(host_ports=(WEB,)), 3)
     play(race, history)
@@ -69,9 +77,9 @@ def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history):
 
 
 @settings(max_examples=40, deadline=None)
-@given(moves, st.booleans())
-def test_every_census_is_the_ledgers_whatever_order_verdicts_and_feed_come_in(history, anew):
-    race = Race(2, racks(5), tries=10)
+@given(moves, st.booleans(), several)
+def test_every_census_is_the_ledgers_whatever_order_verdicts_and_feed_come_in(history, anew, shards):
+    race = Race(2, racks(5), tries=10, shards=shards)
     for number, worker in enumerate(race.workers):
         race.submit(worker, pod(labels=(("app", f"a{number}"),)), 7)
         race.submit(worker, pod(labels=(("app", "both"),), namespace="x"), 4)
@@ -92,13 +100,13 @@ def apart(name, key):
 def racks_of(race, name):
     """How many pods of an app are in each rack."""
     placed = [(group_defined(definition), node) for definition, node in race.placed()]
-    return Counter(node % 2 for group, node in placed if ("app", name) in group.labels)
+    return Counter(rack(node) for group, node in placed if ("app", name) in group.labels)
 
 
 @settings(max_examples=60, deadline=None)
-@given(moves)
-def test_two_workers_never_bring_pods_together_that_keep_apart(history):
-    race = Race(2, racks(4), tries=20)
+@given(moves, several)
+def test_two_workers_never_bring_pods_together_that_keep_apart(history, shards):
+    race = Race(2, racks(4), tries=20, shards=shards)
     for worker in race.workers:
         race.submit(worker, pod(labels=(("app", "db"),), pod_affinity=apart("db", "kubernetes.io/hostname")), 3)
     play(race, history)
@@ -108,9 +116,9 @@ def test_two_workers_never_bring_pods_together_that_keep_apart(history):
 
 
 @settings(max_examples=60, deadline=None)
-@given(moves, st.booleans())
-def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to_it(history, shunned_first):
-    race = Race(2, racks(6), tries=20)
+@given(moves, st.booleans(), several)
+def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to_it(history, shunned_first, shards):
+    race = Race(2, racks(6), tries=20, shards=shards)
     first, second = race.workers if shunned_first else race.workers[::-1]
     race.submit(first, pod(labels=(("app", "web"),)), 2)
     race.submit(second, pod(labels=(("app", "db"),), pod_affinity=apart("web", "rack")), 2)
@@ -120,13 +128,14 @@ def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to
 
 
 @settings(max_examples=100, deadline=None)
-@given(moves, st.integers(1, 5), st.integers(1, 5))
-def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, mine, yours):
-    race = Race(2, racks(4), tries=20)
+@given(moves, st.integers(1, 5), st.integers(1, 5), several, st.booleans())
+def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, mine, yours, shards, one_batch):
+    race = Race(2, racks(4), tries=40, shards=shards)
     spread = (SpreadConstraint(1, "rack", app("web")),)
     for worker, count in zip(race.workers, (mine, yours), strict=True):
-        for _ in range(count):  # a batch each, so that one worker's proposals are under way together
-            race.submit(worker, pod(labels=(("app", "web"),), spread=spread), 1)
+        # A batch each, so that one worker's proposals are under way together; or one, whose pods count on each other.
+        for _ in range(1 if one_batch else count):
+            race.submit(worker, pod(labels=(("app", "web"),), spread=spread), count if one_batch else 1)
     play(race, history)
     counts = racks_of(race, "web")
     assert counts.total() == mine + yours

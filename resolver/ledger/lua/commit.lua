@@ -10,16 +10,20 @@
 --      16 of each group its key (8 bytes), definition and claims of ports (12 bytes each), in turn  (MessagePack array)
 --      17 the version of the rules by which 18 was found, or '' where no pod is of any group
 --      18 by slot, from 1: of each rule that its pods bear or match its key (8 bytes), the seq of its registration, topology
---         key, roles under which a placement is noted, roles it relies on, 1 where it is a spread of theirs  (MessagePack)
+--         key ('' where the whole cluster is one domain), roles under which a placement is noted, roles it relies on, 1 where
+--         it counts on matches of its own batch  (MessagePack)
 --      19 the least number of pods of the gang that this batch is, 0 where it is none
---      20 by position, from 1: UIDs of the pods that go where that pod does not fit without (MessagePack), or ''
---      21 '1': they go though that pod would fit    22 criteria (criteria.lua)
+--      20 by shard: the seq up to which the worker knows which pods are where, u64
+--      21 '1': what is reserved is held: no feed tells of its pods until it is kept, and nobody goes for them
+--      22 by position, from 1: UIDs of the pods that go where that pod does not fit without (MessagePack), or ''
+--      23 '1': they go though that pod would fit    24 criteria (criteria.lua)
 -- Pods stand in the order in which they are to be served.
 --
 -- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
 -- conflicts (`<u32 position, u32 node, u32 resource, i64 asked, i64 free>`, one for each refused pod), the seqs that stand (u64,
--- one for each DUPLICATE), and the refusing nodes: R, indexes, accounts, indexes of those with cards, cards. Last the shard's
--- seq as of now.
+-- one for each DUPLICATE), and the refusing nodes: R, indexes, accounts, indexes of those with cards, cards. Then the shard's
+-- seq as of now, and last of each pod that is held and must be judged: position from 0, commit, and a domain or false for
+-- each guard of its slot, in turn (MessagePack).
 
 local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
 local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED, CONFLICT_VERSION = 7, 8, 9, 10, 11
@@ -29,7 +33,7 @@ local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
 local count = #uids
 
 if call('HGET', WORKERS, ARGV[3]) ~= ARGV[4] then
-  return {0, rep(string.char(STALE_EPOCH), count), concat(first), '', '', 0, '', '', '', '', last_seq}
+  return {0, rep(string.char(STALE_EPOCH), count), concat(first), '', '', 0, '', '', '', '', last_seq, ''}
 end
 
 if ARGV[17] ~= '' and (meta[4] or '0') ~= ARGV[17] then
@@ -37,8 +41,18 @@ if ARGV[17] ~= '' and (meta[4] or '0') ~= ARGV[17] then
 end
 
 local slots, resources = cmsgpack.unpack(ARGV[10]), tonumber(ARGV[8])
-local unchecked = ARGV[7] == '1'
+local unchecked, held_back = ARGV[7] == '1', ARGV[21] == '1'
+local snapshot_seq, seq = tonumber(ARGV[5]), last_seq + 1
 local seq_bytes = pack_values('<I8', seq)
+
+-- A worker that does not know what rules were forgotten by may have missed a pod that one of them was about.
+local ignorance
+local floors = ARGV[17] ~= '' and meta[5] and {unpack_values('<' .. rep('I8', shards), meta[5])}
+for shard = 1, floors and shards or 0 do
+  if floors[shard] > seen[shard] then
+    ignorance = ignorance or floors[shard]
+  end
+end
 
 -- What the pods of a slot share: places in the account and amounts asked there, in turn; the reservation's tail; cards.
 local slot_format, slot_bytes = '<' .. rep('i8', resources), 16 + 8 * resources
@@ -187,7 +201,8 @@ local function refusal(account, node, flat, slot)
     if port then
       return CONFLICT_PORT, 0, port, 0
     end
-    local unknown = guarded and unknown_to_worker(node, slot)
+    local unknown = slot_groups[slot] ~= NO_GROUP and ignorance
+    unknown = unknown or guarded and judged_here and unknown_there(node, slot)
     if unknown then
       return CONFLICT_TOPOLOGY, 0, unknown, 0
     end
@@ -212,7 +227,7 @@ local refusing, refusing_nodes = {}, {}
 -- Takes the pod's victims away if it fits then, and returns the mask of its cards; else nil, and nothing has changed.
 local function make_room(position, node, flat, slot)
   local account, victims = accounts[node], evicting[position]
-  local records = account and standing_victims(victims, node, (unpack_values('<i4', tails[slot], 17)))
+  local records = account and not held_back and standing_victims(victims, node, (unpack_values('<i4', tails[slot], 17)))
   if not records then
     return nil
   end
@@ -225,7 +240,7 @@ local function make_room(position, node, flat, slot)
       cards_left = cards_left or {unpack(cards_of(node))}
       give_cards(cards_left, mask, milli)
     end
-    if unpack_values('<I2', records[i], 31) == HOLDS_PORTS then
+    if unpack_values('<I2', records[i], 31) % 2 == HOLDS_PORTS then
       ports_left = without(ports_left or ports_of(node), victims[i])
     end
   end
@@ -288,7 +303,7 @@ local function reserve(position, node, slot, mask)
     count_in(slot_groups[slot], node, uid)
   end
   if guarded then
-    note(node, slot)
+    count_placed(position, node, slot, seq)
   end
   taken[uid] = node
   local done = #reserved_uids + 1
@@ -316,6 +331,9 @@ for position = 1, count do
     verdicts[position] = DUPLICATE
     duplicates[#duplicates + 1] = record and record:sub(9, 16) or seq_bytes
     chosen[position] = record and record:sub(1, 4) or taken[uids[position]]
+    if guarded and not judged_here and record and call('HEXISTS', HOLDS, hold_field(record)) == 1 then
+      count_placed(position, chosen[position], slot, (unpack_values('<I8', record, 9)))
+    end
   else
     local flat, node = wanted[slot] or open_slot(slot), first[position]
     local verdict, evidence, asked, free = refusal(accounts[node], node, flat, slot)
@@ -333,7 +351,7 @@ for position = 1, count do
       refuse_from(node)
       local found = false
       -- The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
-      for rank = 1, (evicting[position] or guards[slot + 1] and #guards[slot + 1] > 0) and 0 or alternates_each do
+      for rank = 1, (evicting[position] or #guards_of(slot) > 0) and 0 or alternates_each do
         local other = alternate(position, rank)
         if other == NO_NODE then
           break
@@ -347,7 +365,7 @@ for position = 1, count do
         refuse_from(other)
       end
       if not found then
-        note_missed(slot)
+        note_missed(guards_of(slot))
         verdicts[position], chosen[position] = verdict, node
         conflicts[#conflicts + 1] = pack_values('<I4', position - 1) .. node .. pack_values('<I4i8i8', evidence, asked, free)
       end
@@ -362,7 +380,7 @@ if #reserved_uids + #duplicates < tonumber(ARGV[19]) then
       verdicts[position], chosen[position] = GANG_ABORTED, first[position]
     end
   end
-  reserved_uids, accounts, cards = {}, {}, {}
+  reserved_uids, accounts, cards, questions = {}, {}, {}, {}
   read_accounts(refusing_nodes)
 end
 
@@ -380,8 +398,14 @@ if #reserved_uids > 0 then
   entry[3], entry[5] = 'R', 'a'
   entry[4], entry[6] = join_accounts(records)
   append_cards(entry, touched_nodes, touched_cards, cards)
-  append_groups(entry, placed_groups, placed, definitions, left_groups, left)
-  entry[#entry + 1], entry[#entry + 2] = 'e', ARGV[4]
+  count_groups(1, placed_groups, placed, definitions)
+  if held_back then
+    call('HSET', HOLDS, string.format('%d', seq), #reserved_uids)
+    entry[#entry + 1], entry[#entry + 2] = 'h', '1'
+  else
+    append_groups(entry, placed_groups, placed, definitions, left_groups, left, count_groups(-1, left_groups, left))
+  end
+  entry[#entry + 1], entry[#entry + 2] = 'w', ARGV[4]
   if #evictions > 0 then
     local at = #entry
     entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'v', concat(evictions), 'x', #evicted_uids
@@ -396,18 +420,31 @@ if #reserved_uids > 0 then
   publish(seq, ARGV[2], entry)
 end
 
-local fresh, fresh_card_nodes, fresh_cards = {}, {}, {}
-for i = 1, #refusing_nodes do
-  fresh[i] = write_account(accounts[refusing_nodes[i]])
-  local used = ARGV[15] ~= '' and cards_of(refusing_nodes[i])
-  if used then
-    fresh_card_nodes[#fresh_card_nodes + 1] = refusing_nodes[i]
-    fresh_cards[#fresh_cards + 1] = pack_values(CARDS_FORMAT, unpack(used, 1, 16))
+local function packed_questions()
+  local flat = {}
+  for position, question in pairs(questions) do
+    local at = #flat
+    flat[at + 1], flat[at + 2], flat[at + 3] = position - 1, question[1], question[2]
   end
+  return #flat > 0 and cmsgpack.pack(flat) or ''
 end
-local fresh_resources, fresh_records = join_accounts(fresh)
-return {
-  #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts), concat(duplicates),
-  fresh_resources, concat(refusing_nodes), fresh_records, concat(fresh_card_nodes), concat(fresh_cards),
-  #reserved_uids > 0 and seq or last_seq,
-}
+
+local function reply()
+  local fresh, fresh_card_nodes, fresh_cards = {}, {}, {}
+  for i = 1, #refusing_nodes do
+    fresh[i] = write_account(accounts[refusing_nodes[i]])
+    local used = ARGV[15] ~= '' and cards_of(refusing_nodes[i])
+    if used then
+      fresh_card_nodes[#fresh_card_nodes + 1] = refusing_nodes[i]
+      fresh_cards[#fresh_cards + 1] = pack_values(CARDS_FORMAT, unpack(used, 1, 16))
+    end
+  end
+  local fresh_resources, fresh_records = join_accounts(fresh)
+  return {
+    #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts), concat(duplicates),
+    fresh_resources, concat(refusing_nodes), fresh_records, concat(fresh_card_nodes), concat(fresh_cards),
+    #reserved_uids > 0 and seq or last_seq, judged_here and '' or packed_questions(),
+  }
+end
+
+return reply()

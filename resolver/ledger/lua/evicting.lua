@@ -1,16 +1,19 @@
 -- Pods that have to go for another one of the batch (docs/adr/0011-preemption.md).
 
-local evicting = ARGV[20] ~= '' and cmsgpack.unpack(ARGV[20]) or {}  -- by position: UIDs
-local must_go = ARGV[21] == '1'
+local evicting = ARGV[22] ~= '' and cmsgpack.unpack(ARGV[22]) or {}  -- by position: UIDs
+local must_go = ARGV[23] == '1'
 local evicted, evicted_uids, evictions = {}, {}, {}
 local left_groups, left = {}, {}
 
--- The records of the victims if all of them stand on the node and are less urgent; else nil.
+-- The records of the victims if all of them stand on the node, for good, and are less urgent; else nil.
 local function standing_victims(uids, node, priority)
-  local records = read_fields(RESERVATIONS, uids)
+  local records, any_holds = read_fields(RESERVATIONS, uids), call('HLEN', HOLDS) > 0
   for i = 1, #uids do
     local record = records[i]
     if not record or record:sub(1, 4) ~= node or unpack_values('<i4', record, 25) >= priority then
+      return nil
+    end
+    if any_holds and call('HEXISTS', HOLDS, hold_field(record)) == 1 then
       return nil
     end
   end

@@ -7,6 +7,8 @@ local function give_back(window, uids, seqs)
   local records, nodes, seen = read_fields(RESERVATIONS, uids), {}, {}
   local accounts, cards, touched_cards, released = {}, {}, {}, {}
   local groups, leaving, ports = {}, {}, {}
+  -- Of held pods the feed has not told.
+  local any_holds, held, untold_groups, untold = call('HLEN', HOLDS) > 0, {}, {}, {}
   for i = 1, #uids do
     local record = records[i]
     if record and not seen[uids[i]] and (not seqs or record:sub(9, 16) == seqs:sub(8 * i - 7, 8 * i)) then
@@ -30,12 +32,18 @@ local function give_back(window, uids, seqs)
         touched_cards[node] = true
         give_cards(cards[node], mask, milli)
       end
+      local field = any_holds and hold_field(record)
+      local is_held = field and (held[field] or call('HEXISTS', HOLDS, field) == 1)
+      if is_held then
+        held[field] = (held[field] or 0) + 1
+      end
       local flags, group = unpack_values('<I2c8', record, 31)
       if group ~= NO_GROUP then
-        if not leaving[group] then
-          leaving[group], groups[#groups + 1] = {}, group
+        local keys, on = is_held and untold_groups or groups, is_held and untold or leaving
+        if not on[group] then
+          on[group], keys[#keys + 1] = {}, group
         end
-        leaving[group][#leaving[group] + 1] = node
+        on[group][#on[group] + 1] = node
       end
       if flags % 2 == HOLDS_PORTS then
         ports[node] = without(ports[node] or read_ports(node), uids[i])
@@ -64,7 +72,9 @@ local function give_back(window, uids, seqs)
   local entry = {'n', concat(nodes), 'R', 0, 'a', '', 'x', #released}
   entry[4], entry[6] = join_accounts(joined)
   append_cards(entry, nodes, touched_cards, cards)
-  append_groups(entry, {}, {}, {}, groups, leaving)
+  append_groups(entry, {}, {}, {}, groups, leaving, count_groups(-1, groups, leaving))
+  count_groups(-1, untold_groups, untold)
+  end_holds(entry, held)
   for node, held in pairs(ports) do
     write_ports(node, held)
   end

@@ -18,30 +18,61 @@ local function write_ports(node, held)
   end
 end
 
--- Pods of groups that came and pods that left, for the feed. Keys are listed, and for each key there is where its pods are, or
--- were. A group's definition is kept as long as any pod is of it; `definitions` has those that come.
-local function append_groups(entry, came, came_to, definitions, left, left_from)
+-- Pods of groups came (sign 1) or went (-1). `keys` lists the groups' keys, `nodes` has for each key where its pods are or
+-- were. A group's definition is kept as long as any pod is of it; `definitions` has those that come. Returns the definition of each.
+local function count_groups(sign, keys, nodes, definitions)
+  local found = {}
+  for i = 1, #keys do
+    local key, on = keys[i], nodes[keys[i]]
+    local pods = call('HINCRBY', GROUP_PODS, key, sign * #on)
+    found[key] = definitions and definitions[key] or call('HGET', GROUPS, key)
+    if sign > 0 and pods == #on then
+      call('HSET', GROUPS, key, found[key])
+    elseif pods == 0 then
+      call('HDEL', GROUPS, key)
+      call('HDEL', GROUP_PODS, key)
+    end
+  end
+  return found
+end
+
+-- Tells the feed of pods of groups that came and pods that left. Keys are listed, and for each key there is where its pods are, or
+-- were, and its definition.
+local function append_groups(entry, came, came_to, came_definitions, left, left_from, left_definitions)
   local runs = {}
-  local function append(sign, keys, nodes)
+  local function append(sign, keys, nodes, definitions)
     for i = 1, #keys do
-      local key, on = keys[i], nodes[keys[i]]
-      local pods = call('HINCRBY', GROUP_PODS, key, sign * #on)
-      local definition = sign > 0 and definitions[key] or call('HGET', GROUPS, key)
-      if sign > 0 and pods == #on then
-        call('HSET', GROUPS, key, definition)
-      elseif pods == 0 then
-        call('HDEL', GROUPS, key)
-        call('HDEL', GROUP_PODS, key)
-      end
+      local definition, on = definitions[keys[i]], nodes[keys[i]]
       runs[#runs + 1] = pack_values('<i4I4I4', sign, #definition, #on) .. definition .. concat(on)
     end
   end
-  append(1, came, came_to)
-  append(-1, left, left_from)
+  append(1, came, came_to, came_definitions)
+  append(-1, left, left_from, left_definitions)
   if #runs > 0 then
     local at = #entry
     entry[at + 1], entry[at + 2] = 'p', concat(runs)
   end
+end
+
+-- Holds under way: seq of the commit -> pods that it still holds. The feed tells of them once they are kept.
+local function hold_field(record)
+  return string.format('%d', (unpack_values('<I8', record, 9)))
+end
+
+-- So many pods, by field, are held no more. Tells the feed which holds are over by that, and returns their fields.
+local function end_holds(entry, pods)
+  local over, packed = {}, {}
+  for field, gone in pairs(pods) do
+    if call('HINCRBY', HOLDS, field, -gone) <= 0 then
+      call('HDEL', HOLDS, field)
+      over[#over + 1], packed[#packed + 1] = field, pack_values('<I8', tonumber(field))
+    end
+  end
+  if #over > 0 then
+    local at = #entry
+    entry[at + 1], entry[at + 2] = 'e', concat(packed)
+  end
+  return over
 end
 
 -- The number of the first port asked for that clashes with one held: the same port and protocol, and the same address or

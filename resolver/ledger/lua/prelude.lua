@@ -1,6 +1,6 @@
 -- Begins every script: the shard's keys, the ledger's epoch, and how records are read and written.
 --
--- KEYS  the shard's fifteen keys, as named below.
+-- KEYS  the shard's sixteen keys, as named below.
 -- ARGV  1: the epoch of the ledger the resolver knows, and the last seq of this shard that it has heard of. A script never
 --       touches any other ledger, nor one that has lost what it had acknowledged.
 --
@@ -8,11 +8,11 @@
 -- script ever needs the number. Records are described in hoss/wire/account.py and docs/architecture.md.
 
 local META, ACCOUNTS, CARDS, SPECS, NAMES, RESERVATIONS, PENDING, WORKERS, FEED = unpack(KEYS)
-local PORTS, GROUPS, GROUP_PODS, LABELS, RULES, STAMPS = unpack(KEYS, 10)
+local PORTS, GROUPS, GROUP_PODS, LABELS, RULES, STAMPS, HOLDS = unpack(KEYS, 10)
 local call, rep, concat, floor = redis.call, string.rep, table.concat, math.floor
 local pack_values, unpack_values = struct.pack, struct.unpack
 
-local meta = call('HMGET', META, 'epoch', 'seq', 'shards', 'rules')
+local meta = call('HMGET', META, 'epoch', 'seq', 'shards', 'rules', 'floors')
 local known_epoch, heard_of = ARGV[1]:match('^(%S+) (%d+)$')
 if meta[1] ~= known_epoch then
   return redis.error_reply('OTHERLEDGER ' .. (meta[1] or 'none'))

@@ -99,11 +99,12 @@ def test_a_gang_of_two_parts_is_accepted():
     [
         (part(0, 1, gang_minimum=2), "gang_minimum: 2 of 1 pods"),
         (part(0, 1, gang_minimum=3, parts=[part(1, 2)]), "gang_minimum: 3 of 2 pods"),
-        (part(0, 1, parts=[part(1, 2)]), "gang_minimum: has parts and no minimum"),
+        (part(0, 1, parts=[part(1, 2, seen=bytes(16))]), "parts: parts are of one worker's one view"),
+        (part(0, 1, parts=[part(1, 1)]), "uids: a pod stands in the whole twice"),
         (part(0, 1, gang_minimum=1, parts=[part(0, 2)]), "parts: has two parts on one shard"),
         (part(0, 1, gang_minimum=1, parts=[part(1, 2, worker="w2")]), "parts: parts are of one worker"),
         (part(0, 1, gang_minimum=1, parts=[part(1, 2, parts=[part(1, 3)])]), "parts: parts are of one worker"),
-        (part(0, 1, gang_minimum=1, parts=[part(1, 1)]), "uids: a pod stands in the gang twice"),
+        (part(0, 1, gang_minimum=1, parts=[part(1, 1)]), "uids: a pod stands in the whole twice"),
     ],
 )
 def test_a_malformed_gang_is_refused_with_its_field(whole, said):

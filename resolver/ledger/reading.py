@@ -1,0 +1,204 @@
+"""The ledger in Redis: where its keys are, how scripts and commands reach them, and what only looks."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hoss.errors import LedgerUnavailable
+from hoss.wire.account import FLAG_GONE
+from hoss.wire.columns import U32, U64
+from resolver.core.values import FeedEntry, GroupRun, Reservations, ShardState, Snapshot
+from resolver.ledger import packing
+from resolver.ledger.scripts import Call, ScriptRunner, went_back
+
+_SHARD_KEYS = (
+    *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
+    *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds", "quarantine"),
+)
+
+_SCAN_STEP = 2000
+_FEED_STEP = 64
+
+
+def shard_keys(prefix: str, shards: int) -> list[list[str]]:
+    """The keys of each shard."""
+    return [[f"{{{prefix}:{shard}}}:{key}" for key in _SHARD_KEYS] for shard in range(shards)]
+
+
+class LedgerReading:
+    """See resolver.ledger.port.Ledger for what the operations promise. Who opens the ledger sets keys, epoch and shards."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._scripts = ScriptRunner(url)
+        self._prefix = prefix
+        self._keys: list[list[str]] = []
+        self._heard_of: list[int] = []  # by shard, the highest seq
+        self.epoch = ""
+        self.shards = 0
+
+    @property
+    def _schema_key(self) -> str:
+        return f"{{{self._prefix}}}:schema"
+
+    @property
+    def _epochs_key(self) -> str:
+        return f"{{{self._prefix}}}:epochs"
+
+    def _call(self, script: str, shard: int, *arguments: Any) -> Call:
+        return script, self._keys[shard], [f"{self.epoch} {self._heard_of[shard]}", *arguments]
+
+    def heard_of(self, shard: int, seq: int) -> None:
+        """The shard stood at `seq`. Found below that later it has lost what it acknowledged, and is unavailable."""
+        self._heard_of[shard] = max(self._heard_of[shard], seq)
+
+    async def _run(self, script: str, shard: int, *arguments: Any) -> Any:
+        return await self._scripts.run(*self._call(script, shard, *arguments))
+
+    async def schema(self, names: Sequence[str] = ()) -> list[str]:
+        reply = await self._scripts.run("schema", [self._schema_key], names)
+        return [name.decode() for name in reply]
+
+    async def _read(self, shard: int, *commands: tuple[Any, ...]) -> tuple[int, list[Any]]:
+        """Replies of commands run at one moment, and the shard's seq then. Not a script: native replies cost half."""
+        heard_of = self._heard_of[shard]  # before it is asked: another reply may come first
+        async with self._scripts.unavailable_when_failing():
+            meta = self._keys[shard][0]
+            transaction = (await self._scripts.access.at(meta)).pipeline(transaction=True)
+            transaction.hmget(meta, ["epoch", "seq"])
+            for command in commands:
+                getattr(transaction, command[0])(*command[1:])
+            (epoch, seq), *replies = await transaction.execute()
+        if epoch != self.epoch.encode():
+            found = epoch.decode() if epoch else "none"
+            raise LedgerUnavailable(f"the ledger in Redis has epoch {found}, this resolver opened {self.epoch}")
+        if int(seq) < heard_of:
+            raise LedgerUnavailable(went_back(int(seq), heard_of))
+        self.heard_of(shard, int(seq))
+        return int(seq), replies
+
+    async def seq(self, shard: int) -> int:
+        return (await self._read(shard))[0]
+
+    async def quarantine_records(self, shard: int) -> dict[bytes, bytes]:
+        """Nodes in quarantine, as they are kept."""
+        _, (records,) = await self._read(shard, ("hgetall", self._keys[shard][-1]))
+        return dict(records)
+
+    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
+        keys = self._keys[shard]
+        resources = len(await self.schema()) if groups else 0
+        seq, (accounts, cards, specs, *pods) = await self._read(
+            shard,
+            *(("hgetall", keys[key]) for key in (1, 2, 3)),
+            *(("hgetall", keys[key]) for key in (5, 10, 15) if groups),
+        )
+        runs: tuple[GroupRun, ...] = ()
+        holds: tuple[int, ...] = ()
+        if groups:
+            _, records = packing.read_reservations(pods[0], resources)
+            holds = tuple(sorted(map(int, pods[2])))
+            records = records[~np.isin(records["seq"], np.array(holds, np.uint64))]
+            runs = packing.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
+        live = {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}
+        return replace(_snapshot(seq, live, cards, specs), runs=runs, holds=holds)
+
+    async def state(self, shard: int) -> ShardState:
+        keys = self._keys[shard]
+        seq, (accounts, cards, specs, held, ports, groups, group_pods, pending, holds) = await self._read(
+            shard,
+            *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
+            *(("hkeys", keys[key]) for key in (6, 15)),
+        )
+        resources = max(len(await self.schema()), 1)
+        return ShardState(
+            replace(_snapshot(seq, accounts, cards, specs), holds=tuple(sorted(map(int, holds)))),
+            _reservations(held, pending, resources),
+            {_key(node): packing.read_ports(record) for node, record in ports.items()},
+            {_key(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
+        )
+
+    async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
+        keys, cursor = self._keys[shard], 0
+        while True:
+            resources = len(await self.schema())
+            _, ((cursor, held), pending) = await self._read(
+                shard, ("hscan", keys[5], cursor, None, _SCAN_STEP), ("hkeys", keys[6])
+            )
+            if held:
+                yield _reservations(held, pending, resources)
+            if cursor == 0:
+                return
+
+    async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
+        key = self._keys[shard][8]
+        async with self._scripts.unavailable_when_failing():
+            server = await self._scripts.waiting.at(key)
+            reply: Any = await server.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
+        if not reply:
+            return []
+        raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
+        entries = [_feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
+        return entries if entries[0].seq == after + 1 else None
+
+    async def check(self) -> dict[str, str]:
+        for shard in range(self.shards):
+            await self._read(shard)
+        async with self._scripts.unavailable_when_failing():
+            facts = await (await self._scripts.access.at(self._schema_key)).info()
+        return {
+            "version": str(facts["redis_version"]),
+            "mode": str(facts["redis_mode"]),
+            "persistence": "append-only" if facts["aof_enabled"] else "none",
+            "used_memory_bytes": str(facts["used_memory"]),
+        }
+
+    async def counts(self) -> tuple[int, int]:
+        nodes = reservations = 0
+        for shard, keys in enumerate(self._keys):
+            _, (here, held) = await self._read(shard, ("hlen", keys[3]), ("hlen", keys[5]))
+            nodes, reservations = nodes + int(here), reservations + int(held)
+        return nodes, reservations
+
+
+def _key(field: bytes) -> int:
+    return int.from_bytes(field, "little")
+
+
+def _snapshot(
+    seq: int,
+    accounts: dict[bytes, bytes],
+    cards: dict[bytes, bytes],
+    specs: dict[bytes, bytes],
+) -> Snapshot:
+    return Snapshot(
+        seq,
+        packing.joined_accounts(accounts, cards),
+        {_key(index): spec for index, spec in specs.items()},
+    )
+
+
+def _reservations(held: dict[bytes, bytes], pending: list[bytes], resources: int) -> Reservations:
+    uids, records = packing.read_reservations(held, resources)
+    assumed = np.isin(records["seq"], np.array([int(seq) for seq in pending], np.uint64))
+    return Reservations(uids, records, assumed, resources)
+
+
+def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
+    specs, packed, at = [], fields.get(b"s", b""), 0
+    while at < len(packed):
+        index, length = np.frombuffer(packed, U32, 2, at).tolist()
+        specs.append((index, packed[at + 8 : at + 8 + length]))
+        at += 8 + length
+    return FeedEntry(
+        seq,
+        packing.account_rows(fields[b"R"], fields[b"n"], fields[b"a"], fields.get(b"k", b""), fields.get(b"c", b"")),
+        tuple(specs),
+        tuple(np.frombuffer(fields.get(b"g", b""), U32).tolist()),
+        int(fields.get(b"x", 0)),
+        packing.read_runs(fields.get(b"p", b"")),
+        packing.read_evictions(fields.get(b"v", b"")),
+        b"h" in fields,
+        tuple(np.frombuffer(fields.get(b"e", b""), U64).tolist()),
+    )

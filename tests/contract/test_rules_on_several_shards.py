@@ -1,0 +1,277 @@
+"""What any ledger of several shards does with pods that rules look at: held, judged on shard 0, kept; and what it forgets."""
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hoss.model.selectors import LabelSelector, Requirement
+from hoss.wire.columns import NONE_U32, numbered_uids
+from resolver.core.rules import Rule
+from resolver.core.values import Group, Leases, Verdict
+from resolver.gangs import decide_parts, settle_holds
+from resolver.ledger.memory import MemoryLedger
+from resolver.ledger.store import RedisLedger
+
+C, D, T = Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.CONFLICT_TOPOLOGY
+HOUR_MS = 3_600_000
+WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+APART = Rule("rack", WEB, ("default",))
+SPREAD = Rule("rack", WEB, ("default",), keeps_apart=False)
+GATHERS = Rule("rack", WEB, ("default",), keeps_apart=False, gathers=True)
+
+
+def web(*rules):
+    """A group of pods app=web with these rules."""
+    definition = f"web {rules}".encode()
+    return Group(zlib.crc32(definition) + 1, definition, (), "default", (("app", "web"),), rules)
+
+
+def uid(pod):
+    return numbered_uids(b"test-prefix-", pod, 1)[0].tobytes()
+
+
+class Committer:
+    """A shard's, without a queue."""
+
+    def __init__(self, ledger, shard):
+        self._ledger = ledger
+        self._shard = shard
+
+    async def decide(self, proposal):
+        [decision] = await self._ledger.commit(self._shard, [proposal])
+        return decision
+
+
+@pytest.fixture(params=[1, 2], ids=["one shard", "two shards"])
+async def racks(make_ledger, make_node, request):
+    """Racks r0 and r1 with nodes on each shard; workers w1 and w2 have epochs 1 and 2."""
+    async with make_ledger(request.param) as ledger:
+        ledger._leases = Leases(commit_ms=HOUR_MS, hold_ms=0)
+        for shard in range(ledger.shards):
+            nodes = [make_node(f"n{shard}-{rack}", labels=(("rack", f"r{rack}"),)) for rack in (0, 1)]
+            await ledger.upsert_nodes(shard, nodes)
+        assert [await ledger.grant(worker) for worker in ("w1", "w2")] == [1, 2]
+        yield ledger
+
+
+@pytest.fixture
+def proposed(racks, make_proposal):
+    """(shard, proposal) of one pod in a rack, by a worker that knows the shards up to `seen`."""
+
+    def build(worker, pod, rack, group, seen, *, on=0, **more):
+        node = rack * racks.shards + on
+        asked = make_proposal([pod], [[node]], groups=[group], worker=f"w{worker}", epoch=worker, snapshot_seq=seen[on])
+        return on, replace(asked, seen=tuple(seen), **more)
+
+    return build
+
+
+@pytest.fixture
+def decide(racks):
+    """The whole way of one proposal; the verdicts."""
+
+    async def run(part):
+        decision = await Committer(racks, part[0]).decide(part[1])
+        if decision.questions:
+            [decision] = await settle_holds(racks, [part], [decision], 0)
+        return decision.verdicts.tolist()
+
+    return run
+
+
+async def seqs(ledger):
+    return [await ledger.seq(shard) for shard in range(ledger.shards)]
+
+
+async def known(racks, decide, proposed, *rules):
+    """The rules are registered; where the shards stand then."""
+    for rule in rules:
+        await decide(proposed(1, 99, 0, web(rule), [0] * racks.shards, firsts=(True,)))
+    return await seqs(racks)
+
+
+@pytest.mark.parametrize("rule", [APART, SPREAD])
+async def test_a_placement_on_any_shard_that_a_worker_has_not_seen_refuses_it_in_the_same_domain(
+    racks, decide, proposed, rule
+):
+    seen = await known(racks, decide, proposed, rule)
+    last = racks.shards - 1
+    assert await decide(proposed(1, 1, 0, web(rule), seen, on=last)) == [C]
+    assert await decide(proposed(2, 2, 0, web(rule), seen)) == [T]
+    assert await decide(proposed(2, 3, 1, web(rule), seen)) == [C]
+    assert await decide(proposed(2, 4, 0, web(rule), await seqs(racks))) == [C]
+
+
+async def test_nobody_goes_for_a_pod_that_is_only_held(racks, decide, proposed, make_proposal):
+    seen = await known(racks, decide, proposed, APART)
+    [filled] = await racks.commit(0, [make_proposal([50], [[0]], cpu=10_000)])
+    assert filled.verdicts.tolist() == [C]
+    shard, asked = proposed(1, 1, 0, web(APART), seen)
+    asked = replace(asked, victims={0: (uid(50),)}, priorities=np.array([1], np.int32))
+    told = await decide((shard, asked))
+    assert told == [C if racks.shards == 1 else Verdict.CONFLICT_RESOURCE]
+    victim = await racks.lookup(0, numbered_uids(b"test-prefix-", 50, 1))
+    assert victim["node"].tolist() == [NONE_U32 if racks.shards == 1 else 0]
+
+
+async def test_a_pod_that_is_only_held_does_not_go_for_another(racks, proposed, make_proposal):
+    if racks.shards == 1:
+        pytest.skip("holds nothing")
+    shard, held = proposed(1, 1, 0, web(APART), await seqs(racks))
+    await racks.commit(shard, [replace(held, held=True)])
+    free = 10_000 - int(held.requests[0, 0])
+    asked = make_proposal([2], [[0]], cpu=free + 1, worker="w2", epoch=2, snapshot_seq=(await seqs(racks))[0])
+    asked = replace(asked, victims={0: (uid(1),)}, priorities=np.array([1], np.int32))
+    [decision] = await racks.commit(0, [asked])
+    assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE]
+
+
+async def test_the_first_of_a_kind_is_refused_where_any_of_it_was_placed_and_a_later_one_is_not(
+    racks, decide, proposed
+):
+    seen = await known(racks, decide, proposed, GATHERS)
+    assert await decide(proposed(1, 1, 0, web(GATHERS), seen, firsts=(True,))) == [C]
+    assert await decide(proposed(2, 2, 1, web(GATHERS), seen, firsts=(True,), on=racks.shards - 1)) == [T]
+    assert await decide(proposed(2, 2, 0, web(GATHERS), seen)) == [C]
+
+
+async def test_what_a_rule_refuses_holds_nothing(racks, decide, proposed):
+    seen = await known(racks, decide, proposed, APART)
+    await decide(proposed(1, 1, 0, web(APART), seen))
+    part = proposed(2, 2, 0, web(APART), seen)
+    await decide(part)
+    assert (await racks.lookup(0, part[1].uids))["seq"].tolist() == [0]
+    assert (await racks.snapshot(0, groups=True)).holds == ()
+
+
+async def test_pods_that_count_on_a_refused_one_on_another_shard_are_refused_with_it(racks, decide, proposed):
+    if racks.shards == 1:
+        pytest.skip("one shard has one part: see test_ledger_commits")
+    seen = await known(racks, decide, proposed, SPREAD)
+    places = [np.array([place], np.uint16) for place in range(3)]
+    too_large = proposed(1, 1, 0, web(SPREAD), seen, places=places[1])
+    too_large[1].requests[:, 0] = 10**9
+    parts = [
+        too_large,
+        proposed(1, 2, 1, web(SPREAD), seen, on=1, places=places[0]),
+        proposed(1, 3, 1, web(SPREAD), seen, on=1, places=places[2]),
+    ]
+    decided = await decide_parts(racks, [Committer(racks, 0), Committer(racks, 1)], parts, 0)
+    assert [d.verdicts.tolist() for d in decided] == [[Verdict.CONFLICT_RESOURCE], [C], [T]]
+
+
+@pytest.fixture
+async def held(racks, decide, proposed):
+    """A pod of w1 in rack r0, held on the last of two shards and nothing more; its part and decision."""
+    if racks.shards == 1:
+        pytest.skip("a single shard holds nothing")
+    seen = await known(racks, decide, proposed, SPREAD)
+    part = proposed(1, 1, 0, web(SPREAD), seen, on=1)
+    return part, await Committer(racks, 1).decide(part[1])
+
+
+async def test_the_younger_of_two_holds_is_known_though_the_older_is_judged_after_it(racks, decide, proposed, held):
+    part, decision = held
+    await racks.grant("w3")
+    seen = list(part[1].seen)
+    other = proposed(2, 2, 0, web(), seen, on=1)
+    younger = await Committer(racks, 1).decide(other[1])
+    await settle_holds(racks, [other], [younger], 0)
+    await settle_holds(racks, [part], [decision], 0)
+    assert await decide(proposed(3, 3, 0, web(SPREAD), [seen[0], decision.seq])) == [T]
+
+
+async def test_the_feed_tells_of_held_pods_once_they_are_kept(racks, held):
+    part, decision = held
+    [hold] = await racks.feed(1, decision.seq - 1, 1)
+    assert (hold.hold, hold.runs) == (True, ())
+    snapshot = await racks.snapshot(1, groups=True)
+    assert (snapshot.holds, snapshot.runs) == ((decision.seq,), ())
+    [kept] = await settle_holds(racks, [part], [decision], 0)
+    [entry] = await racks.feed(1, decision.seq, 1)
+    assert (entry.seq, entry.ended, [run.gone for run in entry.runs]) == (kept.seq, (decision.seq,), [False])
+    snapshot = await racks.snapshot(1, groups=True)
+    assert (snapshot.holds, len(snapshot.runs)) == ((), 1)
+    assert await racks.reap(1) == 0
+    assert await racks.confirm(1, np.array([kept.seq], np.uint64)) == 1
+
+
+async def test_a_hold_that_ends_by_its_lease_was_never_told_of(racks, held):
+    _, decision = held
+    assert await racks.reap(1) == 1
+    [entry] = await racks.feed(1, decision.seq, 1)
+    assert (entry.ended, entry.runs) == ((decision.seq,), ())
+    assert (await racks.state(1)).groups == {}
+
+
+async def test_a_hold_that_its_resolver_left_behind_is_judged_and_kept_when_asked_again(racks, held, decide):
+    part, decision = held
+    assert await decide(part) == [D]
+    [entry] = await racks.feed(1, decision.seq, 1)
+    assert [run.gone for run in entry.runs] == [False]
+    assert await racks.reap(1) == 0
+    assert await decide(part) == [D]
+
+
+async def test_a_gang_that_is_refused_after_it_was_judged_leaves_no_stamps(racks, decide, proposed):
+    seen = await known(racks, decide, proposed, APART)
+    await decide(proposed(2, 1, 0, web(APART), seen))
+    part, other = proposed(1, 2, 0, web(APART), seen), proposed(1, 3, 1, web(APART), seen, on=racks.shards - 1)
+    if racks.shards == 1:
+        gang = replace(part[1], **_joined(part[1], other[1]), gang_minimum=2)
+        [decision] = await racks.commit(0, [gang])
+        verdicts = decision.verdicts.tolist()
+    else:
+        committers = [Committer(racks, 0), Committer(racks, 1)]
+        verdicts = [int(d.verdicts[0]) for d in await decide_parts(racks, committers, [part, other], 2)]
+    assert verdicts == [T, Verdict.GANG_ABORTED]
+    assert await decide(proposed(2, 4, 1, web(APART), seen)) == [C]
+
+
+def _joined(one, other):
+    return {name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in ("uids", "slots", "nodes")}
+
+
+async def test_rules_and_stamps_that_nobody_can_have_missed_are_forgotten_and_come_again(racks, decide, proposed):
+    seen = await known(racks, decide, proposed, APART)
+    assert await decide(proposed(1, 1, 0, web(APART), seen)) == [C]
+    placed = await seqs(racks)
+    assert await racks.forget_rules(seen) == 0  # it was used since
+    assert await decide(proposed(2, 2, 0, web(APART), seen)) == [T]
+    assert await racks.forget_rules(placed) == 1
+    assert await decide(proposed(2, 2, 1, web(), seen)) == [T]  # older than what was forgotten
+    now = await seqs(racks)
+    assert await decide(proposed(2, 2, 1, web(APART), now)) == [T]  # registered anew
+    assert await decide(proposed(2, 2, 1, web(APART), await seqs(racks))) == [C]
+
+
+async def test_a_rule_that_another_resolver_forgot_is_registered_anew(racks, decide, proposed, ledger_url):
+    if isinstance(racks, MemoryLedger):
+        pytest.skip("is one resolver's")
+    await known(racks, decide, proposed, APART)
+    other = RedisLedger(ledger_url)
+    await other.open(racks.shards)
+    assert await other.forget_rules(await seqs(racks)) == 1
+    await other.close()
+    now = await seqs(racks)
+    assert await decide(proposed(2, 2, 1, web(APART), now)) == [T]
+    assert await decide(proposed(2, 2, 1, web(APART), await seqs(racks))) == [C]
+
+
+async def test_rules_that_come_and_go_take_no_room_for_ever(racks, decide, proposed):
+    for number in range(30):
+        rule = Rule("rack", LabelSelector((Requirement("app", "In", (f"app {number}",)),)), ("default",))
+        seen = await known(racks, decide, proposed, rule)
+        assert await decide(proposed(1, number, 0, web(rule), seen)) == [C]
+        await racks.forget_rules(await seqs(racks))
+    assert await kept_of_rules(racks) == 0
+
+
+async def kept_of_rules(ledger):
+    if isinstance(ledger, MemoryLedger):
+        of_shards = [arbiter.guards for arbiter in ledger.arbiters]
+        return sum(len(guards.book.rules) + len(guards.stamps) for guards in of_shards)
+    keys = [key for of_shard in ledger._keys for key in of_shard if key.endswith((":rules", ":stamps", ":holds"))]
+    return sum([await (await ledger._scripts.access.at(key)).hlen(key) for key in keys])

@@ -1,0 +1,39 @@
+"""Many calls of the ledger at once, against a real Redis however it is run."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from resolver.ledger.store import RedisLedger
+
+MORE_THAN_ANY_POOL_HAS = 500
+
+
+@pytest.fixture(params=["server", "sentinel", "cluster"])
+def url(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> str:
+    """Of an empty Redis."""
+    return empty_redis(request.param)
+
+
+async def test_calls_beyond_the_connections_there_are_wait_for_their_turn(url: str) -> None:
+    ledger = RedisLedger(url)
+    await ledger.open(1)
+    try:
+        seqs = await asyncio.gather(*(ledger.seq(0) for _ in range(MORE_THAN_ANY_POOL_HAS)))
+        assert set(seqs) == {0}
+        server = await ledger._scripts.access.at(ledger._keys[0][0])
+        assert int((await server.info("clients"))["connected_clients"]) < MORE_THAN_ANY_POOL_HAS / 2
+    finally:
+        await ledger.close()
+
+
+async def test_readers_that_wait_for_news_hold_up_nobody(url: str) -> None:
+    ledger = RedisLedger(url)
+    await ledger.open(1)
+    waiting = [asyncio.ensure_future(ledger.feed(0, 0, 1000)) for _ in range(100)]
+    try:
+        assert await asyncio.wait_for(ledger.seq(0), 0.9) == 0  # before any of them has waited its second
+        assert await asyncio.gather(*waiting) == [[]] * len(waiting)
+    finally:
+        await ledger.close()

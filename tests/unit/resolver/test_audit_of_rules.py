@@ -1,0 +1,55 @@
+"""Which pods an audit finds too near to each other."""
+
+import numpy as np
+
+from hoss.model.selectors import LabelSelector, Requirement
+from resolver.core.audit_rules import too_near
+from resolver.core.rules import Rule
+from resolver.core.values import Group
+
+WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+LABELS = {0: {"rack": "r0"}, 1: {"rack": "r0"}, 2: {"rack": "r1"}, 3: {}}
+APART = Rule("rack", WEB, ("default",))
+
+
+def found(pods, **groups):
+    """Rows of the pods that are too near; a pod is a node and the name of its group."""
+    keys = {name: key for key, name in enumerate(groups, start=1)}
+    nodes = np.array([node for node, _ in pods], np.uint32)
+    of = np.array([keys.get(name, 0) for _, name in pods], np.uint64)
+    by_key = {keys[name]: group for name, group in groups.items()}
+    return [(pair.bearer, pair.other, pair.domain) for pair in too_near(nodes, of, by_key, LABELS)]
+
+
+def group(app="web", *rules, namespace="default"):
+    return Group(1, b"", (), namespace, (("app", app),), rules)
+
+
+def test_a_pod_that_shuns_its_own_kind_is_found_with_another_of_it_in_its_domain():
+    assert found([(0, "web"), (1, "web"), (2, "web")], web=group("web", APART)) == [(0, 1, "r0")]
+
+
+def test_a_pod_is_no_company_for_itself():
+    assert found([(0, "web"), (2, "web")], web=group("web", APART)) == []
+
+
+def test_a_pod_that_shuns_others_is_found_with_one_of_them_and_with_nobody_else():
+    groups = {"db": group("db", APART), "web": group("web"), "other": group("other")}
+    assert found([(0, "db"), (1, "web"), (2, "web")], **groups) == [(0, 1, "r0")]
+    assert found([(0, "db"), (1, "other"), (1, "db"), (1, "nobody")], **groups) == []
+
+
+def test_nodes_without_the_topology_key_are_in_no_domain():
+    assert found([(3, "web"), (3, "web")], web=group("web", APART)) == []
+
+
+def test_pods_of_other_namespaces_are_nobodys_business_even_if_the_rule_may_look_further_by_labels():
+    further = Rule("rack", WEB, ("default",), every_namespace=True)
+    groups = {"db": group("db", further), "web": group("web", namespace="other")}
+    assert found([(0, "db"), (0, "web")], **groups) == []
+
+
+def test_spreading_and_affinity_are_no_invariants():
+    spread = Rule("rack", WEB, ("default",), keeps_apart=False)
+    near = Rule("rack", WEB, ("default",), keeps_apart=False, gathers=True)
+    assert found([(0, "web"), (1, "web"), (2, "web")], web=group("web", spread, near)) == []
