@@ -1,23 +1,32 @@
 """The dispatcher's composition root: `python -m dispatcher`."""
 
 import argparse
+import contextlib
 import random
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import grpc.aio
 
 from dispatcher.allowances import LabelAllowances
 from dispatcher.audit import Views
+from dispatcher.candidate import Candidate, Term
+from dispatcher.chronicle import Chronicle
 from dispatcher.config import KIND, DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.policy import Policy
-from dispatcher.ledger import ResolverLedger
+from dispatcher.core.tenants import shares_of_cards
+from dispatcher.lease import RedisLease
+from dispatcher.ledger import FencedLedger, ResolverLedger
 from dispatcher.link import WorkerLinks
 from dispatcher.nodes import NodeNames
 from dispatcher.policies import Policies
 from dispatcher.policy_surroundings import PolicySurroundings
 from dispatcher.preemption import Preemption
+from dispatcher.reception import Reception, Services
 from dispatcher.recovery import recover
 from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
@@ -34,6 +43,9 @@ from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
 from hoss.v1.resolver_pb2 import FeedMessage
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
+
+# Of a term. Revisions of earlier terms are all below, so that their watchers are told to list anew.
+REVISION_BITS = 32
 
 SERVICES = ("hoss.v1.Dispatcher", "hoss.v1.WorkerLink")
 
@@ -52,56 +64,110 @@ def main() -> int:
 
 
 async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
-    """Recover, listen, announce, and serve until the process is asked to end."""
+    """Listen, stand by or be active as the lease has it, and announce this once it is known which, until told to end."""
     resolver = ResolverClient(config.resolvers)
-    journal = RedisJournal(config.redis_url)
-    settings = Settings(
-        batches=config.batch_rules(),
-        stealing=config.steal_rules(),
-        worker_timeout_seconds=config.worker_timeout_seconds,
-        event_log_pods=config.event_log_pods,
-        unix_offset_seconds=time.time() - time.monotonic(),
-        # Revisions of an earlier life are all below, so its watchers are told to list anew.
-        first_revision=int(time.time() * 1000) * 1000,
-    )
-    machine = Machine(settings, Policy(), _decode_spec, random.Random(), facts_from_bytes)
-    runtime = Runtime(machine, ResolverLedger(resolver), journal)
-    names, views = NodeNames(runtime), Views()
-    policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
-    preemption = Preemption(runtime, names)
+    lease = RedisLease(config.redis_url, config.lease_seconds)
+    server, reception = rpc.Server(), Reception(SERVICES)
+    server.grpc.add_generic_rpc_handlers((reception,))
 
-    def apply_feed(message: FeedMessage) -> None:
-        names.apply(message)
-        preemption.apply(message)
+    @contextlib.asynccontextmanager
+    async def active(term: Term) -> AsyncIterator[None]:
+        """Recover, and serve for a term. All that is known begins and ends with it."""
+        journal = RedisJournal(config.redis_url, term.number)
+        machine = Machine(
+            _settings(config, term),
+            Policy(),
+            _decode_spec,
+            random.Random(),
+            read_facts=facts_from_bytes,
+            requests=_requests,
+        )
+        runtime = Runtime(machine, FencedLedger(ResolverLedger(resolver), term.certain), journal)
+        names, views, services, chronicle = NodeNames(runtime), Views(), Services(term.certain), Chronicle(runtime)
+        policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
+        preemption = Preemption(runtime, names)
 
-    server = rpc.Server()
-    add_DispatcherServicer_to_server(DispatcherService(runtime, names, views, policies), server.grpc)
-    allowed_labels = LabelAllowances(config.worker_labels)
-    links = WorkerLinks(runtime, views, preemption, heartbeat_ms=config.heartbeat_ms, allowed_labels=allowed_labels)
-    add_WorkerLinkServicer_to_server(links, server.grpc)
+        def apply_feed(message: FeedMessage) -> None:
+            names.apply(message)
+            preemption.apply(message)
+
+        add_DispatcherServicer_to_server(
+            DispatcherService(runtime, names, views, policies, term=term, chronicle=chronicle),
+            cast("grpc.aio.Server", services),
+        )
+        links = WorkerLinks(
+            runtime,
+            views,
+            preemption,
+            heartbeat_ms=config.heartbeat_ms,
+            allowed_labels=LabelAllowances(config.worker_labels),
+        )
+        add_WorkerLinkServicer_to_server(links, cast("grpc.aio.Server", services))
+        try:
+            await policies.restore()
+            await recover(runtime)
+            following = follow(resolver, "dispatcher", apply_feed)
+            async with rpc.background(runtime.serve(), chronicle.run(), following, policies.follow_file()):
+                reception.open(services)
+                await server.set_serving(True, *SERVICES)
+                telemetry.logger().info("serving", address=term.address, term=term.number)
+                yield
+        finally:
+            reception.close("this dispatcher has ended its term")
+            await server.set_serving(False, *SERVICES)
+            await journal.close()
+
+    async def stand_by(why: str, active_address: str) -> None:
+        reception.close(why, active=active_address)
+
+    async def doubt(in_doubt: bool) -> None:
+        await server.set_serving(not in_doubt, *SERVICES)
+
     try:
-        await policies.restore()
-        await recover(runtime)
-        following = follow(resolver, "dispatcher", apply_feed)
-        async with rpc.background(runtime.serve(), following, policies.follow_file()):
-            port = await server.start(config.listen, SERVICES)
+        port = await server.start(config.listen, SERVICES, serving=False)
+        candidate = Candidate(lease, config.advertised(port), serve=active, standing_by=stand_by, doubted=doubt)
+        async with rpc.background(candidate.stand()):
+            await candidate.settled.wait()
             rpc.announce_ready(ready_file, port=port, service="dispatcher")
-            telemetry.logger().info("serving", port=port)
             await rpc.until_stopped()
     finally:
         await server.stop()
-        await journal.close()
+        await lease.close()
         await resolver.close()
+
+
+def _settings(config: DispatcherConfig, term: Term) -> Settings:
+    return Settings(
+        batches=config.batch_rules(),
+        stealing=config.steal_rules(),
+        worker_timeout_seconds=config.worker_timeout_seconds,
+        aging_seconds=config.aging_seconds,
+        limits=config.limits(),
+        event_log_pods=config.event_log_pods,
+        max_faults=config.max_faults,
+        unix_offset_seconds=time.time() - time.monotonic(),
+        first_revision=term.number << REVISION_BITS,
+    )
 
 
 def _decode_spec(spec: bytes) -> PodSpec:
     return pod_spec_from_proto(common_pb2.PodSpec.FromString(spec))
 
 
+def _requests(spec: bytes) -> dict[str, float]:
+    message = common_pb2.PodSpec.FromString(spec)
+    amounts: dict[str, float] = {amount.resource: amount.amount for amount in message.requests}
+    if message.HasField("devices"):
+        amounts |= shares_of_cards(message.devices.count, message.devices.milli)
+    return amounts
+
+
 def _flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dispatcher", description="Queues pods and gives them to workers.")
     parser.add_argument("--config", type=Path, help="a DispatcherConfig document; flags override it")
     parser.add_argument("--listen", help="host:port; port 0 takes a free one")
+    parser.add_argument("--advertise", metavar="HOST:PORT", help="where others reach this one; else where it listens")
+    parser.add_argument("--lease-seconds", type=float, help="a standby takes over after so long without a word")
     parser.add_argument("--redis-url", help="the journal's Redis")
     parser.add_argument("--resolver", help="host:port of one resolver or several, separated by commas")
     parser.add_argument("--policy", type=Path, help="a SchedulingPolicy document")
@@ -114,6 +180,8 @@ def _config(flags: argparse.Namespace) -> DispatcherConfig:
     base = load_document(flags.config, KIND, DispatcherConfig) if flags.config else DispatcherConfig()
     given: dict[str, Any] = {
         "listen": flags.listen,
+        "advertise": flags.advertise,
+        "lease_seconds": flags.lease_seconds,
         "redis_url": flags.redis_url,
         "resolvers": tuple(flags.resolver.split(",")) if flags.resolver else None,
         "policy": flags.policy,

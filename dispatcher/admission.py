@@ -1,4 +1,4 @@
-"""Submissions, deletions and removed gates: nothing is acknowledged before the journal has it.
+"""Submissions, deletions, removed gates and retries: nothing is acknowledged before the journal has it.
 
 A submission takes its rows and names first, so that two that come at once cannot have the same; then it is written;
 then its pods exist. If the write fails, it never was.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.chronicle import Chronicle
 from dispatcher.core import messages as m
 from dispatcher.core.podsets import Submission, request_key
 from dispatcher.core.podtable import Phase, Rows
@@ -17,28 +18,36 @@ from dispatcher.intake import read_order
 from dispatcher.journal import Record
 from dispatcher.objects import Objects
 from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput, Overloaded
 from hoss.v1 import dispatcher_pb2 as pb
 
 
 class Admission:
-    """Accepts, ungates and deletes pods."""
+    """Accepts, ungates, retries and deletes pods."""
 
-    def __init__(self, runtime: Runtime, objects: Objects) -> None:
+    def __init__(self, runtime: Runtime, objects: Objects, chronicle: Chronicle) -> None:
         self._runtime = runtime
         self._objects = objects
+        self._chronicle = chronicle
         self._registry = runtime.machine.registry
         self._under_way: dict[bytes, asyncio.Future[Submission]] = {}
         self._deleting = asyncio.Lock()
 
     async def submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:
-        """Raises InvalidInput, AlreadyExists or LedgerUnavailable; then nothing of the message was accepted."""
+        """Raises InvalidInput, AlreadyExists, LedgerUnavailable or Overloaded; then nothing of the message was accepted."""
         # A client that goes away while its message is being written does not stop the write.
         return self.reply(await asyncio.shield(self.begin(message)))
+
+    async def breathe(self) -> None:
+        """To be awaited between the messages of a stream: returns late when there is much to do already."""
+        pause_seconds = self._runtime.machine.pressure.pause_seconds(self._runtime.now())
+        if pause_seconds:
+            await asyncio.sleep(pause_seconds)
 
     def begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
         """Check a message and take its names, at once; the future is done when it is durable. Shield it from cancellation.
 
-        Raises InvalidInput or AlreadyExists. A message whose request id is known yields the submission it made then.
+        Raises InvalidInput, AlreadyExists or Overloaded. A message whose request id is known yields the submission it made then.
         """
         loop = asyncio.get_running_loop()
         if message.request_id:
@@ -52,6 +61,11 @@ class Admission:
                 return self._under_way[key]
         self._objects.resolve_priorities(message)
         order = read_order(message)
+        refusal = self._runtime.machine.pressure.refusal(order.pod_count, order.record_bytes, self._runtime.now())
+        if refusal is not None:
+            if refusal.retry_after_seconds is None:
+                raise InvalidInput(refusal.text, where="submit")
+            raise Overloaded(refusal.text, refusal.retry_after_seconds)
         submission = self._registry.accept(order, self._runtime.now_ms())
         message.request_id = order.request_id
         written = loop.create_task(self._write(submission, message))
@@ -99,6 +113,18 @@ class Admission:
             await self._runtime.journal.ungate(self._removals(rows, going))
             self._runtime.tell(m.GatesRemoved(rows, going))
             return len(rows), int((~self._registry.gated(rows)).sum())
+
+    async def retry(self, find: Callable[[], Rows]) -> int:
+        """Forgive those of the pods that `find` names that were given up, and queue them; how many. Raises LedgerUnavailable with
+        none queued."""
+        async with self._deleting:  # the same rows that must not become someone else's
+            named = np.unique(find())
+            rows = named[self._registry.pods.phase[named] == Phase.FAILED]
+            if len(rows):
+                self._registry.faults.forgive(rows)
+                await self._chronicle.write_faults()
+                self._runtime.tell(m.Retried(rows))
+            return len(rows)
 
     def _removals(self, rows: Rows, gates: frozenset[str]) -> dict[bytes, dict[str, NDArray[np.bool_]]]:
         removals = {}

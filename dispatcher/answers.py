@@ -5,11 +5,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.candidate import Term
 from dispatcher.core.membership import Worker
 from dispatcher.core.podsets import PodSet
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.nodes import NodeNames
 from dispatcher.runtime import Runtime
+from dispatcher.tenant_answers import behind
 from hoss.errors import InvalidInput
 from hoss.model.label_selector import parse_label_selector
 from hoss.v1 import dispatcher_pb2 as pb
@@ -25,11 +27,12 @@ _QUEUES = {Phase.QUEUED: "active", Phase.BACKOFF: "backoff", Phase.UNSCHEDULABLE
 class Answers:
     """Builds replies."""
 
-    def __init__(self, runtime: Runtime, names: NodeNames) -> None:
+    def __init__(self, runtime: Runtime, names: NodeNames, term: Term) -> None:
         self._runtime = runtime
         self._machine = runtime.machine
         self._registry = runtime.machine.registry
         self._names = names
+        self._term = term
 
     def pod(self, row: int, *, detail: bool = False) -> pb.PodInfo:
         """The pod in a row; with `detail` its template too."""
@@ -58,6 +61,10 @@ class Answers:
             nominated_node=self._names.get(int(pods.node[row])) if nominated else "",
         )
         if detail:
+            info.faults.extend(
+                pb.Fault(at_unix_ms=f.at_ms, worker=f.worker, text=f.text, final=f.final)
+                for f in self._registry.faults.of(row)
+            )
             info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))
         return info
 
@@ -71,6 +78,7 @@ class Answers:
         times = self._machine.queues.times(row)
         not_before, at_latest = (0, 0) if times is None else map(self._machine.unix_ms, times)
         return pb.QueueStanding(
+            behind=behind(self._runtime, row) if queue == "active" else "",
             name="gated" if gated else queue,
             since_unix_ms=int(pods.since_ms[row]),
             not_before_unix_ms=not_before,
@@ -80,7 +88,7 @@ class Answers:
 
     def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsReply:
         """One page, by row. Deleted pods are listed only when their phase is asked for. Raises InvalidInput."""
-        rows = self._matching(request)
+        rows = self.matching(request)
         if request.page_token:
             if not request.page_token.isdecimal():
                 raise InvalidInput(f"{request.page_token!r} is not from an earlier reply", where="page_token")
@@ -137,6 +145,8 @@ class Answers:
             revision=self._machine.log.revision,
             uptime_ms=int((self._runtime.now() - self._runtime.started_at) * 1000),
             problems=self._problems(),
+            term=self._term.number,
+            address=self._term.address,
             counters={name: int(value) for name, value in self._machine.counters.items()},
         )
 
@@ -151,7 +161,8 @@ class Answers:
             return problem
         return self._registry.reasons.texts[int(self._registry.pods.reason[row])]
 
-    def _matching(self, request: pb.ListPodsRequest) -> Rows:
+    def matching(self, request: pb.ListPodsRequest) -> Rows:
+        """The rows a request asks for. Raises InvalidInput."""
         pods, size = self._registry.pods, self._registry.pods.size
         unasked = {Phase.ABSENT, Phase.DELETED}
         phases = [int(phase) for phase in request.phases] or [int(p) for p in Phase if p not in unasked]
@@ -221,6 +232,8 @@ class Answers:
 
     def _problems(self) -> list[str]:
         problems = list(self._runtime.problems.values())
+        if not self._term.certain():
+            problems.append("the lease could not be renewed in time: nothing is accepted until Redis answers")
         waiting: dict[str, int] = {}
         for lane in self._machine.queues.active.lanes():
             problem = self._machine.routing.destination(lane).problem

@@ -1,14 +1,18 @@
 """The dispatcher's configuration document, kind DispatcherConfig."""
 
+import socket
 from pathlib import Path
 
 from pydantic import Field
 
 from dispatcher.core.dispatch import BatchRules
+from dispatcher.core.faults import LEAST_LIMIT, MAX_FAULTS
+from dispatcher.core.pressure import Limits
 from dispatcher.core.stealing import StealRules
 from hoss.config import Document
 
 KIND = "DispatcherConfig"
+_ANY_HOST = ("", "0.0.0.0", "[::]")  # noqa: S104 - recognised here, not listened on
 
 
 class DispatcherConfig(Document):
@@ -16,6 +20,14 @@ class DispatcherConfig(Document):
 
     # host:port; port 0 takes a free one. Loopback unless said otherwise: the protocol has no authentication.
     listen: str = "127.0.0.1:7100"
+
+    # host:port under which others reach this dispatcher; what a standby tells those that ask it. Left out: `listen`, with this
+    # machine's name where that is 0.0.0.0.
+    advertise: str = ""
+
+    # Seconds that the lease of the active dispatcher lasts from each renewal; renewed four times in that. A standby takes over
+    # within this and a tenth after a kill; a dispatcher that stalls or cannot reach Redis for longer gives way.
+    lease_seconds: float = Field(default=1.5, ge=0.3, le=60)
 
     # Which Redis holds the journal, with its database. May be the ledger's: keys do not collide.
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -48,8 +60,31 @@ class DispatcherConfig(Document):
     # Seconds without a word after which a worker is lost and its pods go to others. Four heartbeats: one may be late.
     worker_timeout_seconds: float = Field(default=2.0, gt=0.2, le=600)
 
+    # Seconds in the queue after which a pod is owed a turn whatever its priority and tenant: a tenth of what is dispatched goes
+    # to the longest waiting. As long as kube-scheduler lets a pod rest that it could not place. 0: never.
+    aging_seconds: float = Field(default=300.0, ge=0, le=86_400)
+
+    # Pods that may wait at once (queued, in backoff, unschedulable or with a worker), 60 bytes of memory each. Beyond it
+    # submissions answer RESOURCE_EXHAUSTED. As many as the largest job has, so that every job can be submitted.
+    max_waiting_pods: int = Field(default=10_000_000, ge=1, le=1_000_000_000)
+
+    # Bytes of the submissions that the dispatcher remembers, bound pods' too, until they are deleted. In memory they take some
+    # ten times as much: names and classes are kept to be found.
+    max_record_bytes: int = Field(default=256 * 2**20, ge=1024, le=64 * 2**30)
+
+    # From this part of either limit on, streams of submissions are slowed, by up to a second a message.
+    slow_from: float = Field(default=0.8, ge=0, lt=1)
+
+    # Workers that may be lost with a pod in hand before the pod is given up. Pods that only travelled with it are found to be
+    # innocent before the fourth.
+    max_faults: int = Field(default=MAX_FAULTS, ge=LEAST_LIMIT, le=255)
+
     # Pod events kept for watchers that are behind, 30 bytes each.
     event_log_pods: int = Field(default=1_000_000, ge=1000, le=100_000_000)
+
+    def limits(self) -> Limits:
+        """As the core has them."""
+        return Limits(self.max_waiting_pods, self.max_record_bytes, self.slow_from)
 
     def batch_rules(self) -> BatchRules:
         """As the core has them."""
@@ -58,6 +93,11 @@ class DispatcherConfig(Document):
     def steal_rules(self) -> StealRules:
         """As the core has them."""
         return StealRules(self.steal_after_ms / 1000)
+
+    def advertised(self, port: int) -> str:
+        """Where others reach this dispatcher, which listens on `port`."""
+        host = self.listen.rpartition(":")[0]
+        return self.advertise or f"{socket.gethostname() if host in _ANY_HOST else host}:{port}"
 
     @property
     def heartbeat_ms(self) -> int:

@@ -51,6 +51,7 @@ def read_order(message: pb.SubmitRequest) -> Order:
         jobs=tuple(jobs),
         pods=_pods(message.pods, len(templates), len(message.gangs)) if message.pods.names else None,
         gangs=tuple(gangs),
+        record_bytes=message.ByteSize(),
     )
     _check_members(order)
     return order

@@ -1,17 +1,19 @@
-"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, cluster objects, its policy, and its
-workers' names.
+"""What the dispatcher must not forget: accepted submissions, deletions, removed gates, attempts and faults of pods, cluster
+objects, its policy, and the names of its workers.
 
 The dispatcher owns this port. One record per submission, whatever its size; deletions are one bitmap a pod set. Bound pods
 are not recorded here: their reservations are in the ledger.
 """
 
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hoss.wire.columns import Uids
 
 _SMALL_BYTES = 512
 
@@ -27,6 +29,18 @@ class Record:
     message: bytes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FaultRecord:
+    """A fault (see dispatcher.core.faults) with the pods it concerns."""
+
+    number: int
+    at_ms: int
+    worker: str
+    text: str
+    final: bool
+    uids: Uids  # (n, 16)
+
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """Everything in the journal: records in the order they were accepted, deletion bitmaps by the set's UID prefix."""
@@ -35,6 +49,8 @@ class Recovered:
     deletions: dict[bytes, NDArray[np.bool_]] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     ungated: dict[bytes, GateRemovals] = field(default_factory=dict)  # by the set's UID prefix
+    attempts: dict[bytes, NDArray[np.uint16]] = field(default_factory=dict)  # of each pod, by the set's UID prefix
+    faults: list[FaultRecord] = field(default_factory=list)  # by number
     objects: dict[str, bytes] = field(default_factory=dict)  # by key: ClusterObject messages
 
 
@@ -65,8 +81,16 @@ class Journal(Protocol):
         """Replace what was removed of the gates of these sets, by UID prefix."""
         ...
 
+    async def note_attempts(self, attempts: Mapping[bytes, NDArray[np.uint16]]) -> None:
+        """Replace the counts of attempts of these sets, by UID prefix."""
+        ...
+
+    async def note_faults(self, changed: Sequence[FaultRecord], dropped: Collection[int]) -> None:
+        """Replace these faults, and forget those with the numbers in `dropped`."""
+        ...
+
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
-        """Forget a submission and the bitmaps of its sets."""
+        """Forget a submission, and the bitmaps and attempts of its sets."""
         ...
 
     async def remember_worker(self, name: str) -> None:
@@ -106,6 +130,8 @@ class MemoryJournal:
         self._deletions: dict[bytes, NDArray[np.bool_]] = {}
         self._workers: set[str] = set()
         self._ungated: dict[bytes, GateRemovals] = {}
+        self._attempts: dict[bytes, NDArray[np.uint16]] = {}
+        self._faults: dict[int, FaultRecord] = {}
         self._objects: dict[str, bytes] = {}
         self._policy: KeptPolicy | None = None
 
@@ -120,9 +146,18 @@ class MemoryJournal:
             {prefix: {g: bits.copy() for g, bits in gates.items()} for prefix, gates in removed.items()}
         )
 
+    async def note_attempts(self, attempts: Mapping[bytes, NDArray[np.uint16]]) -> None:
+        self._attempts.update({prefix: column.copy() for prefix, column in attempts.items()})
+
+    async def note_faults(self, changed: Sequence[FaultRecord], dropped: Collection[int]) -> None:
+        self._faults.update({record.number: record for record in changed})
+        for number in dropped:
+            self._faults.pop(number, None)
+
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
         self._records.pop(key, None)
         for prefix in prefixes:
+            self._attempts.pop(prefix, None)
             self._deletions.pop(prefix, None)
             self._ungated.pop(prefix, None)
 
@@ -148,6 +183,8 @@ class MemoryJournal:
             dict(self._deletions),
             set(self._workers),
             dict(self._ungated),
+            dict(self._attempts),
+            sorted(self._faults.values(), key=lambda record: record.number),
             dict(self._objects),
         )
 

@@ -3,18 +3,21 @@
 Methods raise LedgerUnavailable or TransportError when nothing is known; all may be repeated.
 """
 
-from collections.abc import AsyncIterator
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.messages import Commits
 from hoss.client.resolver import ResolverClient
+from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import NONE_U32, U8, U32, U64, Uids, decode, decode_uids
 
 # A lookup of more pods would block the ledger's Redis for milliseconds and outgrow a message.
 LOOKUP_PODS = 10_000
+
+AnswerT = TypeVar("AnswerT")
 
 
 class Whereabouts(NamedTuple):
@@ -101,6 +104,30 @@ class ResolverLedger:
         if not self._shards:
             self._shards = (await self._client.status()).shards or 1
         return self._shards
+
+
+class FencedLedger:
+    """A ledger that is changed only while it is `certain` that nobody else is the active dispatcher: LedgerUnavailable else."""
+
+    def __init__(self, inner: Ledger, certain: Callable[[], bool]) -> None:
+        self._inner = inner
+        self._certain = certain
+        self.lookup = inner.lookup
+        self.reservations = inner.reservations
+
+    async def grant_epoch(self, worker: str) -> int:
+        return await self._if_certain(lambda: self._inner.grant_epoch(worker))
+
+    async def confirm(self, commits: Commits) -> int:
+        return await self._if_certain(lambda: self._inner.confirm(commits))
+
+    async def release(self, uids: Uids, nodes: NDArray[np.uint32] | None) -> None:
+        await self._if_certain(lambda: self._inner.release(uids, nodes))
+
+    async def _if_certain(self, ask: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+        if not self._certain():
+            raise LedgerUnavailable("the dispatcher's lease could not be renewed in time; another may be active")
+        return await ask()
 
 
 def commits_of(shards: NDArray[np.uint32], seqs: NDArray[np.uint64]) -> Commits:

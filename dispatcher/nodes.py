@@ -4,6 +4,7 @@ import numpy as np
 
 from dispatcher.cluster_changes import NodeHistory
 from dispatcher.core import messages as m
+from dispatcher.node_totals import NodeTotals
 from dispatcher.runtime import Runtime
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.convert import labels_from_proto
@@ -16,6 +17,7 @@ class NodeNames:
         self._runtime = runtime
         self._names: dict[int, str] = {}
         self.history = NodeHistory()
+        self._totals = NodeTotals()
 
     def get(self, index: int) -> str:
         """The node's name; "" for an index that names nothing here yet."""
@@ -42,6 +44,8 @@ class NodeNames:
             self._runtime.tell(m.NodesGone(np.array(sorted(gone), np.uint32)))
             for index in gone - {entry.index for entry in message.nodes if not entry.removed}:
                 del self._names[index]
+        if (totals := self._totals.read(message)) is not None:
+            self._runtime.tell(m.AllocatableChanged(totals))
         seen = {
             entry.index: m.KnownNode(entry.spec.name, dict(labels_from_proto(entry.spec.labels)))
             for entry in message.nodes

@@ -7,7 +7,7 @@ and a file with other content has changed since. What is refused changes nothing
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dispatcher import policy_document
@@ -185,7 +185,7 @@ class Policies:
 
     def _put_in_force(self, policy: Policy, kept: KeptPolicy) -> None:
         self._kept = kept
-        numbered = Policy(policy.rules, kept.version, policy.name)
+        numbered = replace(policy, version=kept.version)
         self._runtime.perform(self._runtime.machine.set_policy(numbered, self._runtime.now()))
         logger().info("policy_in_force", policy=policy.name, version=kept.version, source=kept.source)
 

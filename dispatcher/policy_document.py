@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
+from dispatcher.tenants_document import TenantsDocument
 from hoss.config import Document, parse_document
 from hoss.errors import ConfigError, InvalidInput
 from hoss.model.conflicts import ConflictRule, Criteria
@@ -255,6 +256,7 @@ class PolicyDocument(Document):
 
     metadata: Metadata = Metadata()
     rules: tuple[RuleDocument, ...] = Field(min_length=1, max_length=MAX_RULES)
+    tenants: TenantsDocument = TenantsDocument()
 
     @field_validator("rules")
     @classmethod
@@ -267,7 +269,9 @@ class PolicyDocument(Document):
 
     def policy(self) -> Policy:
         """As the core has it."""
-        return Policy(tuple(rule.rule() for rule in self.rules), name=self.metadata.name)
+        return Policy(
+            tuple(rule.rule() for rule in self.rules), name=self.metadata.name, sharing=self.tenants.sharing()
+        )
 
 
 def parse_policy(text: str, *, where: str = "policy") -> Policy:

@@ -4,10 +4,13 @@ The order matters. Workers of the last life may still be proposing its pods: eac
 reservations is final; then what holds a reservation is bound, what was deleted gives it back, and the rest is queued.
 """
 
+import asyncio
+
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from dispatcher.core import messages as m
+from dispatcher.core.faults import Fault
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Phase
 from dispatcher.intake import read_order
@@ -21,6 +24,8 @@ from hoss.v1.objects_pb2 import ClusterObject
 from hoss.wire.columns import NONE_U32
 from hoss.wire.convert_objects import object_from_proto
 
+_RECORDS_AT_ONCE = 16
+
 
 async def recover(runtime: Runtime) -> None:
     """Fill an empty runtime. Waits for journal and resolver as long as it takes; raises InvariantViolation when the journal
@@ -28,13 +33,19 @@ async def recover(runtime: Runtime) -> None:
     journal = await runtime.until_answered(runtime.journal.recover, "journal")
     objects = (object_from_proto(ClusterObject.FromString(message)) for message in journal.objects.values())
     runtime.tell(m.ObjectsApplied(tuple(objects)))
-    submissions = [_accept_again(runtime, record) for record in journal.records]
+    submissions = []
+    for number, record in enumerate(journal.records):
+        submissions.append(_accept_again(runtime, record))
+        if number % _RECORDS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # the lease is renewed beside this
     for submission in submissions:
         _delete_again(runtime, submission, journal)
         _ungate_again(runtime, submission, journal)
+        _count_again(runtime, submission, journal)
     for worker in sorted(journal.workers):
         await runtime.until_answered(lambda name=worker: runtime.ledger.grant_epoch(name))  # type: ignore[misc]
     bound = await _restore_reservations(runtime)
+    _blame_again(runtime, journal)
     for submission in submissions:
         runtime.tell(m.Admitted(submission))
     pods = runtime.machine.registry.pods.count_by_phase()
@@ -62,6 +73,24 @@ def _ungate_again(runtime: Runtime, submission: Submission, journal: Recovered) 
         for gate, bitmap in journal.ungated.get(pod_set.uid_prefix, {}).items():
             rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
             runtime.machine.registry.remove_gates(rows, frozenset((gate,)))
+
+
+def _count_again(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+    for pod_set in submission.sets:
+        attempts = journal.attempts.get(pod_set.uid_prefix)
+        if attempts is not None:
+            runtime.machine.registry.pods.attempts[pod_set.rows] = attempts
+
+
+def _blame_again(runtime: Runtime, journal: Recovered) -> None:
+    """Faults of pods that are neither bound nor deleted; what is bound was no fault of theirs after all."""
+    registry = runtime.machine.registry
+    for record in journal.faults:
+        rows = registry.directory.rows_of_uids(record.uids)
+        rows = rows[rows != NONE_U32]
+        rows = rows[np.isin(registry.pods.phase[rows], (Phase.ABSENT, Phase.FAILED))]
+        fault = Fault(record.number, record.at_ms, record.worker, record.text, rows, record.final)
+        runtime.machine.restore_fault(fault, runtime.now())
 
 
 async def _restore_reservations(runtime: Runtime) -> int:

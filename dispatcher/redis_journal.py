@@ -1,4 +1,4 @@
-"""The journal in Redis: hashes, a set and a string under `{hoss}:journal:`.
+"""The journal in Redis: hashes, a set and a string under `{hoss}:journal:`, written under the term of the active dispatcher.
 
 Writers that come while a write is under way share the next one (group commit), so a stream of small submissions costs
 one round trip for many. A write that failed may have reached Redis all the same; what it wrote is withdrawn before the next
@@ -8,27 +8,32 @@ write, so a submission that was refused does not come back from the dead.
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from itertools import count
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from dispatcher.journal import GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
+from dispatcher.fenced_redis import FencedRedis
+from dispatcher.journal import FaultRecord, GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import reach
+from hoss.wire.columns import decode_uids
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
 WORKERS = "{hoss}:journal:workers"  # names
 GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each gate that was removed from pods
 OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
+ATTEMPTS = "{hoss}:journal:attempts"  # UID prefix -> u16 for each pod of the set
+FAULTS = "{hoss}:journal:faults"  # u32 number -> MessagePack of the other fields of FaultRecord
 POLICY = "{hoss}:journal:policy"  # KeptPolicy as JSON
 
+_NUMBER = struct.Struct("<I")
 _HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
 _BITMAP_HEADER = struct.Struct("<I")  # pods in the set
 _GATE_HEADER = struct.Struct("<HII")  # bytes of the name, pods in the set, bytes of the bitmap
@@ -39,9 +44,10 @@ _SCAN_COUNT = 500
 class RedisJournal:
     """See dispatcher.journal.Journal."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, term: int = 0) -> None:
         # A write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
         self._access = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
+        self._term = term
         self._order = count(1)
         self._pending: dict[bytes, bytes] = {}
         self._doubtful: set[bytes] = set()  # keys of writes that failed
@@ -64,12 +70,24 @@ class RedisJournal:
             for prefix, bitmap in deleted.items()
         }
         async with self._server() as redis:
-            await redis.hset(DELETIONS, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
+            await redis.hset(DELETIONS, mapping=fields)
 
     async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
         fields = {prefix: _pack_removals(gates) for prefix, gates in removed.items()}
         async with self._server() as redis:
-            await redis.hset(GATES, mapping=fields)  # type: ignore[arg-type]  # bytes keys are fine
+            await redis.hset(GATES, mapping=fields)
+
+    async def note_attempts(self, attempts: Mapping[bytes, NDArray[np.uint16]]) -> None:
+        fields = {prefix: squeeze(column.astype("<u2").tobytes()) for prefix, column in attempts.items()}
+        async with self._server() as redis:
+            await redis.hset(ATTEMPTS, mapping=fields)
+
+    async def note_faults(self, changed: Sequence[FaultRecord], dropped: Collection[int]) -> None:
+        fields = {_NUMBER.pack(record.number): _pack_fault(record) for record in changed}
+        async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
+            pipe.hset(FAULTS, mapping=fields)
+            pipe.hdel(FAULTS, *map(_NUMBER.pack, dropped))
+            await pipe.execute()
 
     async def drop(self, key: bytes, prefixes: list[bytes]) -> None:
         async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
@@ -77,6 +95,7 @@ class RedisJournal:
             if prefixes:
                 pipe.hdel(DELETIONS, *prefixes)
                 pipe.hdel(GATES, *prefixes)
+                pipe.hdel(ATTEMPTS, *prefixes)
             await pipe.execute()
 
     async def remember_worker(self, name: str) -> None:
@@ -85,7 +104,7 @@ class RedisJournal:
 
     async def put_objects(self, objects: Mapping[str, bytes]) -> None:
         async with self._server() as redis:
-            await redis.hset(OBJECTS, mapping=dict(objects))  # type: ignore[arg-type]  # as above
+            await redis.hset(OBJECTS, mapping={key.encode(): message for key, message in objects.items()})
 
     async def drop_objects(self, keys: Collection[str]) -> None:
         async with self._server() as redis:
@@ -117,11 +136,25 @@ class RedisJournal:
             objects: dict[str, bytes] = {}
             async for key, value in redis.hscan_iter(OBJECTS, count=_SCAN_COUNT):
                 objects[key.decode()] = value
-            members = await redis.smembers(WORKERS)
-            workers = {name.decode() if isinstance(name, bytes) else name for name in members}
+            attempts = {}
+            async for prefix, value in redis.hscan_iter(ATTEMPTS, count=_SCAN_COUNT):
+                attempts[prefix] = np.frombuffer(unsqueeze(value), "<u2").astype(np.uint16)
+            faults = {}
+            async for number, value in redis.hscan_iter(FAULTS, count=_SCAN_COUNT):
+                record = _unpack_fault(number, value)
+                faults[record.number] = record
+            workers = {name.decode() for name in await redis.smembers(WORKERS)}
         entries = sorted(ordered.values(), key=lambda entry: entry[0])
         self._order = count(entries[-1][0] + 1 if entries else 1)
-        return Recovered([record for _, record in entries], deletions, workers, ungated, objects)
+        return Recovered(
+            [record for _, record in entries],
+            deletions,
+            workers,
+            ungated,
+            attempts,
+            [faults[number] for number in sorted(faults)],
+            objects,
+        )
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -129,10 +162,10 @@ class RedisJournal:
         await self._access.close()
 
     @asynccontextmanager
-    async def _server(self) -> AsyncIterator[Redis]:
-        """The server that has the journal. What it or the network say against it: LedgerUnavailable."""
+    async def _server(self) -> AsyncIterator[FencedRedis]:
+        """The server that has the journal, written under our term. What it or the network say against it: LedgerUnavailable."""
         try:
-            yield await self._access.at(SUBMISSIONS)
+            yield FencedRedis(await self._access.at(SUBMISSIONS), self._term)
         except (RedisError, OSError) as exc:
             self._access.doubt()
             raise LedgerUnavailable(
@@ -157,7 +190,7 @@ class RedisJournal:
         async with self._server() as redis, redis.pipeline(transaction=True) as pipe:
             if self._doubtful:
                 pipe.hdel(SUBMISSIONS, *self._doubtful)
-            pipe.hset(SUBMISSIONS, mapping=batch)  # type: ignore[arg-type]
+            pipe.hset(SUBMISSIONS, mapping=batch)
             await pipe.execute()
         self._doubtful.clear()
 
@@ -168,6 +201,16 @@ def _pack_removals(gates: GateRemovals) -> bytes:
         name, bits = gate.encode(), squeeze(np.packbits(bitmap).tobytes())
         parts += [_GATE_HEADER.pack(len(name), len(bitmap), len(bits)), name, bits]
     return b"".join(parts)
+
+
+def _pack_fault(record: FaultRecord) -> bytes:
+    packed: bytes = msgpack.packb([record.at_ms, record.worker, record.text, record.final, record.uids.tobytes()])
+    return packed
+
+
+def _unpack_fault(number: bytes, data: bytes) -> FaultRecord:
+    at_ms, worker, text, final, uids = msgpack.unpackb(data)
+    return FaultRecord(_NUMBER.unpack(number)[0], at_ms, worker, text, final, decode_uids(uids))
 
 
 def _unpack_removals(data: bytes) -> dict[str, NDArray[np.bool_]]:

@@ -8,9 +8,12 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from dispatcher import tenant_answers
 from dispatcher.admission import Admission
 from dispatcher.answers import Answers
 from dispatcher.audit import Views
+from dispatcher.candidate import Term
+from dispatcher.chronicle import Chronicle
 from dispatcher.core import messages as m
 from dispatcher.core.membership import WorkerState
 from dispatcher.core.podsets import AlreadyExists, Submission
@@ -22,7 +25,7 @@ from dispatcher.runtime import Runtime
 from dispatcher.watch import RevisionTooOld, Watch
 from hoss import __version__
 from hoss.client.errors import refuse
-from hoss.errors import InvalidInput, LedgerUnavailable, NotFound
+from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, Overloaded
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer
 from hoss.wire.columns import NONE_U32, UID_BYTES, decode_uids, uid_text
@@ -39,15 +42,17 @@ ReplyT = TypeVar("ReplyT")
 class DispatcherService(DispatcherServicer):
     """One method a call; each checks, asks, and answers."""
 
-    def __init__(self, runtime: Runtime, names: NodeNames, views: Views, policies: Policies) -> None:
+    def __init__(
+        self, runtime: Runtime, names: NodeNames, views: Views, policies: Policies, *, term: Term, chronicle: Chronicle
+    ) -> None:
         self._runtime = runtime
         self._registry = runtime.machine.registry
         self._names = names
         self._views = views
         self._policies = policies
         self._objects = Objects(runtime)
-        self._admission = Admission(runtime, self._objects)
-        self._answers = Answers(runtime, names)
+        self._admission = Admission(runtime, self._objects, chronicle)
+        self._answers = Answers(runtime, names, term)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:  # noqa: N802
         return await _answer(self._admission.submit(request), context)
@@ -93,6 +98,12 @@ class DispatcherService(DispatcherServicer):
 
     async def RemoveGates(self, request: pb.RemoveGatesRequest, context: Context) -> pb.RemoveGatesReply:  # noqa: N802
         return await _answer(self._remove_gates(request), context)
+
+    async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsReply:  # noqa: ARG002, N802
+        return tenant_answers.tenants(self._runtime)
+
+    async def Retry(self, request: pb.RetryRequest, context: Context) -> pb.RetryReply:  # noqa: N802
+        return await _answer(self._retry(request), context)
 
     async def ApplyObjects(self, request: pb.ApplyObjectsRequest, context: Context) -> pb.ApplyObjectsReply:  # noqa: N802
         return await _answer(self._objects.apply(request), context)
@@ -154,6 +165,7 @@ class DispatcherService(DispatcherServicer):
         try:
             async for request in requests:
                 await under_way.put(self._admission.begin(request))
+                await self._admission.breathe()
         except Exception as exc:  # noqa: BLE001 - raised by the call that reads the queue
             await under_way.put(exc)
         await under_way.put(None)
@@ -194,7 +206,19 @@ class DispatcherService(DispatcherServicer):
         changed, queued = await self._admission.remove_gates(find, frozenset(request.gates))
         return pb.RemoveGatesReply(changed_pods=changed, queued_pods=queued, not_found=not_found)
 
-    def _named(self, request: pb.DeleteRequest | pb.RemoveGatesRequest, not_found: list[str]) -> Rows:
+    async def _retry(self, request: pb.RetryRequest) -> pb.RetryReply:
+        not_found: list[str] = []
+
+        def find() -> Rows:
+            not_found.clear()
+            if not request.every:
+                return self._named(request, not_found)
+            every = pb.ListPodsRequest(namespace=request.namespace, phases=[pb.FAILED])
+            return self._answers.matching(every)
+
+        return pb.RetryReply(retried_pods=await self._admission.retry(find), not_found=not_found)
+
+    def _named(self, request: pb.DeleteRequest | pb.RemoveGatesRequest | pb.RetryRequest, not_found: list[str]) -> Rows:
         """The rows a request names; what names nothing goes to `not_found`."""
         directory, phase = self._registry.directory, self._registry.pods.phase
         parts: list[Rows] = [np.empty(0, np.uint32)]
@@ -230,7 +254,7 @@ async def _answer(reply: Awaitable[ReplyT], context: Context) -> ReplyT:
     """The reply, or the call's end with the error's status."""
     try:
         return await reply
-    except (InvalidInput, LedgerUnavailable) as exc:
+    except (InvalidInput, LedgerUnavailable, Overloaded) as exc:
         await _end(context, exc)
 
 
@@ -241,6 +265,6 @@ async def _end(context: Context, error: Exception) -> NoReturn:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
     if isinstance(error, RevisionTooOld):
         await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
-    if isinstance(error, (InvalidInput, LedgerUnavailable)):
+    if isinstance(error, (InvalidInput, LedgerUnavailable, Overloaded)):
         await refuse(context, error)
     raise error

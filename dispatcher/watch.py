@@ -77,6 +77,9 @@ class Watch:
                 message.reasons = encode(reasons, U16)
                 message.reason_texts.extend(texts[i] for i in distinct.tolist())
             messages.append(message)
+        if not messages:
+            messages.append(pb.WatchBatch(revision=revision))
+        messages[-1].states_end = True
         return messages
 
     def _encode(self, batches: Sequence[PodEvents]) -> pb.WatchBatch:

@@ -6,6 +6,7 @@ HossError
 │   ├── ColumnError       a packed column of a message
 │   └── NotFound          a name that nothing has
 ├── LedgerUnavailable     Redis is away, or is not the ledger that we knew
+├── Overloaded            the dispatcher holds as much as it may; nothing was accepted, and it says when to try again
 ├── TransportError        a peer cannot be reached or broke off
 └── InvariantViolation    a broken promise of our own; carries the evidence
 """
@@ -42,6 +43,14 @@ class NotFound(InvalidInput):
 
 class LedgerUnavailable(HossError):  # noqa: N818
     """The ledger cannot answer. Nothing was decided; try again."""
+
+
+class Overloaded(HossError):  # noqa: N818
+    """The dispatcher is full. Nothing was accepted; the same again may be after `retry_after_seconds`."""
+
+    def __init__(self, text: str, retry_after_seconds: float) -> None:
+        super().__init__(text)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class TransportError(HossError):

@@ -43,8 +43,24 @@ _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
 ]
+
+# Where another server may take over, one that stopped without a word (frozen, or cut off) must be left within seconds.
+# (What ends the connection is the ping's own timeout, a minute where it is not given, whatever keepalive's says.)
+_FAILOVER_OPTIONS = [
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
+]
+
+# gRPC's own retries, of calls that may be repeated: 5 attempts within some two seconds, with its jitter of a fifth.
+_RETRY_POLICY = {
+    "maxAttempts": 5,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "1s",
+    "backoffMultiplier": 2.5,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
 
 
 class Server:
@@ -55,8 +71,11 @@ class Server:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
 
-    async def start(self, address: str, service_names: Sequence[str]) -> int:
-        """Listen on `address` ("host:port", port 0 for a free one) and return the port. ConfigError if it is taken."""
+    async def start(self, address: str, service_names: Sequence[str], *, serving: bool = True) -> int:
+        """Listen on `address` ("host:port", port 0 for a free one) and return the port. ConfigError if it is taken.
+
+        Not `serving`: the server is well, and its services do not serve yet.
+        """
         reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self.grpc)
         try:
             port = self.grpc.add_insecure_port(address)
@@ -65,14 +84,16 @@ class Server:
                 "cannot listen there: the port is in use or the host is not this machine's; choose another",
                 where=f"listen address {address}",
             ) from exc
+        await self.set_serving(serving, *service_names)
+        await self.set_serving(True, "")
         await self.grpc.start()
-        await self.set_serving(True)
         return int(port)
 
-    async def set_serving(self, serving: bool) -> None:
-        """What health checks answer."""
+    async def set_serving(self, serving: bool, *services: str) -> None:
+        """What health checks of these services answer; "" is the server as a whole, which is meant if none is named."""
         status = health_pb2.HealthCheckResponse
-        await self._health.set("", status.SERVING if serving else status.NOT_SERVING)
+        for service in services or ("",):
+            await self._health.set(service, status.SERVING if serving else status.NOT_SERVING)
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """Refuse new calls, give running ones `grace_seconds`, then end them."""
@@ -80,14 +101,26 @@ class Server:
         await self.grpc.stop(grace_seconds)
 
 
-def channel(addresses: Sequence[str]) -> grpc.aio.Channel:
+def channel(addresses: Sequence[str], *, service: str = "", retried: Sequence[str] = ()) -> grpc.aio.Channel:
     """A channel to one service at several addresses, calls taken in turn; a started stream stays where it is.
 
     One address may be a DNS name of several servers and is looked up again as they come and go. Several are looked
     up once, here. Raises TransportError for a name that is not known.
+
+    With `service`, of several addresses only those get calls whose health says that this service serves there; its
+    methods named in `retried` are repeated when they fail as UNAVAILABLE, and wait while no address serves.
     """
-    target = addresses[0] if len(addresses) == 1 else "ipv4:" + ",".join(_numeric(a) for a in addresses)
-    return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+    several = len(addresses) > 1
+    config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
+    if retried:
+        names = [{"service": service, "method": method} for method in retried]
+        config["methodConfig"] = [{"name": names, "retryPolicy": _RETRY_POLICY, "waitForReady": several}]
+    options = [*_CHANNEL_OPTIONS]
+    if service and several:
+        config["healthCheckConfig"] = {"serviceName": service}
+        options = [*(o for o in options if o[0] not in dict(_FAILOVER_OPTIONS)), *_FAILOVER_OPTIONS]
+    target = "ipv4:" + ",".join(_numeric(a) for a in addresses) if several else addresses[0]
+    return grpc.aio.insecure_channel(target, options=[*options, ("grpc.service_config", orjson.dumps(config).decode())])
 
 
 def _numeric(address: str) -> str:

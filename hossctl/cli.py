@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, TransportError
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -29,11 +29,12 @@ COMMANDS = {
     "status": ("local", "What runs, how it does, and what waits for what."),
     "top": ("top", "Workers, queues and throughput, live."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
-    "get": ("get", "List pods, nodes, workers, jobs, reservations, namespaces, services, disruption budgets."),
+    "get": ("get", "List pods, nodes, workers, jobs, tenants, reservations, namespaces, services, disruption budgets."),
     "describe": ("get", "One pod, node, worker or job in full."),
     "explain": ("explain", "Why, where and with which scores a pod would be placed, node by node."),
     "delete": ("delete", "Delete pods, jobs, or what a manifest names; what pods held is free again."),
     "ungate": ("ungate", "Take scheduling gates off pods or jobs; those without any left are scheduled."),
+    "retry": ("retry", "Put failed pods back in the queue."),
     "cordon": ("change", "Give a node or worker nothing more; it keeps what it has."),
     "uncordon": ("change", "Give a node or worker work again."),
     "drain": ("change", "Cordon a worker and take back what it has not started."),
@@ -89,7 +90,7 @@ def root() -> None:
 
 def exit_code(error: HossError) -> int:
     """The exit code that tells scripts what kind of error it was."""
-    if isinstance(error, (TransportError, LedgerUnavailable)):
+    if isinstance(error, (TransportError, LedgerUnavailable, Overloaded)):
         return EXIT_UNREACHABLE
     if isinstance(error, NotFound):
         return EXIT_FAILED

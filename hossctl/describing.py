@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.figures import share
@@ -23,9 +24,26 @@ async def describe(endpoints: Endpoints, query: Query) -> Document:
         pods = await _pods_on(endpoints, document["name"])
         document["pods"] = pods[:_MOST_PODS]
         document["podsNotListed"] = max(0, len(pods) - _MOST_PODS)
+    elif query.kind is Kind.PODS and document["phase"] == phase_name(pb.FAILED):
+        document["whatToDo"] = _after_failure(document)
+    elif query.kind is Kind.PODS:
+        async with dispatcher_of(endpoints) as dispatcher:
+            pod = await dispatcher.get_pod(query.namespace, query.names[0], queue=True)
+        if pod.queue.behind:
+            document["waitsBehind"] = pod.queue.behind
     elif query.kind is Kind.JOBS:
         document["reasons"] = await _reasons(endpoints, query)
     return document
+
+
+def _after_failure(pod: Document) -> str:
+    again = f"`hoss retry pod {pod['name']} -n {pod['namespace']}`"
+    if any(fault["final"] for fault in pod.get("faults", [])):
+        return (
+            f"no worker can place it as it is: correct and submit it anew, or give a worker what it lacks and {again}"
+        )
+    workers = ", ".join(sorted({fault["worker"] for fault in pod.get("faults", [])}))
+    return f"see why {workers} died, in their logs; once that is mended, {again}"
 
 
 async def _pods_on(endpoints: Endpoints, node: str) -> list[str]:

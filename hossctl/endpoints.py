@@ -22,7 +22,7 @@ class Endpoints:
     def dispatcher_addresses(self) -> list[str]:
         """By flag, else HOSS_DISPATCHER, else the local platform. Raises TransportError where there is none."""
         given = self.dispatcher or os.environ.get("HOSS_DISPATCHER", "")
-        return _addresses(given, "--dispatcher") if given else [_local("--dispatcher").dispatcher]
+        return _addresses(given, "--dispatcher") if given else _local("--dispatcher").dispatcher.split(",")
 
     def resolver_addresses(self) -> list[str]:
         """By flag, else HOSS_RESOLVER, else the local platform. Raises TransportError where there is none."""

@@ -123,7 +123,7 @@ def _would_help(pod: pb.PodInfo, spec: PodSpec, ground: LiveGround) -> list[str]
         return (
             [f"that this ends: {pod.reason}"]
             if pod.rule == "" and pod.reason
-            else ["its turn, by priority and arrival"]
+            else [f"that these had their turn: {queue.behind}" if queue.behind else "its turn, by priority and arrival"]
         )
     if queue.name == "backoff":
         return ["nothing needs to: it is tried again when its backoff ends"]

@@ -19,6 +19,7 @@ from hossctl.objects import (
     phase_name,
     pod_document,
     reservation_documents,
+    tenant_document,
     worker_document,
 )
 
@@ -32,6 +33,7 @@ class Kind(str, Enum):
     NODES = "nodes"
     WORKERS = "workers"
     JOBS = "jobs"
+    TENANTS = "tenants"
     RESERVATIONS = "reservations"
     NAMESPACES = "namespaces"
     SERVICES = "services"
@@ -56,6 +58,7 @@ OBJECT_KINDS = {
 # kubectl's habits: the singular and the short forms are taken too.
 _SPELLINGS = {
     "pod": Kind.PODS, "po": Kind.PODS, "node": Kind.NODES, "no": Kind.NODES, "worker": Kind.WORKERS, "job": Kind.JOBS,
+    "tenant": Kind.TENANTS,
     "reservation": Kind.RESERVATIONS, "namespace": Kind.NAMESPACES, "ns": Kind.NAMESPACES, "service": Kind.SERVICES,
     "svc": Kind.SERVICES, "poddisruptionbudget": Kind.BUDGETS, "pdb": Kind.BUDGETS, "pdbs": Kind.BUDGETS,
     "priorityclass": Kind.PRIORITY_CLASSES, "pc": Kind.PRIORITY_CLASSES,
@@ -94,7 +97,7 @@ class Query:
             raise InvalidInput(f"{self.kind.value} are not selected by label; pods, nodes and workers are", where="-l")
         parse_label_selector(self.selector, where="-l")
         if self.phases and self.kind is not Kind.PODS:
-            raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed")
+            raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed and --waiting")
         if self.names and self.selector:
             raise InvalidInput("and names were both given; choose one", where="-l")
         if self.names and self.namespace == ALL and self.kind.value in NAMESPACED:
@@ -112,17 +115,21 @@ async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
             held = [document async for document in reservation_documents(resolver)]
             return _by_name(held, query, key="uid")
     async with dispatcher_of(endpoints) as dispatcher:
-        if query.kind is Kind.WORKERS:
-            wanted = parse_label_selector(query.selector, where="-l")
-            workers = [worker_document(worker) for worker in await dispatcher.list_workers()]
-            selected = [w for w in workers if all(condition.matches(w["labels"]) for condition in wanted)]
-            return _by_name(selected, query)
-        if query.kind is Kind.JOBS:
-            return _by_name([job_document(job) for job in await dispatcher.list_jobs(query.namespace)], query)
-        if query.kind in OBJECT_KINDS:
-            objects = await dispatcher.list_objects(OBJECT_KINDS[query.kind], query.namespace)
-            return _by_name(list(map(object_document, objects)), query)
-        return await _pods(dispatcher, query)
+        if query.kind is Kind.PODS:
+            return await _pods(dispatcher, query)
+        return _by_name(await _known_to(dispatcher, query), query)
+
+
+async def _known_to(dispatcher: DispatcherClient, query: Query) -> list[Document]:
+    if query.kind is Kind.WORKERS:
+        wanted = parse_label_selector(query.selector, where="-l")
+        workers = [worker_document(worker) for worker in await dispatcher.list_workers()]
+        return [w for w in workers if all(condition.matches(w["labels"]) for condition in wanted)]
+    if query.kind is Kind.TENANTS:
+        return [tenant_document(tenant) for tenant in await dispatcher.list_tenants()]
+    if query.kind is Kind.JOBS:
+        return [job_document(job) for job in await dispatcher.list_jobs(query.namespace)]
+    return list(map(object_document, await dispatcher.list_objects(OBJECT_KINDS[query.kind], query.namespace)))
 
 
 async def _pods(dispatcher: DispatcherClient, query: Query) -> list[Document]:

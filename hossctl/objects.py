@@ -1,4 +1,4 @@
-"""Pods, nodes, workers, jobs and reservations as documents: what `-o json` prints, and what tables are cut from."""
+"""Pods, nodes, workers, tenants, jobs and reservations as documents: what `-o json` prints, and what tables are cut from."""
 
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -31,6 +31,10 @@ def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
         "submittedUnixMs": pod.submitted_unix_ms,
         "phaseSinceUnixMs": pod.phase_since_unix_ms,
     }
+    if pod.faults:
+        document["faults"] = [
+            {"atUnixMs": f.at_unix_ms, "worker": f.worker, "text": f.text, "final": f.final} for f in pod.faults
+        ]
     if pod.HasField("template"):
         document["template"] = _template(pod.template)
     return document
@@ -79,6 +83,21 @@ def worker_document(worker: dispatcher_pb2.WorkerInfo) -> Document:
         "returned": worker.returned,
         "incarnation": f"{worker.incarnation:016x}",
         "stateSinceUnixMs": worker.state_since_unix_ms,
+    }
+
+
+def tenant_document(tenant: dispatcher_pb2.TenantInfo) -> Document:
+    """One tenant; `share` is of all nodes' allocatable of `resource`."""
+    return {
+        "kind": "Tenant",
+        "name": tenant.name,
+        "weight": tenant.weight,
+        "share": round(tenant.share, 6),
+        "resource": tenant.resource,
+        "queued": tenant.queued,
+        "scheduling": tenant.scheduling,
+        "bound": tenant.bound,
+        "unschedulable": tenant.unschedulable,
     }
 
 
@@ -273,6 +292,16 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("GANG", lambda job: job["gang"] or "-", wide=True),
         Column("FAILED", _field("failed"), wide=True),
         Column("DELETED", _field("deleted"), wide=True),
+    ),
+    "tenants": (
+        Column("NAME", _field("name")),
+        Column("WEIGHT", lambda tenant: f"{tenant['weight']:g}"),
+        Column("SHARE", lambda tenant: f"{tenant['share']:.1%}"),
+        Column("OF", _field("resource")),
+        Column("QUEUED", _field("queued")),
+        Column("SCHEDULING", _field("scheduling")),
+        Column("BOUND", _field("bound")),
+        Column("UNSCHEDULABLE", _field("unschedulable")),
     ),
     **OBJECT_COLUMNS,
     "reservations": (

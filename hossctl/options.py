@@ -13,7 +13,9 @@ from hossctl.platform import WorkerOptions
 Dispatcher = Annotated[
     str,
     typer.Option(
-        "--dispatcher", metavar="HOST:PORT", help="The dispatcher; else $HOSS_DISPATCHER, else the local platform."
+        "--dispatcher",
+        metavar="HOST:PORT,...",
+        help="The dispatcher, or all of several; else $HOSS_DISPATCHER, else the local platform.",
     ),
 ]
 Resolver = Annotated[

@@ -41,6 +41,7 @@ class PlatformOptions:
 
     workers: tuple[WorkerOptions, ...]
     resolvers: int = 1
+    dispatchers: int = 1  # one is active, the others stand by
     redis_url: str = ""  # empty: a Redis of its own
     policy: Path | None = None
     append_only: bool = False  # keep the ledger on disk; without it a stopped platform leaves nothing
@@ -53,7 +54,7 @@ class PlatformState:
     """A running platform as written to its state file."""
 
     redis_url: str = ""
-    dispatcher: str = ""
+    dispatcher: str = ""  # of several, all addresses with commas
     resolvers: tuple[str, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()
 
@@ -123,7 +124,8 @@ class Starter:
         resolvers = [self._resolver(number, redis_url) for number in range(1, self._options.resolvers + 1)]
         addresses = tuple(self._ready(service) for service in resolvers)
         self._note(replace(self.state, resolvers=addresses))
-        address = self._ready(self._dispatcher(redis_url))
+        dispatchers = [self._dispatcher(number, redis_url) for number in range(1, self._options.dispatchers + 1)]
+        address = ",".join([self._ready(service) for service in dispatchers])
         self._note(replace(self.state, dispatcher=address))
         workers = [self._worker(number, options) for number, options in enumerate(self._options.workers)]
         for worker in workers:
@@ -149,11 +151,12 @@ class Starter:
             arguments.append("--allow-unchecked")
         return self._service(f"resolver-{number}", "resolver", arguments)
 
-    def _dispatcher(self, redis_url: str) -> Service:
+    def _dispatcher(self, number: int, redis_url: str) -> Service:
         arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url, "--resolver", ",".join(self.state.resolvers)]
         if self._options.policy is not None:
             arguments += ["--policy", str(self._options.policy)]
-        return self._service("dispatcher", "dispatcher", arguments)
+        name = "dispatcher" if self._options.dispatchers == 1 else f"dispatcher-{number}"
+        return self._service(name, "dispatcher", arguments)
 
     def _worker(self, number: int, options: WorkerOptions) -> Service:
         arguments = ["--name", options.name, "--dispatcher", self.state.dispatcher]

@@ -3,6 +3,10 @@
 import time
 from dataclasses import dataclass
 
+import grpc.aio
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hossctl import platform
 from hossctl.cluster_objects import written_labels
@@ -13,6 +17,7 @@ from hossctl.objects import worker_document
 from hossctl.policy_text import policy_document, written_policy
 
 _EVENTS_SHOWN = 5
+_HEALTH_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class Status:
     resolver: resolver_pb2.ResolverStatus
     workers: list[dispatcher_pb2.WorkerInfo]
     local: platform.PlatformState | None
+    standbys: dict[str, bool]  # by address: whether it answers
 
     @property
     def problems(self) -> list[str]:
@@ -31,6 +37,7 @@ class Status:
         if not self.resolver.serving:
             problems.append(f"the resolver does not serve: {self.resolver.problem or 'no reason given'}")
         problems += self.resolver.quarantined
+        problems += [f"dispatcher {address} does not answer" for address, well in self.standbys.items() if not well]
         if not self.workers:
             problems.append("no worker is registered: pods wait")
         problems += [f"worker {worker.name} is lost" for worker in self.workers if worker.state == "Lost"]
@@ -46,8 +53,16 @@ class Status:
         lines: list[tuple[str, object]] = [
             (
                 "dispatcher",
-                f"version {self.dispatcher.version}, up {written_duration(self.dispatcher.uptime_ms / 1000)}",
+                ", ".join(
+                    [
+                        self.dispatcher.address or "address unknown",
+                        f"version {self.dispatcher.version}",
+                        f"up {written_duration(self.dispatcher.uptime_ms / 1000)}",
+                        f"term {self.dispatcher.term}",
+                    ]
+                ),
             ),
+            *((f"standby {address}", "well" if well else "DOES NOT ANSWER") for address, well in self.standbys.items()),
             ("pods", pods or "none"),
             ("jobs", f"{self.dispatcher.jobs:,}"),
             ("policy", written_policy(self.dispatcher.policy) if self.dispatcher.HasField("policy") else "not told"),
@@ -76,6 +91,9 @@ class Status:
         return {
             "dispatcher": {
                 "version": self.dispatcher.version,
+                "address": self.dispatcher.address,
+                "term": self.dispatcher.term,
+                "standbys": [{"address": address, "answers": well} for address, well in self.standbys.items()],
                 "uptimeMs": self.dispatcher.uptime_ms,
                 "revision": self.dispatcher.revision,
                 "jobs": self.dispatcher.jobs,
@@ -110,10 +128,22 @@ async def look(endpoints: Endpoints) -> Status:
         dispatcher = await clients.dispatcher.status()
         resolver = await clients.resolver.status()
         workers = await clients.dispatcher.list_workers()
+    addresses = endpoints.dispatcher_addresses()
+    standbys = {address: await _answers(address) for address in addresses if address != dispatcher.address}
     local = platform.load_state(platform.home())
-    if local is not None and endpoints.dispatcher_addresses() != [local.dispatcher]:
+    if local is not None and addresses != local.dispatcher.split(","):
         local = None
-    return Status(dispatcher, resolver, workers, local)
+    return Status(dispatcher, resolver, workers, local, standbys if len(addresses) > 1 else {})
+
+
+async def _answers(address: str) -> bool:
+    """Whether the server there is well, serving or not."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            await HealthStub(channel).Check(HealthCheckRequest(), timeout=_HEALTH_SECONDS)
+        except grpc.aio.AioRpcError:
+            return False
+    return True
 
 
 def state_json(state: platform.PlatformState) -> Document:

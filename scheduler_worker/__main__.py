@@ -71,7 +71,7 @@ async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None)
         incarnation=secrets.randbits(63),
         window=config.window or (_PACKING_WINDOW if profile.mixes else _WINDOW),
     )
-    link = DispatcherLink(config.dispatcher, registration, service)
+    link = DispatcherLink(config.dispatcher.split(","), registration, service)
     service.connect(link, proposals)
     server = rpc.Server()
     port = await server.start(config.listen, ())
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="unique among living workers")
     parser.add_argument("--label", action="append", metavar="KEY=VALUE", help="what policies match on; repeatable")
     parser.add_argument("--listen", metavar="HOST:PORT", help="for health checks; port 0 takes a free one")
-    parser.add_argument("--dispatcher", metavar="HOST:PORT")
+    parser.add_argument("--dispatcher", metavar="HOST:PORT[,HOST:PORT...]")
     parser.add_argument("--resolver", metavar="HOST:PORT[,HOST:PORT...]")
     parser.add_argument("--seed", type=int, help="of the order of equally good nodes")
     parser.add_argument("--window", type=int, help="pods taken at once")

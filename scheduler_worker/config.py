@@ -62,7 +62,7 @@ class WorkerConfig(Document):
     # host:port of the worker's own server, for health checks; port 0 takes a free one.
     listen: str = "127.0.0.1:0"
 
-    # Where the dispatcher and the resolvers listen, host:port each.
+    # Where the dispatcher listens, host:port; of several, separated by commas, one is active. And the resolvers.
     dispatcher: str = "127.0.0.1:7100"
     resolvers: list[str] = Field(default_factory=lambda: ["127.0.0.1:7101"], min_length=1)
 

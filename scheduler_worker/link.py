@@ -1,13 +1,14 @@
 """The worker's end of WorkerLink: registers, and registers anew after every break, for ever."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
 import grpc.aio
 
 from hoss import rpc
+from hoss.client.backoff import Backoff
 from hoss.errors import ConfigError
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from hoss.v1.workerlink_pb2_grpc import WorkerLinkAsyncStub
 
 _FIRST_DELAY_SECONDS = 0.1
-_MAX_DELAY_SECONDS = 2.0
+_MAX_DELAY_SECONDS = 1.0
+
+SERVICE = "hoss.v1.WorkerLink"
 
 # How long a stream may take to end after this side said that it ends it.
 _FAREWELL_SECONDS = 1.0
@@ -39,8 +42,8 @@ class Duties(Protocol):
 class DispatcherLink:
     """One stream at a time. Messages sent while there is none are dropped: the next epoch begins from nothing."""
 
-    def __init__(self, address: str, registration: Register, duties: Duties) -> None:
-        self._address = address
+    def __init__(self, addresses: Sequence[str], registration: Register, duties: Duties) -> None:
+        self._addresses = addresses
         self._registration = registration
         self._duties = duties
         self._outbox: asyncio.Queue[WorkerMessage | None] | None = None
@@ -64,25 +67,23 @@ class DispatcherLink:
         await self._between_streams.wait()
 
     async def run(self) -> None:
-        """Keep registered until cancelled. Raises ConfigError if the dispatcher finds the registration itself wrong."""
-        delay = _FIRST_DELAY_SECONDS
-        channel = rpc.channel([self._address])
+        """Keep registered, with the active dispatcher where there are several, until cancelled. Raises ConfigError if it finds
+        the registration itself wrong."""
+        backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS)
+        channel = rpc.channel(self._addresses, service=SERVICE)
         try:
             stub: WorkerLinkAsyncStub = WorkerLinkStub(channel)
             while True:
                 try:
                     if await self._one_stream(stub):
-                        delay = _FIRST_DELAY_SECONDS
+                        backoff.succeeded()
                 except grpc.aio.AioRpcError as exc:
                     if exc.code() is grpc.StatusCode.INVALID_ARGUMENT:
                         raise ConfigError(
                             exc.details() or "was refused", where=f"registration of {self._registration.name}"
                         ) from exc
-                    logger().warning(
-                        "link_interrupted", error=f"{exc.code().name}: {exc.details()}", retry_seconds=delay
-                    )
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _MAX_DELAY_SECONDS)
+                    logger().warning("link_interrupted", error=f"{exc.code().name}: {exc.details()}")
+                await asyncio.sleep(backoff.failed(asyncio.get_running_loop().time()) or 0)
         finally:
             await channel.close()
 
@@ -91,7 +92,9 @@ class DispatcherLink:
         outbox: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
         outbox.put_nowait(WorkerMessage(register=self._registration))
         call = stub.Connect(
-            _messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel))
+            _messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel)),
+            # Of several dispatchers one will be the active one; it is met the moment it serves.
+            wait_for_ready=len(self._addresses) > 1,
         )
         # A task of its own: the call's cancellation ends the reader and must not look like this task's own.
         reader = asyncio.create_task(self._read(call, outbox))

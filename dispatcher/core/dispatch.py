@@ -75,18 +75,28 @@ class Dispatch:
         stuck: set[int] = set()
         self.wake_at = None
         self._kept_free = set()
+        self._queues.active.begin(now)
         while (lane := self._queues.active.most_urgent(stuck)) is not None:
-            gang = self._queues.active.next_gang(lane)
-            worker, count = self._choose_for_gang(lane) if gang else self._choose(lane, now)
+            gang, suspects = self._queues.active.next_gang(lane), self._queues.active.suspects_next(lane)
+            worker, count = (
+                self._choose_for_company(lane, gang, suspects) if gang or suspects else self._choose(lane, now)
+            )
             if worker is None:
-                stuck.add(lane)
+                if gang or suspects:
+                    self._queues.active.pass_over(lane)  # other tenants' pods need not wait for it
+                else:
+                    stuck.add(lane)
                 continue
             if gang:
                 rows = self._queues.take_gang(lane)
+            elif suspects:
+                rows = self._queues.take_suspects(lane)
             else:
                 rows = self._queues.active.take(lane, count, self._registry.pods.phase)
             if len(rows):
                 sent.append(self._send(worker, rows, now_ms, self._routing.destination(lane).rule or DEFAULT_RULE))
+                if suspects:
+                    worker.isolating = self._serial
         return sent
 
     def _choose(self, lane: int, now: float) -> tuple[Worker | None, int]:
@@ -127,11 +137,12 @@ class Dispatch:
         micros = self._estimates.next_pod(worker, int(self._registry.templates.class_id[template]))
         return max(1, int((self._rules.work_ahead_micros - worker.work_micros) / micros))
 
-    def _choose_for_gang(self, lane: int) -> tuple[Worker | None, int]:
-        """A worker that has credit for all of the lane's next gang; one with nothing in hand may exceed its window."""
-        destination, size = self._routing.destination(lane), self._queues.gang_size(lane)
+    def _choose_for_company(self, lane: int, gang: int, suspects: bool) -> tuple[Worker | None, int]:
+        """A worker that has credit for all that is next in the lane, a gang; one with nothing in hand may exceed its window, and
+        suspects go to no other."""
+        destination, size = self._routing.destination(lane), self._queues.gang_size(lane) if gang else 0
         working = self._working(destination)
-        open_to_it = [w for w in working if w.credit >= size or not w.outstanding]
+        open_to_it = [w for w in working if (not suspects and w.credit >= size) or not w.outstanding]
         if open_to_it:
             return self._balance(destination, open_to_it, lane), size
         if (

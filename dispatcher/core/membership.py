@@ -127,6 +127,8 @@ class Worker:
     conflicts: int = 0
     unschedulable: int = 0
     unfenced: Rows | None = None  # pods of a link that ended, until the ledger has fenced it
+    blames: bool = True  # whether those pods may have been its end
+    isolating: int = 0  # serial of the last batch of suspects it was given
 
     @property
     def living(self) -> bool:
@@ -135,8 +137,8 @@ class Worker:
 
     @property
     def takes_work(self) -> bool:
-        """Whether it may get pods at all."""
-        return self.state is WorkerState.READY and self.vitals.ready
+        """Whether it may get pods at all: while it has suspects in hand it gets nothing else, or that would be suspect, too."""
+        return self.state is WorkerState.READY and self.vitals.ready and self.isolating not in self.batches
 
     @property
     def credit(self) -> int:

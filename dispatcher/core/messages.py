@@ -3,7 +3,7 @@
 Row arrays in instructions name pods by their row; UIDs stand beside them where the other end needs them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -67,6 +67,13 @@ class GatesRemoved:
 
     rows: Rows
     gates: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Retried:
+    """The journal has it that the faults of these pods, which were given up, are forgiven."""
+
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,13 @@ class ClusterChanged:
     seq: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AllocatableChanged:
+    """What all nodes have together, by resource."""
+
+    totals: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NodesSeen:
     """The feed told of these nodes, by index: new ones, and such as have other labels now."""
@@ -229,6 +243,7 @@ Event = (
     Admitted
     | Deleted
     | GatesRemoved
+    | Retried
     | ObjectsApplied
     | ObjectsRemoved
     | Registered
@@ -243,6 +258,7 @@ Event = (
     | Evicted
     | HistoryMissed
     | ClusterChanged
+    | AllocatableChanged
     | NodesSeen
     | NodesGone
     | StateWanted
@@ -405,3 +421,6 @@ Instruction = (
     | Forget
     | Warn
 )
+
+# By the type of event; takes the event and the monotonic time.
+Handlers = dict[type, Callable[..., list[Instruction]]]

@@ -83,6 +83,12 @@ class Order:
     jobs: tuple[NewJob, ...]
     pods: NewPods | None
     gangs: tuple[NewGang, ...] = ()
+    record_bytes: int = 0  # of the message
+
+    @property
+    def pod_count(self) -> int:
+        """How many pods it asks for."""
+        return sum(job.replicas for job in self.jobs) + (len(self.pods.names) if self.pods is not None else 0)
 
 
 @dataclass(slots=True)
@@ -121,6 +127,7 @@ class Submission:
     submitted_ms: int
     sets: list[PodSet] = field(default_factory=list)
     live: int = 0  # pods not deleted
+    record_bytes: int = 0  # of the message it came as
     durable: bool = False
 
 

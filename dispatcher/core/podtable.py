@@ -64,6 +64,7 @@ class PodTable(GrowingColumns):
         "batch",
         "since_ms",
         "gang",
+        "faults",
         "doubted",
         "eviction",
     )
@@ -80,6 +81,7 @@ class PodTable(GrowingColumns):
         self.batch = np.zeros(0, np.uint32)  # serial of the unanswered work batch it is in, 0 if none
         self.since_ms = np.zeros(0, np.int64)  # in this phase since, Unix milliseconds
         self.gang = np.zeros(0, np.uint32)  # number of its gang, 0 if it has none
+        self.faults = np.zeros(0, np.uint8)  # how many of dispatcher.core.faults it has
         self.eviction = np.zeros(0, np.uint32)  # why it lost its last place to another, index into Reasons
         self.doubted = np.zeros(0, np.bool_)  # news of its place came out of order once: more of it is verified
         self.size = 0  # rows below are, or were, in use
@@ -100,6 +102,7 @@ class PodTable(GrowingColumns):
         self.worker[rows] = NONE_U16
         self.batch[rows] = 0
         self.gang[rows] = 0
+        self.faults[rows] = 0
         self.doubted[rows] = False
         self.eviction[rows] = NO_REASON
         return first
@@ -116,6 +119,11 @@ class PodTable(GrowingColumns):
         if sum(merged[-1]) == self.size:
             self.size = merged.pop()[0]
         self._free = merged
+
+    @property
+    def in_use(self) -> int:
+        """Rows that belong to a set."""
+        return self.size - sum(count for _, count in self._free)
 
     def count_by_phase(self) -> NDArray[np.int64]:
         """How many pods are in each phase, by Phase."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from dispatcher.core.sharing import DEFAULT_SHARING, Sharing
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec, PodTemplate
@@ -166,6 +167,7 @@ class Policy:
 
     rules: tuple[Rule, ...] = (DEFAULT_RULE,)
     version: int = 1
+    sharing: Sharing = DEFAULT_SHARING
     name: str = "default"
 
     @property

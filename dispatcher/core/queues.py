@@ -9,12 +9,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.aging import Aging
 from dispatcher.core.changes import Changes, History, Seen, together
 from dispatcher.core.gangs import MAX_GANG_PODS, Gang
 from dispatcher.core.hints import worth_another_attempt
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.queue import ActiveQueue
 from dispatcher.core.registry import PodRegistry
+from dispatcher.core.tenants import Tenants
 from dispatcher.core.waiting import Backoff, Group, Unschedulable, by_backoff
 
 # Changes of the cluster come in bursts; one look at the waiting pods serves all within this time. A look costs 2 to 20
@@ -33,36 +35,47 @@ PATIENT_ATTEMPTS = 3
 class Queues:
     """Where pods wait. Every row is in one of the three at most."""
 
-    def __init__(self, registry: PodRegistry) -> None:
+    def __init__(self, registry: PodRegistry, tenants: Tenants, aging: Aging) -> None:
         self._registry = registry
-        self.active = ActiveQueue()
+        self.active = ActiveQueue(tenants, aging)
         self._backoff = Backoff()
         self._unschedulable = Unschedulable()
         self._history = History()
         self._woke_at = float("-inf")
 
     def enqueue(self, rows: Rows, now: float, *, front: bool = False) -> None:
-        """Queue pods that are QUEUED, each in its template's lane and at its priority; gangs as `gather` does."""
+        """Queue pods that are QUEUED, each in its template's lane, at its priority and for its tenant; gangs as `gather` does."""
         gangs = self._registry.gangs.incomplete(rows)
         if gangs:
             rows = rows[~np.isin(self._registry.pods.gang[rows], [gang.number for gang in gangs])]
             for gang in gangs:
                 self._gather(gang, now, front=front)
-        if not len(rows):
-            return
+        if self._registry.faults:
+            suspects = self._registry.faults.suspects(rows)
+            companies = list(self._registry.faults.companies(rows[suspects]))
+            for company in reversed(companies) if front else companies:
+                self._push(company, now, front=front, suspects=True)
+            rows = rows[~suspects]
+        if len(rows):
+            self._push(rows, now, front=front)
+
+    def _push(self, rows: Rows, now: float, *, front: bool, suspects: bool = False) -> None:
         templates = self._registry.templates
         template_ids = self._registry.pods.template[rows]
-        lanes, priorities = templates.lane[template_ids], templates.priority[template_ids]
         push = self.active.push_front if front else self.active.push
-        if (lanes == lanes[0]).all() and (priorities == priorities[0]).all():
-            push(int(lanes[0]), int(priorities[0]), rows, now)
+        if (template_ids == template_ids[0]).all():
+            ((lane, priority, tenant),) = templates.places(template_ids[:1]).T.tolist()
+            push(lane, priority, tenant, rows, now, suspects=suspects)
             return
-        order = np.lexsort((priorities, lanes))  # stable: arrival order stays within each
-        lanes, priorities = lanes[order], priorities[order]
-        ends = np.flatnonzero((lanes[1:] != lanes[:-1]) | (priorities[1:] != priorities[:-1])) + 1
-        starts = np.concatenate(([0], ends)).tolist()
-        for start, part in zip(starts, np.split(rows[order], ends), strict=True):
-            push(int(lanes[start]), int(priorities[start]), part, now)
+        places = templates.places(template_ids)
+        order = np.lexsort(places)  # stable: arrival order stays within each
+        places = places[:, order]
+        ends = np.flatnonzero((places[:, 1:] != places[:, :-1]).any(axis=0)) + 1
+        starts = np.concatenate(([0], ends))
+        for (lane, priority, tenant), part in zip(
+            places[:, starts].T.tolist(), np.split(rows[order], ends), strict=True
+        ):
+            push(lane, priority, tenant, part, now, suspects=suspects)
 
     def gather(self, rows: Rows, now: float) -> None:
         """Queue those gangs of these pods that are together now: none of their pods is with a worker or waits for anything.
@@ -82,16 +95,26 @@ class Queues:
         # Its most urgent pod speaks for all: they go together, to where the policy sends that one.
         leader = int(pods.template[rows][templates.priority[pods.template[rows]].argmax()])
         push = self.active.push_front if front else self.active.push
-        push(int(templates.lane[leader]), int(templates.priority[leader]), rows, now, gang=gang.number)
+        ((lane, priority, tenant),) = templates.places(np.array([leader])).T.tolist()
+        suspects = bool(self._registry.faults.suspects(rows).any())
+        push(lane, priority, tenant, rows, now, gang=gang.number, suspects=suspects)
 
     def take_gang(self, lane: int) -> Rows:
         """Remove the gang that is next in this lane and return its pods, as many as travel at once; none if none are left."""
         gang = self._registry.gangs.numbered(self.active.next_gang(lane))
-        self.active.drop_next(lane)
-        if gang is None:
-            return np.empty(0, np.uint32)
-        gang.queued = False
-        return self._registry.gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
+        rows = np.empty(0, np.uint32)
+        if gang is not None:
+            gang.queued = False
+            rows = self._registry.gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
+        self.active.drop_next(lane, rows)
+        return rows
+
+    def take_suspects(self, lane: int) -> Rows:
+        """Remove the suspects that are next in this lane and return those still queued."""
+        rows = self.active.next_rows(lane)
+        queued: Rows = rows[self._registry.pods.phase[rows] == Phase.QUEUED]
+        self.active.drop_next(lane, queued)
+        return queued
 
     def gang_size(self, lane: int) -> int:
         """How many pods `take_gang` would return."""

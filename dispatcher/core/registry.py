@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.faults import MAX_FAULTS, Faults
 from dispatcher.core.gangs import Gangs
 from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
 from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
@@ -27,20 +28,25 @@ class PodRegistry:
         decode: Callable[[bytes], PodSpec],
         route: Callable[[int], None],
         read_facts: Callable[[bytes], ClassFacts] | None = None,
+        max_faults: int = MAX_FAULTS,
     ) -> None:
         self.pods = PodTable()
+        self.faults = Faults(self.pods, max_faults)
+        self.tried: list[Rows] = []  # pods whose count of attempts has changed, for the journal
         self.directory = Directory()
         self.templates = TemplateTable(decode, read_facts)
         self.reasons = Reasons()
         self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
         self.minds_nodes = False  # whether any pod ever accepted asks for its node to match while it runs
         self.gangs = Gangs(self.pods)
+        self.record_bytes = 0  # of all submissions that are not forgotten
         self._route = route
 
     def accept(self, order: Order, now_ms: int) -> Submission:
         """Take rows and names for an order. Raises AlreadyExists, with nothing changed, if a name or UID is taken."""
         self.directory.check_free(order)
-        submission = Submission(order.request_id, request_key(order.request_id), now_ms)
+        key = request_key(order.request_id)
+        submission = Submission(order.request_id, key, now_ms, record_bytes=order.record_bytes)
         template_ids = self._intern(order)
         for number, job in enumerate(order.jobs):
             pod_set = self._new_set(submission, number, job.replicas)
@@ -52,6 +58,7 @@ class PodRegistry:
         self._add_gangs(submission, order)
         self.templates.forget_unused(template_ids.tolist())  # an order may carry templates that no pod has
         self.directory.submissions[submission.key] = submission
+        self.record_bytes += submission.record_bytes
         return submission
 
     def admit(self, submission: Submission, now_ms: int) -> list[Rows]:
@@ -74,6 +81,7 @@ class PodRegistry:
             self.templates.drop(templates)
             self.pods.free(pod_set.first, pod_set.count)
         del self.directory.submissions[submission.key]
+        self.record_bytes -= submission.record_bytes
 
     abandon = forget  # before it was durable nothing can refer to its pods
 

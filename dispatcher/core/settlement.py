@@ -144,15 +144,33 @@ class Settlement:
         self.publish(part)
         return mine
 
-    def lost(self, rows: Rows, now: float, now_ms: int) -> None:
-        """A fenced worker had these pods and bound none of them: others get them first."""
+    def lost(self, worker: Worker, rows: Rows, now: float, now_ms: int) -> None:
+        """A fenced worker had these pods and bound none of them: others get them first, unless it was once too often."""
         pods = self._registry.pods
         alive = rows[pods.phase[rows] == Phase.SCHEDULING]
         self._count_attempt(alive)
+        if worker.blames:
+            text = f"worker {worker.name} was lost while it had this pod in hand"
+            given_up = self._registry.faults.note(alive, worker.name, text, now_ms)
+            self.give_up(alive[given_up], now_ms)
+            alive = alive[~given_up]
         self._counters["requeued"] += len(alive)
         self._queues.requeue(alive, now, now_ms)
         self._queues.gather(rows, now)
         self.publish(alive)
+
+    def give_up(self, rows: Rows, now_ms: int) -> None:
+        """Pods that are tried no more: one reason for all whose last fault is the same."""
+        pods, faults = self._registry.pods, self._registry.faults
+        self._counters["failed"] += len(rows)
+        while len(rows):
+            latest = faults.of(int(rows[0]))[-1]
+            mine = np.isin(rows, latest.rows) & (pods.faults[rows] == pods.faults[rows[0]])
+            times = f"given up after {pods.faults[rows[0]]} faults, the last: " if not latest.final else ""
+            pods.reason[rows[mine]] = self._registry.reasons.number(f"{times}{latest.text}")
+            pods.move(rows[mine], Phase.FAILED, now_ms)
+            self.publish(rows[mine])
+            rows = rows[~mine]
 
     def evicted(self, told: Evicted, now: float, now_ms: int) -> list[Instruction]:
         """Pods that were bound are queued again, as new as if their controller had made them anew."""
@@ -171,6 +189,8 @@ class Settlement:
         evicted = rows[there]
         pods.node[evicted] = NONE_U32
         pods.attempts[evicted] = 0
+        self._registry.tried.append(evicted)
+        self._registry.faults.forgive(evicted)
         pods.reason[evicted] = [self._registry.reasons.number(told.reasons[i]) for i in there.tolist()]
         pods.eviction[evicted] = pods.reason[evicted]
         self._counters["evicted"] += len(evicted)
@@ -278,9 +298,10 @@ class Settlement:
             self._counters["conflicts"] += len(rows)
             self._queues.refuse(rows, now, now_ms)
         elif code == OutcomeCode.INVALID:
-            self._counters["failed"] += len(rows)
-            pods.move(rows, Phase.FAILED, now_ms)
-            self.publish(rows)
+            for number in np.unique(pods.reason[rows]).tolist():
+                mine, text = rows[pods.reason[rows] == number], self._registry.reasons.texts[number]
+                self._registry.faults.note(mine, worker.name, text or "no reason given", now_ms, final=True)
+                self.give_up(mine, now_ms)
         else:  # returned or fenced: not tried, so no attempt; an unknown code of a newer worker likewise
             worker.returned += len(rows)
             self._counters["returned"] += len(rows)
@@ -289,3 +310,4 @@ class Settlement:
     def _count_attempt(self, rows: Rows) -> None:
         attempts = self._registry.pods.attempts
         attempts[rows] = np.minimum(attempts[rows].astype(np.uint32) + 1, MAX_ATTEMPTS_COUNTED)
+        self._registry.tried.append(rows)

@@ -7,7 +7,7 @@ template ids are, because only rows refer to them.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 class TemplateTable(GrowingColumns):
     """Templates as columns, by template id."""
 
-    _columns = ("class_id", "kind_id", "priority", "lane", "users", "gated", "watched")
+    _columns = ("class_id", "kind_id", "priority", "lane", "tenant", "users", "gated", "watched")
 
     def __init__(
         self, decode: Callable[[bytes], PodSpec], read_facts: Callable[[bytes], ClassFacts] | None = None
@@ -45,6 +45,7 @@ class TemplateTable(GrowingColumns):
         self.kind_id = np.zeros(0, np.uint32)
         self.priority = np.zeros(0, np.int32)
         self.lane = np.zeros(0, np.uint32)  # the queue's lane that the policy in force gives it
+        self.tenant = np.zeros(0, np.uint32)  # whose its pods are (dispatcher.core.tenants)
         self.users = np.zeros(0, np.int64)  # pods that have it
         self.gated = np.zeros(0, np.bool_)  # has scheduling gates
         self.watched = np.zeros(0, np.bool_)  # its pods' nodes are to match while they run
@@ -111,6 +112,11 @@ class TemplateTable(GrowingColumns):
     def kind(self, template_id: int) -> Kind:
         """What it adds to its class."""
         return self._kinds[int(self.kind_id[template_id])]
+
+    def places(self, template_ids: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """(3, n): the lane, priority and tenant that say where in the queue pods of each template stand."""
+        columns = (self.lane, self.priority, self.tenant)
+        return np.stack([column[template_ids].astype(np.int64) for column in columns])
 
     @property
     def kinds(self) -> list[Kind]:

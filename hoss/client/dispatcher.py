@@ -5,16 +5,18 @@ may be sent again) or InvalidInput (what was sent is wrong, taken, or not there)
 """
 
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
 
 from hoss import rpc
+from hoss.client import resuming
 from hoss.client.errors import translate
-from hoss.errors import InvalidInput
+from hoss.client.patience import Patience
+from hoss.errors import InvalidInput, Overloaded, TransportError
 from hoss.model.cluster_objects import ClusterObject, ObjectKey
 from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
@@ -23,6 +25,9 @@ from hoss.wire.columns import U32, encode, uid_from_text
 from hoss.wire.convert import template_to_proto
 from hoss.wire.convert_objects import object_from_proto, object_to_proto
 
+if TYPE_CHECKING:
+    from hoss.v1.dispatcher_pb2_grpc import DispatcherAsyncStub
+
 CALL_SECONDS = 10.0  # questions and small changes
 SUBMIT_SECONDS = 60.0  # 50,000 distinct pods in one message, and a journal that may be slow
 
@@ -30,16 +35,29 @@ SUBMIT_SECONDS = 60.0  # 50,000 distinct pods in one message, and a journal that
 # being placed while the last are on their way.
 WORKLOADS_PER_MESSAGE = 500
 
+SERVICE = pb.DESCRIPTOR.services_by_name["Dispatcher"]
+# gRPC repeats these by itself: each has the same effect however often it is asked, `submit` by its request id.
+_REPEATABLE = [method.name for method in SERVICE.methods if not (method.client_streaming or method.server_streaming)]
+
 ReplyT = TypeVar("ReplyT")
 
 
 class DispatcherClient:
-    """One channel to the dispatcher. Use it as an async context manager, or call `close`."""
+    """One channel to the dispatcher, at one address or at those of several of which one is active. Use it as an async context
+    manager, or call `close`.
+
+    It survives a takeover: calls wait for the active dispatcher (10 s at most) and are repeated when they break off, and streams
+    are resumed. With one address, a call fails after some two seconds in which nobody answered.
+    """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._peer = "dispatcher " + ", ".join(addresses)
-        self._channel = rpc.channel(addresses)
-        self.stub = DispatcherStub(self._channel)
+        self._channel = rpc.channel(addresses, service=SERVICE.full_name, retried=_REPEATABLE)
+        self.stub: DispatcherAsyncStub = DispatcherStub(self._channel)
+        # Told whenever a submission has to wait because the dispatcher is full.
+        self.on_full: Callable[[Overloaded], None] = lambda _: None
+        self._several = len(addresses) > 1
+        self._streams = resuming.Peer(self.stub, self._peer, several=self._several)
 
     async def __aenter__(self) -> "DispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -54,20 +72,29 @@ class DispatcherClient:
         await self._channel.close()
 
     async def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
-        """Hand over jobs and pods. With a request_id, a repeated call is harmless."""
-        return await self._answer(self.stub.Submit(request, timeout=SUBMIT_SECONDS))
+        """Hand over jobs and pods, once however often the message has to be sent: one without a request_id is given one.
+
+        While the dispatcher is full it is asked again when it says; raises Overloaded after five minutes of that.
+        """
+        patience = Patience(self.on_full)
+        while True:
+            try:
+                return await self._answer(self.stub.Submit(_identified(request), timeout=SUBMIT_SECONDS))
+            except Overloaded as exc:  # noqa: PERF203 - the loop is the retry
+                await patience.wait(exc)
 
     async def submit_stream(self, requests: AsyncIterable[pb.SubmitRequest]) -> AsyncIterator[pb.SubmitReply]:
         """Hand over many messages; yields their replies in order, each once its message is durable.
 
-        Ends early with the server's error at the first message it refuses; those answered before it are accepted.
+        Ends early with the server's error at the first message it refuses; those answered before it are accepted. A stream
+        that breaks off is made anew and what was not answered is sent again, under the same ids.
         """
 
         async def outgoing() -> AsyncIterator[pb.SubmitRequest]:
             async for request in requests:
-                yield request
+                yield _identified(request)
 
-        async for reply in self._stream(self.stub.SubmitStream(outgoing())):
+        async for reply in resuming.submit_stream(self._streams, outgoing(), Patience(self.on_full)):
             yield reply
 
     async def get_pod(
@@ -109,9 +136,16 @@ class DispatcherClient:
 
         With `states`, present states of all live pods come first. Raises InvalidInput when the revision is too old, or
         when the caller reads too slowly: list the pods, then watch anew.
+
+        A watch that breaks off is resumed. With the same dispatcher it goes on at the revision where it was, so every event
+        comes exactly once. After a takeover or restart the events in between are gone; then come those pods whose phase or
+        node differs from what this watch told last, and as DELETED those that are not there any more. So states in between
+        may be missed, and a pod it never told of may come though it did not change, but no pod's last state is missed. After
+        15 s without a dispatcher it raises TransportError.
         """
-        request = pb.WatchRequest(since_revision=since_revision, states=states)
-        async for batch in self._stream(self.stub.Watch(request)):
+        if not since_revision and not states:
+            since_revision = (await self.status()).revision  # where to resume, if it breaks off before the first event
+        async for batch in resuming.watch(self._streams, since_revision, states=states):
             yield batch
 
     async def delete(
@@ -127,6 +161,19 @@ class DispatcherClient:
         """Take scheduling gates (none named: all) off pods and whole jobs."""
         request = pb.RemoveGatesRequest(namespace=namespace, pods=pods, jobs=jobs, gates=gates)
         return await self._answer(self.stub.RemoveGates(request, timeout=CALL_SECONDS))
+
+    async def list_tenants(self) -> list[pb.TenantInfo]:
+        """Who shares the cluster: tenants that have pods, by name."""
+        reply = await self._answer(self.stub.ListTenants(pb.ListTenantsRequest(), timeout=CALL_SECONDS))
+        return list(reply.tenants)
+
+    async def retry(
+        self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), every: bool = False
+    ) -> pb.RetryReply:
+        """Put pods that were given up back in the queue: those named, of whole jobs, or `every` one of the namespace (of all where
+        it is empty)."""
+        request = pb.RetryRequest(namespace=namespace, pods=pods, jobs=jobs, every=every)
+        return await self._answer(self.stub.Retry(request, timeout=CALL_SECONDS))
 
     async def apply_objects(self, objects: Sequence[ClusterObject]) -> list[str]:
         """Make them so, all or none. Beside each: "created", "configured" or "unchanged"."""
@@ -183,17 +230,16 @@ class DispatcherClient:
         try:
             return await call
         except grpc.aio.AioRpcError as exc:
+            if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._several:
+                raise TransportError(f"{self._peer}: none of them became active, or answered, in time") from exc
             raise translate(exc, self._peer) from exc
 
-    async def _stream(self, call: AsyncIterable[ReplyT]) -> AsyncIterator[ReplyT]:
-        try:
-            async for message in call:
-                yield message
-        except grpc.aio.AioRpcError as exc:
-            raise translate(exc, self._peer) from exc
-        finally:
-            # A caller that stops iterating must not leave the server writing into a stream nobody reads.
-            call.cancel()  # type: ignore[attr-defined]  # every grpc.aio call has it; AsyncIterable does not say so
+
+def _identified(request: pb.SubmitRequest) -> pb.SubmitRequest:
+    """The request with an id, without which a repetition would be another submission."""
+    if not request.request_id:
+        request.request_id = str(uuid.uuid4())
+    return request
 
 
 def submission(workloads: Iterable[Workload], request_id: str | None = None) -> Iterator[pb.SubmitRequest]:

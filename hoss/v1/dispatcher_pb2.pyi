@@ -121,7 +121,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "eviction", "nominated_node")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "faults", "nominated_node", "eviction")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -136,8 +136,9 @@ class PodInfo(_message.Message):
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    EVICTION_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
     NOMINATED_NODE_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -152,23 +153,38 @@ class PodInfo(_message.Message):
     template: PodTemplate
     rule: str
     queue: QueueStanding
-    eviction: str
+    faults: _containers.RepeatedCompositeFieldContainer[Fault]
     nominated_node: str
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., eviction: _Optional[str] = ..., nominated_node: _Optional[str] = ...) -> None: ...
+    eviction: str
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., faults: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., nominated_node: _Optional[str] = ..., eviction: _Optional[str] = ...) -> None: ...
+
+class Fault(_message.Message):
+    __slots__ = ("at_unix_ms", "worker", "text", "final")
+    AT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    at_unix_ms: int
+    worker: str
+    text: str
+    final: bool
+    def __init__(self, at_unix_ms: _Optional[int] = ..., worker: _Optional[str] = ..., text: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class QueueStanding(_message.Message):
-    __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by")
+    __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by", "behind")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     NOT_BEFORE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     AT_LATEST_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     name: str
     since_unix_ms: int
     not_before_unix_ms: int
     at_latest_unix_ms: int
     refused_by: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., not_before_unix_ms: _Optional[int] = ..., at_latest_unix_ms: _Optional[int] = ..., refused_by: _Optional[_Iterable[str]] = ...) -> None: ...
+    behind: str
+    def __init__(self, name: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., not_before_unix_ms: _Optional[int] = ..., at_latest_unix_ms: _Optional[int] = ..., refused_by: _Optional[_Iterable[str]] = ..., behind: _Optional[str] = ...) -> None: ...
 
 class GetPodRequest(_message.Message):
     __slots__ = ("namespace", "name", "uid", "queue")
@@ -257,7 +273,7 @@ class WatchRequest(_message.Message):
     def __init__(self, since_revision: _Optional[int] = ..., states: _Optional[bool] = ...) -> None: ...
 
 class WatchBatch(_message.Message):
-    __slots__ = ("revision", "uids", "phases", "nodes", "reasons", "reason_texts", "node_names")
+    __slots__ = ("revision", "uids", "phases", "nodes", "reasons", "reason_texts", "node_names", "states_end")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +281,7 @@ class WatchBatch(_message.Message):
     REASONS_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXTS_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    STATES_END_FIELD_NUMBER: _ClassVar[int]
     revision: int
     uids: bytes
     phases: bytes
@@ -272,7 +289,8 @@ class WatchBatch(_message.Message):
     reasons: bytes
     reason_texts: _containers.RepeatedScalarFieldContainer[str]
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
-    def __init__(self, revision: _Optional[int] = ..., uids: _Optional[bytes] = ..., phases: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
+    states_end: bool
+    def __init__(self, revision: _Optional[int] = ..., uids: _Optional[bytes] = ..., phases: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., states_end: _Optional[bool] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
     __slots__ = ("namespace", "pods", "jobs", "uids")
@@ -317,6 +335,28 @@ class RemoveGatesReply(_message.Message):
     queued_pods: int
     not_found: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, changed_pods: _Optional[int] = ..., queued_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RetryRequest(_message.Message):
+    __slots__ = ("namespace", "pods", "jobs", "uids", "every")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    EVERY_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pods: _containers.RepeatedScalarFieldContainer[str]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    uids: bytes
+    every: bool
+    def __init__(self, namespace: _Optional[str] = ..., pods: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., uids: _Optional[bytes] = ..., every: _Optional[bool] = ...) -> None: ...
+
+class RetryReply(_message.Message):
+    __slots__ = ("retried_pods", "not_found")
+    RETRIED_PODS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    retried_pods: int
+    not_found: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, retried_pods: _Optional[int] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ApplyObjectsRequest(_message.Message):
     __slots__ = ("objects",)
@@ -409,6 +449,36 @@ class WorkerInfo(_message.Message):
     state_since_unix_ms: int
     returned: int
     def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ...) -> None: ...
+
+class TenantInfo(_message.Message):
+    __slots__ = ("name", "weight", "share", "resource", "queued", "scheduling", "bound", "unschedulable")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULING_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weight: float
+    share: float
+    resource: str
+    queued: int
+    scheduling: int
+    bound: int
+    unschedulable: int
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., share: _Optional[float] = ..., resource: _Optional[str] = ..., queued: _Optional[int] = ..., scheduling: _Optional[int] = ..., bound: _Optional[int] = ..., unschedulable: _Optional[int] = ...) -> None: ...
+
+class ListTenantsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTenantsReply(_message.Message):
+    __slots__ = ("tenants",)
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantInfo]
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantInfo, _Mapping]]] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ()
@@ -539,7 +609,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DispatcherStatus(_message.Message):
-    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "policy")
+    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "term", "address", "policy")
     class PodsByPhaseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -561,6 +631,8 @@ class DispatcherStatus(_message.Message):
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     version: str
     pods_by_phase: _containers.ScalarMap[str, int]
@@ -569,8 +641,10 @@ class DispatcherStatus(_message.Message):
     uptime_ms: int
     problems: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, int]
+    term: int
+    address: str
     policy: Policy
-    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., term: _Optional[int] = ..., address: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
 
 class DispatcherAuditRequest(_message.Message):
     __slots__ = ("timeout_ms",)

@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class DispatcherStub:
-    """Missing associated documentation comment in .proto file."""
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -73,6 +75,16 @@ class DispatcherStub:
                 '/hoss.v1.Dispatcher/RemoveGates',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.FromString,
+                _registered_method=True)
+        self.ListTenants = channel.unary_unary(
+                '/hoss.v1.Dispatcher/ListTenants',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.FromString,
+                _registered_method=True)
+        self.Retry = channel.unary_unary(
+                '/hoss.v1.Dispatcher/Retry',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RetryReply.FromString,
                 _registered_method=True)
         self.ApplyObjects = channel.unary_unary(
                 '/hoss.v1.Dispatcher/ApplyObjects',
@@ -127,7 +139,9 @@ class DispatcherStub:
 
 
 class DispatcherServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
 
     def Submit(self, request, context):
         """Accepts jobs and pods. The reply means: they are in the journal and will not be lost.
@@ -179,6 +193,20 @@ class DispatcherServicer:
 
     def RemoveGates(self, request, context):
         """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTenants(self, request, context):
+        """Who shares the cluster, what each holds of it, and what waits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Retry(self, request, context):
+        """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -294,6 +322,16 @@ def add_DispatcherServicer_to_server(servicer, server):
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.SerializeToString,
             ),
+            'ListTenants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTenants,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.SerializeToString,
+            ),
+            'Retry': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retry,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RetryReply.SerializeToString,
+            ),
             'ApplyObjects': grpc.unary_unary_rpc_method_handler(
                     servicer.ApplyObjects,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ApplyObjectsRequest.FromString,
@@ -353,7 +391,9 @@ def add_DispatcherServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Dispatcher:
-    """Missing associated documentation comment in .proto file."""
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
 
     @staticmethod
     def Submit(request,
@@ -561,6 +601,60 @@ class Dispatcher:
             '/hoss.v1.Dispatcher/RemoveGates',
             hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.RemoveGatesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTenants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/ListTenants',
+            hoss_dot_v1_dot_dispatcher__pb2.ListTenantsRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.ListTenantsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Retry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/Retry',
+            hoss_dot_v1_dot_dispatcher__pb2.RetryRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.RetryReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,6 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DispatcherStub:
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -47,6 +51,10 @@ class DispatcherStub:
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+    ListTenants: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListTenantsRequest, _dispatcher_pb2.ListTenantsReply]
+    """Who shares the cluster, what each holds of it, and what waits."""
+    Retry: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RetryRequest, _dispatcher_pb2.RetryReply]
+    """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
     ApplyObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ApplyObjectsRequest, _dispatcher_pb2.ApplyObjectsReply]
     """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
     reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
@@ -69,6 +77,10 @@ class DispatcherStub:
 
 @_typing.type_check_only
 class DispatcherAsyncStub(DispatcherStub):
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Submit: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SubmitRequest, _dispatcher_pb2.SubmitReply]  # type: ignore[assignment]
     """Accepts jobs and pods. The reply means: they are in the journal and will not be lost.
@@ -86,6 +98,10 @@ class DispatcherAsyncStub(DispatcherStub):
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]  # type: ignore[assignment]
     """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+    ListTenants: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListTenantsRequest, _dispatcher_pb2.ListTenantsReply]  # type: ignore[assignment]
+    """Who shares the cluster, what each holds of it, and what waits."""
+    Retry: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RetryRequest, _dispatcher_pb2.RetryReply]  # type: ignore[assignment]
+    """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
     ApplyObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ApplyObjectsRequest, _dispatcher_pb2.ApplyObjectsReply]  # type: ignore[assignment]
     """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
     reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
@@ -107,6 +123,10 @@ class DispatcherAsyncStub(DispatcherStub):
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
 
 class DispatcherServicer(metaclass=_abc_1.ABCMeta):
+    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
+    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+    """
+
     @_abc_1.abstractmethod
     def Submit(
         self,
@@ -170,6 +190,22 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.RemoveGatesReply, _abc.Awaitable[_dispatcher_pb2.RemoveGatesReply]]:
         """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten."""
+
+    @_abc_1.abstractmethod
+    def ListTenants(
+        self,
+        request: _dispatcher_pb2.ListTenantsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.ListTenantsReply, _abc.Awaitable[_dispatcher_pb2.ListTenantsReply]]:
+        """Who shares the cluster, what each holds of it, and what waits."""
+
+    @_abc_1.abstractmethod
+    def Retry(
+        self,
+        request: _dispatcher_pb2.RetryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.RetryReply, _abc.Awaitable[_dispatcher_pb2.RetryReply]]:
+        """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten."""
 
     @_abc_1.abstractmethod
     def ApplyObjects(

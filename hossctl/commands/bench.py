@@ -1,4 +1,4 @@
-"""bench throughput, bench compare, bench gpu, bench plugins, bench policy, bench resolver."""
+"""bench throughput, bench compare, bench gpu, bench plugins, bench policy, bench dispatch, bench resolver."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,7 @@ import typer
 
 from hoss.errors import InvalidInput
 from hossctl.bench import compare as comparison
+from hossctl.bench import dispatch as dispatching
 from hossctl.bench import gpu
 from hossctl.bench import plugins as plugin_costs
 from hossctl.bench import policy as policies
@@ -199,6 +200,44 @@ def plugins(
     _write(json, document)
     if output.for_people:
         print_rows(document["plugins"], _PLUGIN_COLUMNS, wide=False)
+    else:
+        print_document(document, output)
+
+
+@group.command()
+def dispatch(
+    *,
+    mode: Annotated[
+        dispatching.Mode, typer.Option(help="replicas: one job; distinct: bare pods, no two alike, 500 a message.")
+    ] = dispatching.Mode.REPLICAS,
+    pods: Annotated[
+        int | None, typer.Option(min=1, help="1,000,000; 100,000 where they are distinct.", show_default=False)
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Stand-ins that take every pod at once.")] = 2,
+    rules: Annotated[int, typer.Option(min=1, help="Of the policy in force; the last one matches.")] = 1,
+    tenants: Annotated[int, typer.Option(min=1, help="Namespaces that the pods are of.")] = 1,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Measure memory instead: so many queued pods in one job, and in 10,000 classes."),
+    ] = False,
+    repeat: Repeat = 1,
+    redis_url: RedisUrl = "",
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What the dispatcher alone accepts, queues and dispatches on one core, its journal included."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_writable(json)
+    count = pods or dispatching.DEFAULT_PODS[mode]
+    if memory:
+        rows = dispatching.measure_memory(count, redis_url)
+        title, document, lines = "memory", {"memory": rows}, list(dispatching.memory_lines(rows))
+    else:
+        result = dispatching.measure(dispatching.Setting(mode, count, workers, rules, tenants, repeat, redis_url))
+        title, document, lines = f"{count:,} pods, {mode.value}", result.as_json(), result.lines()
+    _write(json, document)
+    if output.for_people:
+        print_summary(title, lines)
     else:
         print_document(document, output)
 

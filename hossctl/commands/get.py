@@ -18,7 +18,8 @@ from hossctl.options import AllNamespaces, Dispatcher, Namespace, Output, Resolv
 app = typer.Typer()
 
 _NAMESPACE_COLUMN = Column("NAMESPACE", lambda document: document["namespace"])
-_FAILED = (pb.UNSCHEDULABLE, pb.BACKOFF, pb.FAILED)
+_FAILED = (pb.FAILED,)
+_WAITING = (pb.UNSCHEDULABLE, pb.BACKOFF)
 
 
 @app.command()
@@ -33,7 +34,10 @@ def get(
     selector: Annotated[
         str, typer.Option("-l", "--selector", help="Labels, in kubectl's syntax: a=b,c!=d,e in (f,g).")
     ] = "",
-    failed: Annotated[bool, typer.Option("--failed", help="Pods that could not be placed, with the reason.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Pods that were given up, with the reason.")] = False,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Pods that could not be placed yet, with the reason.")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("-w", "--watch", help="Go on with every change of a pod, until Ctrl-C.")
     ] = False,
@@ -42,9 +46,8 @@ def get(
     output: Output = Format.TABLE,
 ) -> None:
     """List objects, or show those named."""
-    query = Query(
-        read_kind(kind), tuple(names or ()), ALL if all_namespaces else namespace, selector, _FAILED if failed else ()
-    )
+    phases = (*(_FAILED if failed else ()), *(_WAITING if waiting else ()))
+    query = Query(read_kind(kind), tuple(names or ()), ALL if all_namespaces else namespace, selector, phases)
     query.check()
     endpoints = Endpoints(dispatcher, resolver)
     if watch:

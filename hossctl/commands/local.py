@@ -36,6 +36,7 @@ def up(
         list[str] | None, typer.Option(metavar="NAME:K=V,K=V", help="A worker with labels; may be repeated.")
     ] = None,
     resolvers: Annotated[int, typer.Option(min=1, help="Resolvers; any of them answers.")] = 1,
+    dispatchers: Annotated[int, typer.Option(min=1, help="Dispatchers; one is active, the others stand by.")] = 1,
     policy: Annotated[Path | None, typer.Option(help="A SchedulingPolicy document.")] = None,
     redis_url: RedisUrl = "",
     seed: Seed = 1,
@@ -49,6 +50,7 @@ def up(
     options = platform.PlatformOptions(
         workers=read_workers(workers if workers is not None else 0 if named else DEFAULT_WORKERS, named),
         resolvers=resolvers,
+        dispatchers=dispatchers,
         redis_url=redis_url,
         policy=policy,
         append_only=True,

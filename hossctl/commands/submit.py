@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hoss.client.dispatcher import submission
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, Overloaded
 from hoss.model.cluster_objects import ClusterObject, key_of
 from hoss.model.pod import Workload
 from hoss.v1 import dispatcher_pb2 as pb
@@ -62,6 +62,7 @@ def submit(
                 await register(ledger, nodes)
         result: Document = {"nodes": len(nodes), "pods": runner.pods_of(requests), "workloads": _summary(workloads)}
         async with dispatcher_of(endpoints) as client:
+            client.on_full = _say_full
             # Before the pods, which are to be placed by them.
             results = await client.apply_objects(objects) if objects else []
             result["objects"] = [
@@ -84,6 +85,10 @@ def submit(
         print_document(result, output)
     if wait and result["bound"] < result["pods"]:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _say_full(error: Overloaded) -> None:
+    say(f"the dispatcher is full, trying again in {error.retry_after_seconds:.1f} s: {error}")
 
 
 def _check_names(workloads: Sequence[Workload]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 import pytest
 
-from dispatcher.journal import Journal, KeptPolicy, MemoryJournal, Record
+from dispatcher.journal import FaultRecord, Journal, KeptPolicy, MemoryJournal, Record
 from dispatcher.redis_journal import RedisJournal
 from hoss.errors import LedgerUnavailable
 
@@ -136,6 +136,33 @@ async def test_what_was_removed_of_gates_comes_back_until_the_submission_is_drop
     }
     await journal.drop(b"k" * 12, [prefix])
     assert (await journal.recover()).ungated.keys() == {b"q" * 12}
+
+
+async def test_the_last_counts_of_attempts_stand_until_the_submission_is_dropped(journal):
+    await journal.note_attempts({b"p" * 12: np.array([1, 0, 0], np.uint16)})
+    await journal.note_attempts({b"p" * 12: np.array([2, 0, 65_535], np.uint16), b"q" * 12: np.ones(70_000, np.uint16)})
+    attempts = (await journal.recover()).attempts
+    assert attempts[b"p" * 12].tolist() == [2, 0, 65_535]
+    assert attempts[b"q" * 12].sum() == 70_000
+    await journal.drop(b"k" * 12, [b"p" * 12])
+    assert (await journal.recover()).attempts.keys() == {b"q" * 12}
+
+
+def fault(number: int, pods: int, *, final: bool = False) -> FaultRecord:
+    uids = np.arange(pods * 16, dtype=np.uint8).reshape(pods, 16)
+    return FaultRecord(number, 1_700_000_000_000 + number, "w1", "worker w1 was lost", final, uids)
+
+
+async def test_faults_are_replaced_and_forgotten_by_number(journal):
+    await journal.note_faults([fault(3, 4), fault(1, 2), fault(2, 1, final=True)], [])
+    await journal.note_faults([fault(3, 1)], [1, 77])
+    told = (await journal.recover()).faults
+    assert [(f.number, f.at_ms, f.worker, f.text, f.final) for f in told] == [
+        (2, 1_700_000_000_002, "w1", "worker w1 was lost", True),
+        (3, 1_700_000_000_003, "w1", "worker w1 was lost", False),
+    ]
+    assert [len(f.uids) for f in told] == [1, 1]
+    assert told[0].uids.tobytes() == bytes(range(16))
 
 
 async def test_cluster_objects_come_back_as_last_put_until_they_are_dropped(journal):

@@ -1,5 +1,7 @@
-"""A whole platform whose parts can be killed and started again at the address they had."""
+"""A whole platform whose parts can be killed, frozen, and started again at the address they had."""
 
+import contextlib
+import random
 import socket
 import time
 from collections.abc import Sequence
@@ -15,43 +17,60 @@ READY_SECONDS = 30.0
 
 
 class Cluster:
-    """Redis with an append-only file, one resolver, one dispatcher, and workers; every service its own process."""
+    """Redis with an append-only file, one resolver, dispatchers, and workers; every service its own process.
 
-    def __init__(self, directory: Path, *, shards: int = 1, redis_url: str = "", policy: Path | None = None) -> None:
+    Of two dispatchers the first, named `dispatcher`, is the active one at the start; the other is `dispatcher-2`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        shards: int = 1,
+        dispatchers: int = 1,
+        redis_url: str = "",
+        policy: Path | None = None,
+    ) -> None:
         """`redis_url`: of one that is there, instead of a server of its own."""
         self._directory = directory
         self._shards = shards
         self._policy = policy
         self._services: dict[str, Service] = {}
         self.redis: RedisServer | None = None
-        self._ports = {name: _free_port() for name in ("redis", "resolver", "dispatcher")}
-        self._redis_url = redis_url or f"redis://{self._address('redis')}/0"
+        self._dispatchers = ["dispatcher", "dispatcher-2"][:dispatchers]
+        self._ports = {name: _free_port() for name in ("redis", "resolver", *self._dispatchers)}
+        self._redis_url = redis_url or f"redis://{self.address('redis')}/0"
         if not redis_url:
             self.start_redis()
         self.start_resolver()
-        self.start_dispatcher()
+        for name in self._dispatchers:
+            self.start_dispatcher(name)
 
     @property
     def endpoints(self) -> Endpoints:
-        return Endpoints(self._address("dispatcher"), self._address("resolver"))
+        return Endpoints(self._dispatcher_addresses, self.address("resolver"))
 
     def start_redis(self) -> None:
         self.redis = RedisServer.start(self._directory / "redis", port=self._ports["redis"], append_only=True)
 
     def start_resolver(self) -> None:
-        arguments = ["--listen", self._address("resolver"), "--redis-url", self._redis_url]
+        arguments = ["--listen", self.address("resolver"), "--redis-url", self._redis_url]
         self._start("resolver", "resolver", *arguments, "--shards", str(self._shards))
 
-    def start_dispatcher(self) -> None:
-        arguments = ["--listen", self._address("dispatcher"), "--redis-url", self._redis_url]
+    def start_dispatcher(self, name: str = "dispatcher", *flags: str) -> None:
+        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
         if self._policy is not None:
             arguments += ["--policy", str(self._policy)]
-        self._start("dispatcher", "dispatcher", *arguments, "--resolver", self._address("resolver"))
+        self._start(name, "dispatcher", *arguments, "--resolver", self.address("resolver"), *flags)
 
     def start_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:
-        arguments = ["--name", name, "--dispatcher", self._address("dispatcher"), "--seed", str(len(self._services))]
-        arguments += ["--resolver", self._address("resolver"), *options]
+        arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
+        arguments += ["--resolver", self.address("resolver"), *options]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
+
+    def runs(self, name: str) -> bool:
+        """Whether a service that was started has not ended."""
+        return self._services[name].record.find() is not None
 
     def kill(self, name: str) -> None:
         """As kill -9, and wait until it is gone."""
@@ -59,8 +78,12 @@ class Cluster:
         process.kill()
         psutil.wait_procs([process], timeout=READY_SECONDS)
 
+    def end(self, name: str) -> None:
+        """As SIGTERM, and wait until it is gone."""
+        stop_all([self._services[name].record])
+
     def terminate(self, name: str) -> None:
-        """As kill -15, without waiting."""
+        """As SIGTERM, without waiting."""
         psutil.Process(self._services[name].record.pid).terminate()
 
     def await_end(self, name: str, *, seconds: float) -> None:
@@ -71,12 +94,16 @@ class Cluster:
             assert gone, f"{name} has not ended within {seconds:g} s"
 
     def freeze(self, name: str) -> None:
-        """As kill -STOP."""
+        """As a machine that stalls: it does nothing, and its connections stay open."""
         psutil.Process(self._services[name].record.pid).suspend()
 
     def thaw(self, name: str) -> None:
-        """As kill -CONT."""
+        """It goes on as if nothing had happened."""
         psutil.Process(self._services[name].record.pid).resume()
+
+    def log(self, name: str) -> str:
+        """What a service has said."""
+        return self._services[name].log.read_text()
 
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])
@@ -87,11 +114,19 @@ class Cluster:
         service = self._services[name] = Service(name, module, arguments, self._directory)
         service.wait_ready(time.monotonic() + READY_SECONDS)
 
-    def _address(self, name: str) -> str:
+    @property
+    def _dispatcher_addresses(self) -> str:
+        return ",".join(map(self.address, self._dispatchers))
+
+    def address(self, name: str) -> str:
+        """Where a service listens."""
         return f"127.0.0.1:{self._ports[name]}"
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that the system gives to outgoing connections, which could take it before its service does."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

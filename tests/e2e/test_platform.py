@@ -46,7 +46,7 @@ def test_a_platform_from_up_to_down(hoss, tmp_path):
     assert (result["bound"], result["unschedulable"]) == (20, 1)
     assert "stands" not in hoss("submit", "-f", str(tmp_path / "web.yaml"), code=2).stderr  # names are taken now
 
-    giant = hoss.json("get", "pods", "--failed")["items"]
+    giant = hoss.json("get", "pods", "--waiting")["items"]
     assert [pod["name"] for pod in giant] == ["giant"]
     assert "Insufficient cpu" in giant[0]["reason"]
     assert hoss.json("get", "job", "web")["bound"] == 20
@@ -157,3 +157,18 @@ def test_the_demo_uses_a_redis_of_ones_own_and_leaves_it_empty(hoss, redis_serve
         client.set("{hoss}:schema", "somebody's")
     refused = hoss("demo", "--nodes", "20", "--pods", "200", "--redis-url", redis_server.url, code=1)
     assert "holds a ledger already" in refused.stderr
+
+
+def test_of_two_dispatchers_the_other_takes_over_and_status_says_so(hoss):
+    hoss("up", "--dispatchers", "2", "--nodes", "20", "--workers", "1")
+    before = hoss.json("status")["dispatcher"]
+    (standby,) = before["standbys"]
+    assert standby["answers"]
+    processes = hoss.processes()
+    state = hoss.json("status")["local"]
+    (active,) = [p["name"] for p in state["processes"] if p["address"] == before["address"]]
+    processes[active].kill()
+    after = hoss.json("status", code=1)
+    assert (after["dispatcher"]["address"], after["dispatcher"]["term"]) == (standby["address"], before["term"] + 1)
+    assert f"dispatcher {before['address']} does not answer" in after["problems"]
+    hoss("submit", "-f", "examples/web.yaml", "--wait")

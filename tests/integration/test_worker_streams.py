@@ -151,7 +151,7 @@ async def linked(serve):
     async def start(*endings):
         dispatcher, duties = ScriptedDispatcher(*endings), RecordedDuties()
         address = await serve(add_WorkerLinkServicer_to_server, dispatcher)
-        link = DispatcherLink(address, workerlink_pb2.Register(name="w"), duties)
+        link = DispatcherLink([address], workerlink_pb2.Register(name="w"), duties)
         job = asyncio.create_task(link.run())
         jobs.append(job)
         return dispatcher, duties, link, job

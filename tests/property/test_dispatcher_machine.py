@@ -51,7 +51,10 @@ class DispatcherHistory(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 1000))
     def start(self, seed: int) -> None:
         self.machine = Machine(
-            Settings(worker_timeout_seconds=1e9), POLICY, lambda b: PodSpec(priority=int(b)), random.Random(seed)
+            Settings(worker_timeout_seconds=1e9, aging_seconds=2.0),
+            POLICY,
+            lambda b: PodSpec(priority=int(b)),
+            random.Random(seed),
         )
         self.now = 0.0
         self.links = 0
@@ -94,12 +97,13 @@ class DispatcherHistory(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 9]),
         listed=st.booleans(),
         needed=st.none() | st.floats(0, 1),
+        namespace=st.sampled_from(["default", "other"]),
     )
-    def submit(self, replicas: int, priority: int, listed: bool, needed: float | None) -> None:
+    def submit(self, replicas: int, priority: int, listed: bool, needed: float | None, namespace: str) -> None:
         """Pods, in a gang if a share of them is `needed`."""
         self.requests += 1
-        gangs = () if needed is None else (NewGang("default", "g", max(1, int(needed * replicas))),)
-        kind = Kind("default", "", "", QosClass.BURSTABLE, "")
+        gangs = () if needed is None else (NewGang(namespace, "g", max(1, int(needed * replicas))),)
+        kind = Kind(namespace, "", "", QosClass.BURSTABLE, "")
         templates = (NewTemplate(b"0", kind, 0), NewTemplate(b"%d" % priority, kind, priority))
         if listed:
             names = tuple(f"p{self.requests}x{i}" for i in range(replicas))

@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from hoss.client.errors import refuse, translate
-from hoss.errors import ConfigError, InvalidInput, LedgerUnavailable, NotFound, TransportError
+from hoss.errors import ConfigError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
 
 
 class Context:
@@ -25,6 +25,7 @@ class Context:
         (ConfigError("bad"), InvalidInput),
         (NotFound("no node"), NotFound),
         (LedgerUnavailable("Redis is away"), LedgerUnavailable),
+        (Overloaded("1000 pods wait", 1.5), Overloaded),
     ],
 )
 def test_what_a_service_raises_its_client_reads_with_the_same_text(raised, read):
@@ -33,6 +34,16 @@ def test_what_a_service_raises_its_client_reads_with_the_same_text(raised, read)
     error = translate(status.value, "resolver at h:1")
     assert type(error) is read
     assert str(error) == str(raised)
+
+
+def test_how_long_to_wait_crosses_grpc_and_a_message_too_large_is_no_full_queue():
+    with pytest.raises(grpc.aio.AioRpcError) as status:
+        asyncio.run(refuse(Context(), Overloaded("full", 1.5)))
+    assert translate(status.value, "dispatcher at h:1").retry_after_seconds == 1.5
+    too_large = grpc.aio.AioRpcError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata(), grpc.aio.Metadata(), details="larger than max"
+    )
+    assert type(translate(too_large, "dispatcher at h:1")) is TransportError
 
 
 def test_a_peer_that_cannot_be_reached_is_named():

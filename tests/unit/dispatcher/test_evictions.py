@@ -87,3 +87,20 @@ def test_an_eviction_that_a_lookup_told_of_first_does_not_count_against_a_later_
     assert [verify.rows.tolist() for verify in bench.instructions(m.Verify)] == [rows.tolist()]
     bench.tell(m.Verified(rows, uids, np.array([3], np.uint32)))
     assert bench.phases(rows) == [Phase.BOUND]
+
+
+def test_a_victim_is_no_suspect_for_what_happened_before_it_was_bound_and_the_journal_hears_of_it(bench):
+    bench.join("w1")
+    rows = bench.job("job", 1)
+    bench.tell(m.LinkClosed(bench.machine.members.get("w1").link))
+    bench.sent["w1"] = []
+    bench.tell(m.Fenced("w1", np.array([NOWHERE], np.uint32), {}))
+    bench.join("w1")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    registry = bench.machine.registry
+    assert registry.pods.faults[rows[0]] == 1
+    registry.tried.clear()
+    bench.tell(evicted(bench, rows))
+    assert registry.pods.faults[rows[0]] == 0
+    assert not registry.faults.of(rows[0])
+    assert [tried.tolist() for tried in registry.tried] == [rows.tolist()]

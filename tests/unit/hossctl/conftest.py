@@ -22,6 +22,7 @@ class FakeDispatcher:
     pods: list[dispatcher_pb2.PodInfo] = field(default_factory=list)
     jobs: list[dispatcher_pb2.JobInfo] = field(default_factory=list)
     workers: list[dispatcher_pb2.WorkerInfo] = field(default_factory=list)
+    tenants: list[dispatcher_pb2.TenantInfo] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     policy: Any = field(
         default_factory=lambda: dispatcher_pb2.Policy(yaml="rules: []\n", version=3, name="nightly", source="command")
@@ -49,7 +50,7 @@ class FakeDispatcher:
         self.submitted.append(request)
         return dispatcher_pb2.SubmitReply(request_id=request.request_id)
 
-    async def get_pod(self, namespace="", name="", *, uid=b""):
+    async def get_pod(self, namespace="", name="", *, uid=b"", queue=False):
         for pod in self.pods:
             if (pod.namespace, pod.name) == (namespace, name) or (uid and pod.uid == uid):
                 return pod
@@ -64,6 +65,9 @@ class FakeDispatcher:
 
     async def list_jobs(self, namespace=""):
         return [job for job in self.jobs if namespace in ("", job.namespace)]
+
+    async def list_tenants(self):
+        return self.tenants
 
     async def list_workers(self):
         return self.workers
@@ -124,6 +128,9 @@ class FakeResolver:
                 node.spec.unschedulable = unschedulable
                 return resolver_pb2.CordonNodeReply(node=node.spec)
         raise NotFound(f"no node {name!r}")
+
+    async def feed_as_of_now(self, subscriber):
+        yield resolver_pb2.FeedMessage(shards=1, snapshot=True, ledger_epoch="1", schema=["cpu", "memory", "pods"])
 
     async def status(self):
         return resolver_pb2.ResolverStatus(version="1", serving=True, shards=1)

@@ -58,7 +58,7 @@ def test_an_address_without_a_port_is_bad_input(hoss):
 def test_an_unknown_kind_names_the_known_ones(hoss):
     result = hoss("get", "podz")
     assert result.exit_code == 2
-    assert "'podz' is not listed here; it is one of pods, nodes, workers, jobs, reservations" in result.stderr
+    assert "'podz' is not listed here; it is one of pods, nodes, workers, jobs, tenants, reservations" in result.stderr
 
 
 def test_pods_as_a_table(hoss, a_pod):
@@ -70,9 +70,31 @@ def test_pods_as_a_table(hoss, a_pod):
     assert lines[2].endswith("no room")
 
 
-def test_failed_shows_only_pods_that_could_not_be_placed(hoss, a_pod):
-    hoss.dispatcher.pods = [a_pod("good"), a_pod("bad", pb.UNSCHEDULABLE), a_pod("waiting", pb.QUEUED)]
+def test_failed_shows_pods_that_were_given_up_and_waiting_those_that_could_not_be_placed_yet(hoss, a_pod):
+    hoss.dispatcher.pods = [
+        a_pod("good"),
+        a_pod("bad", pb.FAILED),
+        a_pod("big", pb.UNSCHEDULABLE),
+        a_pod("new", pb.QUEUED),
+    ]
     assert hoss("get", "pods", "--failed", "-o", "name").stdout == "pod/bad\n"
+    assert hoss("get", "pods", "--waiting", "-o", "name").stdout == "pod/big\n"
+
+
+@pytest.mark.parametrize("arguments", [["retry"], ["retry", "pod"], ["retry", "pod", "a", "--failed"]])
+def test_retry_needs_names_or_the_word_that_all_are_meant(hoss, arguments):
+    result = hoss(*arguments)
+    assert result.exit_code == 2
+    assert "give either names" in result.stderr
+
+
+def test_a_failed_pod_is_described_with_its_faults_and_what_to_do(hoss, a_pod):
+    pod = a_pod("bad", pb.FAILED, reason="given up after 5 faults")
+    pod.faults.add(at_unix_ms=1000, worker="w1", text="worker w1 was lost while it had this pod in hand")
+    hoss.dispatcher.pods = [pod]
+    shown = json.loads(hoss("describe", "pod", "bad", "-o", "json").stdout)
+    assert shown["faults"][0]["text"] == "worker w1 was lost while it had this pod in hand"
+    assert shown["whatToDo"] == "see why w1 died, in their logs; once that is mended, `hoss retry pod bad -n default`"
 
 
 def test_json_is_one_document_on_stdout(hoss, a_pod):

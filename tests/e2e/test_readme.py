@@ -1,0 +1,58 @@
+"""The README's Python runs as it stands there, on a real platform with two dispatchers."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+
+from hoss.model.node import NodeSpec
+from hossctl.auditing import until_caches_agree
+from hossctl.endpoints import clients_of
+from hossctl.nodes import register
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE_SECONDS = 40
+NAMED_THERE = '"127.0.0.1:7070"'
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, dispatchers=2)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+async def test_the_readmes_examples_do_what_they_say(cluster: Cluster) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(examples) == 3
+    cluster.start_worker("w1")
+    async with clients_of(cluster.endpoints) as clients:
+        allocatable = (("cpu", 64_000), ("memory", 2**38), ("pods", 250))
+        await register(clients.resolver, [NodeSpec(f"node-{i}", allocatable=allocatable) for i in range(10)])
+        assert await until_caches_agree(clients.dispatcher, clients.resolver, 1)
+        addresses = ", ".join(f'"{address}"' for address in cluster.endpoints.dispatcher_addresses())
+        told = []
+        for example in examples:
+            assert NAMED_THERE in example
+            told.append(_run(example.replace(NAMED_THERE, addresses)))
+        assert told[1].count("nightly-") == 20
+        assert told[2] == ""
+
+
+def _run(script: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT, capture_output=True, text=True, env=environment, timeout=EXAMPLE_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
