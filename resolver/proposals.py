@@ -79,7 +79,14 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         victims=_victims(batch, len(uids)),
         victims_must_go=batch.victims_must_go,
         criteria=_criteria(batch.criteria),
+        displace_gap=_displace_gap(batch),
     )
+
+
+def _displace_gap(batch: pb.ProposalBatch) -> int:
+    if batch.displace_gap and (batch.gang_minimum or batch.parts):
+        raise InvalidInput("nobody goes for a gang, or for what several shards decide", where="displace_gap")
+    return batch.displace_gap
 
 
 def _criteria(number: int) -> Criteria:

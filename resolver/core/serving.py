@@ -110,6 +110,7 @@ class Serving:
             h
             for h in held
             if h.node == node and h.priority < priority and h.seq < self._seq and not self._shard.holds.open(h.seq)
+            if not self._proposal.victims_assumed or h.seq in self._shard.pending
         ]
         if not victims or len(standing) < len(victims) or node not in self._shard.accounts:
             return None

@@ -89,7 +89,9 @@ class Proposal:
     victims_must_go: bool = (
         False  # they are in the way for more than their room: the pod does not count as fitting beside them
     )
+    victims_assumed: bool = False  # they go only while nobody has confirmed them
     criteria: Criteria = Criteria.FIT
+    displace_gap: int = 0  # by so much lower in priority are those whom it displaces; 0: nobody
     held: bool = (
         False  # part of what several shards decide: its lease is short, and nobody counts its pods, until `keep`
     )

@@ -170,6 +170,11 @@ class MemoryLedger:
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         yield self._reservations(shard)
 
+    async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
+        found = self._reservations(shard)
+        here = found.assumed & np.isin(found.records["node"], nodes)
+        return Reservations(found.uids[here], found.records[here], found.assumed[here], found.resources)
+
     def _reservations(self, shard: int) -> Reservations:
         arbiter, resources = self.arbiters[shard], len(self._schema)
         records = np.zeros(len(arbiter.reservations), reservation_dtype(resources))

@@ -121,6 +121,7 @@ def commit_arguments(
         _victims(proposal, order),
         "1" if proposal.victims_must_go else "0",
         _CRITERIA[proposal.criteria],
+        "1" if proposal.victims_assumed else "0",
     ]
 
 

@@ -17,6 +17,7 @@
 --      21 '1': what is reserved is held: no feed tells of its pods until it is kept, and nobody goes for them
 --      22 by position, from 1: UIDs of the pods that go where that pod does not fit without (MessagePack), or ''
 --      23 '1': they go though that pod would fit    24 criteria (criteria.lua)
+--      25 '1': they go only while nobody has confirmed them
 -- Pods stand in the order in which they are to be served.
 --
 -- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
