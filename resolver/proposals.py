@@ -54,6 +54,11 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
     if not 0 < len(uids) <= MAX_BATCH_PODS:
         raise InvalidInput(f"{len(uids)} pods where a batch has 1 to {MAX_BATCH_PODS}", where="uids")
     priorities = decode(batch.priorities, I32, name="priorities")
+    if len(priorities) > MAX_BATCH_PODS or len(batch.groups) > MAX_BATCH_PODS:
+        raise InvalidInput(
+            f"{len(priorities)} slots and {len(batch.groups)} groups where a batch has up to {MAX_BATCH_PODS} of each",
+            where="priorities, groups",
+        )
     slots = decode(batch.slots, U16, name="slots", rows=len(uids))
     if not len(priorities) or int(slots.max()) >= len(priorities):
         raise ColumnError(f"slot {int(slots.max())} where there are {len(priorities)}", where="slots")

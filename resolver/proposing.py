@@ -105,7 +105,17 @@ class Proposing:
             return self._unavailable(batch, str(exc))
         verdicts = [verdict_message(p.batch_id, p.shard, d) for p, d in zip(parts, decisions, strict=True)]
         verdicts[0].parts.extend(verdicts[1:])
+        if decisions[0].verdicts[0] == Verdict.STALE_EPOCH and not await self._knows(batch):
+            # The verdicts stand beside it: to a worker whose registration the ledger has lost they say to register anew.
+            verdicts[0].invalid = f"worker: {batch.worker!r} has never registered with this ledger (GrantEpoch)"
+            self.counters["invalid"] += 1
         return verdicts[0]
+
+    async def _knows(self, batch: pb.ProposalBatch) -> bool:
+        try:
+            return await self._ledger.knows(batch.shard, batch.worker)
+        except LedgerUnavailable:
+            return True  # nobody can tell; the verdicts stand
 
     async def _decide(self, shard: int, proposal: Proposal) -> Decision:
         if not proposal.displace_gap:

@@ -127,7 +127,7 @@ class WorkerService:
         if proposal.epoch != self._epoch:
             return
         started, cpu = time.monotonic(), time.thread_time()
-        if verdict.invalid:
+        if verdict.invalid and not verdict.verdicts:
             logger().error("proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid)
             for part in (proposal, *proposal.parts):
                 self._scheduler.reject(part.batch_id, verdict.invalid)

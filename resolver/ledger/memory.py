@@ -170,6 +170,9 @@ class MemoryLedger:
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         yield self._reservations(shard)
 
+    async def knows(self, shard: int, worker: str) -> bool:
+        return worker in self.arbiters[shard].workers
+
     async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
         found = self._reservations(shard)
         here = found.assumed & np.isin(found.records["node"], nodes)

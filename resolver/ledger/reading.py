@@ -134,6 +134,10 @@ class LedgerReading:
             if cursor == 0:
                 return
 
+    async def knows(self, shard: int, worker: str) -> bool:
+        _, (there,) = await self._read(shard, ("hexists", self._keys[shard][7], worker))
+        return bool(there)
+
     async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
         keys = self._keys[shard]
         resources = len(await self.schema())

@@ -378,10 +378,10 @@ end
 if #reserved_uids + #duplicates < tonumber(ARGV[19]) then
   for position = 1, count do
     if verdicts[position] == COMMITTED then
-      verdicts[position], chosen[position] = GANG_ABORTED, first[position]
+      verdicts[position], chosen[position], questions[position] = GANG_ABORTED, first[position], nil
     end
   end
-  reserved_uids, accounts, cards, questions = {}, {}, {}, {}
+  reserved_uids, accounts, cards = {}, {}, {}
   read_accounts(refusing_nodes)
 end
 
