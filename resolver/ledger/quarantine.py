@@ -11,7 +11,7 @@ _TIMES = np.dtype([("since", "<i8"), ("until", "<i8")])
 
 
 class RedisQuarantine:
-    """See resolver.quarantine.NodeWatch."""
+    """See resolver.quarantine.NodeWatch for what the operations promise."""
 
     def __init__(self, ledger: RedisLedger) -> None:
         self._ledger = ledger
