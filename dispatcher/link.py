@@ -20,6 +20,7 @@ from dispatcher.preemption import Preemption
 from dispatcher.runtime import Runtime
 from dispatcher.steering import refusals
 from hoss.errors import InvalidInput
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
 from hoss.model.names import check_key, check_label_value
 from hoss.model.overlap import Preference
 from hoss.telemetry import logger
@@ -27,7 +28,7 @@ from hoss.v1 import objects_pb2
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
 from hoss.wire.columns import F32, U8, U16, U32, decode, encode
-from hoss.wire.convert import scope_to_proto
+from hoss.wire.convert import conflict_rule_to_proto, scope_to_proto
 from hoss.wire.convert_objects import namespace_to_proto, service_to_proto
 
 MAX_WINDOW_PODS = 100_000
@@ -257,5 +258,7 @@ def work_message(work: m.SendWork) -> pb.DispatcherMessage:
     batch.gang, batch.gang_minimum = work.gang, work.gang_minimum
     if work.scope is not None:
         batch.scope.CopyFrom(scope_to_proto(work.scope))
+    if work.conflicts != DEFAULT_CONFLICT_RULE:
+        batch.conflicts.CopyFrom(conflict_rule_to_proto(work.conflicts))
     batch.lowest_priority = work.lowest_priority
     return message

@@ -11,6 +11,7 @@ from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, 
 from dispatcher.tenants_document import TenantsDocument
 from hoss.config import Document, parse_document
 from hoss.errors import ConfigError, InvalidInput
+from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.names import check_key, check_label_value, check_name
 from hoss.model.pod import QosClass
 from hoss.model.selectors import NodeScope, Requirement
@@ -182,6 +183,37 @@ class NodesDocument(LabelSelector):
         return NodeScope(rule, self.selector().requirements, required=self.partition == "Hard")
 
 
+class DisplaceDocument(Document):
+    """Reservations that nobody has confirmed yet go for a pod whose priority is higher by `minPriorityGap` or more."""
+
+    minPriorityGap: int = Field(ge=1, le=2**31 - 1)  # noqa: N815
+
+
+class ConflictsDocument(Document):
+    """How the ledger decides between workers that want the same room."""
+
+    criteria: Literal["Fit", "Version", "Strict"] = "Fit"
+
+    # AllOrNothing: the pods of one class that a worker proposes together are reserved together, or none of them is.
+    commit: Literal["Incremental", "AllOrNothing"] = "Incremental"
+
+    displace: DisplaceDocument | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "ConflictsDocument":
+        if self.displace is not None and self.commit == "AllOrNothing":
+            raise ValueError("displace is for pods that are reserved one by one; leave it out, or commit: Incremental")
+        return self
+
+    def rule(self) -> ConflictRule:
+        """As the core has it."""
+        return ConflictRule(
+            Criteria[self.criteria.upper()],
+            all_or_nothing=self.commit == "AllOrNothing",
+            displace_gap=self.displace.minPriorityGap if self.displace is not None else 0,
+        )
+
+
 class Metadata(Document):
     """Kubernetes' metadata, of which only the name is read."""
 
@@ -204,6 +236,7 @@ class RuleDocument(Document):
     balance: BalanceDocument = BalanceDocument()
     fallback: Fallback = Fallback.WAIT
     nodes: NodesDocument | None = None
+    conflicts: ConflictsDocument = ConflictsDocument()
 
     def rule(self) -> Rule:
         """As the core has it."""
@@ -214,6 +247,7 @@ class RuleDocument(Document):
             balance=self.balance.balance(),
             fallback=self.fallback,
             nodes=self.nodes.scope(self.name) if self.nodes is not None else None,
+            conflicts=self.conflicts.rule(),
         )
 
 

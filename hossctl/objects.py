@@ -114,10 +114,18 @@ def node_document(node: resolver_pb2.NodeInfo) -> Document:
         "labels": _labels(spec.labels),
         "taints": [{"key": t.key, "value": t.value, "effect": t.effect} for t in spec.taints],
         "unschedulable": spec.unschedulable,
+        "quarantine": _quarantine(node),
         "allocatable": {amount.resource: amount.amount for amount in spec.allocatable},
         "requested": {amount.resource: amount.amount for amount in node.requested},
         "cardsUsedMilli": list(node.cards_used_milli[: spec.cards]),
     }
+
+
+def _quarantine(node: resolver_pb2.NodeInfo) -> Document | None:
+    if not node.HasField("quarantine"):
+        return None
+    told = node.quarantine
+    return {"reason": told.reason, "sinceUnixMs": told.since_unix_ms, "untilUnixMs": told.until_unix_ms}
 
 
 async def reservation_documents(resolver: ResolverClient) -> AsyncIterator[Document]:
@@ -227,7 +235,10 @@ def _cards(node: Document) -> str:
 
 
 def _node_status(node: Document) -> str:
-    return "Cordoned" if node["unschedulable"] else "Ready"
+    states = [
+        name for name, is_so in (("Cordoned", node["unschedulable"]), ("Quarantined", node["quarantine"])) if is_so
+    ]
+    return ",".join(states) or "Ready"
 
 
 def _field(name: str) -> Any:

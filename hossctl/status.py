@@ -1,5 +1,6 @@
 """`hoss status`: services, pods by phase, and every problem as a sentence."""
 
+import time
 from dataclasses import dataclass
 
 import grpc.aio
@@ -16,6 +17,7 @@ from hossctl.figures import written_duration
 from hossctl.objects import worker_document
 from hossctl.policy_text import policy_document, written_policy
 
+_EVENTS_SHOWN = 5
 _HEALTH_SECONDS = 2.0
 
 
@@ -35,6 +37,7 @@ class Status:
         problems = list(self.dispatcher.problems)
         if not self.resolver.serving:
             problems.append(f"the resolver does not serve: {self.resolver.problem or 'no reason given'}")
+        problems += self.resolver.quarantined
         problems += [f"dispatcher {address} does not answer" for address, well in self.standbys.items() if not well]
         if not self.workers:
             problems.append("no worker is registered: pods wait")
@@ -78,6 +81,9 @@ class Status:
             lines.append(
                 (f"worker {worker.name}", f"{worker.state}, {worker.bound:,} bound{f', {labels}' if labels else ''}")
             )
+        lines += [
+            ("event", f"{_clock(e.unix_ms)} node {e.node}: {e.text}") for e in self.resolver.events[-_EVENTS_SHOWN:]
+        ]
         if self.local is not None:
             lines.append(("processes", ", ".join(f"{record.name} {record.pid}" for record in self.local.living())))
         return lines + [("PROBLEM", text) for text in self.problems]
@@ -107,11 +113,16 @@ class Status:
                 "reservations": self.resolver.reservations,
                 "counters": dict(self.resolver.counters),
                 "redis": dict(self.resolver.redis),
+                "events": [{"unixMs": e.unix_ms, "node": e.node, "text": e.text} for e in self.resolver.events],
             },
             "workers": [worker_document(worker) for worker in self.workers],
             "local": state_json(self.local) if self.local else None,
             "problems": self.problems,
         }
+
+
+def _clock(unix_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(unix_ms / 1000))
 
 
 async def look(endpoints: Endpoints) -> Status:

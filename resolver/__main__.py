@@ -19,9 +19,11 @@ from resolver.availability import Availability
 from resolver.committer import Committer
 from resolver.config import KIND, ResolverConfig
 from resolver.feed import ShardFeed
+from resolver.ledger.quarantine import RedisQuarantine
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
 from resolver.proposing import Proposing
+from resolver.quarantine import Quarantine
 from resolver.reaper import forget_for_ever, reap_for_ever
 from resolver.rebuilding import Rebuilding
 from resolver.service import ResolverService
@@ -77,22 +79,31 @@ async def serve(config: ResolverConfig, ready_file: Path | None) -> None:
     availability = Availability(
         ledger, server.set_serving, store.take_up, rebuild_wait_seconds=config.rebuild_wait_seconds
     )
-    committers = [Committer(ledger, shard) for shard in range(ledger.shards)]
+    quarantine = Quarantine(RedisQuarantine(ledger), ledger.shards, config.quarantine.rules())
+    committers = [Committer(ledger, shard, quarantine.heard) for shard in range(ledger.shards)]
     feeds = [ShardFeed(ledger, shard) for shard in range(ledger.shards)]
     proposing = Proposing(ledger, committers, availability, allow_unchecked=config.allow_unchecked)
     reaped: Counter[str] = Counter()
 
     def counters() -> Counter[str]:
-        return sum((committer.counters for committer in committers), proposing.counters + reaped)
+        return sum((committer.counters for committer in committers), proposing.counters + reaped + quarantine.counters)
 
-    rebuilding = Rebuilding(ledger, store, now_us=lambda: time.time_ns() // 1000)
-    service = ResolverService(ledger, feeds, proposing, availability, counters=counters, rebuilding=rebuilding)
+    service = ResolverService(
+        ledger,
+        feeds,
+        proposing,
+        availability,
+        quarantine=quarantine,
+        counters=counters,
+        rebuilding=Rebuilding(ledger, store, now_us=lambda: time.time_ns() // 1000),
+    )
     add_ResolverServicer_to_server(service, server.grpc)
     port = await server.start(config.listen, [_SERVICE_NAME])
     jobs = [
         *(committer.run() for committer in committers),
         *(feed.run() for feed in feeds),
         availability.run(),
+        quarantine.run(),
         reap_for_ever(ledger, reaped, period_seconds=min(1.0, config.reservation_lease_seconds / 4)),
         forget_for_ever(ledger, reaped, period_seconds=config.rules_memory_seconds),
     ]

@@ -1,13 +1,15 @@
 """Proposals on their way to a shard.
 
-Redis runs one script at a time, so proposals that arrive meanwhile wait here and go together, in one round trip. Two round
-trips are under way at once, so that Redis has the next scripts at hand when it is done with the last.
+Redis runs one script at a time, so proposals that arrive meanwhile wait here and go together, in one round trip: those with the
+most urgent pods first, of equal ones the first that came. Two round trips are under way at once, so that Redis has the next
+scripts at hand when it is done with the last.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from hoss.errors import LedgerUnavailable
 from resolver.core.values import Decision, Proposal, Verdict
@@ -19,10 +21,12 @@ _LANES = 2
 _TRIP_PODS = 4000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, order=True)
 class _Waiting:
-    proposal: Proposal
-    answer: "asyncio.Future[Decision]"
+    unimportance: int  # the highest priority of its pods, negated
+    arrival: int
+    proposal: Proposal = field(compare=False)
+    answer: "asyncio.Future[Decision]" = field(compare=False)
 
 
 @dataclass(slots=True)
@@ -31,12 +35,15 @@ class Committer:
 
     ledger: Ledger
     shard: int
+    on_decision: Callable[[int, Proposal, Decision], None] = lambda _shard, _proposal, _decision: None
     counters: Counter[str] = field(default_factory=Counter)  # since start: proposals, pods, and verdicts by name
-    _waiting: "asyncio.Queue[_Waiting]" = field(default_factory=asyncio.Queue)
+    _waiting: "asyncio.PriorityQueue[_Waiting]" = field(default_factory=asyncio.PriorityQueue)
+    _arrivals: "count[int]" = field(default_factory=count)
 
     async def decide(self, proposal: Proposal) -> Decision:
         """Raises LedgerUnavailable when it is not known to be decided; then the same proposal may be sent again."""
-        entry = _Waiting(proposal, asyncio.get_running_loop().create_future())
+        unimportance = -int(proposal.priorities.max())
+        entry = _Waiting(unimportance, next(self._arrivals), proposal, asyncio.get_running_loop().create_future())
         self._waiting.put_nowait(entry)
         return await entry.answer
 
@@ -63,6 +70,7 @@ class Committer:
             return
         for entry, decision in zip(trip, decisions, strict=True):
             self._count(entry.proposal, decision)
+            self.on_decision(self.shard, entry.proposal, decision)
             if not entry.answer.done():  # its stream may have ended meanwhile
                 entry.answer.set_result(decision)
 

@@ -3,8 +3,28 @@
 from pydantic import Field
 
 from hoss.config import Document
+from resolver.core.quarantine import QuarantineRules
 
 KIND = "ResolverConfig"
+
+
+class QuarantineConfig(Document):
+    """What is done about nodes that keep refusing what workers believe to fit."""
+
+    # So many refusals of proposals, within the window, by a node that has not changed since the worker looked, lead to its being
+    # read again; so many more after that to its quarantine. One or two may be a worker's own mistake.
+    refusals: int = Field(default=3, ge=1, le=1000)
+    window_seconds: float = Field(default=60.0, gt=0, le=3600)
+
+    # How long a node is out. It comes back by itself, and is watched as before.
+    seconds: float = Field(default=300.0, gt=0, le=86_400)
+
+    # Share of a shard's nodes that may be out at once, so that a fault everywhere cannot close the cluster; one always may.
+    most_share: float = Field(default=0.05, ge=0, le=1)
+
+    def rules(self) -> QuarantineRules:
+        """As the core has them."""
+        return QuarantineRules(self.refusals, self.window_seconds, self.seconds, self.most_share)
 
 
 class ResolverConfig(Document):
@@ -36,6 +56,8 @@ class ResolverConfig(Document):
     # Entries kept for subscribers that reconnect; whoever is further behind gets a snapshot. An entry of 500 pods on as many
     # nodes is 60 KB, so this is up to 60 MB of Redis memory a shard, and some seconds of full load.
     feed_window_entries: int = Field(default=1000, ge=10, le=100_000)
+
+    quarantine: QuarantineConfig = QuarantineConfig()
 
     # Accept proposals that ask not to be validated. For benchmarks that show what overcommits without a ledger.
     allow_unchecked: bool = False

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from hoss.errors import ColumnError, InvalidInput
+from hoss.model.conflicts import Criteria
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import HostPort
 from hoss.model.pod_rules import PodAffinityTerm
@@ -53,6 +54,11 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
     if not 0 < len(uids) <= MAX_BATCH_PODS:
         raise InvalidInput(f"{len(uids)} pods where a batch has 1 to {MAX_BATCH_PODS}", where="uids")
     priorities = decode(batch.priorities, I32, name="priorities")
+    if len(priorities) > MAX_BATCH_PODS or len(batch.groups) > MAX_BATCH_PODS:
+        raise InvalidInput(
+            f"{len(priorities)} slots and {len(batch.groups)} groups where a batch has up to {MAX_BATCH_PODS} of each",
+            where="priorities, groups",
+        )
     slots = decode(batch.slots, U16, name="slots", rows=len(uids))
     if not len(priorities) or int(slots.max()) >= len(priorities):
         raise ColumnError(f"slot {int(slots.max())} where there are {len(priorities)}", where="slots")
@@ -77,7 +83,23 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         places=decode(batch.places, U16, name="places", rows=len(uids)) if batch.places else None,
         victims=_victims(batch, len(uids)),
         victims_must_go=batch.victims_must_go,
+        criteria=_criteria(batch.criteria),
+        displace_gap=_displace_gap(batch),
     )
+
+
+def _displace_gap(batch: pb.ProposalBatch) -> int:
+    if batch.displace_gap and (batch.gang_minimum or batch.parts):
+        raise InvalidInput("nobody goes for a gang, or for what several shards decide", where="displace_gap")
+    return batch.displace_gap
+
+
+def _criteria(number: int) -> Criteria:
+    try:
+        return Criteria(number)
+    except ValueError as exc:
+        known = ", ".join(f"{criteria.value} ({criteria.name})" for criteria in Criteria)
+        raise InvalidInput(f"{number} is none of {known}", where="criteria") from exc
 
 
 def _seen(batch: pb.ProposalBatch, shards: int) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ from hoss.model.resources import BASE_RESOURCES
 from hoss.v1 import resolver_pb2 as pb
 from resolver.availability import Availability
 from resolver.committer import Committer
-from resolver.core.values import Verdict
+from resolver.core.values import Decision, Proposal, Verdict
+from resolver.displacing import decide_displacing
 from resolver.gangs import decide_parts, settle_holds
 from resolver.ledger.port import Ledger
 from resolver.proposals import read_gang, read_proposal, verdict_message
@@ -89,7 +90,7 @@ class Proposing:
                 async with self._holding:
                     decisions = await decide_parts(self._ledger, self._committers, of_shards, batch.gang_minimum)
             else:
-                decisions = [await self._committers[batch.shard].decide(proposals[0])]
+                decisions = [await self._decide(batch.shard, proposals[0])]
                 if decisions[0].questions:
                     async with self._holding:
                         decisions = await settle_holds(self._ledger, of_shards, decisions, batch.gang_minimum)
@@ -104,7 +105,25 @@ class Proposing:
             return self._unavailable(batch, str(exc))
         verdicts = [verdict_message(p.batch_id, p.shard, d) for p, d in zip(parts, decisions, strict=True)]
         verdicts[0].parts.extend(verdicts[1:])
+        if decisions[0].verdicts[0] == Verdict.STALE_EPOCH and not await self._knows(batch):
+            # The verdicts stand beside it: to a worker whose registration the ledger has lost they say to register anew.
+            verdicts[0].invalid = f"worker: {batch.worker!r} has never registered with this ledger (GrantEpoch)"
+            self.counters["invalid"] += 1
         return verdicts[0]
+
+    async def _knows(self, batch: pb.ProposalBatch) -> bool:
+        try:
+            return await self._ledger.knows(batch.shard, batch.worker)
+        except LedgerUnavailable:
+            return True  # nobody can tell; the verdicts stand
+
+    async def _decide(self, shard: int, proposal: Proposal) -> Decision:
+        if not proposal.displace_gap:
+            return await self._committers[shard].decide(proposal)
+        decision, displaced = await decide_displacing(self._ledger, self._committers[shard], proposal)
+        if displaced:
+            self.counters["displaced"] += displaced
+        return decision
 
     def _unavailable(self, batch: pb.ProposalBatch, problem: str) -> pb.VerdictBatch:
         self.counters["unavailable"] += 1

@@ -24,6 +24,8 @@ from resolver.ledger.scripts import RECOVERING, RESTORING
 from resolver.nodes import check_nodes, node_change, shard_of
 from resolver.proposals import reservation_chunk
 from resolver.proposing import Proposing
+from resolver.quarantine import Quarantine
+from resolver.quarantine_reading import show_quarantine, tell_of_quarantine
 from resolver.reading import audit_ledger, list_nodes
 from resolver.rebuilding import Rebuilding, collect
 
@@ -58,6 +60,7 @@ class ResolverService(ResolverServicer):
         proposing: Proposing,
         availability: Availability,
         *,
+        quarantine: Quarantine,
         counters: Callable[[], Counter[str]],
         rebuilding: Rebuilding,
     ) -> None:
@@ -65,6 +68,7 @@ class ResolverService(ResolverServicer):
         self._feeds = feeds
         self._proposing = proposing
         self._availability = availability
+        self._quarantine = quarantine
         self._counters = counters
         self._rebuilding = rebuilding
 
@@ -216,7 +220,9 @@ class ResolverService(ResolverServicer):
         shard = shard_of(request.name, self._ledger.shards)
         schema = await self._ledger.schema()
         for _ in range(_CORDON_ATTEMPTS):
-            node = await self._find(request.name, shard)
+            index, node = await self._find(request.name, shard)
+            if not request.unschedulable:
+                await self._quarantine.release(shard, index)
             was = node.SerializeToString(deterministic=True)
             node.unschedulable = request.unschedulable
             change: NodeChange = node_change(node, schema)
@@ -224,16 +230,18 @@ class ResolverService(ResolverServicer):
                 return pb.CordonNodeReply(node=node)
         raise LedgerUnavailable(f"node {request.name} changes faster than it can be cordoned; try again")
 
-    async def _find(self, name: str, shard: int) -> common_pb2.NodeSpec:
-        for spec in (await self._ledger.snapshot(shard)).specs.values():
+    async def _find(self, name: str, shard: int) -> tuple[int, common_pb2.NodeSpec]:
+        for index, spec in (await self._ledger.snapshot(shard)).specs.items():
             node = common_pb2.NodeSpec.FromString(spec)
             if node.name == name:
-                return node
+                return index, node
         raise NotFound(f"there is no node {name!r}", where="name")
 
     @_answering
     async def ListNodes(self, request: pb.ListNodesRequest, context: Any) -> pb.ListNodesReply:  # noqa: N802, ARG002
-        return await list_nodes(self._ledger, request.names, request.label_selector)
+        reply = await list_nodes(self._ledger, request.names, request.label_selector)
+        await show_quarantine(self._quarantine, self._ledger.shards, reply.nodes)
+        return reply
 
     # -- about itself -------------------------------------------------------------------------------------------------
 
@@ -282,6 +290,7 @@ class ResolverService(ResolverServicer):
                 status.standing = "" if standing.startswith(RESTORING) else standing
             if not status.problem:
                 status.nodes, status.reservations = await self._ledger.counts()
+                await tell_of_quarantine(self._quarantine, self._ledger, status)
         except LedgerUnavailable as exc:
             status.problem = str(exc)
         status.serving = not status.problem

@@ -80,6 +80,8 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         groups=groups,
         slot_groups=encode([positions[definition_of(group)] for group in columns.groups], U16),
         gang_minimum=columns.gang_minimum,
+        criteria=common_pb2.Criteria.Name(columns.conflicts.criteria),
+        displace_gap=0 if columns.gang_minimum or columns.parts else columns.conflicts.displace_gap,
         seen=encode(columns.seen, U64),
         firsts=b"" if columns.firsts is None else encode(columns.firsts, U8),
         places=b"" if columns.places is None else encode(columns.places, U16),

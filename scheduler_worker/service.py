@@ -5,6 +5,7 @@ import contextlib
 import time
 
 from hoss.errors import InvalidInput
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
 from hoss.model.overlap import DEFAULT_PREFERENCE
 from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import Surroundings
@@ -22,7 +23,7 @@ from hoss.v1.workerlink_pb2 import (
 )
 from hoss.v1.workerlink_pb2 import Preference as PreferenceMessage
 from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
-from hoss.wire.convert import pod_spec_from_proto, scope_from_proto
+from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, scope_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from scheduler_worker import messages
 from scheduler_worker.core.lag import LagMeter
@@ -153,7 +154,7 @@ class WorkerService:
         if proposal.epoch != self._epoch:
             return
         started, cpu = time.monotonic(), time.thread_time()
-        if verdict.invalid:
+        if verdict.invalid and not verdict.verdicts:
             logger().error("proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid)
             for part in (proposal, *proposal.parts):
                 self._scheduler.reject(part.batch_id, verdict.invalid)
@@ -279,6 +280,9 @@ class WorkerService:
                 attempts,
                 gang=gang,
                 scope=scope_from_proto(work.scope) if work.HasField("scope") else None,
+                conflicts=conflict_rule_from_proto(work.conflicts)
+                if work.HasField("conflicts")
+                else DEFAULT_CONFLICT_RULE,
                 lowest_priority=work.lowest_priority,
             )
         except InvalidInput as exc:

@@ -14,6 +14,7 @@ import pytest
 import redis
 from redis_topologies import ClusterSetup, SentinelSetup
 
+from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort, Pairs
 from hoss.model.resources import PODS
 from hoss.v1 import common_pb2
@@ -136,6 +137,7 @@ def make_proposal() -> Callable[..., Proposal]:
         unchecked: bool = False,
         ports: Sequence[Sequence[HostPort]] | None = None,
         groups: Sequence[str | Group] | None = None,
+        criteria: Criteria = Criteria.FIT,
     ) -> Proposal:
         slots = list(range(len(pods))) if slots is None else slots
         count = max(slots) + 1
@@ -156,6 +158,7 @@ def make_proposal() -> Callable[..., Proposal]:
             devices=None if devices is None else np.array(devices, np.uint16),
             unchecked=unchecked,
             groups=() if ports is None and groups is None else _groups(count, ports, groups),
+            criteria=criteria,
         )
 
     return build

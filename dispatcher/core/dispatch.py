@@ -13,10 +13,10 @@ from dispatcher.core.estimates import Estimates
 from dispatcher.core.membership import Batch, Worker
 from dispatcher.core.messages import SendWork
 from dispatcher.core.podtable import Phase, Rows
+from dispatcher.core.policy import DEFAULT_RULE, Rule
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Destination, Routing
-from hoss.model.selectors import NodeScope
 
 # A small job is spread over its workers, but not into crumbs: a message costs as much as placing this many pods.
 SMALLEST_SHARE = 64
@@ -94,8 +94,7 @@ class Dispatch:
             else:
                 rows = self._queues.active.take(lane, count, self._registry.pods.phase)
             if len(rows):
-                rule = self._routing.destination(lane).rule
-                sent.append(self._send(worker, rows, now_ms, None if rule is None else rule.nodes))
+                sent.append(self._send(worker, rows, now_ms, self._routing.destination(lane).rule or DEFAULT_RULE))
                 if suspects:
                     worker.isolating = self._serial
         return sent
@@ -159,7 +158,7 @@ class Dispatch:
         loads = [load_of(worker, weight_label) for worker in workers]
         return workers[destination.balancer.choose(loads, self._routing.bucket(lane), self._chance)]
 
-    def _send(self, worker: Worker, rows: Rows, now_ms: int, scope: NodeScope | None) -> SendWork:
+    def _send(self, worker: Worker, rows: Rows, now_ms: int, rule: Rule) -> SendWork:
         pods, templates = self._registry.pods, self._registry.templates
         template_ids = pods.template[rows]
         classes, attempts = templates.class_id[template_ids], pods.attempts[rows]
@@ -193,5 +192,6 @@ class Dispatch:
             lowest_priority=templates.lowest_priority,
             gang="" if whole is None else whole.name,
             gang_minimum=0 if whole is None else gangs.needed(whole),
-            scope=scope,
+            scope=rule.nodes,
+            conflicts=rule.conflicts,
         )

@@ -19,6 +19,7 @@ from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import Rows
 from hoss.model.cluster_objects import ClusterObject, ObjectKey
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.overlap import Overlap, Preference
 from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
@@ -334,6 +335,7 @@ class SendWork:
     gang: str = ""
     gang_minimum: int = 0  # of a gang: so many of its pods are to be bound at least, or none
     scope: NodeScope | None = None  # the nodes that the policy gives these pods; None: all
+    conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dispatcher.core.sharing import DEFAULT_SHARING, Sharing
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.model.resources import DEVICE_SHARE_RESOURCE
@@ -146,6 +147,7 @@ class Rule:
     balance: Balance = Balance()
     fallback: Fallback = Fallback.WAIT
     nodes: NodeScope | None = None  # None: all of them
+    conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
 
 
 DEFAULT_RULE = Rule("default")

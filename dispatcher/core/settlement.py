@@ -181,6 +181,9 @@ class Settlement:
         # Its worker has not said yet that it is bound there. When it does, that is old news.
         with_worker = known[pods.phase[rows[known]] == Phase.SCHEDULING]
         pods.doubted[rows[with_worker]] = True
+        pods.eviction[rows[with_worker]] = [
+            self._registry.reasons.number(told.reasons[i]) for i in with_worker.tolist()
+        ]
         there = known[(pods.phase[rows[known]] == Phase.BOUND) & (pods.node[rows[known]] == told.nodes[known])]
         out = self._verify_doubted(rows[there])
         there = there[~pods.doubted[rows[there]]]

@@ -1,10 +1,20 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Criteria(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CRITERIA_FIT: _ClassVar[Criteria]
+    CRITERIA_VERSION: _ClassVar[Criteria]
+    CRITERIA_STRICT: _ClassVar[Criteria]
+CRITERIA_FIT: Criteria
+CRITERIA_VERSION: Criteria
+CRITERIA_STRICT: Criteria
 
 class Label(_message.Message):
     __slots__ = ("key", "value")
@@ -257,3 +267,13 @@ class NodeName(_message.Message):
     index: int
     name: str
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ConflictRule(_message.Message):
+    __slots__ = ("criteria", "all_or_nothing", "displace_gap")
+    CRITERIA_FIELD_NUMBER: _ClassVar[int]
+    ALL_OR_NOTHING_FIELD_NUMBER: _ClassVar[int]
+    DISPLACE_GAP_FIELD_NUMBER: _ClassVar[int]
+    criteria: Criteria
+    all_or_nothing: bool
+    displace_gap: int
+    def __init__(self, criteria: _Optional[_Union[Criteria, str]] = ..., all_or_nothing: _Optional[bool] = ..., displace_gap: _Optional[int] = ...) -> None: ...

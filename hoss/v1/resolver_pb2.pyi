@@ -21,6 +21,7 @@ class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_UNSCHEDULABLE: _ClassVar[Verdict]
     STALE_EPOCH: _ClassVar[Verdict]
     GANG_ABORTED: _ClassVar[Verdict]
+    CONFLICT_VERSION: _ClassVar[Verdict]
 VERDICT_UNSPECIFIED: Verdict
 COMMITTED: Verdict
 DUPLICATE: Verdict
@@ -32,9 +33,10 @@ NODE_GONE: Verdict
 NODE_UNSCHEDULABLE: Verdict
 STALE_EPOCH: Verdict
 GANG_ABORTED: Verdict
+CONFLICT_VERSION: Verdict
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +62,8 @@ class ProposalBatch(_message.Message):
     VICTIM_UIDS_FIELD_NUMBER: _ClassVar[int]
     VICTIM_COUNTS_FIELD_NUMBER: _ClassVar[int]
     VICTIMS_MUST_GO_FIELD_NUMBER: _ClassVar[int]
+    CRITERIA_FIELD_NUMBER: _ClassVar[int]
+    DISPLACE_GAP_FIELD_NUMBER: _ClassVar[int]
     worker: str
     epoch: int
     batch_id: int
@@ -85,7 +89,9 @@ class ProposalBatch(_message.Message):
     victim_uids: bytes
     victim_counts: bytes
     victims_must_go: bool
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ...) -> None: ...
+    criteria: _common_pb2.Criteria
+    displace_gap: int
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ...) -> None: ...
 
 class PodGroup(_message.Message):
     __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon")
@@ -300,16 +306,28 @@ class ListNodesRequest(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ..., label_selector: _Optional[str] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("index", "spec", "requested", "cards_used_milli")
+    __slots__ = ("index", "spec", "requested", "cards_used_milli", "quarantine")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_FIELD_NUMBER: _ClassVar[int]
     CARDS_USED_MILLI_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
     index: int
     spec: _common_pb2.NodeSpec
     requested: _containers.RepeatedCompositeFieldContainer[_common_pb2.Amount]
     cards_used_milli: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., requested: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ..., cards_used_milli: _Optional[_Iterable[int]] = ...) -> None: ...
+    quarantine: Quarantine
+    def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., requested: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ..., cards_used_milli: _Optional[_Iterable[int]] = ..., quarantine: _Optional[_Union[Quarantine, _Mapping]] = ...) -> None: ...
+
+class Quarantine(_message.Message):
+    __slots__ = ("reason", "since_unix_ms", "until_unix_ms")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    since_unix_ms: int
+    until_unix_ms: int
+    def __init__(self, reason: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., until_unix_ms: _Optional[int] = ...) -> None: ...
 
 class ListNodesReply(_message.Message):
     __slots__ = ("nodes",)
@@ -468,7 +486,7 @@ class ResolverStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ResolverStatus(_message.Message):
-    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis", "recovering", "standing")
+    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis", "recovering", "standing", "events", "quarantined")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -494,6 +512,8 @@ class ResolverStatus(_message.Message):
     REDIS_FIELD_NUMBER: _ClassVar[int]
     RECOVERING_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     version: str
     ledger_epoch: str
     shards: int
@@ -505,7 +525,9 @@ class ResolverStatus(_message.Message):
     redis: _containers.ScalarMap[str, str]
     recovering: bool
     standing: str
-    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ..., recovering: _Optional[bool] = ..., standing: _Optional[str] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[NodeEvent]
+    quarantined: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ..., recovering: _Optional[bool] = ..., standing: _Optional[str] = ..., events: _Optional[_Iterable[_Union[NodeEvent, _Mapping]]] = ..., quarantined: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RepairRequest(_message.Message):
     __slots__ = ()
@@ -598,3 +620,13 @@ class RebuildReply(_message.Message):
     unplaced_uids: bytes
     overcommitted: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, ledger_epoch: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., unplaced_uids: _Optional[bytes] = ..., overcommitted: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NodeEvent(_message.Message):
+    __slots__ = ("unix_ms", "node", "text")
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    unix_ms: int
+    node: str
+    text: str
+    def __init__(self, unix_ms: _Optional[int] = ..., node: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...

@@ -4,7 +4,7 @@ isort:skip_file
 The conflict resolver: the only writer of the ledger. Stateless; any of several answers.
 
 Nodes are named by index. Index i lies on shard i mod S, S being fixed when the ledger is made. An *account* is
-a node's packed record, see hoss/wire/account.py: `<u64 seq, u64 born, u32 flags, u32 reserved>` and then
+a node's packed record, see hoss/wire/account.py: `<u64 seq, u64 born, u32 flags, u32 described>` and then
 `<i64 allocatable, i64 requested>` for each of the schema's R resources.
 """
 

@@ -143,7 +143,7 @@ class ClassDefinition(_message.Message):
     def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ...) -> None: ...
 
 class WorkBatch(_message.Message):
-    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts", "gang_minimum", "gang", "scope", "lowest_priority")
+    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts", "gang_minimum", "gang", "scope", "lowest_priority", "conflicts")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_CLASSES_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,7 @@ class WorkBatch(_message.Message):
     GANG_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     LOWEST_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     classes: _containers.RepeatedCompositeFieldContainer[ClassDefinition]
     forgotten_classes: _containers.RepeatedScalarFieldContainer[int]
@@ -166,7 +167,8 @@ class WorkBatch(_message.Message):
     gang: str
     scope: _common_pb2.NodeScope
     lowest_priority: int
-    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., gang: _Optional[str] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ..., lowest_priority: _Optional[int] = ...) -> None: ...
+    conflicts: _common_pb2.ConflictRule
+    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., gang: _Optional[str] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ..., lowest_priority: _Optional[int] = ..., conflicts: _Optional[_Union[_common_pb2.ConflictRule, _Mapping]] = ...) -> None: ...
 
 class Outcomes(_message.Message):
     __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits", "refused_by", "seen", "leaving_ms")

@@ -1,8 +1,8 @@
 """The ledger's packed record of one node, as stored in Redis, sent in feeds and applied by caches.
 
 An *account* of R resources is, little-endian: u64 seq (the shard's sequence number when it last changed), u64 born
-(when this node took its index), u32 flags, u32 reserved (0), and R pairs of i64 (allocatable, requested).
-Allocatable and requested stand in pairs so that a new resource only appends. Cards, where a node has any, are a
+(when this node took its index), u32 flags, u32 described (the low half of the seq at which its spec last changed), and R
+pairs of i64 (allocatable, requested). Allocatable and requested stand in pairs so that a new resource only appends. Cards, where a node has any, are a
 record of their own: 16 u16, thousandths used, 0xFFFF where there is no such card. A card that its node has no more while
 pods still hold it counts CARD_CLOSED and what they hold: it never fits again, and becomes 0xFFFF when the last has left.
 """
@@ -22,6 +22,9 @@ FLAG_GONE = 1  # removed; the index waits for its name or another
 FLAG_UNSCHEDULABLE = 2  # cordoned: holds what it has, gets nothing more
 FLAG_SHRUNK = 4  # has less than is requested on it because it changed, and not because it was overcommitted
 
+FLAG_QUARANTINED = 8  # as if it were cordoned, by the ledger itself and for a time (docs/adr/0022-conflicts.md)
+FLAGS_CLOSED = FLAG_UNSCHEDULABLE | FLAG_QUARANTINED
+
 CARDS = np.dtype(("<u2", (CARD_SLOTS,)))
 
 
@@ -33,7 +36,7 @@ def account_dtype(resources: int) -> np.dtype[Any]:
             ("seq", "<u8"),
             ("born", "<u8"),
             ("flags", "<u4"),
-            ("reserved", "<u4"),
+            ("described", "<u4"),
             ("amounts", "<i8", (resources, 2)),  # [:, 0] allocatable, [:, 1] requested
         ]
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from hoss.errors import InvalidInput
+from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.during_execution import DuringExecution
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
@@ -72,6 +73,24 @@ def scope_to_proto(scope: NodeScope) -> pb.NodeScope:
     """What a work batch says of its pods' nodes."""
     requirements = [rules.requirement_to_proto(r) for r in scope.requirements]
     return pb.NodeScope(rule=scope.rule, requirements=requirements, required=scope.required)
+
+
+def conflict_rule_to_proto(rule: ConflictRule) -> pb.ConflictRule:
+    """How a policy has conflicts decided."""
+    return pb.ConflictRule(
+        criteria=pb.Criteria.Name(rule.criteria),
+        all_or_nothing=rule.all_or_nothing,
+        displace_gap=rule.displace_gap,
+    )
+
+
+def conflict_rule_from_proto(message: pb.ConflictRule) -> ConflictRule:
+    """Raises InvalidInput for criteria that there are not."""
+    try:
+        criteria = Criteria(message.criteria)
+    except ValueError as exc:
+        raise InvalidInput(f"{message.criteria} is none that is known here", where="criteria") from exc
+    return ConflictRule(criteria, message.all_or_nothing, message.displace_gap)
 
 
 def scope_from_proto(message: pb.NodeScope) -> NodeScope:

@@ -17,6 +17,7 @@ class Account:
     born: int
     seq: int = 0
     flags: int = 0
+    described: int = 0  # the seq at which the spec last changed
     allocatable: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     requested: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     cards: list[int] = field(default_factory=list)

@@ -187,7 +187,7 @@ class Arbiter(Shard):
         account.mark(FLAG_GONE, False)
         account.mark(FLAG_SHRUNK, shrunk)
         account.mark(FLAG_UNSCHEDULABLE, change.unschedulable)
-        account.seq = seq
+        account.seq = account.described = seq
         self.specs[node] = change.spec
         self.guards.labels[node] = dict(change.labels)
 

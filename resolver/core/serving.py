@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hoss.model.fit import insufficient, pick_cards
-from hoss.wire.account import FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE
+from hoss.wire.account import FLAG_GONE, FLAG_SHRUNK, FLAGS_CLOSED
 from hoss.wire.columns import NONE_U32
 from resolver.core.accounts import Account, emptiest_cards
+from resolver.core.criteria import unaccepted_change
 from resolver.core.ports import clash, port_number
 from resolver.core.rules import Question
 from resolver.core.shard import Ordered, Reservation, Shard
-from resolver.core.values import Eviction, Proposal, Verdict
+from resolver.core.values import Eviction, Group, Proposal, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class Serving:
             h
             for h in held
             if h.node == node and h.priority < priority and h.seq < self._seq and not self._shard.holds.open(h.seq)
+            if not self._proposal.victims_assumed or h.seq in self._shard.pending
         ]
         if not victims or len(standing) < len(victims) or node not in self._shard.accounts:
             return None
@@ -134,8 +136,9 @@ class Serving:
         account.widen(len(request))
         group = self._proposal.groups[slot] if self._proposal.groups else None
         if not self._proposal.unchecked:
-            if account.has(FLAG_UNSCHEDULABLE) and not (group and group.tolerates_cordon):
-                return Refusal(Verdict.NODE_UNSCHEDULABLE), ()
+            closed = self._closed(node, group)
+            if closed is not None:
+                return closed, ()
             width = len(request)
             allocatable, requested = account.allocatable[:width], account.requested[:width]
             short = np.flatnonzero(insufficient(allocatable[:, None], requested[:, None], request))
@@ -150,6 +153,14 @@ class Serving:
             if unknown:
                 return Refusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
         return self._try_cards(slot, account)
+
+    def _closed(self, node: int, group: Group | None) -> Refusal | None:
+        """Why the node takes nothing of the proposal now, whatever room it has."""
+        account = self._shard.accounts[node]
+        if account.has(FLAGS_CLOSED) and not (group and group.tolerates_cordon):
+            return Refusal(Verdict.NODE_UNSCHEDULABLE)
+        changed = unaccepted_change(self._proposal, node, (account.seq, account.described), self._shard.feed)
+        return Refusal(Verdict.CONFLICT_VERSION, 0, changed) if changed else None
 
     def _try_cards(self, slot: int, account: Account) -> tuple[Refusal | None, tuple[int, ...]]:
         count, milli = (0, 0) if self._proposal.devices is None else self._proposal.devices[slot].tolist()

@@ -44,7 +44,7 @@ class Change:
     evictions: tuple[Eviction, ...] = ()
     hold: bool = False
     ended: tuple[int, ...] = ()
-    epoch: int = 0
+    epoch: int = 0  # of the worker that committed it; 0: nobody did
 
 
 class Shard:

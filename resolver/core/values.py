@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.conflicts import Criteria
 from hoss.model.pod import Pairs
 from hoss.wire.columns import Uids
 from resolver.core.ports import Claim
@@ -32,13 +33,14 @@ class Verdict(IntEnum):
     NODE_UNSCHEDULABLE = 8
     STALE_EPOCH = 9
     GANG_ABORTED = 10
+    CONFLICT_VERSION = 11
 
 
 PortHold = tuple[bytes, Claim]  # UID of the pod, and what it holds
 
 # Evidence for one refused pod: `node` is its first candidate. CONFLICT_RESOURCE: resource (schema index), asked, free in schema
 # units. CONFLICT_DEVICE: asked and free are numbers of cards. CONFLICT_PORT: asked is the taken port.
-# CONFLICT_TOPOLOGY: asked is the seq of what the worker did not know. Otherwise zeros.
+# CONFLICT_TOPOLOGY, CONFLICT_VERSION: asked is the seq of what the worker did not know. Otherwise zeros.
 CONFLICT = np.dtype(
     [("position", "<u4"), ("node", "<u4"), ("resource", "<u4"), ("asked", "<i8"), ("free", "<i8")],
 )
@@ -87,6 +89,9 @@ class Proposal:
     victims_must_go: bool = (
         False  # they are in the way for more than their room: the pod does not count as fitting beside them
     )
+    victims_assumed: bool = False  # they go only while nobody has confirmed them
+    criteria: Criteria = Criteria.FIT
+    displace_gap: int = 0  # by so much lower in priority are those whom it displaces; 0: nobody
     held: bool = (
         False  # part of what several shards decide: its lease is short, and nobody counts its pods, until `keep`
     )

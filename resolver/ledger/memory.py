@@ -173,6 +173,14 @@ class MemoryLedger:
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         yield self._reservations(shard)
 
+    async def knows(self, shard: int, worker: str) -> bool:
+        return worker in self.arbiters[shard].workers
+
+    async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
+        found = self._reservations(shard)
+        here = found.assumed & np.isin(found.records["node"], nodes)
+        return Reservations(found.uids[here], found.records[here], found.assumed[here], found.resources)
+
     def _reservations(self, shard: int) -> Reservations:
         arbiter, resources = self.arbiters[shard], len(self._schema)
         records = np.zeros(len(arbiter.reservations), reservation_dtype(resources))
@@ -218,6 +226,7 @@ class MemoryLedger:
         for row, node in zip(records, nodes, strict=True):
             account = accounts[node]
             row["seq"], row["born"], row["flags"] = account.seq, account.born, account.flags
+            row["described"] = account.described & 0xFFFFFFFF
             row["amounts"][: len(account.allocatable), 0] = account.allocatable
             row["amounts"][: len(account.requested), 1] = account.requested
         with_cards = [node for node in nodes if cards and accounts[node].cards]

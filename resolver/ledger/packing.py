@@ -11,6 +11,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.conflicts import Criteria
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U16, U32, U64, UID_BYTES, Uids
 from resolver.core.ports import CLAIM_BYTES
@@ -33,6 +34,8 @@ SPREAD_BYTES = 7
 _FIXED_STRING = 0xA0  # MessagePack: a string of up to 31 bytes, the length in the low bits
 _UINT16 = 0xCD
 _EMPTY_ARRAY = b"\x90"
+
+_CRITERIA = {Criteria.FIT: "", Criteria.VERSION: "version", Criteria.STRICT: "strict"}
 
 SlotGuards = tuple[tuple[Guard, ...], ...]  # by slot; empty: no rule sees any
 
@@ -123,6 +126,8 @@ def commit_arguments(
         "1" if held else "0",
         _victims(proposal, order),
         "1" if proposal.victims_must_go else "0",
+        _CRITERIA[proposal.criteria],
+        "1" if proposal.victims_assumed else "0",
     ]
 
 

@@ -103,6 +103,12 @@ class Ledger(Protocol):
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         """Entries after `after`, waiting up to `wait_ms` for the first. None where the window begins later: a gap."""
 
+    async def knows(self, shard: int, worker: str) -> bool:
+        """Whether a worker of that name was ever granted an epoch."""
+
+    async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
+        """Reservations on these nodes that nobody has confirmed yet; where there are very many, those of the last commits."""
+
     async def counts(self) -> tuple[int, int]:
         """How many nodes and how many reservations there are."""
 

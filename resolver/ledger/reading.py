@@ -5,20 +5,23 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hoss.wire.account import FLAG_GONE
-from hoss.wire.columns import U32, U64
+from hoss.wire.columns import U32, U64, UID_BYTES
 from resolver.core.values import FeedEntry, GroupRun, Reservations, ShardState, Snapshot
 from resolver.ledger import packing
 from resolver.ledger.scripts import Call, ScriptRunner, another, went_back
 
 SHARD_KEYS = (
     *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
-    *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds"),
+    *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds", "quarantine"),
 )
 
 _SCAN_STEP = 2000
 _FEED_STEP = 64
+_ASSUMED_READ = 4000  # reservations
+_DEADLINE_BYTES = 8  # of a pending record, before its UIDs
 
 
 def shard_keys(prefix: str, shards: int) -> list[list[str]]:
@@ -96,6 +99,11 @@ class LedgerReading:
     async def seq(self, shard: int) -> int:
         return (await self._read(shard))[0]
 
+    async def quarantine_records(self, shard: int) -> dict[bytes, bytes]:
+        """Nodes in quarantine, as they are kept."""
+        _, (records,) = await self._read(shard, ("hgetall", self._keys[shard][-1]))
+        return dict(records)
+
     async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:
         keys = self._keys[shard]
         resources = len(await self.schema()) if groups else 0
@@ -142,6 +150,25 @@ class LedgerReading:
                 yield _reservations(held, pending, resources)
             if cursor == 0:
                 return
+
+    async def knows(self, shard: int, worker: str) -> bool:
+        _, (there,) = await self._read(shard, ("hexists", self._keys[shard][7], worker))
+        return bool(there)
+
+    async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
+        keys = self._keys[shard]
+        resources = len(await self.schema())
+        _, (pending,) = await self._read(shard, ("hgetall", keys[6]))
+        latest = sorted(pending, key=int, reverse=True)
+        uids: list[bytes] = []
+        while latest and len(uids) < _ASSUMED_READ:
+            listed = pending[latest.pop(0)][_DEADLINE_BYTES:]
+            uids += [listed[at : at + UID_BYTES] for at in range(0, len(listed), UID_BYTES)]
+        _, (records,) = await self._read(shard, ("hmget", keys[5], uids)) if uids else (0, ([],))
+        held = {uid: record for uid, record in zip(uids, records, strict=True) if record is not None}
+        found = _reservations(held, list(pending), resources)
+        here = found.assumed & np.isin(found.records["node"], nodes)
+        return Reservations(found.uids[here], found.records[here], found.assumed[here], resources)
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         key = self._keys[shard][8]

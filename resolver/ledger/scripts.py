@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 2.0
 _CONNECTIONS = 32
 
 _PARTS = {
-    "commit": ("prelude", "pods", "holdings", "stamps", "guards", "evicting", "commit"),
+    "commit": ("prelude", "pods", "holdings", "stamps", "guards", "evicting", "criteria", "commit"),
     "release": ("prelude", "pods", "holdings", "give_back", "release"),
     "reap": ("prelude", "pods", "holdings", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),
@@ -36,6 +36,9 @@ _PARTS = {
     "grant": ("prelude", "grant"),
     "upsert_nodes": ("prelude", "upsert_nodes"),
     "remove_nodes": ("prelude", "remove_nodes"),
+    "quarantine": ("prelude", "quarantining", "quarantine"),
+    "end_quarantine": ("prelude", "quarantining", "end_quarantine"),
+    "tell_again": ("prelude", "quarantining", "tell_again"),
     "register_rules": ("prelude", "register_rules"),
     "mend": ("prelude", "mend"),
     "load": ("prelude", "load"),

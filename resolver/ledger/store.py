@@ -104,6 +104,10 @@ class RedisLedger(LedgerReading):
             for keys in (*self._keys, [self._schema_key, self.epochs_key]):
                 await (await self.scripts.access.at(keys[0])).delete(*keys)
 
+    async def run(self, script: str, shard: int, *arguments: Any) -> Any:
+        """Run a script that changes the shard; its arguments begin after the feed window."""
+        return await self._run(script, shard, self._feed_window, *arguments)
+
     # -- pods ---------------------------------------------------------------------------------------------------------
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hoss.model.pod_groups import PodGroup
 from hoss.model.resources import ResourceSchema
-from hoss.wire.account import FLAG_GONE, FLAG_UNSCHEDULABLE
+from hoss.wire.account import FLAG_GONE, FLAGS_CLOSED
 from scheduler_worker.core.accounts import AccountLayer, heightened, widened
 from scheduler_worker.core.assumptions import Assumption, AssumptionBook
 from scheduler_worker.core.cards import CardLayers, CardMasks
@@ -73,6 +73,8 @@ class NodeInfoCache:
         if update.snapshot:
             self.accounts.blank(of_shard)
             self.catalogue.remove_all(of_shard)
+        else:
+            self._learn_anew(np.intersect1d(spec_nodes, update.accounts.indexes))
         self.catalogue.apply(update.specs)
         self.accounts.put(update.accounts)
         for assumption in ended:
@@ -292,6 +294,17 @@ class NodeInfoCache:
             self.cards.used.take(nodes, axis=0),
         )
 
+    def _learn_anew(self, nodes: NodeIndexes) -> None:
+        """Forget what is known of nodes that are about to be told of whole, and count again what is assumed on them.
+
+        Were either of it wrong, for whatever reason, it ends here: a resolver has a node told anew when it doubts it.
+        """
+        self.accounts.blank(nodes)
+        self.assumed[:, nodes] = 0
+        self.cards.assumed[nodes] = 0
+        for assumption in self._book:
+            self._add_amounts(assumption, np.flatnonzero(assumption.live & np.isin(assumption.nodes, nodes)), sign=1)
+
     def _settle(self, nodes: NodeIndexes, before: _State) -> None:
         # An own commit that the feed now shows moves from one layer to the other and changes nothing for rankings.
         self._combine(nodes)
@@ -306,7 +319,7 @@ class NodeInfoCache:
         )
         self.changes.extend(nodes[changed])
         if reflagged.any():
-            self.catalogue.cordoned[nodes] = (after.flags & FLAG_UNSCHEDULABLE) != 0
+            self.catalogue.cordoned[nodes] = (after.flags & FLAGS_CLOSED) != 0
             self._log_specs(nodes[reflagged])
 
     def _count_pods(self, update: FeedUpdate, of_shard: NodeIndexes) -> None:

@@ -22,3 +22,4 @@ class Verdict(IntEnum):
     CONFLICT_PORT = 4
     CONFLICT_TOPOLOGY = 6
     STALE_EPOCH = 9
+    CONFLICT_VERSION = 11

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.node import NodeSpec
 from hoss.model.pod_groups import PodGroup
 from hoss.wire.account import CARDS, account_dtype
@@ -76,6 +77,7 @@ class ProposalColumns:
         default_factory=dict
     )  # by position: UIDs of the pods that go for it
     victims_must_go: bool = False  # they are in the way for more than their room
+    conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
     gang_minimum: int = 0  # with the parts a gang: so many are committed at least, or none
     parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards, or of pods that count on each other: the others
     seen: tuple[

@@ -129,6 +129,7 @@ class Draft:
                 attempts=shared.attempts,
                 devices=shared.devices if shared.devices.any() else None,
                 groups=groups,
+                conflicts=work.conflicts,
                 victims={position: found.uids for position, found in victims.items()},
                 victims_must_go=any(found.must_go for found in victims.values()),
                 seen=seen,

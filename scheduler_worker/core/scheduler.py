@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput
 from hoss.model.cluster import Service
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.overlap import Preference
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeScope
@@ -127,9 +128,10 @@ class Scheduler:
         *,
         gang: Gang | None = None,
         scope: NodeScope | None = None,
+        conflicts: ConflictRule = DEFAULT_CONFLICT_RULE,
         lowest_priority: int = MAX_PRIORITY,
     ) -> None:
-        """Queue a work batch; `scope` is what the policy says of its nodes. Pods of more than `lowest_priority` may have others
+        """Queue a work batch; `scope` and `conflicts` are what the policy says of its nodes and proposals. Pods of more than `lowest_priority` may have others
         go for them. InvalidInput for classes never defined and counts that do not add up."""
         if int(run_counts.sum()) != len(uids):
             raise InvalidInput(f"runs of {run_counts.sum()} pods with {len(uids)} UIDs", where=f"work batch {batch_id}")
@@ -140,7 +142,7 @@ class Scheduler:
             raise InvalidInput(f"{gang.minimum} of {len(uids)} pods", where=f"work batch {batch_id}, gang {gang.name}")
         classes = [self._classes.get(number, scope) for number in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
-        work = Work(batch_id, uids, gang, lowest_priority)
+        work = Work(batch_id, uids, gang, lowest_priority, conflicts)
         if self._profile.mixes and gang is None:
             self._runs.extend(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
         else:
@@ -166,6 +168,8 @@ class Scheduler:
         if not self._runs or room <= 0 or self._draft.work not in (None, self._runs[0].work):
             return 0
         work = self._runs[0].work
+        if work.goes_alone and self._draft.pods:
+            return 0
         together = takewhile(lambda run: run.work is work, self._runs) if work.missing else (self._runs[0],)
         if (self._proposals or self._evicting) and any(counts_on_others(run.pod_class.spec) for run in together):
             return 0  # it would count on pods of which some may be refused
@@ -194,7 +198,10 @@ class Scheduler:
             self._proposals[proposal.columns.batch_id] = proposal
             self.proposed += len(proposal.rows)
         columns = [proposal.columns for proposal in proposals]
-        if proposals and proposals[0].work.missing:
+        if proposals and proposals[0].work.goes_alone:
+            pods = sum(len(proposal.rows) for proposal in proposals)
+            columns = [replace(columns[0], gang_minimum=pods, parts=tuple(columns[1:]))]
+        elif proposals and proposals[0].work.missing:
             columns = [replace(columns[0], gang_minimum=proposals[0].work.missing, parts=tuple(columns[1:]))]
         elif together:
             columns = [replace(columns[0], parts=tuple(columns[1:]))]
@@ -541,8 +548,8 @@ class Scheduler:
             as_of=answer.as_of,
             age_seconds=self._clock() - (proposal.assumption.expires_at - self.limits.assumption_seconds),
         )
-        # What other pods are in the way of only the feed tells; room came with the answer.
-        unseen = np.isin(answer.verdicts, (Verdict.CONFLICT_PORT, Verdict.CONFLICT_TOPOLOGY))
+        # What other pods are in the way of, and what a node is, only the feed tells; room came with the answer.
+        unseen = np.isin(answer.verdicts, (Verdict.CONFLICT_PORT, Verdict.CONFLICT_TOPOLOGY, Verdict.CONFLICT_VERSION))
         awaited = {
             of_shard: seq
             for of_shard, seq in sorted(((shard, answer.as_of), *answer.awaits))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.wire.columns import NONE_U16, NONE_U32, Uids
 from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.codes import Outcome
@@ -48,6 +49,7 @@ class Work:
     uids: Uids  # (n, 16)
     gang: Gang | None = None
     lowest_priority: int = MAX_PRIORITY  # of any pod there is: who has no more than this has nobody to go for it
+    conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
     left: "list[Run]" = field(default_factory=list)  # of a gang under way: what fits nowhere, until the gang is decided
     _bound: int = 0
     _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, Diagnosis]] = field(default_factory=list)
@@ -67,6 +69,11 @@ class Work:
     def missing(self) -> int:
         """How many pods must be bound at once; 0 where it is no gang, or one that has its minimum already."""
         return 0 if self.gang is None else max(0, self.gang.minimum - self._bound)
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether a run's pods are proposed by themselves, to be reserved together or not at all."""
+        return self.conflicts.all_or_nothing and not self.missing
 
     def take_left(self) -> "list[Run]":
         """What was left of a gang, once."""

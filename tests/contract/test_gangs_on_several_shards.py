@@ -120,6 +120,18 @@ async def test_a_resolver_that_dies_between_the_phases_leaves_nothing_that_outli
     assert await held(nodes) == [0, 0]
 
 
+@pytest.mark.parametrize("operations", range(3))
+async def test_a_resolver_that_dies_while_a_gang_fails_leaves_nothing_that_outlives_the_leases(
+    nodes, decide, make_proposal, operations
+):
+    """A commit, a refused commit and a withdrawal end it: it dies before each of them."""
+    await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
+    with pytest.raises(LedgerUnavailable):
+        await decide(parts_of(make_proposal, 600), 2, ledger=Interrupted(nodes, operations))
+    await reap(nodes)
+    assert await held(nodes) == [0, 1]
+
+
 @pytest.mark.parametrize("operations", range(4))
 async def test_a_gang_sent_again_after_an_interruption_is_completed(nodes, decide, make_proposal, operations):
     with pytest.raises(LedgerUnavailable):

@@ -97,6 +97,52 @@ async def test_a_batch_is_committed_confirmed_looked_up_and_released(resolver):
     assert (await resolver.status()).reservations == 0
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"requests": np.array([-1, 0, 0, 1, 0, 0], "<i8").tobytes()}, "requests: -1 is not between 0 and 2^53"),
+        ({"resources": 40}, "resources: 40 where the schema has"),
+        ({"slots": b"\1"}, "slots: 1 bytes"),
+        ({"shard": 7}, "shard: 7 where the ledger has shards 0 to 0"),
+        ({"uids": bytes(16 * 1001)}, "uids: 1001 pods"),
+        ({"worker": "nobody", "epoch": 1}, "worker: 'nobody' has never registered"),
+        ({"criteria": 9}, "criteria: 9 is none of"),
+    ],
+)
+async def test_a_bad_batch_is_told_why_writes_nothing_and_harms_no_other_of_its_stream(resolver, wrong, said):
+    stream = Stream(resolver)
+    before = (await resolver.audit()).digests[0]
+    answer = await stream.ask(batch(1, [0], **wrong))
+    assert said in answer.invalid
+    assert (await resolver.audit()).digests[0] == before
+    assert (await stream.ask(batch(2, [0]))).verdicts == bytes([Verdict.COMMITTED])
+
+
+async def test_a_node_that_was_never_registered_is_refused_and_the_rest_of_the_batch_commits(resolver):
+    answer = await Stream(resolver).ask(batch(1, [0, 99, 1]))
+    assert answer.verdicts == bytes([Verdict.COMMITTED, Verdict.NODE_GONE, Verdict.COMMITTED])
+
+
+async def test_an_epoch_that_is_over_is_no_bad_input_and_an_unknown_worker_is_told_to_register_all_the_same(resolver):
+    stream = Stream(resolver)
+    stale = await stream.ask(batch(1, [0], epoch=99))
+    unknown = await stream.ask(batch(2, [0], worker="nobody"))
+    assert (stale.verdicts, stale.invalid) == (bytes([Verdict.STALE_EPOCH]), "")
+    assert unknown.verdicts == bytes([Verdict.STALE_EPOCH])
+    assert unknown.invalid
+
+
+async def test_an_unconfirmed_pod_goes_for_a_much_more_urgent_one_over_the_wire(resolver):
+    stream = Stream(resolver)
+    await stream.ask(batch(1, [0], cpu=1000))
+    urgent = {"priorities": np.array([1000], "<i4").tobytes(), "first": 5}
+    assert (await stream.ask(batch(2, [0], cpu=1000, **urgent))).verdicts == bytes([Verdict.CONFLICT_RESOURCE])
+    answer = await stream.ask(batch(3, [0], cpu=1000, displace_gap=100, **urgent))
+    assert answer.verdicts == bytes([Verdict.DUPLICATE])
+    assert (await resolver.lookup(numbered_uids(b"test-prefix-", 0, 6))).nodes.tolist() == [0xFFFFFFFF] * 5 + [0]
+    assert (await resolver.status()).counters["displaced"] == 1
+
+
 async def test_invariant_2_a_resend_to_another_resolver_finds_the_commit_that_stands(
     resolver, redis_server, start_resolver
 ):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.account import CARDS, FLAG_GONE, account_dtype, digest
@@ -99,6 +100,8 @@ def commits(draw, unchecked):
             # Dealt out to the pods of a batch that is no gang.
             "victims": draw(st.just([]) | st.lists(st.integers(0, PODS - 1), max_size=6, unique=True)),
             "must_go": draw(st.booleans()),
+            "assumed_only": draw(st.booleans()),
+            "criteria": draw(st.sampled_from([Criteria.FIT, Criteria.FIT, *Criteria])),
         },
     )
 
@@ -199,10 +202,12 @@ class History:
             unchecked=what["unchecked"],
             groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
             gang_minimum=what["gang_minimum"],
+            criteria=what["criteria"],
             held=what["held"],
             firsts=tuple(what["firsts"]),
             seen=tuple(await self._seqs(what["behind"])),
             victims_must_go=what["must_go"],
+            victims_assumed=what["assumed_only"],
             victims={} if what["gang_minimum"] else dealt(what["victims"], len(what["pods"])),
         )
         decisions = await self.ledger.commit(0, [proposal])
@@ -243,6 +248,7 @@ def shown_accounts(rows):
                 int(a["seq"]),
                 int(a["born"]),
                 int(a["flags"]),
+                int(a["described"]),
                 np.trim_zeros(a["amounts"].reshape(-1), "b").tolist(),
             )
             for index, a in zip(np.frombuffer(rows.indexes, "<u4").tolist(), accounts, strict=True)

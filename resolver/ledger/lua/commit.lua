@@ -16,7 +16,8 @@
 --      20 by shard: the seq up to which the worker knows which pods are where, u64
 --      21 '1': what is reserved is held: no feed tells of its pods until it is kept, and nobody goes for them
 --      22 by position, from 1: UIDs of the pods that go where that pod does not fit without (MessagePack), or ''
---      23 '1': they go though that pod would fit
+--      23 '1': they go though that pod would fit    24 criteria (criteria.lua)
+--      25 '1': they go only while nobody has confirmed them
 -- Pods stand in the order in which they are to be served.
 --
 -- Returns false where the rules are others by now. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32 each),
@@ -26,7 +27,7 @@
 -- each guard of its slot, in turn (MessagePack).
 
 local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
-local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED = 7, 8, 9, 10
+local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED, CONFLICT_VERSION = 7, 8, 9, 10, 11
 local NO_NODE = '\255\255\255\255'
 
 local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
@@ -180,8 +181,13 @@ local function refusal(account, node, flat, slot)
     return NODE_GONE, 0, 0, 0
   end
   if not unchecked then
-    if account[3] ~= 0 and has_flag(account, FLAG_UNSCHEDULABLE) and not tolerates_cordon(slot) then
+    local closed = account[3] ~= 0 and (has_flag(account, FLAG_UNSCHEDULABLE) or has_flag(account, FLAG_QUARANTINED))
+    if closed and not tolerates_cordon(slot) then
       return NODE_UNSCHEDULABLE, 0, 0, 0
+    end
+    local changed = changed_since and changed_since(node, account)
+    if changed then
+      return CONFLICT_VERSION, 0, changed, 0
     end
     for i = 1, #flat, 2 do
       local at, asked = flat[i], flat[i + 1]
@@ -372,10 +378,10 @@ end
 if #reserved_uids + #duplicates < tonumber(ARGV[19]) then
   for position = 1, count do
     if verdicts[position] == COMMITTED then
-      verdicts[position], chosen[position] = GANG_ABORTED, first[position]
+      verdicts[position], chosen[position], questions[position] = GANG_ABORTED, first[position], nil
     end
   end
-  reserved_uids, accounts, cards, questions = {}, {}, {}, {}
+  reserved_uids, accounts, cards = {}, {}, {}
   read_accounts(refusing_nodes)
 end
 
@@ -424,18 +430,22 @@ local function packed_questions()
   return #flat > 0 and cmsgpack.pack(flat) or ''
 end
 
-local fresh, fresh_card_nodes, fresh_cards = {}, {}, {}
-for i = 1, #refusing_nodes do
-  fresh[i] = write_account(accounts[refusing_nodes[i]])
-  local used = ARGV[15] ~= '' and cards_of(refusing_nodes[i])
-  if used then
-    fresh_card_nodes[#fresh_card_nodes + 1] = refusing_nodes[i]
-    fresh_cards[#fresh_cards + 1] = pack_values(CARDS_FORMAT, unpack(used, 1, 16))
+local function reply()
+  local fresh, fresh_card_nodes, fresh_cards = {}, {}, {}
+  for i = 1, #refusing_nodes do
+    fresh[i] = write_account(accounts[refusing_nodes[i]])
+    local used = ARGV[15] ~= '' and cards_of(refusing_nodes[i])
+    if used then
+      fresh_card_nodes[#fresh_card_nodes + 1] = refusing_nodes[i]
+      fresh_cards[#fresh_cards + 1] = pack_values(CARDS_FORMAT, unpack(used, 1, 16))
+    end
   end
+  local fresh_resources, fresh_records = join_accounts(fresh)
+  return {
+    #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts), concat(duplicates),
+    fresh_resources, concat(refusing_nodes), fresh_records, concat(fresh_card_nodes), concat(fresh_cards),
+    #reserved_uids > 0 and seq or last_seq, judged_here and '' or packed_questions(),
+  }
 end
-local fresh_resources, fresh_records = join_accounts(fresh)
-return {
-  #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts), concat(duplicates),
-  fresh_resources, concat(refusing_nodes), fresh_records, concat(fresh_card_nodes), concat(fresh_cards),
-  #reserved_uids > 0 and seq or last_seq, judged_here and '' or packed_questions(),
-}
+
+return reply()

@@ -13,6 +13,9 @@ local function standing_victims(uids, node, priority)
     if not record or record:sub(1, 4) ~= node or unpack_values('<i4', record, 25) >= priority then
       return nil
     end
+    if ARGV[25] == '1' and call('HEXISTS', PENDING, string.format('%d', (unpack_values('<I8', record, 9)))) == 0 then
+      return nil
+    end
     if any_holds and call('HEXISTS', HOLDS, hold_field(record)) == 1 then
       return nil
     end

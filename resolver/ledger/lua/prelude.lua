@@ -22,7 +22,7 @@ if last_seq < tonumber(heard_of) then
   return redis.error_reply('WENTBACK ' .. meta[2] .. ' ' .. heard_of)
 end
 
-local FLAG_GONE, FLAG_UNSCHEDULABLE, FLAG_SHRUNK = 1, 2, 4
+local FLAG_GONE, FLAG_UNSCHEDULABLE, FLAG_SHRUNK, FLAG_QUARANTINED = 1, 2, 4, 8
 local HEAD_BYTES, AMOUNT_BYTES, SPREAD_BYTES = 24, 16, 7
 local WHOLE_CARD, CLOSED_CARD, NO_CARD = 1000, 0x8000, 0xFFFF
 local CARDS_FORMAT = '<' .. rep('I2', 16)
@@ -35,7 +35,7 @@ local function spread(node)
   return rep(node:sub(2, 2), SPREAD_BYTES - 1) .. node:sub(1, 1)
 end
 
--- An account as a table: 1 seq, 2 born, 3 flags, 4 reserved; of resource r (from 0) allocatable at 5 + 2r and requested
+-- An account as a table: 1 seq, 2 born, 3 flags, 4 described; of resource r (from 0) allocatable at 5 + 2r and requested
 -- at 6 + 2r; then the spread, and one number that is no part of the account.
 local account_formats = {}  -- by the number of values
 local function account_format(values)

@@ -83,7 +83,7 @@ local function upsert(position)
   -- What was exceeded before the node changed, unless by an earlier change, is overcommitment and stays to be found.
   set_flag(account, FLAG_SHRUNK, exceeds and (has_flag(account, FLAG_SHRUNK) or not exceeded))
   set_flag(account, FLAG_UNSCHEDULABLE, closed[position] == 1)
-  account[1] = seq
+  account[1], account[4] = seq, seq % 2 ^ 32
   if exceeds then
     over[#over + 1] = position - 1
   end

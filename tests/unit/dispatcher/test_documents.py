@@ -11,6 +11,7 @@ from dispatcher.intake import read_order
 from dispatcher.link import outcomes, registration
 from dispatcher.policy_document import DEFAULT_YAML, parse_policy
 from hoss.errors import ConfigError, InvalidInput
+from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.v1 import common_pb2, workerlink_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 
@@ -191,3 +192,35 @@ def test_a_bad_registration_is_refused(register, told):
 def test_outcome_columns_of_different_length_are_refused():
     with pytest.raises(InvalidInput, match=r"outcomes.codes: 1 rows where 2"):
         outcomes(workerlink_pb2.Outcomes(positions=b"\0" * 8, codes=b"\1", nodes=b"\0" * 8), 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "rule"),
+    [
+        ("", ConflictRule()),
+        ("conflicts: {}", ConflictRule()),
+        ("conflicts: {criteria: Version}", ConflictRule(Criteria.VERSION)),
+        ("conflicts: {criteria: Strict, commit: AllOrNothing}", ConflictRule(Criteria.STRICT, all_or_nothing=True)),
+        ("conflicts: {displace: {minPriorityGap: 100}}", ConflictRule(displace_gap=100)),
+    ],
+)
+def test_a_rule_says_how_conflicts_of_its_pods_are_decided(written, rule):
+    text = f"apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules:\n  - name: a\n    {written}\n"
+    assert parse_policy(text).rules[0].conflicts == rule
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("{criteria: Lenient}", "rules.0.conflicts.criteria"),
+        ("{commit: Sometimes}", "rules.0.conflicts.commit"),
+        ("{displace: {}}", "rules.0.conflicts.displace.minPriorityGap"),
+        ("{displace: {minPriorityGap: 0}}", "rules.0.conflicts.displace.minPriorityGap"),
+        ("{displace: {minPriorityGap: 5}, commit: AllOrNothing}", "displace is for pods that are reserved one by one"),
+    ],
+)
+def test_a_rule_that_decides_conflicts_in_a_way_there_is_not_is_refused_with_its_place(written, complaint):
+    text = f"apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules:\n  - name: a\n    conflicts: {written}\n"
+    with pytest.raises(ConfigError) as refused:
+        parse_policy(text)
+    assert complaint in str(refused.value)

@@ -74,6 +74,8 @@ def test_a_pod_evicted_before_its_worker_says_that_it_is_bound_is_looked_up_then
     assert verify.rows.tolist() == rows[:1].tolist()
     bench.tell(m.Verified(verify.rows, verify.uids, np.array([NOWHERE], np.uint32)))
     assert bench.phases(rows) == [Phase.SCHEDULING, Phase.BOUND]
+    texts, last = bench.machine.registry.reasons.texts, bench.machine.registry.pods.eviction
+    assert [texts[i] for i in last[rows]] == ["preempted by default/urgent on node n3", ""]
 
 
 def test_an_eviction_that_a_lookup_told_of_first_does_not_count_against_a_later_place(bench):

@@ -1,5 +1,7 @@
 """Rules, selectors and fallbacks; and what pods are told while nobody may have them."""
 
+from dataclasses import replace
+
 import pytest
 
 from dispatcher.core import messages as m
@@ -15,8 +17,11 @@ from dispatcher.core.policy import (
     facts_of,
 )
 from dispatcher.core.rule_index import RuleIndex
+from dispatcher.link import work_message
+from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, QosClass
 from hoss.model.selectors import NodeScope, Requirement
+from hoss.wire.convert import conflict_rule_from_proto
 
 
 def labelled(**labels):
@@ -184,6 +189,20 @@ def test_a_rules_nodes_go_with_its_work_batches_and_no_others(new_bench):
     bench.pump()
     first, second = bench.sent["w1"]
     assert (first.scope, second.scope) == (GPU_NODES, None)
+
+
+def test_how_a_rule_decides_conflicts_goes_with_its_work_batches_and_no_others(new_bench):
+    rule = ConflictRule(Criteria.STRICT, displace_gap=100)
+    bench = new_bench(Policy((Rule("gpu", GPU_RULE.match, conflicts=rule), Rule("rest"))))
+    bench.join("w1")
+    bench.job("a", 3, spec=GPU_POD)
+    bench.job("b", 3)
+    bench.now += 0.01
+    bench.pump()
+    first, second = bench.sent["w1"]
+    told = work_message(replace(first, classes=())).work
+    assert conflict_rule_from_proto(told.conflicts) == rule
+    assert not work_message(replace(second, classes=())).work.HasField("conflicts")
 
 
 def test_unschedulable_pods_follow_a_new_policy_at_once(new_bench):

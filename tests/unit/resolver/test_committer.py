@@ -68,3 +68,23 @@ async def test_an_asker_that_left_does_not_hold_up_the_others(slow, make_proposa
     left.cancel()
     ledger.go.set()
     assert len((await stays).verdicts) == 1
+
+
+async def test_of_what_waits_the_most_urgent_goes_first_and_of_equals_the_first_that_came(slow, make_proposal):
+    ledger, committer = slow
+    served = []
+    commit = ledger.commit
+
+    async def noting(shard, proposals):
+        served.extend(int(proposal.uids[0, -1]) for proposal in proposals)
+        return await commit(shard, proposals)
+
+    ledger.commit = noting
+    answers = []
+    for pod, priority in enumerate([0, 0, 5, -1, 10, 5]):
+        answers.append(asyncio.ensure_future(committer.decide(make_proposal([pod], [[0]], priorities=[priority]))))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    ledger.go.set()
+    await asyncio.gather(*answers)
+    assert served == [0, 1, 4, 2, 5, 3]  # the first two were under way when the others came

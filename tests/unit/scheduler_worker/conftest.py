@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.resources import BASE_RESOURCES
@@ -113,7 +114,7 @@ class Harness:
     def cache(self) -> NodeInfoCache:
         return self.scheduler.cache
 
-    def submit(self, *runs, gang=None, scope=None):
+    def submit(self, *runs, gang=None, scope=None, conflicts=DEFAULT_CONFLICT_RULE):
         """Work of (spec, count) runs, a gang or not, on all nodes or those of a policy's rule; the batch id."""
         self.batches += 1
         for number, (spec, _) in enumerate(runs):
@@ -122,7 +123,9 @@ class Harness:
         uids = numbered_uids(b"twelve bytes", 1000 * self.batches, int(counts.sum()))
         attempts = np.zeros(len(runs), np.uint16)
         classes = np.arange(len(runs), dtype=np.uint32)
-        self.scheduler.accept(self.batches, uids, classes, counts, attempts, gang=gang, scope=scope)
+        self.scheduler.accept(
+            self.batches, uids, classes, counts, attempts, gang=gang, scope=scope, conflicts=conflicts
+        )
         return self.batches
 
     def place(self):

@@ -174,3 +174,18 @@ def test_cards_of_the_feed_count_although_a_refusal_brought_a_newer_account_with
     assert harness.cache.cards.used[0, :3].tolist() == [400, 0, NO_CARD]
     accounts = ledger.accounts([0])
     assert harness.cache.digest(0) == digest(accounts.indexes, accounts.records, accounts.card_indexes, accounts.cards)
+
+
+def test_a_node_told_of_as_if_it_were_new_is_right_again_whatever_was_wrong_with_it(make_ledger, harness_of, make_pod):
+    harness = harness_of(make_ledger(2))
+    harness.submit((make_pod(100), 1))
+    (proposal,) = harness.place()
+    node = int(proposal.candidates[0, 0])
+    right = harness.cache.requested.copy()
+    harness.cache.accounts.committed[:, node] += 7
+    harness.cache.accounts._seqs[node] = 2**50  # whatever comes seems older
+    harness.cache.assumed[:, node] -= 5
+    harness.cache.requested[:, node] = 3
+    harness.ledger.seq += 1
+    harness.cache.apply_feed(harness.ledger.delta([node], specs=((node, harness.ledger.specs[node]),)))
+    assert (harness.cache.requested == right).all()
