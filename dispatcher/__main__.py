@@ -26,6 +26,7 @@ from dispatcher.nodes import NodeNames
 from dispatcher.policies import Policies
 from dispatcher.policy_surroundings import PolicySurroundings
 from dispatcher.preemption import Preemption
+from dispatcher.rebuilding import Rebuilding
 from dispatcher.reception import Reception, Services
 from dispatcher.recovery import recover
 from dispatcher.redis_journal import RedisJournal
@@ -40,7 +41,6 @@ from hoss.errors import HossError
 from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
-from hoss.v1.resolver_pb2 import FeedMessage
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
 
@@ -82,14 +82,12 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
             read_facts=facts_from_bytes,
             requests=_requests,
         )
-        runtime = Runtime(machine, FencedLedger(ResolverLedger(resolver), term.certain), journal)
+        ledger = ResolverLedger(resolver)
+        runtime = Runtime(machine, FencedLedger(ledger, term.certain), journal)
         names, views, services, chronicle = NodeNames(runtime), Views(), Services(term.certain), Chronicle(runtime)
         policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
         preemption = Preemption(runtime, names)
-
-        def apply_feed(message: FeedMessage) -> None:
-            names.apply(message)
-            preemption.apply(message)
+        rebuilding = Rebuilding(runtime, ledger, names.history, may_rebuild=term.certain)
 
         add_DispatcherServicer_to_server(
             DispatcherService(runtime, names, views, policies, term=term, chronicle=chronicle),
@@ -104,10 +102,12 @@ async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
         )
         add_WorkerLinkServicer_to_server(links, cast("grpc.aio.Server", services))
         try:
-            await policies.restore()
-            await recover(runtime)
-            following = follow(resolver, "dispatcher", apply_feed)
-            async with rpc.background(runtime.serve(), chronicle.run(), following, policies.follow_file()):
+            async with rebuilding.as_kept():
+                await policies.restore()
+                await recover(runtime)
+            following = follow(resolver, "dispatcher", rebuilding.passing(names.apply, preemption.apply))
+            jobs = runtime.serve(), chronicle.run(), following, policies.follow_file(), rebuilding.run()
+            async with rpc.background(*jobs):
                 reception.open(services)
                 await server.set_serving(True, *SERVICES)
                 telemetry.logger().info("serving", address=term.address, term=term.number)

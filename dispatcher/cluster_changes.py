@@ -1,5 +1,6 @@
 """What a feed message says has changed, in the core's words. Most messages are commits, which help nobody and are not decoded."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,16 @@ class NodeHistory:
         self._specs: dict[int, bytes] = {}
         self._schema: tuple[str, ...] = ()
         self.generation = 0  # grows with every message that names nodes
+
+    @property
+    def by_index(self) -> Mapping[int, bytes]:
+        """All nodes as they are now: NodeSpec messages."""
+        return self._specs
+
+    @property
+    def schema(self) -> tuple[str, ...]:
+        """Names of resources, by index."""
+        return self._schema
 
     def specs(self) -> list[common_pb2.NodeSpec]:
         """All nodes as they are now."""

@@ -117,6 +117,10 @@ class Journal(Protocol):
         """Read everything but the policy."""
         ...
 
+    async def rewrite(self) -> None:
+        """Write again all that was read or acknowledged, whatever its kind: the store may have lost it, or a part of it."""
+        ...
+
     async def close(self) -> None:
         """End connections; what was acknowledged stays."""
         ...
@@ -187,6 +191,9 @@ class MemoryJournal:
             sorted(self._faults.values(), key=lambda record: record.number),
             dict(self._objects),
         )
+
+    async def rewrite(self) -> None:
+        """Nothing is lost while the process lives."""
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -17,10 +17,18 @@ from hoss.redis_access import reach
 
 LEASE = "{hoss}:journal:lease"  # "<term> <address>", gone when its time is up
 
-# KEYS: lease, term. ARGV: address, milliseconds. The new term, or the lease that stands.
+# KEYS: lease, term. ARGV: address, milliseconds, the newest term that this candidate has heard of and its holder. The new term, or
+# the lease that stands. Where Redis has lost that term, its holder most likely lives, and alone knows what was lost with it: it
+# is given the time of a lease to take its own up again.
 _ACQUIRE = """
 local standing = redis.call('GET', KEYS[1])
 if standing then return standing end
+if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(ARGV[3]) then
+  redis.call('SET', KEYS[2], ARGV[3])
+  standing = ARGV[3] .. ' ' .. ARGV[4]
+  redis.call('SET', KEYS[1], standing, 'PX', ARGV[2])
+  return standing
+end
 local term = redis.call('INCR', KEYS[2])
 redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
 return term
@@ -120,14 +128,18 @@ class RedisLease:
     def __init__(self, url: str, seconds: float) -> None:
         self.seconds = seconds
         self._milliseconds = int(seconds * 1000)
+        self._heard_of = Held(0, "")  # the newest
         self._access = reach(url, timeout_seconds=seconds / 2)
 
     async def acquire(self, address: str) -> Granted | Held:
-        answer = await self._ask(_ACQUIRE, address, self._milliseconds)
+        heard = self._heard_of
+        answer = await self._ask(_ACQUIRE, address, self._milliseconds, heard.term, heard.address)
         if isinstance(answer, int):
+            self._heard_of = Held(answer, address)
             return Granted(answer)
         term, _, holder = answer.decode().partition(" ")
-        return Held(int(term), holder)
+        self._heard_of = Held(int(term), holder)
+        return self._heard_of
 
     async def renew(self, term: int, address: str) -> bool:
         return bool(await self._ask(_RENEW, term, address, self._milliseconds))

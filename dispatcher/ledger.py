@@ -3,7 +3,7 @@
 Methods raise LedgerUnavailable or TransportError when nothing is known; all may be repeated.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dispatcher.core.messages import Commits
 from hoss.client.resolver import ResolverClient
 from hoss.errors import LedgerUnavailable
+from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, U8, U32, U64, Uids, decode, decode_uids
 
 # A lookup of more pods would block the ledger's Redis for milliseconds and outgrow a message.
@@ -35,6 +36,14 @@ class Held(NamedTuple):
     shards: NDArray[np.uint32]
     seqs: NDArray[np.uint64]  # of the commit, on its shard
     assumed: NDArray[np.bool_]  # not confirmed yet
+
+
+class Standing(NamedTuple):
+    """How the ledger stands: its epoch, or where it has been lost, the mark in its place and `recovering`."""
+
+    epoch: str
+    recovering: bool
+    shards: int
 
 
 class Ledger(Protocol):
@@ -65,15 +74,20 @@ class ResolverLedger:
     """The ledger behind a resolver."""
 
     def __init__(self, client: ResolverClient) -> None:
+        self.known_epoch = ""  # see dispatcher.rebuilding.Rebuildable
         self._client = client
         self._shards = 0  # fixed when the ledger was made; asked once
 
     async def grant_epoch(self, worker: str) -> int:
-        return await self._client.grant_epoch(worker)
+        granted = await self._client.grant(worker)
+        self._check(granted.ledger_epoch)
+        return int(granted.epoch)
 
     async def lookup(self, uids: Uids) -> Whereabouts:
         shards = await self._shard_count()
         parts = [await self._client.lookup(uids[i : i + LOOKUP_PODS]) for i in range(0, len(uids), LOOKUP_PODS)]
+        for part in parts:
+            self._check(part.ledger_epoch)
         nodes = np.concatenate([part.nodes for part in parts] or [np.empty(0, np.uint32)])
         seqs = np.concatenate([part.seqs for part in parts] or [np.empty(0, np.uint64)])
         found = nodes != NONE_U32
@@ -98,6 +112,19 @@ class ResolverLedger:
                 shards=nodes % np.uint32(shards),  # node index i lies on shard i mod S
                 seqs=decode(chunk.seqs, U64, name="seqs", rows=len(uids)),
                 assumed=decode(chunk.assumed, U8, name="assumed", rows=len(uids)) != 0,
+            )
+
+    async def standing(self) -> Standing:
+        status = await self._client.status()
+        return Standing(status.standing or status.ledger_epoch, status.recovering, status.shards or 1)
+
+    async def rebuild(self, parts: Iterable[pb.LedgerPart]) -> pb.RebuildReply:
+        return await self._client.rebuild(parts)
+
+    def _check(self, ledger_epoch: str) -> None:
+        if ledger_epoch and self.known_epoch not in ("", ledger_epoch):
+            raise LedgerUnavailable(
+                "the resolver answers for another ledger than the one that was known; it is to be rebuilt"
             )
 
     async def _shard_count(self) -> int:

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from dispatcher.fenced_redis import FencedRedis
 from dispatcher.journal import FaultRecord, GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
+from dispatcher.journal_mirror import Mirror, MirroredRedis
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import reach
 from hoss.wire.columns import decode_uids
@@ -48,6 +49,8 @@ class RedisJournal:
         # A write that hangs must become UNAVAILABLE for the client, who repeats it by request id.
         self._access = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
         self._term = term
+        self._mirror = Mirror()
+        self._turn = asyncio.Lock()  # nothing is written while all is written again: the old would follow the new
         self._order = count(1)
         self._pending: dict[bytes, bytes] = {}
         self._doubtful: set[bytes] = set()  # keys of writes that failed
@@ -156,16 +159,28 @@ class RedisJournal:
             objects,
         )
 
+    async def rewrite(self) -> None:
+        try:
+            async with self._turn:
+                await self._mirror.restore(await self._fenced())
+        except (RedisError, OSError) as exc:
+            self._access.doubt()
+            raise LedgerUnavailable(f"the journal cannot be written now ({exc})") from exc
+
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer
         await self._access.close()
 
+    async def _fenced(self) -> FencedRedis:
+        return FencedRedis(await self._access.at(SUBMISSIONS), self._term)
+
     @asynccontextmanager
-    async def _server(self) -> AsyncIterator[FencedRedis]:
+    async def _server(self) -> AsyncIterator[MirroredRedis]:
         """The server that has the journal, written under our term. What it or the network say against it: LedgerUnavailable."""
         try:
-            yield FencedRedis(await self._access.at(SUBMISSIONS), self._term)
+            async with self._turn:
+                yield MirroredRedis(await self._fenced(), self._mirror)
         except (RedisError, OSError) as exc:
             self._access.doubt()
             raise LedgerUnavailable(

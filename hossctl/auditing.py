@@ -49,6 +49,8 @@ class AuditResult:
     findings: list[Finding] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)  # by --repair, before it looked
+    unmended: list[str] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:

@@ -45,6 +45,7 @@ COMMANDS = {
     "policy": ("policy", "Show or replace the policy that routes pods to workers."),
     "steer": ("steer", "Fix by hand how much workers' node preferences overlap and how many work at once."),
     "audit": ("audit", "Check the invariants on a live system; exit 1 with the evidence when one is broken."),
+    "ledger": ("ledger", "Dump the ledger to a file, restore it, or go on with what is left of a lost one."),
     "replay": ("replay", "Place a cluster trace and report how it went."),
     "bench": ("bench", "Measure throughput, or compare schedulers with and without HOSS."),
     "completion": ("completion", "Print a shell's completion script."),

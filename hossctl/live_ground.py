@@ -10,13 +10,13 @@ import numpy as np
 from hoss.model.cluster import Service
 from hoss.model.cluster_objects import Namespace
 from hoss.model.pod import PodSpec
+from hoss.model.pod_groups import group_of
 from hoss.wire.account import CARD_SLOTS, account_dtype
 from hossctl.endpoints import Clients
 from hossctl.remedies import NodeNow
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable, compile_demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun
-from scheduler_worker.core.questions import group_of
 from scheduler_worker.messages import feed_update
 
 _CARD_BITS = np.arange(CARD_SLOTS)

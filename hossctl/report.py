@@ -174,7 +174,9 @@ def audit_lines(result: auditing.AuditResult) -> list[tuple[str, object]]:
     held = (
         f"{result.nodes:,} nodes, {result.reservations:,} reservations, {result.bound:,} bound, {result.workers} caches"
     )
-    lines: list[tuple[str, object]] = [("audit", f"{result.verdict} ({held})")]
+    lines: list[tuple[str, object]] = [("mended", text) for text in result.mended]
+    lines += [("not mended", text) for text in result.unmended]
+    lines += [("audit", f"{result.verdict} ({held})")]
     lines += [(f"  invariant {finding.invariant}", finding.text) for finding in result.findings]
     lines += [("  not checked", text) for text in result.unchecked]
     return lines + [("  note", text) for text in result.reports]
@@ -191,4 +193,6 @@ def audit_json(result: auditing.AuditResult) -> Document:
         "violations": [{"invariant": f.invariant, "text": f.text} for f in result.findings],
         "unchecked": result.unchecked,
         "reports": result.reports,
+        "mended": result.mended,
+        "notMended": result.unmended,
     }

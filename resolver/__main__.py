@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from resolver.availability import Availability
 from resolver.committer import Committer
 from resolver.config import KIND, ResolverConfig
 from resolver.feed import ShardFeed
+from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
 from resolver.proposing import Proposing
 from resolver.reaper import forget_for_ever, reap_for_ever
+from resolver.rebuilding import Rebuilding
 from resolver.service import ResolverService
 
 _OPEN_RETRY_SECONDS = 0.5
@@ -39,6 +42,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gang-hold-seconds", type=float)
     parser.add_argument("--rules-memory-seconds", type=float)
     parser.add_argument("--feed-window-entries", type=int)
+    parser.add_argument("--rebuild-wait-seconds", type=float)
     parser.add_argument("--allow-unchecked", action="store_true", default=None, help="for benchmarks only")
     parser.add_argument("--ready-file", type=Path)
     parser.add_argument("--log-level", default="info")
@@ -65,7 +69,14 @@ async def serve(config: ResolverConfig, ready_file: Path | None) -> None:
     )
     await _open(ledger, config.shards)
     server = rpc.Server()
-    availability = Availability(ledger, server.set_serving)
+    store = RedisRebuild(
+        ledger,
+        feed_window=config.feed_window_entries,
+        lease_ms=round(config.reservation_lease_seconds * 1000),
+    )
+    availability = Availability(
+        ledger, server.set_serving, store.take_up, rebuild_wait_seconds=config.rebuild_wait_seconds
+    )
     committers = [Committer(ledger, shard) for shard in range(ledger.shards)]
     feeds = [ShardFeed(ledger, shard) for shard in range(ledger.shards)]
     proposing = Proposing(ledger, committers, availability, allow_unchecked=config.allow_unchecked)
@@ -74,7 +85,8 @@ async def serve(config: ResolverConfig, ready_file: Path | None) -> None:
     def counters() -> Counter[str]:
         return sum((committer.counters for committer in committers), proposing.counters + reaped)
 
-    service = ResolverService(ledger, feeds, proposing, availability, counters)
+    rebuilding = Rebuilding(ledger, store, now_us=lambda: time.time_ns() // 1000)
+    service = ResolverService(ledger, feeds, proposing, availability, counters=counters, rebuilding=rebuilding)
     add_ResolverServicer_to_server(service, server.grpc)
     port = await server.start(config.listen, [_SERVICE_NAME])
     jobs = [

@@ -30,6 +30,9 @@ class ResolverConfig(Document):
     # older view of the cluster is refused then, where rules might see its pods.
     rules_memory_seconds: float = Field(default=300.0, gt=0, le=86400)
 
+    # Seconds that a ledger which Redis has lost waits for a dispatcher to rebuild it, before an operator is asked to help.
+    rebuild_wait_seconds: float = Field(default=30.0, gt=0, le=86400)
+
     # Entries kept for subscribers that reconnect; whoever is further behind gets a snapshot. An entry of 500 pods on as many
     # nodes is 60 KB, so this is up to 60 MB of Redis memory a shard, and some seconds of full load.
     feed_window_entries: int = Field(default=1000, ge=10, le=100_000)

@@ -43,6 +43,7 @@ class ShardFeed:
             try:
                 if self._tip is None:
                     self._tip = await self._ledger.seq(self._shard)
+                    self._announce()  # to whoever stood at a place that is no more
                 entries = await self._ledger.feed(self._shard, self._tip, _WAIT_MS)
                 messages = [await self._message(entry) for entry in entries or ()]
             except LedgerUnavailable as exc:

@@ -20,10 +20,12 @@ from resolver.availability import Availability
 from resolver.core.values import NodeChange
 from resolver.feed import ShardFeed
 from resolver.ledger.port import Ledger
+from resolver.ledger.scripts import RECOVERING, RESTORING
 from resolver.nodes import check_nodes, node_change, shard_of
 from resolver.proposals import reservation_chunk
 from resolver.proposing import Proposing
 from resolver.reading import audit_ledger, list_nodes
+from resolver.rebuilding import Rebuilding, collect
 
 _CORDON_ATTEMPTS = 10
 _FEED_BUFFER = 8
@@ -55,13 +57,16 @@ class ResolverService(ResolverServicer):
         feeds: list[ShardFeed],
         proposing: Proposing,
         availability: Availability,
+        *,
         counters: Callable[[], Counter[str]],
+        rebuilding: Rebuilding,
     ) -> None:
         self._ledger = ledger
         self._feeds = feeds
         self._proposing = proposing
         self._availability = availability
         self._counters = counters
+        self._rebuilding = rebuilding
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
@@ -81,6 +86,9 @@ class ResolverService(ResolverServicer):
         resume = {position.shard: position.seq for position in request.resume}
         if request.ledger_epoch != self._ledger.epoch:
             resume = {}
+        for shard, seq in resume.items():
+            if shard < self._ledger.shards:  # a resolver that was started after a loss learns of it here
+                self._ledger.heard_of(shard, seq)
         messages: asyncio.Queue[pb.FeedMessage] = asyncio.Queue(_FEED_BUFFER)
 
         async def copy(shard: int) -> None:
@@ -103,7 +111,7 @@ class ResolverService(ResolverServicer):
     async def GrantEpoch(self, request: pb.GrantEpochRequest, context: Any) -> pb.GrantEpochReply:  # noqa: N802, ARG002
         if not request.worker:
             raise InvalidInput("is empty", where="worker")
-        return pb.GrantEpochReply(epoch=await self._ledger.grant(request.worker))
+        return pb.GrantEpochReply(epoch=await self._ledger.grant(request.worker), ledger_epoch=self._ledger.epoch)
 
     # -- reservations -------------------------------------------------------------------------------------------------
 
@@ -116,7 +124,9 @@ class ResolverService(ResolverServicer):
             found = await self._ledger.lookup(shard, uids)
             held = found["node"] != NONE_U32
             nodes[held], seqs[held], epochs[held] = found["node"][held], found["seq"][held], found["epoch"][held]
-        return pb.LookupReply(nodes=nodes.tobytes(), seqs=seqs.tobytes(), epochs=epochs.tobytes())
+        return pb.LookupReply(
+            nodes=nodes.tobytes(), seqs=seqs.tobytes(), epochs=epochs.tobytes(), ledger_epoch=self._ledger.epoch
+        )
 
     @_answering
     async def Confirm(self, request: pb.ConfirmRequest, context: Any) -> pb.ConfirmReply:  # noqa: N802, ARG002
@@ -150,9 +160,10 @@ class ResolverService(ResolverServicer):
 
     async def _reservations(self, shard: int) -> AsyncIterator[pb.ReservationChunk]:
         named: set[int] = set()
-        schema = await self._ledger.schema()
+        schema = await self._ledger.schema(left=True)
         names = {
-            i: common_pb2.NodeSpec.FromString(s).name for i, s in (await self._ledger.snapshot(shard)).specs.items()
+            i: common_pb2.NodeSpec.FromString(s).name
+            for i, s in (await self._ledger.snapshot(shard, left=True)).specs.items()
         }
         async for part in self._ledger.reservations(shard):
             chunk = reservation_chunk(shard, part.uids, part.records, part.assumed)
@@ -226,7 +237,32 @@ class ResolverService(ResolverServicer):
 
     @_answering
     async def Audit(self, request: pb.AuditRequest, context: Any) -> pb.AuditReply:  # noqa: N802, ARG002
+        self._check_available()
         return await audit_ledger(self._ledger)
+
+    @_answering
+    async def Repair(self, request: pb.RepairRequest, context: Any) -> pb.RepairReply:  # noqa: N802, ARG002
+        self._check_available()
+        return await self._rebuilding.repair()
+
+    async def DumpLedger(  # noqa: N802
+        self,
+        request: pb.DumpLedgerRequest,  # noqa: ARG002
+        context: Any,
+    ) -> AsyncIterator[pb.LedgerPart]:
+        try:
+            async for part in self._rebuilding.dump():
+                yield part
+        except LedgerUnavailable as exc:
+            await refuse(context, exc)
+
+    @_answering
+    async def Rebuild(self, request: Any, context: Any) -> pb.RebuildReply:  # noqa: N802, ARG002
+        return await self._rebuilding.rebuild(*await collect(request))
+
+    def _check_available(self) -> None:
+        if self._availability.problem:
+            raise LedgerUnavailable(self._availability.problem)
 
     async def GetStatus(self, request: pb.ResolverStatusRequest, context: Any) -> pb.ResolverStatus:  # noqa: N802, ARG002
         status = pb.ResolverStatus(
@@ -238,6 +274,10 @@ class ResolverService(ResolverServicer):
             redis=self._availability.facts,
         )
         try:
+            if not status.problem or self._availability.recovering:
+                standing = await self._rebuilding.standing()
+                status.recovering = standing.startswith(RECOVERING)
+                status.standing = "" if standing.startswith(RESTORING) else standing
             if not status.problem:
                 status.nodes, status.reservations = await self._ledger.counts()
         except LedgerUnavailable as exc:

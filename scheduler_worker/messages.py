@@ -14,12 +14,12 @@ from hoss.wire.account import CARDS, account_dtype
 from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, encode
 from hoss.wire.convert import node_from_proto, pod_spec_from_proto
 from hoss.wire.convert_rules import selector_from_proto
+from hoss.wire.pod_groups import definition_of, group_defined
 from scheduler_worker.core.codes import Verdict
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
 from scheduler_worker.core.preempting import PreemptionAnswer, PreemptionQuestion
 from scheduler_worker.core.refusals import RefusalReport
 from scheduler_worker.core.work import OutcomeColumns
-from scheduler_worker.groups import definition_of, group_defined
 
 
 def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:

@@ -198,6 +198,11 @@ class HistoryMissed:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerLost:
+    """What the ledger had is gone, and what workers have in hand was for that one: none of it counts any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterChanged:
     """Room was given back, or nodes were added or changed: something may fit now. `shard` and `seq` are the place in the
     feed that told of it."""
@@ -267,6 +272,7 @@ Event = (
     | Released
     | Evicted
     | HistoryMissed
+    | LedgerLost
     | ClusterChanged
     | AllocatableChanged
     | NodesSeen

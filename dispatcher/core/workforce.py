@@ -45,6 +45,7 @@ class Workforce:
             m.Heard: self._heard,
             m.Leaving: self._leaving,
             m.LinkClosed: self._link_closed,
+            m.LedgerLost: self._ledger_lost,
             m.OutcomesArrived: self._outcomes_arrived,
             m.Fenced: self._fenced,
             m.StateWanted: self._state_wanted,
@@ -90,6 +91,13 @@ class Workforce:
     def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:
         worker = self._members.on_link(event.link)
         return [] if worker is None else self.lose(worker, now)
+
+    def _ledger_lost(self, event: m.LedgerLost, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+        out: list[m.Instruction] = []
+        for worker in self._members.living():
+            close = m.CloseLink(worker.link, "Redis has lost the ledger: register anew")
+            out += [close, *self.lose(worker, now, blamed=False)]
+        return out
 
     def lose(self, worker: Worker, now: float, *, blamed: bool = True) -> list[m.Instruction]:
         """Its link is over, or it is silent: its pods are its own until it is fenced. `blamed`: they may have been its end."""

@@ -4,7 +4,7 @@ Calls raise InvalidInput (the request is wrong or names what is not there), Ledg
 ledger does not: nothing was done, try again) or TransportError (nobody answers, or too late).
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc.aio
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 # Answers come in milliseconds; more time is for calls that touch every node or every reservation.
 _CALL_SECONDS = 10.0
 _LONG_CALL_SECONDS = 60.0
+_REBUILD_SECONDS = 600.0
 
 ReplyT = TypeVar("ReplyT")
 
 
 class Lookup(NamedTuple):
-    """Where pods hold reservations; row i answers UID i."""
+    """Where pods hold reservations, in the ledger of this epoch; row i answers UID i."""
 
     nodes: NDArray[np.uint32]  # NONE_U32: no reservation
     seqs: NDArray[np.uint64]  # the shard's seq of the commit
     epochs: NDArray[np.uint64]  # the worker epoch that committed it
+    ledger_epoch: str
 
 
 class ResolverClient:
@@ -51,7 +53,11 @@ class ResolverClient:
 
     async def grant_epoch(self, worker: str) -> int:
         """A new epoch for the worker; every earlier one cannot commit any more, on any shard."""
-        return int((await self._call(self.stub.GrantEpoch, pb.GrantEpochRequest(worker=worker))).epoch)
+        return int((await self.grant(worker)).epoch)
+
+    async def grant(self, worker: str) -> pb.GrantEpochReply:
+        """As `grant_epoch`, and says in which ledger."""
+        return await self._call(self.stub.GrantEpoch, pb.GrantEpochRequest(worker=worker))
 
     async def lookup(self, uids: Uids) -> Lookup:
         """Which pods hold a reservation, on any shard."""
@@ -60,6 +66,7 @@ class ResolverClient:
             decode(reply.nodes, U32, name="nodes", rows=len(uids)),
             decode(reply.seqs, U64, name="seqs", rows=len(uids)),
             decode(reply.epochs, U64, name="epochs", rows=len(uids)),
+            reply.ledger_epoch,
         )
 
     async def confirm(self, commits: Mapping[int, NDArray[np.uint64]]) -> int:
@@ -118,6 +125,26 @@ class ResolverClient:
     async def audit(self) -> pb.AuditReply:
         """Check the ledger against the invariants it can see."""
         return await self._call(self.stub.Audit, pb.AuditRequest(), _LONG_CALL_SECONDS)
+
+    async def repair(self) -> pb.RepairReply:
+        """Make accounts, cards, ports and group counts what the reservations add up to; says what was changed."""
+        return await self._call(self.stub.Repair, pb.RepairRequest(), _LONG_CALL_SECONDS)
+
+    async def dump(self) -> AsyncIterator[pb.LedgerPart]:
+        """The ledger in parts, each shard as at one moment. Also what is left of one that waits to be rebuilt."""
+        try:
+            async for part in self.stub.DumpLedger(pb.DumpLedgerRequest()):
+                yield part
+        except grpc.aio.AioRpcError as exc:
+            raise translate(exc, self.peer) from exc
+
+    async def rebuild(self, parts: Iterable[pb.LedgerPart]) -> pb.RebuildReply:
+        """Replace the ledger by what the parts say, the head first. Raises InvalidInput, with nothing changed, where the head
+        does not hold."""
+        try:
+            return await self.stub.Rebuild(iter(parts), timeout=_REBUILD_SECONDS)
+        except grpc.aio.AioRpcError as exc:
+            raise translate(exc, self.peer) from exc
 
     async def status(self) -> pb.ResolverStatus:
         """What it is, whether it serves, and its counters. Answers while the ledger is away, too."""

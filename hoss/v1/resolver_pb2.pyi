@@ -324,10 +324,12 @@ class GrantEpochRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ...) -> None: ...
 
 class GrantEpochReply(_message.Message):
-    __slots__ = ("epoch",)
+    __slots__ = ("epoch", "ledger_epoch")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+    ledger_epoch: str
+    def __init__(self, epoch: _Optional[int] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
     __slots__ = ("uids",)
@@ -336,14 +338,16 @@ class LookupRequest(_message.Message):
     def __init__(self, uids: _Optional[bytes] = ...) -> None: ...
 
 class LookupReply(_message.Message):
-    __slots__ = ("nodes", "seqs", "epochs")
+    __slots__ = ("nodes", "seqs", "epochs", "ledger_epoch")
     NODES_FIELD_NUMBER: _ClassVar[int]
     SEQS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     nodes: bytes
     seqs: bytes
     epochs: bytes
-    def __init__(self, nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ...) -> None: ...
+    ledger_epoch: str
+    def __init__(self, nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
 
 class ConfirmRequest(_message.Message):
     __slots__ = ("commits",)
@@ -464,7 +468,7 @@ class ResolverStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ResolverStatus(_message.Message):
-    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis")
+    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis", "recovering", "standing")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -488,6 +492,8 @@ class ResolverStatus(_message.Message):
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     REDIS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERING_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
     version: str
     ledger_epoch: str
     shards: int
@@ -497,4 +503,98 @@ class ResolverStatus(_message.Message):
     reservations: int
     counters: _containers.ScalarMap[str, int]
     redis: _containers.ScalarMap[str, str]
-    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    recovering: bool
+    standing: str
+    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ..., recovering: _Optional[bool] = ..., standing: _Optional[str] = ...) -> None: ...
+
+class RepairRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RepairReply(_message.Message):
+    __slots__ = ("changes", "remaining")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedScalarFieldContainer[str]
+    remaining: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, changes: _Optional[_Iterable[str]] = ..., remaining: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DumpLedgerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LedgerPart(_message.Message):
+    __slots__ = ("head", "nodes", "kinds", "pods")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    head: LedgerHead
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeEntry]
+    kinds: _containers.RepeatedCompositeFieldContainer[PodKind]
+    pods: PodColumns
+    def __init__(self, head: _Optional[_Union[LedgerHead, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., kinds: _Optional[_Iterable[_Union[PodKind, _Mapping]]] = ..., pods: _Optional[_Union[PodColumns, _Mapping]] = ...) -> None: ...
+
+class LedgerHead(_message.Message):
+    __slots__ = ("ledger_epoch", "shards", "schema", "replaces", "as_kept", "operator", "only_empty")
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    AS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    ONLY_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    ledger_epoch: str
+    shards: int
+    schema: _containers.RepeatedScalarFieldContainer[str]
+    replaces: str
+    as_kept: bool
+    operator: bool
+    only_empty: bool
+    def __init__(self, ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., schema: _Optional[_Iterable[str]] = ..., replaces: _Optional[str] = ..., as_kept: _Optional[bool] = ..., operator: _Optional[bool] = ..., only_empty: _Optional[bool] = ...) -> None: ...
+
+class PodKind(_message.Message):
+    __slots__ = ("requests", "priority", "cards", "card_milli", "group")
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CARDS_FIELD_NUMBER: _ClassVar[int]
+    CARD_MILLI_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[_common_pb2.Amount]
+    priority: int
+    cards: int
+    card_milli: int
+    group: bytes
+    def __init__(self, requests: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ..., priority: _Optional[int] = ..., cards: _Optional[int] = ..., card_milli: _Optional[int] = ..., group: _Optional[bytes] = ...) -> None: ...
+
+class PodColumns(_message.Message):
+    __slots__ = ("uids", "nodes", "kinds", "card_masks", "assumed", "attempts", "epochs")
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    CARD_MASKS_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    uids: bytes
+    nodes: bytes
+    kinds: bytes
+    card_masks: bytes
+    assumed: bytes
+    attempts: bytes
+    epochs: bytes
+    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., kinds: _Optional[bytes] = ..., card_masks: _Optional[bytes] = ..., assumed: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., epochs: _Optional[bytes] = ...) -> None: ...
+
+class RebuildReply(_message.Message):
+    __slots__ = ("ledger_epoch", "nodes", "reservations", "unplaced_uids", "overcommitted")
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    UNPLACED_UIDS_FIELD_NUMBER: _ClassVar[int]
+    OVERCOMMITTED_FIELD_NUMBER: _ClassVar[int]
+    ledger_epoch: str
+    nodes: int
+    reservations: int
+    unplaced_uids: bytes
+    overcommitted: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ledger_epoch: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., unplaced_uids: _Optional[bytes] = ..., overcommitted: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -94,6 +94,21 @@ class ResolverStub:
                 request_serializer=hoss_dot_v1_dot_resolver__pb2.AuditRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_resolver__pb2.AuditReply.FromString,
                 _registered_method=True)
+        self.Repair = channel.unary_unary(
+                '/hoss.v1.Resolver/Repair',
+                request_serializer=hoss_dot_v1_dot_resolver__pb2.RepairRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_resolver__pb2.RepairReply.FromString,
+                _registered_method=True)
+        self.DumpLedger = channel.unary_stream(
+                '/hoss.v1.Resolver/DumpLedger',
+                request_serializer=hoss_dot_v1_dot_resolver__pb2.DumpLedgerRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_resolver__pb2.LedgerPart.FromString,
+                _registered_method=True)
+        self.Rebuild = channel.stream_unary(
+                '/hoss.v1.Resolver/Rebuild',
+                request_serializer=hoss_dot_v1_dot_resolver__pb2.LedgerPart.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_resolver__pb2.RebuildReply.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/hoss.v1.Resolver/GetStatus',
                 request_serializer=hoss_dot_v1_dot_resolver__pb2.ResolverStatusRequest.SerializeToString,
@@ -185,6 +200,28 @@ class ResolverServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Repair(self, request, context):
+        """Makes accounts, cards, ports and group counts what the reservations add up to, each shard at one moment.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DumpLedger(self, request, context):
+        """The ledger whole, each shard at one moment; also what is left of one that waits to be rebuilt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rebuild(self, request_iterator, context):
+        """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
+        nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -253,6 +290,21 @@ def add_ResolverServicer_to_server(servicer, server):
                     servicer.Audit,
                     request_deserializer=hoss_dot_v1_dot_resolver__pb2.AuditRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_resolver__pb2.AuditReply.SerializeToString,
+            ),
+            'Repair': grpc.unary_unary_rpc_method_handler(
+                    servicer.Repair,
+                    request_deserializer=hoss_dot_v1_dot_resolver__pb2.RepairRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_resolver__pb2.RepairReply.SerializeToString,
+            ),
+            'DumpLedger': grpc.unary_stream_rpc_method_handler(
+                    servicer.DumpLedger,
+                    request_deserializer=hoss_dot_v1_dot_resolver__pb2.DumpLedgerRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_resolver__pb2.LedgerPart.SerializeToString,
+            ),
+            'Rebuild': grpc.stream_unary_rpc_method_handler(
+                    servicer.Rebuild,
+                    request_deserializer=hoss_dot_v1_dot_resolver__pb2.LedgerPart.FromString,
+                    response_serializer=hoss_dot_v1_dot_resolver__pb2.RebuildReply.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -584,6 +636,87 @@ class Resolver:
             '/hoss.v1.Resolver/Audit',
             hoss_dot_v1_dot_resolver__pb2.AuditRequest.SerializeToString,
             hoss_dot_v1_dot_resolver__pb2.AuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Repair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Resolver/Repair',
+            hoss_dot_v1_dot_resolver__pb2.RepairRequest.SerializeToString,
+            hoss_dot_v1_dot_resolver__pb2.RepairReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DumpLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hoss.v1.Resolver/DumpLedger',
+            hoss_dot_v1_dot_resolver__pb2.DumpLedgerRequest.SerializeToString,
+            hoss_dot_v1_dot_resolver__pb2.LedgerPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rebuild(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/hoss.v1.Resolver/Rebuild',
+            hoss_dot_v1_dot_resolver__pb2.LedgerPart.SerializeToString,
+            hoss_dot_v1_dot_resolver__pb2.RebuildReply.FromString,
             options,
             channel_credentials,
             insecure,

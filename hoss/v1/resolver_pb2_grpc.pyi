@@ -58,6 +58,14 @@ class ResolverStub:
     ListReservations: _grpc.UnaryStreamMultiCallable[_resolver_pb2.ListReservationsRequest, _resolver_pb2.ReservationChunk]
     """Every reservation, shard by shard, in chunks."""
     Audit: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.AuditRequest, _resolver_pb2.AuditReply]
+    Repair: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.RepairRequest, _resolver_pb2.RepairReply]
+    """Makes accounts, cards, ports and group counts what the reservations add up to, each shard at one moment."""
+    DumpLedger: _grpc.UnaryStreamMultiCallable[_resolver_pb2.DumpLedgerRequest, _resolver_pb2.LedgerPart]
+    """The ledger whole, each shard at one moment; also what is left of one that waits to be rebuilt."""
+    Rebuild: _grpc.StreamUnaryMultiCallable[_resolver_pb2.LedgerPart, _resolver_pb2.RebuildReply]
+    """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
+    nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
+    """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.ResolverStatusRequest, _resolver_pb2.ResolverStatus]
 
 @_typing.type_check_only
@@ -85,6 +93,14 @@ class ResolverAsyncStub(ResolverStub):
     ListReservations: _aio.UnaryStreamMultiCallable[_resolver_pb2.ListReservationsRequest, _resolver_pb2.ReservationChunk]  # type: ignore[assignment]
     """Every reservation, shard by shard, in chunks."""
     Audit: _aio.UnaryUnaryMultiCallable[_resolver_pb2.AuditRequest, _resolver_pb2.AuditReply]  # type: ignore[assignment]
+    Repair: _aio.UnaryUnaryMultiCallable[_resolver_pb2.RepairRequest, _resolver_pb2.RepairReply]  # type: ignore[assignment]
+    """Makes accounts, cards, ports and group counts what the reservations add up to, each shard at one moment."""
+    DumpLedger: _aio.UnaryStreamMultiCallable[_resolver_pb2.DumpLedgerRequest, _resolver_pb2.LedgerPart]  # type: ignore[assignment]
+    """The ledger whole, each shard at one moment; also what is left of one that waits to be rebuilt."""
+    Rebuild: _aio.StreamUnaryMultiCallable[_resolver_pb2.LedgerPart, _resolver_pb2.RebuildReply]  # type: ignore[assignment]
+    """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
+    nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
+    """
     GetStatus: _aio.UnaryUnaryMultiCallable[_resolver_pb2.ResolverStatusRequest, _resolver_pb2.ResolverStatus]  # type: ignore[assignment]
 
 class ResolverServicer(metaclass=_abc_1.ABCMeta):
@@ -181,6 +197,32 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         request: _resolver_pb2.AuditRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_resolver_pb2.AuditReply, _abc.Awaitable[_resolver_pb2.AuditReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Repair(
+        self,
+        request: _resolver_pb2.RepairRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_resolver_pb2.RepairReply, _abc.Awaitable[_resolver_pb2.RepairReply]]:
+        """Makes accounts, cards, ports and group counts what the reservations add up to, each shard at one moment."""
+
+    @_abc_1.abstractmethod
+    def DumpLedger(
+        self,
+        request: _resolver_pb2.DumpLedgerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_resolver_pb2.LedgerPart], _abc.AsyncIterator[_resolver_pb2.LedgerPart]]:
+        """The ledger whole, each shard at one moment; also what is left of one that waits to be rebuilt."""
+
+    @_abc_1.abstractmethod
+    def Rebuild(
+        self,
+        request_iterator: _MaybeAsyncIterator[_resolver_pb2.LedgerPart],
+        context: _ServicerContext,
+    ) -> _typing.Union[_resolver_pb2.RebuildReply, _abc.Awaitable[_resolver_pb2.RebuildReply]]:
+        """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
+        nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
+        """
 
     @_abc_1.abstractmethod
     def GetStatus(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hoss.model.pod import HostPort, PodSpec
+from hoss.model.pod_groups import group_of
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.model.taints import Toleration
@@ -21,7 +22,6 @@ from scheduler_worker.core.plugins.node_ports import NodePorts
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
 from scheduler_worker.core.plugins.taint_toleration import TaintToleration
 from scheduler_worker.core.plugins.topology_spread import HOSTNAME, PodTopologySpread
-from scheduler_worker.core.questions import group_of
 
 APPS = 500  # bound pods belong to so many deployments
 _SHUNNED_APPS = 5  # of them, pods keep others of their kind off their host

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hoss.model.pod_groups import group_of
 from hossctl.bench.plugin_cases import Case, cases, filled_cache
 from hossctl.console import Document
 from hossctl.figures import median
@@ -29,7 +30,6 @@ from scheduler_worker.core.classes import Demand, DemandTable
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.pod_ranking import PodRanking
-from scheduler_worker.core.questions import group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import INFEASIBLE, TieOrder

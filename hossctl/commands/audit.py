@@ -19,6 +19,12 @@ def audit(
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for a moving platform to settle.")
     ] = auditing.WAIT_SECONDS,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="First make accounts, cards, ports and group counts what the reservations add up to."
+        ),
+    ] = False,
     dispatcher: Dispatcher = "",
     resolver: Resolver = "",
     output: Output = Format.TABLE,
@@ -28,7 +34,11 @@ def audit(
 
     async def run() -> auditing.AuditResult:
         async with clients_of(Endpoints(dispatcher, resolver)) as clients:
-            return await auditing.audit(clients.dispatcher, clients.resolver, wait_seconds=wait)
+            mended = await clients.resolver.repair() if repair else None
+            result = await auditing.audit(clients.dispatcher, clients.resolver, wait_seconds=wait)
+        if mended is not None:
+            result.mended, result.unmended = list(mended.changes), list(mended.remaining)
+        return result
 
     result = run_async(run())
     if output.for_people:

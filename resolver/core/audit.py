@@ -13,6 +13,8 @@ from hoss.wire.columns import UID_BYTES, Uids, uid_text
 from resolver.core.ports import clash, port_text
 from resolver.core.values import HOLDS_PORTS, PortHold
 
+_MOST_NAMED = 3  # pods named one by one in a sentence
+
 
 @dataclass(frozen=True, slots=True)
 class ShardAccounts:
@@ -55,6 +57,16 @@ def audit(shards: Sequence[ShardAccounts], schema: Sequence[str], names: Mapping
 
 def _name(names: Mapping[int, str], index: int) -> str:
     return names.get(index, f"index {index}")
+
+
+def _holders(shard: ShardAccounts, which: NDArray[np.bool_]) -> str:
+    """Whose reservations these are: how many pods, and the first of them."""
+    rows = np.flatnonzero(which)
+    if not len(rows):
+        return "of no pod"
+    named = ", ".join(uid_text(shard.uids[row].tobytes()) for row in rows[:_MOST_NAMED].tolist())
+    more = ", ..." if len(rows) > _MOST_NAMED else ""
+    return f"of {len(rows)} pod{'s' * (len(rows) > 1)}: {named}{more}"
 
 
 def _overcommitted(shard: ShardAccounts, schema: Sequence[str], names: Mapping[int, str]) -> list[Finding]:
@@ -109,7 +121,7 @@ def _unequal_sums(shard: ShardAccounts, schema: Sequence[str], names: Mapping[in
                 index,
                 "",
                 f"node {_name(names, index)}: {schema[resource]} requested {wide[row, resource]}, "
-                f"its reservations add up to {sums[row, resource]}",
+                f"its reservations add up to {sums[row, resource]} ({_holders(shard, shard.records['node'] == index)})",
             )
         )
     return findings
@@ -132,7 +144,8 @@ def _unequal_cards(shard: ShardAccounts, names: Mapping[int, str]) -> list[Findi
         index = int(shard.card_indexes[row])
         text = (
             f"node {_name(names, index)}: card {slot} has {used[row, slot]} thousandths in use, "
-            f"its reservations add up to {sums[row, slot]}"
+            f"its reservations add up to {sums[row, slot]} "
+            f"({_holders(shard, (shard.records['node'] == index) & (shard.records['card_mask'] >> slot & 1 > 0))})"
         )
         findings.append(Finding(6, index, "", text))
     return findings

@@ -48,6 +48,9 @@ class MemoryLedger:
         self._granted = 0
         self._schema = ResourceSchema(list(BASE_RESOURCES))
 
+    def heard_of(self, shard: int, seq: int) -> None:
+        """Nothing here is ever lost."""
+
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         decisions = []
         arbiter = self.arbiters[shard]
@@ -143,14 +146,14 @@ class MemoryLedger:
         uids, missing = self.arbiters[shard].remove(names)
         return Removed(np.frombuffer(b"".join(uids), np.uint8).reshape(-1, UID_BYTES), missing)
 
-    async def schema(self, names: Sequence[str] = ()) -> list[str]:
+    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:  # noqa: ARG002 - never lost
         self._schema.extend(names)
         return list(self._schema.names)
 
     async def seq(self, shard: int) -> int:
         return self.arbiters[shard].seq
 
-    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
+    async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:  # noqa: ARG002 - never lost
         arbiter = self.arbiters[shard]
         live = [node for node, account in arbiter.accounts.items() if not account.has(FLAG_GONE)]
         told = (held for held in arbiter.reservations.values() if not arbiter.holds.open(held.seq))

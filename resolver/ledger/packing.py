@@ -42,6 +42,12 @@ _POSITION = np.dtype([("shard", "<u4"), ("seq", "<u8")])
 _LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
 
 
+def spread(node: int) -> bytes:
+    """The end of a record of a node in Redis."""
+    index = node.to_bytes(4, "little")
+    return index[1:2] * (SPREAD_BYTES - 1) + index[:1]
+
+
 def string_array(values: NDArray[Any]) -> bytes:
     """MessagePack array of n strings, from an (n, width) array of bytes or (n,) of items of that width (at most 31)."""
     width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)

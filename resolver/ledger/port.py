@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import Uids
 from resolver.core.rules import Question
 from resolver.core.values import (
@@ -25,11 +26,18 @@ from resolver.core.values import (
 )
 
 
+class LedgerLost(LedgerUnavailable):
+    """Redis answers, and what it has is not, or not whole, the ledger that was opened."""
+
+
 class Ledger(Protocol):
     """Operations name their shard; nodes and pods lie on shards as docs/architecture.md says."""
 
     epoch: str
     shards: int
+
+    def heard_of(self, shard: int, seq: int) -> None:
+        """The shard stood at `seq`. Found below that later it has lost what it acknowledged, and is unavailable."""
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         """Decide each proposal by itself, one after the other."""
@@ -73,20 +81,24 @@ class Ledger(Protocol):
     async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
         """Nodes get nothing from here on; then what they hold is released."""
 
-    async def schema(self, names: Sequence[str] = ()) -> list[str]:
-        """Resource names by index, after appending those of `names` that are new."""
+    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:
+        """Resource names by index, after appending those of `names` that are new. `left`: of a ledger that waits to be rebuilt,
+        too."""
 
     async def seq(self, shard: int) -> int:
         """The number of the shard's last change."""
 
-    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
-        """The shard's nodes at one moment; with `groups` also where pods of each group are, which costs more."""
+    async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:
+        """The shard's nodes at one moment; with `groups` also where pods of each group are, which costs more. `left`: of a
+        ledger that waits to be rebuilt, too."""
 
     async def state(self, shard: int) -> ShardState:
-        """The shard whole, at one moment. Holds the ledger up for as long as it takes to read."""
+        """The shard whole, at one moment, also what is left of one that waits to be rebuilt. Holds the ledger up for as long
+        as it takes to read."""
 
     def reservations(self, shard: int) -> AsyncIterator[Reservations]:
-        """All reservations in parts; made or released meanwhile: maybe. One may come twice."""
+        """All reservations in parts; made or released meanwhile: maybe. One may come twice. Also what is left of them while the
+        ledger waits to be rebuilt."""
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         """Entries after `after`, waiting up to `wait_ms` for the first. None where the window begins later: a gap."""

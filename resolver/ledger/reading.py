@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from hoss.errors import LedgerUnavailable
 from hoss.wire.account import FLAG_GONE
 from hoss.wire.columns import U32, U64
 from resolver.core.values import FeedEntry, GroupRun, Reservations, ShardState, Snapshot
 from resolver.ledger import packing
-from resolver.ledger.scripts import Call, ScriptRunner, went_back
+from resolver.ledger.scripts import Call, ScriptRunner, another, went_back
 
-_SHARD_KEYS = (
+SHARD_KEYS = (
     *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
     *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds"),
 )
@@ -24,17 +23,18 @@ _FEED_STEP = 64
 
 def shard_keys(prefix: str, shards: int) -> list[list[str]]:
     """The keys of each shard."""
-    return [[f"{{{prefix}:{shard}}}:{key}" for key in _SHARD_KEYS] for shard in range(shards)]
+    return [[f"{{{prefix}:{shard}}}:{key}" for key in SHARD_KEYS] for shard in range(shards)]
 
 
 class LedgerReading:
     """See resolver.ledger.port.Ledger for what the operations promise. Who opens the ledger sets keys, epoch and shards."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        self._scripts = ScriptRunner(url)
+        self.scripts = ScriptRunner(url)
         self._prefix = prefix
         self._keys: list[list[str]] = []
         self._heard_of: list[int] = []  # by shard, the highest seq
+        self.resources: list[str] = []  # the schema, as last heard: caches go by its order, even if Redis loses it
         self.epoch = ""
         self.shards = 0
 
@@ -43,51 +43,67 @@ class LedgerReading:
         return f"{{{self._prefix}}}:schema"
 
     @property
-    def _epochs_key(self) -> str:
+    def epochs_key(self) -> str:
+        """The last worker epoch granted."""
         return f"{{{self._prefix}}}:epochs"
 
     def _call(self, script: str, shard: int, *arguments: Any) -> Call:
         return script, self._keys[shard], [f"{self.epoch} {self._heard_of[shard]}", *arguments]
 
+    def keys_of(self, shard: int) -> list[str]:
+        """The shard's keys, in the order of SHARD_KEYS."""
+        return self._keys[shard]
+
+    def highest_seq(self, shard: int) -> int:
+        """The highest that the shard was heard to stand at."""
+        return self._heard_of[shard]
+
     def heard_of(self, shard: int, seq: int) -> None:
-        """The shard stood at `seq`. Found below that later it has lost what it acknowledged, and is unavailable."""
         self._heard_of[shard] = max(self._heard_of[shard], seq)
 
     async def _run(self, script: str, shard: int, *arguments: Any) -> Any:
-        return await self._scripts.run(*self._call(script, shard, *arguments))
+        return await self.scripts.run(*self._call(script, shard, *arguments))
 
-    async def schema(self, names: Sequence[str] = ()) -> list[str]:
-        reply = await self._scripts.run("schema", [self._schema_key], names)
-        return [name.decode() for name in reply]
+    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:
+        least = 0 if left else len(self.resources)
+        found = [name.decode() for name in await self.scripts.run("schema", [self._schema_key], [least, *names])]
+        self.resources = max(self.resources, found, key=len)
+        return found
 
-    async def _read(self, shard: int, *commands: tuple[Any, ...]) -> tuple[int, list[Any]]:
-        """Replies of commands run at one moment, and the shard's seq then. Not a script: native replies cost half."""
+    async def _read(self, shard: int, *commands: tuple[Any, ...], left: bool = False) -> tuple[int, list[Any]]:
+        """Replies of commands run at one moment, and the shard's seq then. Not a script: native replies cost half.
+
+        `left`: of a ledger that waits to be rebuilt, too.
+        """
         heard_of = self._heard_of[shard]  # before it is asked: another reply may come first
-        async with self._scripts.unavailable_when_failing():
+        async with self.scripts.unavailable_when_failing():
             meta = self._keys[shard][0]
-            transaction = (await self._scripts.access.at(meta)).pipeline(transaction=True)
+            transaction = (await self.scripts.access.at(meta)).pipeline(transaction=True)
             transaction.hmget(meta, ["epoch", "seq"])
             for command in commands:
                 getattr(transaction, command[0])(*command[1:])
             (epoch, seq), *replies = await transaction.execute()
-        if epoch != self.epoch.encode():
-            found = epoch.decode() if epoch else "none"
-            raise LedgerUnavailable(f"the ledger in Redis has epoch {found}, this resolver opened {self.epoch}")
+        found = (epoch or b"").decode()
+        if found != self.epoch and not left:
+            raise another(found)
+        if found != self.epoch:
+            return int(seq or 0), replies
         if int(seq) < heard_of:
-            raise LedgerUnavailable(went_back(int(seq), heard_of))
+            raise went_back(int(seq), heard_of)
         self.heard_of(shard, int(seq))
         return int(seq), replies
 
     async def seq(self, shard: int) -> int:
         return (await self._read(shard))[0]
 
-    async def snapshot(self, shard: int, *, groups: bool = False) -> Snapshot:
+    async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:
         keys = self._keys[shard]
         resources = len(await self.schema()) if groups else 0
         seq, (accounts, cards, specs, *pods) = await self._read(
             shard,
             *(("hgetall", keys[key]) for key in (1, 2, 3)),
             *(("hgetall", keys[key]) for key in (5, 10, 15) if groups),
+            left=left,
         )
         runs: tuple[GroupRun, ...] = ()
         holds: tuple[int, ...] = ()
@@ -105,8 +121,9 @@ class LedgerReading:
             shard,
             *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
             *(("hkeys", keys[key]) for key in (6, 15)),
+            left=True,
         )
-        resources = max(len(await self.schema()), 1)
+        resources = max(len(await self.schema(left=True)), 1)
         return ShardState(
             replace(_snapshot(seq, accounts, cards, specs), holds=tuple(sorted(map(int, holds)))),
             _reservations(held, pending, resources),
@@ -117,9 +134,9 @@ class LedgerReading:
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         keys, cursor = self._keys[shard], 0
         while True:
-            resources = len(await self.schema())
+            resources = max(len(await self.schema(left=True)), 1)
             _, ((cursor, held), pending) = await self._read(
-                shard, ("hscan", keys[5], cursor, None, _SCAN_STEP), ("hkeys", keys[6])
+                shard, ("hscan", keys[5], cursor, None, _SCAN_STEP), ("hkeys", keys[6]), left=True
             )
             if held:
                 yield _reservations(held, pending, resources)
@@ -128,8 +145,8 @@ class LedgerReading:
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         key = self._keys[shard][8]
-        async with self._scripts.unavailable_when_failing():
-            server = await self._scripts.waiting.at(key)
+        async with self.scripts.unavailable_when_failing():
+            server = await self.scripts.waiting.at(key)
             reply: Any = await server.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
         if not reply:
             return []
@@ -140,8 +157,8 @@ class LedgerReading:
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):
             await self._read(shard)
-        async with self._scripts.unavailable_when_failing():
-            facts = await (await self._scripts.access.at(self._schema_key)).info()
+        async with self.scripts.unavailable_when_failing():
+            facts = await (await self.scripts.access.at(self._schema_key)).info()
         return {
             "version": str(facts["redis_version"]),
             "mode": str(facts["redis_mode"]),

@@ -17,6 +17,7 @@ import redis.exceptions
 
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import RedisAccess, reach
+from resolver.ledger.port import LedgerLost
 
 # Scripts take milliseconds. A Redis that is silent for longer is away, and the waiting proposals are answered so.
 _TIMEOUT_SECONDS = 2.0
@@ -36,12 +37,20 @@ _PARTS = {
     "upsert_nodes": ("prelude", "upsert_nodes"),
     "remove_nodes": ("prelude", "remove_nodes"),
     "register_rules": ("prelude", "register_rules"),
+    "mend": ("prelude", "mend"),
+    "load": ("prelude", "load"),
+    "finish": ("prelude", "finish"),
+    "mark": ("mark",),
     "set_floors": ("prelude", "set_floors"),
     "forget_stamps": ("prelude", "forget_stamps"),
     "forget_rules": ("prelude", "forget_rules"),
     "bootstrap": ("bootstrap",),
     "schema": ("schema",),
 }
+
+# What stands in the place of a shard's epoch, before some text, while the ledger is not whole: it waits for a dispatcher to
+# rebuild it, or for an operator to have it restored.
+RECOVERING, RESTORING = "recovering-", "restoring-"
 
 Call = tuple[str, Sequence[str], Sequence[Any]]  # script, keys, arguments
 
@@ -113,7 +122,7 @@ class ScriptRunner:
             yield
         except redis.exceptions.ResponseError as exc:
             self._doubt()  # a shard may have moved to another server
-            raise LedgerUnavailable(_refusal(str(exc))) from exc
+            raise _refusal(str(exc)) from exc
         except (redis.exceptions.RedisError, OSError, asyncio.TimeoutError) as exc:
             self._doubt()
             raise LedgerUnavailable(f"Redis cannot be reached: {exc}") from exc
@@ -123,24 +132,35 @@ class ScriptRunner:
         self.waiting.doubt()
 
 
-def went_back(seq: int, heard_of: int) -> str:
+def is_mark(epoch: str) -> bool:
+    """Whether it stands where a ledger's epoch should."""
+    return epoch.startswith((RECOVERING, RESTORING))
+
+
+def went_back(seq: int, heard_of: int) -> LedgerLost:
     """What is said of a shard that stands at `seq` though it stood at `heard_of` before."""
-    return (
+    return LedgerLost(
         f"Redis has lost acknowledged changes: a shard of the ledger stands at {seq} and stood at {heard_of} (a fail-over to a "
-        "replica that was behind, or an old file was loaded); restart every service: pods that hold no reservation are queued again"
+        "replica that was behind, or an old file was loaded); the ledger is to be rebuilt"
     )
 
 
-def _refusal(text: str) -> str:
+def another(found: str) -> LedgerLost:
+    """What is said where `found` stands in the place of the epoch that this resolver knows."""
+    if not found:
+        return LedgerLost("Redis is empty: the ledger that was there is gone and is to be rebuilt")
+    if found.startswith(RESTORING):
+        return LedgerLost("the ledger is being restored; if that was broken off, run `hoss ledger restore` again")
+    if found.startswith(RECOVERING):
+        return LedgerLost("the ledger is being rebuilt from what the dispatcher knows")
+    return LedgerLost(f"Redis holds another ledger (epoch {found}) than the one that was opened")
+
+
+def _refusal(text: str) -> LedgerUnavailable:
     kind, _, rest = text.partition(" ")
     if kind == "WENTBACK":
         seq, heard_of = rest.split()
         return went_back(int(seq), int(heard_of))
-    if kind != "OTHERLEDGER":
-        return f"Redis refuses: {text}"
-    found = rest.rsplit(maxsplit=1)[-1]
-    if found == "none":
-        return (
-            "Redis is empty: the ledger that was there is gone; restore it, or restart every service on the empty one"
-        )
-    return f"Redis holds another ledger (epoch {found}) than the one this resolver opened; restart it"
+    if kind == "OTHERLEDGER":
+        return another("" if rest == "none" else rest)
+    return LedgerUnavailable(f"Redis refuses: {text}")

@@ -24,7 +24,7 @@ from resolver.core.values import (
 from resolver.ledger import packing
 from resolver.ledger.reading import LedgerReading, shard_keys
 from resolver.ledger.rules import RULE_READS, SharedRules
-from resolver.ledger.scripts import Call
+from resolver.ledger.scripts import Call, is_mark
 
 
 class PreparedCommit(NamedTuple):
@@ -61,12 +61,16 @@ class RedisLedger(LedgerReading):
         self._rules = SharedRules(self._run, self._read, feed_window)
 
     async def open(self, shards: int) -> None:
-        """Find the ledger, or make it where there is none. Raises ConfigError when it has another number of shards."""
-        await self._scripts.load()
+        """Find the ledger, or make it where there is none. Raises ConfigError when it has another number of shards.
+
+        One that waits to be rebuilt is opened, too; all but reading what is left raises LedgerLost until `adopt`.
+        """
+        await self.scripts.load()
         self._keys = shard_keys(self._prefix, shards)
+        self.shards = shards
         epoch = secrets.token_hex(8)
         for shard in range(shards):
-            found, found_shards, seq = await self._scripts.run("bootstrap", self._keys[shard][:1], [epoch, shards])
+            found, found_shards, seq = await self.scripts.run("bootstrap", self._keys[shard][:1], [epoch, shards])
             if int(found_shards) != shards:
                 raise ConfigError(
                     f"is {shards}, but the ledger in this Redis was made with {int(found_shards)}; nodes cannot change "
@@ -75,24 +79,30 @@ class RedisLedger(LedgerReading):
                 )
             # Shard 0 is made first and so decides the epoch of a ledger that several resolvers make at once.
             epoch = found.decode() if shard == 0 else epoch
+            if is_mark(epoch):
+                break
             if found.decode() != epoch:
                 raise LedgerUnavailable(
                     f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq {int(seq)}) than shard 0 ({epoch})"
                 )
-        self.epoch, self.shards = epoch, shards
-        self._heard_of = [0] * shards
-        self._rules.open(self._keys)
+        self.adopt("" if is_mark(epoch) else epoch)
         await self.schema(BASE_RESOURCES)
+
+    def adopt(self, epoch: str) -> None:
+        """Go on with the whole ledger that has this epoch; nothing known of another one counts."""
+        self.epoch = epoch
+        self._heard_of = [0] * self.shards
+        self._rules.open(self._keys)
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._scripts.close()
+        await self.scripts.close()
 
     async def erase(self) -> None:
         """Delete every key of this ledger: for scratch ledgers of benchmarks."""
-        async with self._scripts.unavailable_when_failing():
-            for keys in (*self._keys, [self._schema_key, self._epochs_key]):
-                await (await self._scripts.access.at(keys[0])).delete(*keys)
+        async with self.scripts.unavailable_when_failing():
+            for keys in (*self._keys, [self._schema_key, self.epochs_key]):
+                await (await self.scripts.access.at(keys[0])).delete(*keys)
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
@@ -142,7 +152,7 @@ class RedisLedger(LedgerReading):
 
     async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision | None]:
         """Send what `prepare` made, in one round trip. None: prepared by rules that are out of date."""
-        replies = await self._scripts.run_all([commit.call for commit in prepared])
+        replies = await self.scripts.run_all([commit.call for commit in prepared])
         return [
             None if reply is None else _decision(reply, commit) for reply, commit in zip(replies, prepared, strict=True)
         ]
@@ -199,8 +209,8 @@ class RedisLedger(LedgerReading):
 
     async def grant(self, worker: str) -> int:
         while True:
-            async with self._scripts.unavailable_when_failing():
-                epoch = int(await (await self._scripts.access.at(self._epochs_key)).incr(self._epochs_key))
+            async with self.scripts.unavailable_when_failing():
+                epoch = int(await (await self.scripts.access.at(self.epochs_key)).incr(self.epochs_key))
             holding = [int(await self._run("grant", shard, worker, epoch)) for shard in range(self.shards)]
             if holding == [epoch] * self.shards:
                 return epoch

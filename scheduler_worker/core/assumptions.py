@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.pod_groups import PodGroup
 from scheduler_worker.core.cards import CardMasks
 from scheduler_worker.core.changes import NodeIndexes
-from scheduler_worker.core.questions import PodGroup
 
 
 @dataclass(slots=True, eq=False)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.pod_groups import PodGroup
 from hoss.model.resources import ResourceSchema
 from hoss.wire.account import FLAG_GONE, FLAG_UNSCHEDULABLE
 from scheduler_worker.core.accounts import AccountLayer, heightened, widened
@@ -21,7 +22,6 @@ from scheduler_worker.core.census import PodCensus
 from scheduler_worker.core.changes import ChangeLog, NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
-from scheduler_worker.core.questions import PodGroup
 from scheduler_worker.core.view import NodeView, OneNode
 
 _FIRST_CAPACITY = 64

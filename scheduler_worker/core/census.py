@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod import Pairs
+from hoss.model.pod_groups import PodGroup
 from hoss.model.pod_rules import PodAffinityTerm
 from scheduler_worker.core.catalogue import NodeCatalogue
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.questions import (
     Bearing,
     NamespaceLabels,
-    PodGroup,
     Question,
     Token,
     about_namespace_labels,

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from hoss.model.cluster import Service, merged_selector
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import DeviceRequest, PodSpec
+from hoss.model.pod_groups import PodGroup, group_of
 from hoss.model.resources import CPU, MEMORY, PODS, ResourceSchema
 from scheduler_worker.core.census import PodCensus
 from scheduler_worker.core.images import ImageIndex
-from scheduler_worker.core.questions import PodGroup, group_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,13 +10,13 @@ import numpy as np
 
 from hoss.model.cluster import BoundPod, Cluster
 from hoss.model.pod import PodSpec
+from hoss.model.pod_groups import group_of
 from hoss.model.resources import BASE_RESOURCES
 from hoss.wire.account import CARD_SLOTS, NO_CARD, account_dtype
 from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable, compile_demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
-from scheduler_worker.core.questions import group_of
 
 
 class Ground:

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.node import NodeSpec
+from hoss.model.pod_groups import PodGroup
 from hoss.wire.account import CARDS, account_dtype
 from hoss.wire.columns import Uids
-from scheduler_worker.core.questions import PodGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.pod_groups import PodGroup
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.cards import CardMasks
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.guard import PluginFailed
-from scheduler_worker.core.questions import PodGroup
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, Keys, TieOrder, levels_of, slack
 

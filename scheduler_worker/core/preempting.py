@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hoss.model.cluster import DisruptionBudget
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec
+from hoss.model.pod_groups import PodGroup, group_of
 from hoss.model.resources import ResourceSchema
 from hoss.wire.account import CARD_SLOTS
 from hoss.wire.columns import Uids
@@ -32,7 +33,6 @@ from scheduler_worker.core.placement import Placed
 from scheduler_worker.core.preemption import unhelpful
 from scheduler_worker.core.preemption_search import PreemptionSearch
 from scheduler_worker.core.proposal import Draft, Victims
-from scheduler_worker.core.questions import PodGroup, group_of
 from scheduler_worker.core.reliance import begins_a_kind
 from scheduler_worker.core.work import Run
 
@@ -84,6 +84,7 @@ class Asked:
     run: Run
     why_not: Diagnosis
     nodes: NodeIndexes  # not yet tried
+    seqs: Mapping[int, int]  # where the view stood when they fitted nowhere: what came since may help them
     tried: int = 0
     reasons: Counter[str] = field(default_factory=Counter)  # why those tried do not help
 
@@ -116,7 +117,8 @@ class Preempting:
                 asked.run = replace(run, rows=np.concatenate((asked.run.rows, run.rows)))
                 return None
         nodes = resolvable(subject, self._profile, self._cache)
-        asked = Asked(run, why_not, np.roll(nodes, int(self._rng.integers(len(nodes)))) if len(nodes) else nodes)
+        in_turn = np.roll(nodes, int(self._rng.integers(len(nodes)))) if len(nodes) else nodes
+        asked = Asked(run, why_not, in_turn, dict(self._cache.seqs))
         if not len(nodes):
             return asked.diagnosis(int(self._cache.present.sum()))
         self._send(asked, by_amounts=PreemptionSearch.sees_amounts_only(subject))

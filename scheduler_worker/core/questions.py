@@ -6,49 +6,15 @@ which every group it includes has one. So neither a new question nor a new group
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
-from hoss.model.pod import HostPort, Pairs, PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.pod import HostPort
+from hoss.model.pod_groups import PodGroup
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector
-from hoss.model.taints import CORDON
 
 NamespaceLabels = Mapping[str, Mapping[str, str]]  # of the namespaces that are known
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' word, nothing is bound here
-
-
-@dataclass(frozen=True)
-class PodGroup:
-    """All that rules of other pods can see of a pod, and what else its place depends on beside amounts."""
-
-    namespace: str = "default"
-    labels: Pairs = ()
-    deleting: bool = False
-    affinity: PodAffinity | None = None
-    host_ports: tuple[HostPort, ...] = ()
-    spread: tuple[SpreadConstraint, ...] = ()  # required ones: seen by the ledger, which guards what they rely on
-    tolerates_cordon: bool = False  # seen by the ledger
-    excess: tuple[int, int] = (0, 0)  # cpu (milli) and memory (bytes) that containers do not name and are scored with
-
-    @cached_property
-    def labels_by_key(self) -> Mapping[str, str]:
-        """The labels, for selectors to look at."""
-        return dict(self.labels)
-
-
-def group_of(spec: PodSpec, *, deleting: bool = False) -> PodGroup:
-    """The group of the pods with this spec."""
-    required = tuple(constraint for constraint in spec.spread if constraint.required)
-    return PodGroup(
-        namespace=spec.namespace,
-        labels=spec.labels,
-        deleting=deleting,
-        affinity=spec.pod_affinity,
-        host_ports=spec.host_ports,
-        spread=required,
-        tolerates_cordon=any(toleration.tolerates(CORDON) for toleration in spec.tolerations),
-        excess=spec.nonzero_excess,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A pod is in exactly one place: a run still to be placed, the draft, a proposal w
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -229,7 +229,7 @@ class Scheduler:
         if len(left) and len(asked.nodes):
             self._preempting.ask_again(asked, left, subject)
         elif len(left):
-            self._refuse(replace(run, rows=left), asked.diagnosis(int(self.cache.present.sum())))
+            self._refuse(replace(run, rows=left), asked.diagnosis(int(self.cache.present.sum())), asked.seqs)
 
     def take_outcomes(self) -> list[OutcomeColumns]:
         """Answers since the last time, one message a work batch."""
@@ -436,8 +436,8 @@ class Scheduler:
             if useless is not None:
                 self._refuse(run, useless)
 
-    def _refuse(self, run: Run, why_not: Diagnosis) -> None:
-        run.work.refuse(run.rows, why_not, self.cache.seqs)
+    def _refuse(self, run: Run, why_not: Diagnosis, seqs: Mapping[int, int] | None = None) -> None:
+        run.work.refuse(run.rows, why_not, self.cache.seqs if seqs is None else seqs)
         self._answered[run.work] = None
 
     def _refuse_for(self, failure: PluginFailed, run: Run) -> None:
@@ -558,10 +558,10 @@ class Scheduler:
         held: list[Run] = []
         for run, waits in unbound:
             if run.tries + 1 >= self.limits.tries:
-                if run.evicting is None:
-                    self._answer(run.work, run.rows, Outcome.CONFLICT)
-                else:  # there is no room but others'; the next attempt waits its turn
-                    self._refuse(run, run.evicting)
+                # Also of those that others were to go for: what the ledger refused them for lies behind them, and nothing
+                # that is still to come would wake them.
+                why_not = "" if run.evicting is None else run.evicting.text
+                self._answer(run.work, run.rows, Outcome.CONFLICT, reason=why_not)
             else:
                 (held if waits else again).append(replace(run, tries=run.tries + 1))
         if proposal.work.gang is not None:

@@ -76,8 +76,8 @@ class Work:
     def refuse(self, rows: Positions, why: Diagnosis, seqs: Mapping[int, int]) -> None:
         """No node fits these pods in a view that stands at `seqs`, by shard."""
         self._answers.append((rows, Outcome.UNSCHEDULABLE, None, why))
-        if self._seen is None:  # the view only goes on: the first refusal since the last message knew least
-            self._seen = dict(seqs)
+        before = self._seen or seqs  # one message says it of all: what the least knowing refusal knew
+        self._seen = {shard: min(seq, before.get(shard, seq)) for shard, seq in seqs.items()}
 
     def committed_in(self, shard: int, seq: int) -> None:
         """Bound pods lie in this entry of the shard's history, which the dispatcher is to confirm."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from hoss.model.cluster import BoundPod, Cluster
+from hoss.model.pod_groups import group_of
 from hoss.model.resources import ResourceSchema
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, numbered_uids
@@ -20,7 +21,6 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable, compile_demand
 from scheduler_worker.core.messages import FeedUpdate, ProposalColumns
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.questions import group_of
 from scheduler_worker.core.scheduler import Scheduler
 
 SHARDS = 2

@@ -128,3 +128,20 @@ async def test_a_redis_that_lost_its_data_is_told_of_the_term_and_the_journal_is
     assert await lease.acquire("c:3") == Granted(3)
     await journal.close()
     await lease.close()
+
+
+async def test_a_standby_that_finds_the_lease_gone_with_redis_leaves_it_to_the_holder_for_a_while(redis_server):
+    """Who holds the newest term is the only one that knows what Redis has lost; the dead are not waited for longer."""
+    holder, standby = RedisLease(redis_server.url, SECONDS), RedisLease(redis_server.url, SECONDS)
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+        granted = await holder.acquire("a")
+        assert await standby.acquire("b") == Held(granted.term, "a")
+        client.flushall()
+        assert await standby.acquire("b") == Held(granted.term, "a")
+        assert await holder.renew(granted.term, "a")
+        client.flushall()
+        assert await standby.acquire("b") == Held(granted.term, "a")
+    assert (await until_free(standby, "b")).term == granted.term + 1
+    for lease in (holder, standby):
+        await lease.close()

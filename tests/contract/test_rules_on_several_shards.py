@@ -274,4 +274,4 @@ async def kept_of_rules(ledger):
         of_shards = [arbiter.guards for arbiter in ledger.arbiters]
         return sum(len(guards.book.rules) + len(guards.stamps) for guards in of_shards)
     keys = [key for of_shard in ledger._keys for key in of_shard if key.endswith((":rules", ":stamps", ":holds"))]
-    return sum([await (await ledger._scripts.access.at(key)).hlen(key) for key in keys])
+    return sum([await (await ledger.scripts.access.at(key)).hlen(key) for key in keys])

@@ -30,10 +30,12 @@ class Cluster:
         dispatchers: int = 1,
         redis_url: str = "",
         policy: Path | None = None,
+        fsync: str = "everysec",
     ) -> None:
-        """`redis_url`: of one that is there, instead of a server of its own."""
+        """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync."""
         self._directory = directory
         self._shards = shards
+        self._fsync = fsync
         self._policy = policy
         self._services: dict[str, Service] = {}
         self.redis: RedisServer | None = None
@@ -51,7 +53,9 @@ class Cluster:
         return Endpoints(self._dispatcher_addresses, self.address("resolver"))
 
     def start_redis(self) -> None:
-        self.redis = RedisServer.start(self._directory / "redis", port=self._ports["redis"], append_only=True)
+        self.redis = RedisServer.start(
+            self._directory / "redis", port=self._ports["redis"], append_only=True, options={"appendfsync": self._fsync}
+        )
 
     def start_resolver(self) -> None:
         arguments = ["--listen", self.address("resolver"), "--redis-url", self._redis_url]

@@ -22,7 +22,7 @@ async def test_calls_beyond_the_connections_there_are_wait_for_their_turn(url: s
     try:
         seqs = await asyncio.gather(*(ledger.seq(0) for _ in range(MORE_THAN_ANY_POOL_HAS)))
         assert set(seqs) == {0}
-        server = await ledger._scripts.access.at(ledger._keys[0][0])
+        server = await ledger.scripts.access.at(ledger._keys[0][0])
         assert int((await server.info("clients"))["connected_clients"]) < MORE_THAN_ANY_POOL_HAS / 2
     finally:
         await ledger.close()

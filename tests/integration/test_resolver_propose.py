@@ -201,7 +201,7 @@ async def test_a_redis_that_comes_back_empty_is_refused_and_said_so(own_redis, s
     try:
         stream = Stream(client)
         answer = await stream.ask_until(batch(1, [0]), lambda answer: "empty" in answer.unavailable)
-        assert "restore it" in answer.unavailable
+        assert "is to be rebuilt" in answer.unavailable
         assert not (await client.status()).serving
     finally:
         empty.kill()

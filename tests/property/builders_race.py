@@ -90,7 +90,7 @@ class Race:
         self._feeds = [ShardFeed(self.ledger, shard) for shard in range(shards)]
         in_turns: Any = _InTurns(self.ledger)
         committers: Any = [_Committer(in_turns, shard) for shard in range(shards)]
-        available = Availability(self.ledger, lambda _: None)
+        available = Availability(self.ledger, lambda _: None, lambda: None)  # that is never asked
         self._proposing = Proposing(in_turns, committers, available, allow_unchecked=False)
         schema = asyncio.run(self.ledger.schema())
         for shard in range(shards):

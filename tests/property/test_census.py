@@ -22,9 +22,10 @@ from property.builders_pods import (
 
 from hoss.model.cluster import Cluster
 from hoss.model.node import NodeSpec
+from hoss.model.pod_groups import PodGroup
 from hoss.model.pod_rules import PodAffinityTerm
 from scheduler_worker.core.ground import Ground
-from scheduler_worker.core.questions import Bearing, Matching, Peers, PodGroup, PortHolders, bearings_of
+from scheduler_worker.core.questions import Bearing, Matching, Peers, PortHolders, bearings_of
 
 groups = st.builds(PodGroup, namespaces, pod_labels, st.booleans(), affinities, several(host_ports, 1))
 questions = (

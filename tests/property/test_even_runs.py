@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
+from hoss.model.pod_groups import group_of
 from hoss.model.selectors import LabelSelector, NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.model.taints import PREFER_NO_SCHEDULE, Taint
 from hossctl.bench.in_process import empty_pool
@@ -18,7 +19,6 @@ from scheduler_worker.core.even_runs import MOST_PILES
 from scheduler_worker.core.placement import RunPlacer
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.pod_ranking import PodRanking
-from scheduler_worker.core.questions import group_of
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import TieOrder
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from property.builders_pods import HOSTNAME, NAMESPACES, ZONE, bound, clusters, pod_specs
 
 from hoss.model.cluster import Cluster
+from hoss.model.pod_groups import group_of
 from hoss.model.pod_rules import PodAffinity, SpreadConstraint
 from hoss.model.taints import NO_EXECUTE, NO_SCHEDULE
 from scheduler_worker.core.framework import Code
@@ -16,7 +17,6 @@ from scheduler_worker.core.judge import judge, subject_of
 from scheduler_worker.core.placement import RunPlacer
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.pod_ranking import PodRanking
-from scheduler_worker.core.questions import group_of
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFit
 from scheduler_worker.core.ties import TieOrder

@@ -11,7 +11,7 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
-from scheduler_worker.groups import group_defined
+from hoss.wire.pod_groups import group_defined
 
 NODES = 3
 moves = st.lists(

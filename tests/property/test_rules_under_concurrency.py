@@ -11,8 +11,8 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.wire.pod_groups import group_defined
 from scheduler_worker.core.codes import Outcome
-from scheduler_worker.groups import group_defined
 
 AMOUNTS = (("cpu", 64_000), ("memory", 2**36), ("pods", 110))
 WEB = HostPort(80)

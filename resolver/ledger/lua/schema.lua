@@ -1,9 +1,16 @@
--- Appends the resource names not yet in the schema. KEYS 1 the schema   ARGV  names.   Returns the whole schema.
+-- Appends the resource names not yet in the schema. Without the prelude: the schema lies beside the shards.
+--
+-- KEYS  1 the schema   ARGV  1 the number of names there have been: fewer means that it was lost   2.. names
+-- Returns the whole schema.
 local names, known = redis.call('LRANGE', KEYS[1], 0, -1), {}
+if #names < tonumber(ARGV[1]) then
+  return redis.error_reply('OTHERLEDGER none')
+end
 for _, name in ipairs(names) do
   known[name] = true
 end
-for _, name in ipairs(ARGV) do
+for i = 2, #ARGV do
+  local name = ARGV[i]
   if not known[name] then
     known[name] = true
     names[#names + 1] = name

@@ -4,11 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
+from hoss.model.pod_groups import group_of
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.framework import MAX_SCORE, FilterStanding, Refusals, ScoreStanding
-from scheduler_worker.core.questions import Bearing, Matching, group_of
+from scheduler_worker.core.questions import Bearing, Matching
 from scheduler_worker.core.tally import DomainSums
 
 _NOT_NEAR = "node(s) didn't match pod affinity rules"

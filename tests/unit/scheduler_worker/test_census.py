@@ -4,10 +4,11 @@ import gc
 
 import numpy as np
 
+from hoss.model.pod_groups import PodGroup
 from hoss.model.selectors import LabelSelector, Requirement
 from scheduler_worker.core.catalogue import NodeCatalogue
 from scheduler_worker.core.census import PodCensus
-from scheduler_worker.core.questions import Peers, PodGroup
+from scheduler_worker.core.questions import Peers
 
 WEB = PodGroup(labels=(("app", "web"),))
 ASKED = Peers("default", LabelSelector((Requirement("app", "In", ("web",)),)))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hoss.model.pod import DeviceRequest
+from hoss.model.pod_groups import group_of
 from hoss.wire.columns import numbered_uids
 from scheduler_worker.core.codes import Outcome
 from scheduler_worker.core.messages import PodRun
 from scheduler_worker.core.preempting import PreemptionAnswer
-from scheduler_worker.core.questions import group_of
 
 REFUSED = 3
 
@@ -115,6 +115,17 @@ def test_a_victim_on_its_way_out_is_not_chosen_again_until_the_dispatcher_has_he
         full.scheduler.drain()
 
 
+def test_what_came_between_question_and_answer_may_still_wake_those_for_whom_nobody_goes(full, make_pod):
+    submit(full, make_pod(cpu=2000, priority=10))
+    (question,) = full.scheduler.take_questions()
+    asked_at = full.cache.seqs[0]
+    full.cache.apply_feed(full.ledger.reserve([0], [np.zeros(6, np.int64)]))
+    full.scheduler.preempt(occupants(question, make_pod(cpu=2000, priority=10), nodes=()), 0.0)
+    (answered,) = full.scheduler.take_outcomes()
+    assert answered.codes.tolist() == [Outcome.UNSCHEDULABLE]
+    assert (asked_at, dict(answered.seen)) == (full.cache.seqs[0] - 1, {0: asked_at})
+
+
 def test_a_refused_preemptor_gives_all_back_and_after_some_tries_waits_its_turn(full, make_pod):
     submit(full, make_pod(cpu=2000, priority=10))
     for _ in range(full.scheduler.limits.tries):
@@ -125,7 +136,7 @@ def test_a_refused_preemptor_gives_all_back_and_after_some_tries_waits_its_turn(
         (columns,) = full.scheduler.take_proposals(0.0)
         full.scheduler.settle(columns.batch_id, full.ledger.answer(columns, REFUSED))
     (answered,) = full.scheduler.take_outcomes()
-    assert answered.codes.tolist() == [Outcome.UNSCHEDULABLE]
+    assert answered.codes.tolist() == [Outcome.CONFLICT]  # it comes again after its backoff, whatever happens meanwhile
     assert answered.reason_texts == ("0/2 nodes are available: 2 Insufficient cpu.",)
     assert (full.cache.assumed == 0).all()
     assert full.scheduler.idle

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hoss.model.pod_groups import group_of
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.questions import group_of
 from scheduler_worker.core.scheduler import Scheduler
 
 HOSTNAME = "kubernetes.io/hostname"

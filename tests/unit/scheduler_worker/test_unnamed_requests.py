@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hoss.model.pod import PodSpec
+from hoss.model.pod_groups import group_of
+from hoss.wire.pod_groups import definition_of, group_defined
 from scheduler_worker.core.messages import PodRun
-from scheduler_worker.core.questions import group_of
-from scheduler_worker.groups import definition_of, group_defined
 
 MIB = 2**20
 UNNAMED = PodSpec(nonzero_cpu_milli=100, nonzero_memory_bytes=200 * MIB)

@@ -1,8 +1,9 @@
-"""Groups of pods between the core and hoss.v1: a few of them, many times, so each is converted once."""
+"""Groups of pods between the model and hoss.v1: a few of them, many times, so each is converted once."""
 
 from functools import lru_cache
 
 from hoss.model.pod import HostPort
+from hoss.model.pod_groups import PodGroup
 from hoss.v1 import common_pb2
 from hoss.v1.resolver_pb2 import PodGroup as PodGroupMessage
 from hoss.wire.convert import labels_from_proto, labels_to_proto
@@ -12,7 +13,6 @@ from hoss.wire.convert_rules import (
     constraint_from_proto,
     constraint_to_proto,
 )
-from scheduler_worker.core.questions import PodGroup
 
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' word, nothing is bound here
 

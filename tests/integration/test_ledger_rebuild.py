@@ -1,0 +1,271 @@
+"""Rebuilding and mending a real ledger: stopped after every step, and corrupted by hand in every way that mending knows."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hossctl.redis_server import RedisServer
+from resolver.core.mending import mend
+from resolver.core.values import Group, NodeChange, Proposal
+from resolver.ledger.port import LedgerLost
+from resolver.ledger.rebuild import RedisRebuild
+from resolver.ledger.store import RedisLedger
+from resolver.nodes import shard_of
+from resolver.parts import Kept, read_parts
+from resolver.proposals import group_of
+from resolver.reading import audit_ledger
+from resolver.rebuilding import Rebuilding
+
+SHARDS = 2
+NODES = ("a", "b", "c", "d", "e", "f")
+
+
+class Opened:
+    """A ledger of one resolver, and its rebuilding."""
+
+    def __init__(self, ledger: RedisLedger) -> None:
+        self.ledger = ledger
+        self.store = RedisRebuild(ledger, feed_window=100, lease_ms=30_000)
+        self.rebuilding = Rebuilding(ledger, self.store, now_us=lambda: time.time_ns() // 1000)
+
+
+@pytest_asyncio.fixture
+async def open_ledger(own_redis: RedisServer) -> AsyncIterator[Callable[[], Any]]:
+    ledgers = []
+
+    async def open_one() -> Opened:
+        ledger = RedisLedger(own_redis.url)
+        await ledger.open(SHARDS)
+        ledgers.append(ledger)
+        return Opened(ledger)
+
+    yield open_one
+    for ledger in ledgers:
+        await ledger.close()
+
+
+@pytest_asyncio.fixture
+async def redis(own_redis: RedisServer) -> AsyncIterator[Redis]:
+    client = Redis.from_url(own_redis.url)
+    yield client
+    await client.aclose()
+
+
+def _group(app: str, *ports: int) -> Group:
+    message = pb.PodGroup(namespace="default", labels=[common_pb2.Label(key="app", value=app)])
+    for port in ports:
+        message.host_ports.add(port=port)
+    return group_of(message.SerializeToString(deterministic=True))
+
+
+async def _fill(opened: Opened, make_node: Callable[..., NodeChange], make_proposal: Callable[..., Proposal]) -> None:
+    """Six nodes with cards, and on each three pods: one with a port, one with half a card, one not confirmed."""
+    ledger, number = opened.ledger, 0
+    epoch = await ledger.grant("w1")
+    for name in NODES:
+        shard = shard_of(name, SHARDS)
+        upserted = await ledger.upsert_nodes(shard, [make_node(name, cards=2, labels=(("zone", name),))])
+        assert upserted is not None
+        proposal = make_proposal(
+            [number, number + 1, number + 2],
+            [[int(upserted.indexes[0])]] * 3,
+            cpu=[100, 200, 300],
+            devices=[(0, 0), (1, 500), (0, 0)],
+            groups=[_group("web", 80), _group("db"), _group("db")],
+            epoch=epoch,
+        )
+        (decision,) = await ledger.commit(shard, [proposal])
+        assert (decision.verdicts == 1).all()
+        if name != "f":
+            await ledger.confirm(shard, np.array([decision.seq], np.uint64))
+        number += 3
+
+
+async def _dump(opened: Opened) -> list[pb.LedgerPart]:
+    return [part async for part in opened.rebuilding.dump()]
+
+
+def _essence(parts: list[pb.LedgerPart]) -> Any:
+    """What a ledger holds, apart from its numbers and from the order in which it says so."""
+    kept = read_parts(parts)
+    schema = list(parts[0].head.schema)
+    pods = kept.pods(schema)
+    names = {index: spec.name for index, spec in kept.specs.items()}
+    assert len({uid.tobytes() for uid in pods.uids}) == len(pods.uids)
+    rows = sorted(
+        (uid.tobytes(), names[int(r["node"])], r["requests"].tolist(), int(r["card_milli"]), int(r["group"]), bool(a))
+        for uid, r, a in zip(pods.uids, pods.records, pods.assumed, strict=True)
+    )
+    return sorted(spec.SerializeToString() for spec in kept.specs.values()), rows
+
+
+def _head(parts: list[pb.LedgerPart], **fields: Any) -> pb.LedgerHead:
+    head = pb.LedgerHead()
+    head.CopyFrom(parts[0].head)
+    head.ledger_epoch = ""
+    for name, value in fields.items():
+        setattr(head, name, value)
+    return head
+
+
+def _kept(parts: list[pb.LedgerPart]) -> Kept:
+    return read_parts(parts)
+
+
+async def _clean(opened: Opened) -> bool:
+    reply = await audit_ledger(opened.ledger)
+    return not reply.violations and not reply.reports
+
+
+async def test_an_emptied_ledger_rebuilt_from_parts_holds_what_it_held(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    parts = await _dump(opened)
+    old_epoch = opened.ledger.epoch
+    await redis.flushall()
+    with pytest.raises(LedgerLost):
+        await opened.store.take_up()
+    standing = await opened.rebuilding.standing()
+    reply = await opened.rebuilding.rebuild(_head(parts, replaces=standing), _kept(parts))
+    assert (reply.nodes, reply.reservations, reply.unplaced_uids) == (6, 18, b"")
+    assert _essence(await _dump(opened)) == _essence(parts)
+    assert opened.ledger.epoch != old_epoch
+    assert await _clean(opened)
+    assert await opened.ledger.grant("w1") > 10**15, "above every epoch that there can have been"
+
+
+@pytest.mark.parametrize("stopped_after", range(3 * SHARDS + 1))
+async def test_stopped_after_any_step_nothing_is_committed_nothing_lost_and_the_next_rebuild_finishes(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any, stopped_after: int
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    parts = await _dump(opened)
+    steps = opened.rebuilding.steps(_head(parts, replaces=opened.ledger.epoch), _kept(parts), pb.RebuildReply())
+    done = []
+    async for step in steps:
+        done.append(step)
+        if len(done) > stopped_after:
+            break
+    await steps.aclose()
+    assert len(done) == stopped_after + 1
+    other = await open_ledger()  # of a resolver that is started now
+    whole = len(done) == 3 * SHARDS + 1
+    if not whole:
+        with pytest.raises(LedgerLost):
+            await other.ledger.grant("w2")
+        with pytest.raises(LedgerLost):
+            await other.store.take_up()
+        assert _essence(await _dump(other)) == _essence(parts), "nothing that was there is lost"
+        standing = await other.rebuilding.standing()
+        await other.rebuilding.rebuild(pb.LedgerHead(replaces=standing, as_kept=True), Kept())
+    assert _essence(await _dump(other)) == _essence(parts)
+    await opened.store.take_up()
+    assert opened.ledger.epoch == other.ledger.epoch
+    assert await _clean(opened)
+
+
+async def test_of_two_rebuilds_at_once_only_the_later_finishes(
+    open_ledger: Any, make_node: Any, make_proposal: Any
+) -> None:
+    one, other = await open_ledger(), await open_ledger()
+    await _fill(one, make_node, make_proposal)
+    parts = await _dump(one)
+    steps = one.rebuilding.steps(_head(parts, replaces=one.ledger.epoch), _kept(parts), pb.RebuildReply())
+    await steps.__anext__()
+    await steps.__anext__()
+    standing = await other.rebuilding.standing()
+    await other.rebuilding.rebuild(pb.LedgerHead(replaces=standing, as_kept=True), Kept())
+    with pytest.raises(LedgerLost):
+        async for _ in steps:
+            pass
+    assert _essence(await _dump(other)) == _essence(parts)
+    assert await _clean(other)
+
+
+async def test_a_rebuild_of_another_ledger_than_stands_changes_nothing(
+    open_ledger: Any, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    with pytest.raises(LedgerLost, match="another by now"):
+        await opened.rebuilding.rebuild(pb.LedgerHead(replaces="yesterday's"), Kept())
+    assert await _clean(opened)
+    await opened.ledger.grant("w2")
+
+
+def _corrupt_account(record: bytes) -> bytes:
+    return record[:32] + (777).to_bytes(8, "little") + record[40:]
+
+
+CORRUPTIONS: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
+    "an amount": ("accounts", _corrupt_account, "cpu requested 777, now 600"),
+    "a card in use": ("cards", lambda record: b"\x07\x00" + record[2:], "card 0 has 7 thousandths in use, now 500"),
+    "a port forgotten": ("ports", lambda _: None, "port 80/TCP is again held"),
+    "a port too many": (
+        "ports",
+        lambda record: record + b"x" * 16 + record[16:18] + b"\1\0" + record[20:28],
+        "no more held",
+    ),
+    "a group's count": ("group_pods", lambda _: b"5", "5 pods counted, now"),
+}
+
+
+@pytest.mark.parametrize("what", CORRUPTIONS)
+async def test_repair_mends_what_differs_from_the_reservations_and_says_so(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any, what: str
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    parts = await _dump(opened)
+    key, corrupt, sentence = CORRUPTIONS[what]
+    where = f"{{hoss:0}}:{key}"
+    field = min(await redis.hkeys(where))
+    changed = corrupt(await redis.hget(where, field))
+    await (redis.hset(where, field, changed) if changed is not None else redis.hdel(where, field))
+    before = await audit_ledger(opened.ledger)
+    assert before.violations
+    seq = await opened.ledger.seq(0)
+    reply = await opened.rebuilding.repair()
+    assert sentence in " ".join(reply.changes)
+    assert await _clean(opened)
+    assert _essence(await _dump(opened)) == _essence(parts)
+    entries = await opened.ledger.feed(0, seq, 1)
+    assert entries is not None
+    assert [entry.seq for entry in entries] == [seq + 1]
+    assert not (await opened.rebuilding.repair()).changes, "a second time there is nothing to mend"
+
+
+async def test_a_mend_read_before_a_commit_is_refused(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    field = min(await redis.hkeys("{hoss:0}:accounts"))
+    await redis.hset("{hoss:0}:accounts", field, _corrupt_account(await redis.hget("{hoss:0}:accounts", field)))
+    read_at = await opened.ledger.state(0)
+    mending = mend(read_at, {}, opened.ledger.resources, {})
+    held = read_at.reservations.uids[:1]
+    await opened.ledger.release(0, held)
+    assert not await opened.store.mend(0, read_at.snapshot.seq, mending)
+
+
+async def test_a_reservation_on_no_node_is_told_and_left(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    field = min(await redis.hkeys("{hoss:0}:accounts"))
+    await redis.hdel("{hoss:0}:accounts", field)
+    reply = await opened.rebuilding.repair()
+    assert len(reply.remaining) == 3
+    assert all("where there is no node" in text for text in reply.remaining)

@@ -1,0 +1,45 @@
+"""What a resolver says of a ledger that is lost, until it is rebuilt."""
+
+import asyncio
+
+from resolver.availability import Availability
+from resolver.ledger.memory import MemoryLedger
+from resolver.ledger.port import LedgerLost
+
+
+class Lost(MemoryLedger):
+    """Lost until told otherwise."""
+
+    lost = True
+
+    async def check(self) -> dict[str, str]:
+        if self.lost:
+            raise LedgerLost("Redis is empty")
+        return {}
+
+
+async def test_a_lost_ledger_is_told_with_what_to_do_once_nobody_comes_and_is_back_when_taken_up() -> None:
+    ledger, told = Lost(1, lambda: 0), []
+
+    async def on_change(serving: bool) -> None:
+        told.append(serving)
+
+    async def take_up() -> None:
+        if ledger.lost:
+            raise LedgerLost("the ledger is being rebuilt")
+
+    availability = Availability(ledger, on_change, take_up, rebuild_wait_seconds=0.3)
+    running = asyncio.ensure_future(availability.run())
+
+    async def until(serving: bool, text: str) -> None:
+        deadline = asyncio.get_running_loop().time() + 10
+        while availability.recovering is serving or text not in availability.problem or told[-1:] != [serving]:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.01)
+
+    await until(False, "being rebuilt")
+    await until(False, "`hoss ledger bootstrap`")
+    ledger.lost = False
+    await until(True, "")
+    assert (availability.problem, told) == ("", [False, True])
+    running.cancel()
