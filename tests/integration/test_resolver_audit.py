@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import redis
-from scheduler_worker.groups import definition_of
 
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
@@ -12,6 +11,7 @@ from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import numbered_uids, uid_text
+from hoss.wire.pod_groups import definition_of
 
 
 @pytest.fixture
