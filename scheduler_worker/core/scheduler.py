@@ -3,10 +3,8 @@
 A pod is in exactly one place: a run still to be placed, the draft, a proposal without a verdict, or an answer.
 """
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -20,9 +18,10 @@ from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
 from scheduler_worker.core.assumptions import Assumption
+from scheduler_worker.core.backlog import Backlog
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.class_book import ClassBook
-from scheduler_worker.core.classes import Demand, DemandTable, PodClass
+from scheduler_worker.core.classes import DemandTable, PodClass
 from scheduler_worker.core.codes import Outcome, Verdict
 from scheduler_worker.core.costs import CostMeter
 from scheduler_worker.core.diagnosis import Diagnosis, diagnose, gang_error
@@ -31,15 +30,13 @@ from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.judge import Subject
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
 from scheduler_worker.core.placement import RunPlacer
-from scheduler_worker.core.pod_ranking import PodRanking
 from scheduler_worker.core.preempting import Preempting, PreemptionAnswer, PreemptionQuestion
 from scheduler_worker.core.preemption import NEVER
 from scheduler_worker.core.proposal import Draft, Proposal
 from scheduler_worker.core.questions import NamespaceLabels
-from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.rankings import Rankings
 from scheduler_worker.core.refusals import Refusals
 from scheduler_worker.core.reliance import begins_a_kind, counts_on_others
-from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import NEAR_POINTS, TieOrder
 from scheduler_worker.core.work import MAX_PRIORITY, Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
@@ -82,14 +79,11 @@ class Scheduler:
         self._rng = rng
         # A profile that packs scores finely, and pays for every point that it gives away.
         self._ties = TieOrder(rng, near_points=1 if profile.mixes else NEAR_POINTS)
-        self._statics = StaticFits(profile, cache)
         self._placer = RunPlacer(cache, self._ties, alternates=self.limits.alternates)
         self._demands = DemandTable(cache.schema, cache.catalogue.images, cache.census)
         self._classes = ClassBook(self._demands)
-        self._rankings: OrderedDict[Demand, Ranking] = OrderedDict()
-        self._ranking_bytes_per_node = 0  # of all of them
-        self._runs: deque[Run] = deque()
-        self._held: list[tuple[dict[int, int], Run]] = []  # until the cache stands at these seqs, by shard
+        self._rankings = Rankings(profile, cache, self._ties, limit_bytes=self.limits.ranking_bytes)
+        self._backlog = Backlog()
         self._draft = Draft()
         self._proposals: dict[int, Proposal] = {}
         self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
@@ -144,19 +138,19 @@ class Scheduler:
         self._observe(classes, run_counts, run_attempts)
         work = Work(batch_id, uids, gang, lowest_priority, conflicts)
         if self._profile.mixes and gang is None:
-            self._runs.extend(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
+            self._backlog.add(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
         else:
-            self._runs.extend(runs_of(work, classes, run_counts, run_attempts))
+            self._backlog.add(runs_of(work, classes, run_counts, run_attempts))
 
     @property
     def backlog(self) -> int:
         """Pods not yet placed."""
-        return sum(len(run.rows) for run in (*self._runs, *(run for _, run in self._held)))
+        return self._backlog.pods
 
     @property
     def idle(self) -> bool:
         """Whether every pod is answered for and the ledger owes no answer."""
-        waiting = self._runs or self._held or self._draft.pods or self._preempting or self._evicting
+        waiting = self._backlog or self._draft.pods or self._preempting or self._evicting
         return not (waiting or self._proposals or self.cache.undecided)
 
     def step(self) -> int:
@@ -165,22 +159,23 @@ class Scheduler:
         0 with runs left means that the draft must be taken first, or a verdict be heard.
         """
         room = self.limits.proposal_pods - self._draft.pods
-        if not self._runs or room <= 0 or self._draft.work not in (None, self._runs[0].work):
+        following = self._backlog.next
+        if following is None or room <= 0 or self._draft.work not in (None, following.work):
             return 0
-        work = self._runs[0].work
+        work = following.work
         if work.goes_alone and self._draft.pods:
             return 0
-        together = takewhile(lambda run: run.work is work, self._runs) if work.missing else (self._runs[0],)
+        together = self._backlog.of_work(work) if work.missing else (following,)
         if (self._proposals or self._evicting) and any(counts_on_others(run.pod_class.spec) for run in together):
             return 0  # it would count on pods of which some may be refused
         if work.missing:
-            return 0 if self._draft.pods else self._step_gang()
-        if not self._draft.precedes(self._runs[0]):
+            return 0 if self._draft.pods else self._step_gang(work)
+        if not self._draft.precedes(following):
             return 0
-        run = self._current(self._runs.popleft())
+        run = self._current(self._backlog.take())
         room = min(room, self.costs.pods_in(self.limits.step_seconds, run.pod_class.number) or room)
         if len(run.rows) > room:
-            self._runs.appendleft(replace(run, rows=run.rows[room:]))
+            self._backlog.put_first([replace(run, rows=run.rows[room:])])
             run = replace(run, rows=run.rows[:room])
         count, why_not = self._place(run)
         if why_not is not None:
@@ -223,7 +218,7 @@ class Scheduler:
             return
         run = asked.run = self._current(asked.run)
         if self._undecided and counts_on_others(run.pod_class.spec):
-            self._runs.append(run)
+            self._backlog.add([run])
             return
         try:
             subject = self._subject(run)
@@ -288,15 +283,8 @@ class Scheduler:
 
         A snapshot ends every wait: the shard's history may have begun anew.
         """
-        seq = self.cache.seen(shard)
-        for awaited, _ in self._held:
-            if shard in awaited and (snapshot or awaited[shard] <= seq):
-                del awaited[shard]
-        due = [run for awaited, run in self._held if not awaited]
-        if due:
-            self._held = [held for held in self._held if held[0]]
-            self._runs.extendleft(reversed(due))
-        return bool(due)
+        seen = self.cache.seen(shard)
+        return self._backlog.resume(shard, lambda seq: snapshot or seq <= seen)
 
     def reject(self, batch_id: int, reason: str) -> None:
         """The resolver called the whole proposal malformed: nothing of it is in the ledger."""
@@ -312,39 +300,18 @@ class Scheduler:
 
     def drain(self) -> None:
         """Give back what was not started."""
-        for run in (*self._runs, *(run for _, run in self._held)):
-            self._answer(run.work, run.rows, Outcome.RETURNED)
-        self._runs.clear()
-        self._held.clear()
-        for run in self._preempting.take_waiting():
+        for run in (*self._backlog.take_all(), *self._preempting.take_waiting()):
             self._answer(run.work, run.rows, Outcome.RETURNED)
 
     def give_back(self, batch_ids: Collection[int], pods: int) -> None:
         """Return up to `pods` pods of these batches that were never tried, the last ones first; a gang only as a whole, and
         also where that is more."""
-        kept: list[Run] = []
-        while self._runs and pods > 0:
-            run = self._runs.pop()
-            if run.tries or run.work.batch_id not in batch_ids:
-                kept.append(run)
-                continue
-            if run.work.gang is not None:  # untried, so all its runs are here, one after the other
-                rows = [run.rows]
-                while self._runs and self._runs[-1].work is run.work:
-                    rows.append(self._runs.pop().rows)
-                given = np.concatenate(rows)
-            else:
-                given = run.rows[-pods:]
-                if len(given) < len(run.rows):
-                    kept.append(replace(run, rows=run.rows[: -len(given)]))
-            self._answer(run.work, given, Outcome.RETURNED)
-            pods -= len(given)
-        self._runs.extend(reversed(kept))
+        for work, rows in self._backlog.take_untried(batch_ids, pods):
+            self._answer(work, rows, Outcome.RETURNED)
 
     def drop_everything(self) -> None:
         """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
-        self._runs.clear()
-        self._held.clear()
+        self._backlog.take_all()
         for pod_class, nodes in self._draft.placements:
             self.cache.forget_group(pod_class.group, nodes)
         self._draft.clear()
@@ -380,12 +347,9 @@ class Scheduler:
             work.answer(rows, code, nodes=nodes, reason=reason)
             self._answered[work] = None
 
-    def _step_gang(self) -> int:
+    def _step_gang(self, work: Work) -> int:
         """Place what fits of the next gang if that makes its minimum, else nothing of it."""
-        work = self._runs[0].work
-        runs: list[Run] = []
-        while self._runs and self._runs[0].work is work:
-            runs.append(self._current(self._runs.popleft()))
+        runs = [self._current(run) for run in self._backlog.take_work(work)]
         # Large pods first: small ones spread, and would leave none of the nodes to them.
         runs.sort(key=lambda run: self.cache.share(run.pod_class.demand), reverse=True)
         if any(
@@ -412,7 +376,7 @@ class Scheduler:
         """Put into the draft what fits of a run: how many pods, and why not the others."""
         count, first, started = 0, run.pod_class.demand not in self._rankings, self._clock()
         try:
-            ranking = self._ranking(run.pod_class.demand)
+            ranking = self._rankings.of(run.pod_class.demand)
             begins = begins_a_kind(run.pod_class, self.cache)
             placed = self._placer.place(ranking, len(run.rows), run.pod_class.group)
             count = len(placed.nodes)
@@ -455,7 +419,7 @@ class Scheduler:
         self._refuse(run, Diagnosis(str(failure), frozenset()))
 
     def _subject(self, run: Run) -> Subject:
-        ranking = self._ranking(run.pod_class.demand)
+        ranking = self._rankings.of(run.pod_class.demand)
         ranking.refresh()
         return Subject(ranking.demand, ranking.static, ranking.standings)
 
@@ -498,20 +462,6 @@ class Scheduler:
     def _current(self, run: Run) -> Run:
         pod_class = self._demands.current(run.pod_class)
         return run if pod_class is run.pod_class else replace(run, pod_class=pod_class)
-
-    def _ranking(self, demand: Demand) -> Ranking:
-        ranking = self._rankings.get(demand)
-        if ranking is not None:
-            self._rankings.move_to_end(demand)
-            return ranking
-        kind = PodRanking if demand.about_pods else Ranking
-        ranking = kind(demand, self._statics.of(demand), self._profile, self.cache, self._ties)
-        self._rankings[demand] = ranking
-        self._ranking_bytes_per_node += ranking.bytes_per_node
-        while self._ranking_bytes_per_node * self.cache.size > self.limits.ranking_bytes and len(self._rankings) > 1:
-            _, dropped = self._rankings.popitem(last=False)
-            self._ranking_bytes_per_node -= dropped.bytes_per_node
-        return ranking
 
     def _move(
         self, proposal: Proposal, rows: NDArray[np.intp], nodes: NDArray[np.uint32], seqs: NDArray[np.uint64]
@@ -577,19 +527,8 @@ class Scheduler:
                 (held if waits else again).append(replace(run, tries=run.tries + 1))
         self.news_wanted |= bool(held)
         if proposal.work.gang is not None:
-            self._retry_gang(proposal.work, [*again, *held], awaited if held else {})
+            self._backlog.put_gang(proposal.work, [*again, *held], awaited if held else {})
             return
-        self._held.extend((dict(awaited), run) for run in held)
+        self._backlog.hold(held, awaited)
         # They have waited longest, and the numbers that came with the refusal are fresh now.
-        self._runs.extendleft(reversed(again))
-
-    def _retry_gang(self, work: Work, runs: list[Run], awaited: dict[int, int]) -> None:
-        """Try these pods of a gang again, with those that verdicts on other parts left: all once nothing is awaited."""
-        waiting = next((seqs for seqs, run in self._held if run.work is work), {})
-        waiting.update(awaited)
-        if waiting:
-            runs = [*(run for run in self._runs if run.work is work), *runs]
-            self._runs = deque(run for run in self._runs if run.work is not work)
-            self._held.extend((waiting, run) for run in runs)
-        else:
-            self._runs.extendleft(reversed(runs))
+        self._backlog.put_first(again)

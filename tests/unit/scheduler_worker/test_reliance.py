@@ -68,7 +68,9 @@ def test_a_run_of_higher_priority_waits_for_the_next_proposal(harness, make_pod)
     """The ledger serves it first: in one proposal it would be judged before what it was placed after."""
     scheduler = harness.scheduler
     harness.submit((make_pod(priority=5), 1), (make_pod(priority=1), 1))
-    scheduler._runs.reverse()  # as after a refusal, when what is tried again comes first
+    backlog = scheduler._backlog
+    first = backlog.take()
+    backlog.add([first])  # as after a refusal, when what is tried again comes first
     assert [p.priorities.tolist() for p in place(scheduler)] == [[1]]
     assert [p.priorities.tolist() for p in place(scheduler)] == [[5]]
 
