@@ -15,9 +15,7 @@ from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands import bench_views
-from hossctl.commands.bench_file import JsonFile
-from hossctl.commands.bench_file import check_writable as _check_writable
-from hossctl.commands.bench_file import write as _write
+from hossctl.commands.bench_file import JsonFile, check_writable, write
 from hossctl.commands.plan import plan
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
@@ -71,11 +69,11 @@ def throughput(
 ) -> None:
     """Pods per second from Submit to reported as bound, and what it costs. Exit 1 if the audit finds anything."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    _check_writable(json)
+    check_writable(json)
     shape = trace_classes(trace) if trace else OPENB_SHAPE
     setting = speed.Setting(nodes, pods, workers, mix, seed, repeat, redis_url, shape, worker_start, overlap)
     result = speed.measure(setting, quiet=not output.for_people)
-    _write(json, result.as_json())
+    write(json, result.as_json())
     if output.for_people:
         print_summary(f"{pods:,} {mix.value} pods, {nodes:,} nodes, {workers} workers", result.lines())
     else:
@@ -98,7 +96,7 @@ def compare(
 ) -> None:
     """The same load under one scheduler, several uncoordinated ones, and several with HOSS. Exit 1 if HOSS overcommits."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    _check_writable(json)
+    check_writable(json)
     setting = comparison.Setting(nodes, workers, fill, seed, repeat, redis_url)
     modes = comparison.compare(setting, quiet=not output.for_people)
     document: Document = {
@@ -109,7 +107,7 @@ def compare(
         "repeat": repeat,
         "modes": [mode.as_json() for mode in modes],
     }
-    _write(json, document)
+    write(json, document)
     if output.for_people:
         print_rows(document["modes"], _COLUMNS, wide=False)
     else:
@@ -151,7 +149,7 @@ def gpu_allocation(
 ) -> None:
     """How much GPU each policy allocates when 130 % of it is asked for, as in the FGD paper. Exit 1 if an audit finds anything."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    _check_writable(json)
+    check_writable(json)
     setting = gpu.Setting(
         nodes=read_nodes(nodes),
         pods=read_pods(pods),
@@ -168,7 +166,7 @@ def gpu_allocation(
         "seeds": list(setting.seeds),
         "results": [result.as_json() for result in results],
     }
-    _write(json, document)
+    write(json, document)
     if output.for_people:
         print_rows(document["results"], _GPU_COLUMNS, wide=False)
     else:
@@ -204,9 +202,9 @@ def plugins(
 ) -> None:
     """What each scheduling plugin costs for one pod, of a class never seen and of a known one, in a worker's own core."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    _check_writable(json)
+    check_writable(json)
     document = plugin_costs.measure(plugin_costs.Setting(nodes, pods, repeat, seed))
-    _write(json, document)
+    write(json, document)
     if output.for_people:
         print_rows(document["plugins"], _PLUGIN_COLUMNS, wide=False)
     else:
@@ -236,7 +234,7 @@ def dispatch(
 ) -> None:
     """What the dispatcher alone accepts, queues and dispatches on one core, its journal included."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    _check_writable(json)
+    check_writable(json)
     count = pods or dispatching.DEFAULT_PODS[mode]
     if memory:
         rows = dispatching.measure_memory(count, redis_url)
@@ -244,7 +242,7 @@ def dispatch(
     else:
         result = dispatching.measure(dispatching.Setting(mode, count, workers, rules, tenants, repeat, redis_url))
         title, document, lines = f"{count:,} pods, {mode.value}", result.as_json(), result.lines()
-    _write(json, document)
+    write(json, document)
     if output.for_people:
         print_summary(title, lines)
     else:
@@ -284,7 +282,7 @@ def resolvers(
 ) -> None:
     """Pods that resolvers decide in a second, beside the ledger's script alone; the last case of each batch is one node for all."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    _check_writable(json)
+    check_writable(json)
     setting = deciding.Setting(
         nodes=nodes,
         resolvers=(1,) if quick else read_counts(resolvers, where="--resolvers"),
@@ -299,7 +297,7 @@ def resolvers(
     cases = list(deciding.measure(setting))
     rows = [case.as_json() for case in cases]
     document: Document = {"nodes": nodes, "podsPerCase": pods, "seed": seed, "repeat": repeat, "cases": rows}
-    _write(json, document)
+    write(json, document)
     if output.for_people:
         print_rows(rows, _RESOLVER_COLUMNS, wide=False)
         print_summary("goals", deciding.goals(cases))
@@ -319,9 +317,9 @@ def policy_cost(
 ) -> None:
     """What a policy of many rules costs for each class seen for the first time, in the dispatcher's own core."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
-    _check_writable(json)
+    check_writable(json)
     document = policies.measure(policies.Setting(rules, classes, repeat, seed))
-    _write(json, document)
+    write(json, document)
     if output.for_people:
         lines = [
             ("one rule for all pods", f"{document['microsAlike']:.1f} us a class"),
