@@ -26,11 +26,11 @@ _TRIP_BATCHES = 4
 
 async def measure_ceiling(redis_url: str, *, nodes: int, batch: int, seconds: float, resources: int = 6) -> float:
     """Reservations per second of wall time: batches of `batch` pods of one class, each on as many of `nodes` nodes as it can."""
-    ledger = RedisLedger(redis_url, prefix=_PREFIX)
     committed, spent, round_number = 0, 0.0, 0
-    try:
-        while spent < seconds:
-            round_number += 1
+    while spent < seconds:
+        round_number += 1
+        ledger = RedisLedger(redis_url, prefix=_PREFIX)
+        try:
             await ledger.open(1)
             epoch = await ledger.grant(_WORKER)
             await ledger.upsert_nodes(0, [_node(number, resources) for number in range(nodes)])
@@ -43,8 +43,8 @@ async def measure_ceiling(redis_url: str, *, nodes: int, batch: int, seconds: fl
                 if spent >= seconds:
                     break
             await ledger.erase()
-    finally:
-        await ledger.close()
+        finally:
+            await ledger.close()
     return committed / spent
 
 

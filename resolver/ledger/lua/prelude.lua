@@ -1,6 +1,6 @@
 -- Begins every script: the shard's keys, the ledger's epoch, and how records are read and written.
 --
--- KEYS  the shard's sixteen keys, as named below.
+-- KEYS  the shard's seventeen keys: as named below, and the nodes in quarantine (quarantining.lua).
 -- ARGV  1: the epoch of the ledger the resolver knows, and the last seq of this shard that it has heard of. A script never
 --       touches any other ledger, nor one that has lost what it had acknowledged.
 --
