@@ -73,7 +73,7 @@ class NodeInfoCache:
         if update.snapshot:
             self.accounts.blank(of_shard)
             self.catalogue.remove_all(of_shard)
-        else:
+        elif len(spec_nodes):
             self._learn_anew(np.intersect1d(spec_nodes, update.accounts.indexes))
         self.catalogue.apply(update.specs)
         self.accounts.put(update.accounts)
