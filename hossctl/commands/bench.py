@@ -15,12 +15,12 @@ from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands import bench_views
-from hossctl.commands.bench_file import JsonFile, check_writable, write
+from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.commands.plan import plan
-from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, warn
+from hossctl.console import Column, Document, Format, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
 from hossctl.openb import read_nodes, read_pods
-from hossctl.options import Output, RedisUrl, Seed, only, read_counts
+from hossctl.options import Output, RedisUrl, Seed, read_counts
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Measure throughput, or compare schedulers with and without HOSS.")
@@ -68,16 +68,13 @@ def throughput(
     output: Output = Format.TABLE,
 ) -> None:
     """Pods per second from Submit to reported as bound, and what it costs. Exit 1 if the audit finds anything."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     shape = trace_classes(trace) if trace else OPENB_SHAPE
     setting = speed.Setting(nodes, pods, workers, mix, seed, repeat, redis_url, shape, worker_start, overlap)
     result = speed.measure(setting, quiet=not output.for_people)
-    write(json, result.as_json())
+    publish(result.as_json(), output, json)
     if output.for_people:
         print_summary(f"{pods:,} {mix.value} pods, {nodes:,} nodes, {workers} workers", result.lines())
-    else:
-        print_document(result.as_json(), output)
     if result.audit.exit_code:
         raise typer.Exit(EXIT_FAILED)
 
@@ -95,8 +92,7 @@ def compare(
     output: Output = Format.TABLE,
 ) -> None:
     """The same load under one scheduler, several uncoordinated ones, and several with HOSS. Exit 1 if HOSS overcommits."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     setting = comparison.Setting(nodes, workers, fill, seed, repeat, redis_url)
     modes = comparison.compare(setting, quiet=not output.for_people)
     document: Document = {
@@ -107,11 +103,9 @@ def compare(
         "repeat": repeat,
         "modes": [mode.as_json() for mode in modes],
     }
-    write(json, document)
+    publish(document, output, json)
     if output.for_people:
         print_rows(document["modes"], _COLUMNS, wide=False)
-    else:
-        print_document(document, output)
     checked = [mode for mode in modes if mode.mode is not comparison.Mode.UNCOORDINATED]
     if any(run.used.overcommitted for mode in checked for run in mode.runs):
         raise typer.Exit(EXIT_FAILED)
@@ -148,8 +142,7 @@ def gpu_allocation(
     output: Output = Format.TABLE,
 ) -> None:
     """How much GPU each policy allocates when 130 % of it is asked for, as in the FGD paper. Exit 1 if an audit finds anything."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     setting = gpu.Setting(
         nodes=read_nodes(nodes),
         pods=read_pods(pods),
@@ -166,11 +159,9 @@ def gpu_allocation(
         "seeds": list(setting.seeds),
         "results": [result.as_json() for result in results],
     }
-    write(json, document)
+    publish(document, output, json)
     if output.for_people:
         print_rows(document["results"], _GPU_COLUMNS, wide=False)
-    else:
-        print_document(document, output)
     violations = [text for result in document["results"] for text in result["violations"]]
     if violations:
         warn("; ".join(violations))
@@ -201,14 +192,11 @@ def plugins(
     output: Output = Format.TABLE,
 ) -> None:
     """What each scheduling plugin costs for one pod, of a class never seen and of a known one, in a worker's own core."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     document = plugin_costs.measure(plugin_costs.Setting(nodes, pods, repeat, seed))
-    write(json, document)
+    publish(document, output, json)
     if output.for_people:
         print_rows(document["plugins"], _PLUGIN_COLUMNS, wide=False)
-    else:
-        print_document(document, output)
 
 
 @group.command()
@@ -233,8 +221,7 @@ def dispatch(
     output: Output = Format.TABLE,
 ) -> None:
     """What the dispatcher alone accepts, queues and dispatches on one core, its journal included."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     count = pods or dispatching.DEFAULT_PODS[mode]
     if memory:
         rows = dispatching.measure_memory(count, redis_url)
@@ -242,11 +229,9 @@ def dispatch(
     else:
         result = dispatching.measure(dispatching.Setting(mode, count, workers, rules, tenants, repeat, redis_url))
         title, document, lines = f"{count:,} pods, {mode.value}", result.as_json(), result.lines()
-    write(json, document)
+    publish(document, output, json)
     if output.for_people:
         print_summary(title, lines)
-    else:
-        print_document(document, output)
 
 
 _RESOLVER_COLUMNS = (
@@ -281,8 +266,7 @@ def resolvers(
     output: Output = Format.TABLE,
 ) -> None:
     """Pods that resolvers decide in a second, beside the ledger's script alone; the last case of each batch is one node for all."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     setting = deciding.Setting(
         nodes=nodes,
         resolvers=(1,) if quick else read_counts(resolvers, where="--resolvers"),
@@ -297,12 +281,10 @@ def resolvers(
     cases = list(deciding.measure(setting))
     rows = [case.as_json() for case in cases]
     document: Document = {"nodes": nodes, "podsPerCase": pods, "seed": seed, "repeat": repeat, "cases": rows}
-    write(json, document)
+    publish(document, output, json)
     if output.for_people:
         print_rows(rows, _RESOLVER_COLUMNS, wide=False)
         print_summary("goals", deciding.goals(cases))
-    else:
-        print_document(document, output)
 
 
 @group.command("policy")
@@ -316,10 +298,9 @@ def policy_cost(
     output: Output = Format.TABLE,
 ) -> None:
     """What a policy of many rules costs for each class seen for the first time, in the dispatcher's own core."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     document = policies.measure(policies.Setting(rules, classes, repeat, seed))
-    write(json, document)
+    publish(document, output, json)
     if output.for_people:
         lines = [
             ("one rule for all pods", f"{document['microsAlike']:.1f} us a class"),
@@ -328,5 +309,3 @@ def policy_cost(
             ("index of the rules", f"{document['compileMillis']:.1f} ms a policy"),
         ]
         print_summary(f"{classes:,} classes", lines)
-    else:
-        print_document(document, output)

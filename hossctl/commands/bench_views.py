@@ -8,9 +8,9 @@ from hoss.errors import InvalidInput
 from hossctl.bench import reconnect as returning
 from hossctl.bench import sync as staleness
 from hossctl.cli import EXIT_FAILED
-from hossctl.commands.bench_file import JsonFile, check_writable, write
-from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary
-from hossctl.options import Output, RedisUrl, Seed, only, read_counts
+from hossctl.commands.bench_file import JsonFile, check, publish
+from hossctl.console import Column, Document, Format, print_rows, print_summary
+from hossctl.options import Output, RedisUrl, Seed, read_counts
 
 Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
 
@@ -38,8 +38,7 @@ def sync(
     output: Output = Format.TABLE,
 ) -> None:
     """The same load with workers that follow the feed, pull, or hear of refusals alone. Exit 1 if any overcommits."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     fills = [percent / 100 for percent in read_counts(fill, where="--fill")]
     if max(fills) > 1:
         raise InvalidInput(f"{fill!r} is more than there is; give up to 100", where="--fill")
@@ -52,11 +51,9 @@ def sync(
         "repeat": repeat,
         "cases": [case.as_json() for case in cases],
     }
-    write(json, document)
+    publish(document, output, json)
     if output.for_people:
         print_rows(document["cases"], _COLUMNS, wide=False)
-    else:
-        print_document(document, output)
     if any(case.overcommitted for case in cases):
         raise typer.Exit(EXIT_FAILED)
 
@@ -73,15 +70,12 @@ def reconnect(
     output: Output = Format.TABLE,
 ) -> None:
     """A worker is killed and comes back under load: when it is up to date, and what the others place meanwhile."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    check_writable(json)
+    check(output, json)
     result = returning.measure(
         returning.Setting(nodes, pods, workers, seed, repeat, redis_url), quiet=not output.for_people
     )
-    write(json, result.as_json())
+    publish(result.as_json(), output, json)
     if output.for_people:
         print_summary(f"a worker comes back beside {pods:,} pods on {nodes:,} nodes", result.lines())
-    else:
-        print_document(result.as_json(), output)
     if result.findings:
         raise typer.Exit(EXIT_FAILED)
