@@ -43,26 +43,30 @@ class Amount(_message.Message):
     def __init__(self, resource: _Optional[str] = ..., amount: _Optional[int] = ...) -> None: ...
 
 class Toleration(_message.Message):
-    __slots__ = ("key", "operator", "value", "effect")
+    __slots__ = ("key", "operator", "value", "effect", "toleration_seconds")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     EFFECT_FIELD_NUMBER: _ClassVar[int]
+    TOLERATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     key: str
     operator: str
     value: str
     effect: str
-    def __init__(self, key: _Optional[str] = ..., operator: _Optional[str] = ..., value: _Optional[str] = ..., effect: _Optional[str] = ...) -> None: ...
+    toleration_seconds: int
+    def __init__(self, key: _Optional[str] = ..., operator: _Optional[str] = ..., value: _Optional[str] = ..., effect: _Optional[str] = ..., toleration_seconds: _Optional[int] = ...) -> None: ...
 
 class Taint(_message.Message):
-    __slots__ = ("key", "value", "effect")
+    __slots__ = ("key", "value", "effect", "time_added_unix_ms")
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     EFFECT_FIELD_NUMBER: _ClassVar[int]
+    TIME_ADDED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     key: str
     value: str
     effect: str
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ..., effect: _Optional[str] = ...) -> None: ...
+    time_added_unix_ms: int
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ..., effect: _Optional[str] = ..., time_added_unix_ms: _Optional[int] = ...) -> None: ...
 
 class Requirement(_message.Message):
     __slots__ = ("key", "operator", "values")
@@ -277,3 +281,29 @@ class ConflictRule(_message.Message):
     all_or_nothing: bool
     displace_gap: int
     def __init__(self, criteria: _Optional[_Union[Criteria, str]] = ..., all_or_nothing: _Optional[bool] = ..., displace_gap: _Optional[int] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("worker", "at_unix_ms", "shard", "snapshot_seq", "candidates", "candidate_names", "verdict", "node", "node_name", "seq", "traceparent")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    AT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    at_unix_ms: int
+    shard: int
+    snapshot_seq: int
+    candidates: _containers.RepeatedScalarFieldContainer[int]
+    candidate_names: _containers.RepeatedScalarFieldContainer[str]
+    verdict: str
+    node: int
+    node_name: str
+    seq: int
+    traceparent: str
+    def __init__(self, worker: _Optional[str] = ..., at_unix_ms: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., candidates: _Optional[_Iterable[int]] = ..., candidate_names: _Optional[_Iterable[str]] = ..., verdict: _Optional[str] = ..., node: _Optional[int] = ..., node_name: _Optional[str] = ..., seq: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...

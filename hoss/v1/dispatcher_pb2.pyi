@@ -29,7 +29,7 @@ FAILED: PodPhase
 DELETED: PodPhase
 
 class PodTemplate(_message.Message):
-    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds")
+    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds", "limits")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class PodTemplate(_message.Message):
     OWNER_KIND_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_DURING_EXECUTION_FIELD_NUMBER: _ClassVar[int]
     TERMINATION_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.PodSpec
     scheduler_name: str
     priority_class_name: str
@@ -44,7 +45,8 @@ class PodTemplate(_message.Message):
     owner_kind: str
     required_during_execution: str
     termination_grace_seconds: int
-    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ..., termination_grace_seconds: _Optional[int] = ...) -> None: ...
+    limits: _containers.RepeatedCompositeFieldContainer[_common_pb2.Amount]
+    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ..., termination_grace_seconds: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("name", "template", "replicas", "min_available", "gang")
@@ -83,18 +85,20 @@ class PodList(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ..., templates: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., gangs: _Optional[bytes] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("request_id", "templates", "jobs", "pods", "gangs")
+    __slots__ = ("request_id", "templates", "jobs", "pods", "gangs", "traceparent")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
     GANGS_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     templates: _containers.RepeatedCompositeFieldContainer[PodTemplate]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     pods: PodList
     gangs: _containers.RepeatedCompositeFieldContainer[Gang]
-    def __init__(self, request_id: _Optional[str] = ..., templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., pods: _Optional[_Union[PodList, _Mapping]] = ..., gangs: _Optional[_Iterable[_Union[Gang, _Mapping]]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, request_id: _Optional[str] = ..., templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., pods: _Optional[_Union[PodList, _Mapping]] = ..., gangs: _Optional[_Iterable[_Union[Gang, _Mapping]]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ("request_id", "accepted_pods", "sets", "revision")
@@ -121,7 +125,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "faults", "nominated_node", "eviction")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "faults", "nominated_node", "eviction", "decisions")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +143,7 @@ class PodInfo(_message.Message):
     FAULTS_FIELD_NUMBER: _ClassVar[int]
     NOMINATED_NODE_FIELD_NUMBER: _ClassVar[int]
     EVICTION_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -156,7 +161,8 @@ class PodInfo(_message.Message):
     faults: _containers.RepeatedCompositeFieldContainer[Fault]
     nominated_node: str
     eviction: str
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., faults: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., nominated_node: _Optional[str] = ..., eviction: _Optional[str] = ...) -> None: ...
+    decisions: _containers.RepeatedCompositeFieldContainer[_common_pb2.Decision]
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., faults: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., nominated_node: _Optional[str] = ..., eviction: _Optional[str] = ..., decisions: _Optional[_Iterable[_Union[_common_pb2.Decision, _Mapping]]] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("at_unix_ms", "worker", "text", "final")
@@ -187,19 +193,21 @@ class QueueStanding(_message.Message):
     def __init__(self, name: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., not_before_unix_ms: _Optional[int] = ..., at_latest_unix_ms: _Optional[int] = ..., refused_by: _Optional[_Iterable[str]] = ..., behind: _Optional[str] = ...) -> None: ...
 
 class GetPodRequest(_message.Message):
-    __slots__ = ("namespace", "name", "uid", "queue")
+    __slots__ = ("namespace", "name", "uid", "queue", "decisions")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     uid: bytes
     queue: bool
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: _Optional[bool] = ...) -> None: ...
+    decisions: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: _Optional[bool] = ..., decisions: _Optional[bool] = ...) -> None: ...
 
 class ListPodsRequest(_message.Message):
-    __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token")
+    __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token", "templates")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +215,7 @@ class ListPodsRequest(_message.Message):
     LABEL_SELECTOR_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     job: str
     phases: _containers.RepeatedScalarFieldContainer[PodPhase]
@@ -214,7 +223,8 @@ class ListPodsRequest(_message.Message):
     label_selector: str
     limit: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    templates: bool
+    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., templates: _Optional[bool] = ...) -> None: ...
 
 class ListPodsReply(_message.Message):
     __slots__ = ("pods", "next_page_token")
@@ -401,10 +411,24 @@ class ListObjectsRequest(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class ListObjectsReply(_message.Message):
-    __slots__ = ("objects",)
+    __slots__ = ("objects", "budgets")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ClusterObject]
-    def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ...) -> None: ...
+    budgets: _containers.RepeatedCompositeFieldContainer[BudgetStatus]
+    def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ..., budgets: _Optional[_Iterable[_Union[BudgetStatus, _Mapping]]] = ...) -> None: ...
+
+class BudgetStatus(_message.Message):
+    __slots__ = ("expected_pods", "current_healthy", "desired_healthy", "disruptions_allowed")
+    EXPECTED_PODS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    DISRUPTIONS_ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    expected_pods: int
+    current_healthy: int
+    desired_healthy: int
+    disruptions_allowed: int
+    def __init__(self, expected_pods: _Optional[int] = ..., current_healthy: _Optional[int] = ..., desired_healthy: _Optional[int] = ..., disruptions_allowed: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned", "synchronisation", "lags", "fill_seconds")
@@ -571,20 +595,22 @@ class TestPolicyReply(_message.Message):
     def __init__(self, trials: _Optional[_Iterable[_Union[PolicyTrial, _Mapping]]] = ..., version: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PolicyTrial(_message.Message):
-    __slots__ = ("rule", "worker", "reason", "rules", "workers", "scope")
+    __slots__ = ("rule", "worker", "reason", "rules", "workers", "scope", "conflicts")
     RULE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     rule: str
     worker: str
     reason: str
     rules: _containers.RepeatedCompositeFieldContainer[RuleTrial]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerTrial]
     scope: _common_pb2.NodeScope
-    def __init__(self, rule: _Optional[str] = ..., worker: _Optional[str] = ..., reason: _Optional[str] = ..., rules: _Optional[_Iterable[_Union[RuleTrial, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerTrial, _Mapping]]] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ...) -> None: ...
+    conflicts: _common_pb2.ConflictRule
+    def __init__(self, rule: _Optional[str] = ..., worker: _Optional[str] = ..., reason: _Optional[str] = ..., rules: _Optional[_Iterable[_Union[RuleTrial, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerTrial, _Mapping]]] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ..., conflicts: _Optional[_Union[_common_pb2.ConflictRule, _Mapping]] = ...) -> None: ...
 
 class RuleTrial(_message.Message):
     __slots__ = ("rule", "matches", "reason")
@@ -615,7 +641,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DispatcherStatus(_message.Message):
-    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "term", "address", "policy", "steering")
+    __slots__ = ("version", "pods_by_phase", "jobs", "revision", "uptime_ms", "problems", "counters", "term", "address", "policy", "steering", "phases")
     class PodsByPhaseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -641,6 +667,7 @@ class DispatcherStatus(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     STEERING_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
     version: str
     pods_by_phase: _containers.ScalarMap[str, int]
     jobs: int
@@ -652,7 +679,18 @@ class DispatcherStatus(_message.Message):
     address: str
     policy: Policy
     steering: Steering
-    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., term: _Optional[int] = ..., address: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., steering: _Optional[_Union[Steering, _Mapping]] = ...) -> None: ...
+    phases: _containers.RepeatedCompositeFieldContainer[PhaseTimes]
+    def __init__(self, version: _Optional[str] = ..., pods_by_phase: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[int] = ..., revision: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., term: _Optional[int] = ..., address: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., steering: _Optional[_Union[Steering, _Mapping]] = ..., phases: _Optional[_Iterable[_Union[PhaseTimes, _Mapping]]] = ...) -> None: ...
+
+class PhaseTimes(_message.Message):
+    __slots__ = ("phase", "bounds_seconds", "counts")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    bounds_seconds: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, phase: _Optional[str] = ..., bounds_seconds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SteerRequest(_message.Message):
     __slots__ = ("overlap", "workers")

@@ -164,6 +164,7 @@ class DispatcherServicer:
 
     def SubmitStream(self, request_iterator, context):
         """The same for loads too large for one message. Every message is acknowledged once it is durable, in order.
+        Ends at the first that is refused, with its status: those before it are accepted and acknowledged, those after it are not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -177,19 +178,22 @@ class DispatcherServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPods(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Pods of a namespace, job, phase, node or labels, a page at a time.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """What was submitted as one, with how many of its pods are where.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes of pods as they happen, from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch from there.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -231,19 +235,22 @@ class DispatcherServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteObjects(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Takes objects out of the journal; pods that rules then no longer concern are looked at again.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListObjects(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The objects that were applied, or that the cluster has.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Every worker that is registered, and those lost or gone of late, with what each holds and how it does.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -256,7 +263,8 @@ class DispatcherServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The policy in force: its document, version, source and warnings.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -292,7 +300,8 @@ class DispatcherServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """How the dispatcher does: pods by phase, counters, and every problem as a sentence.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

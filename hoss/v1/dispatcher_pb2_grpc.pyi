@@ -41,12 +41,17 @@ class DispatcherStub:
     UNAVAILABLE when the journal cannot be written (nothing was accepted; retry with the same request_id).
     """
     SubmitStream: _grpc.StreamStreamMultiCallable[_dispatcher_pb2.SubmitRequest, _dispatcher_pb2.SubmitReply]
-    """The same for loads too large for one message. Every message is acknowledged once it is durable, in order."""
+    """The same for loads too large for one message. Every message is acknowledged once it is durable, in order.
+    Ends at the first that is refused, with its status: those before it are accepted and acknowledged, those after it are not.
+    """
     GetPod: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.GetPodRequest, _dispatcher_pb2.PodInfo]
     """NOT_FOUND"""
     ListPods: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListPodsRequest, _dispatcher_pb2.ListPodsReply]
+    """Pods of a namespace, job, phase, node or labels, a page at a time."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListJobsRequest, _dispatcher_pb2.ListJobsReply]
+    """What was submitted as one, with how many of its pods are where."""
     Watch: _grpc.UnaryStreamMultiCallable[_dispatcher_pb2.WatchRequest, _dispatcher_pb2.WatchBatch]
+    """Changes of pods as they happen, from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch from there."""
     Delete: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteRequest, _dispatcher_pb2.DeleteReply]
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]
@@ -60,11 +65,15 @@ class DispatcherStub:
     reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
     """
     DeleteObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteObjectsRequest, _dispatcher_pb2.DeleteObjectsReply]
+    """Takes objects out of the journal; pods that rules then no longer concern are looked at again."""
     ListObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]
+    """The objects that were applied, or that the cluster has."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
+    """Every worker that is registered, and those lost or gone of late, with what each holds and how it does."""
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
     GetPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.GetPolicyRequest, _dispatcher_pb2.Policy]
+    """The policy in force: its document, version, source and warnings."""
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.Policy, _dispatcher_pb2.SetPolicyReply]
     """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
     document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
@@ -78,6 +87,7 @@ class DispatcherStub:
     again. It stands until the next such call or the dispatcher's end. INVALID_ARGUMENT names what is not known.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
+    """How the dispatcher does: pods by phase, counters, and every problem as a sentence."""
     Audit: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
 
@@ -94,12 +104,17 @@ class DispatcherAsyncStub(DispatcherStub):
     UNAVAILABLE when the journal cannot be written (nothing was accepted; retry with the same request_id).
     """
     SubmitStream: _aio.StreamStreamMultiCallable[_dispatcher_pb2.SubmitRequest, _dispatcher_pb2.SubmitReply]  # type: ignore[assignment]
-    """The same for loads too large for one message. Every message is acknowledged once it is durable, in order."""
+    """The same for loads too large for one message. Every message is acknowledged once it is durable, in order.
+    Ends at the first that is refused, with its status: those before it are accepted and acknowledged, those after it are not.
+    """
     GetPod: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.GetPodRequest, _dispatcher_pb2.PodInfo]  # type: ignore[assignment]
     """NOT_FOUND"""
     ListPods: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListPodsRequest, _dispatcher_pb2.ListPodsReply]  # type: ignore[assignment]
+    """Pods of a namespace, job, phase, node or labels, a page at a time."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListJobsRequest, _dispatcher_pb2.ListJobsReply]  # type: ignore[assignment]
+    """What was submitted as one, with how many of its pods are where."""
     Watch: _aio.UnaryStreamMultiCallable[_dispatcher_pb2.WatchRequest, _dispatcher_pb2.WatchBatch]  # type: ignore[assignment]
+    """Changes of pods as they happen, from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch from there."""
     Delete: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteRequest, _dispatcher_pb2.DeleteReply]  # type: ignore[assignment]
     """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back."""
     RemoveGates: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RemoveGatesRequest, _dispatcher_pb2.RemoveGatesReply]  # type: ignore[assignment]
@@ -113,11 +128,15 @@ class DispatcherAsyncStub(DispatcherStub):
     reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
     """
     DeleteObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DeleteObjectsRequest, _dispatcher_pb2.DeleteObjectsReply]  # type: ignore[assignment]
+    """Takes objects out of the journal; pods that rules then no longer concern are looked at again."""
     ListObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]  # type: ignore[assignment]
+    """The objects that were applied, or that the cluster has."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
+    """Every worker that is registered, and those lost or gone of late, with what each holds and how it does."""
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
     """cordon: no new work; uncordon; drain: also takes back work that was not started."""
     GetPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.GetPolicyRequest, _dispatcher_pb2.Policy]  # type: ignore[assignment]
+    """The policy in force: its document, version, source and warnings."""
     SetPolicy: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.Policy, _dispatcher_pb2.SetPolicyReply]  # type: ignore[assignment]
     """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
     document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
@@ -131,6 +150,7 @@ class DispatcherAsyncStub(DispatcherStub):
     again. It stands until the next such call or the dispatcher's end. INVALID_ARGUMENT names what is not known.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
+    """How the dispatcher does: pods by phase, counters, and every problem as a sentence."""
     Audit: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]  # type: ignore[assignment]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound."""
 
@@ -156,7 +176,9 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_dispatcher_pb2.SubmitRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_dispatcher_pb2.SubmitReply], _abc.AsyncIterator[_dispatcher_pb2.SubmitReply]]:
-        """The same for loads too large for one message. Every message is acknowledged once it is durable, in order."""
+        """The same for loads too large for one message. Every message is acknowledged once it is durable, in order.
+        Ends at the first that is refused, with its status: those before it are accepted and acknowledged, those after it are not.
+        """
 
     @_abc_1.abstractmethod
     def GetPod(
@@ -171,21 +193,24 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _dispatcher_pb2.ListPodsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_dispatcher_pb2.ListPodsReply, _abc.Awaitable[_dispatcher_pb2.ListPodsReply]]: ...
+    ) -> _typing.Union[_dispatcher_pb2.ListPodsReply, _abc.Awaitable[_dispatcher_pb2.ListPodsReply]]:
+        """Pods of a namespace, job, phase, node or labels, a page at a time."""
 
     @_abc_1.abstractmethod
     def ListJobs(
         self,
         request: _dispatcher_pb2.ListJobsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_dispatcher_pb2.ListJobsReply, _abc.Awaitable[_dispatcher_pb2.ListJobsReply]]: ...
+    ) -> _typing.Union[_dispatcher_pb2.ListJobsReply, _abc.Awaitable[_dispatcher_pb2.ListJobsReply]]:
+        """What was submitted as one, with how many of its pods are where."""
 
     @_abc_1.abstractmethod
     def Watch(
         self,
         request: _dispatcher_pb2.WatchRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_dispatcher_pb2.WatchBatch], _abc.AsyncIterator[_dispatcher_pb2.WatchBatch]]: ...
+    ) -> _typing.Union[_abc.Iterator[_dispatcher_pb2.WatchBatch], _abc.AsyncIterator[_dispatcher_pb2.WatchBatch]]:
+        """Changes of pods as they happen, from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch from there."""
 
     @_abc_1.abstractmethod
     def Delete(
@@ -234,21 +259,24 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _dispatcher_pb2.DeleteObjectsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_dispatcher_pb2.DeleteObjectsReply, _abc.Awaitable[_dispatcher_pb2.DeleteObjectsReply]]: ...
+    ) -> _typing.Union[_dispatcher_pb2.DeleteObjectsReply, _abc.Awaitable[_dispatcher_pb2.DeleteObjectsReply]]:
+        """Takes objects out of the journal; pods that rules then no longer concern are looked at again."""
 
     @_abc_1.abstractmethod
     def ListObjects(
         self,
         request: _dispatcher_pb2.ListObjectsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_dispatcher_pb2.ListObjectsReply, _abc.Awaitable[_dispatcher_pb2.ListObjectsReply]]: ...
+    ) -> _typing.Union[_dispatcher_pb2.ListObjectsReply, _abc.Awaitable[_dispatcher_pb2.ListObjectsReply]]:
+        """The objects that were applied, or that the cluster has."""
 
     @_abc_1.abstractmethod
     def ListWorkers(
         self,
         request: _dispatcher_pb2.ListWorkersRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_dispatcher_pb2.ListWorkersReply, _abc.Awaitable[_dispatcher_pb2.ListWorkersReply]]: ...
+    ) -> _typing.Union[_dispatcher_pb2.ListWorkersReply, _abc.Awaitable[_dispatcher_pb2.ListWorkersReply]]:
+        """Every worker that is registered, and those lost or gone of late, with what each holds and how it does."""
 
     @_abc_1.abstractmethod
     def SetWorkerState(
@@ -263,7 +291,8 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _dispatcher_pb2.GetPolicyRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_dispatcher_pb2.Policy, _abc.Awaitable[_dispatcher_pb2.Policy]]: ...
+    ) -> _typing.Union[_dispatcher_pb2.Policy, _abc.Awaitable[_dispatcher_pb2.Policy]]:
+        """The policy in force: its document, version, source and warnings."""
 
     @_abc_1.abstractmethod
     def SetPolicy(
@@ -306,7 +335,8 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _dispatcher_pb2.StatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_dispatcher_pb2.DispatcherStatus, _abc.Awaitable[_dispatcher_pb2.DispatcherStatus]]: ...
+    ) -> _typing.Union[_dispatcher_pb2.DispatcherStatus, _abc.Awaitable[_dispatcher_pb2.DispatcherStatus]]:
+        """How the dispatcher does: pods by phase, counters, and every problem as a sentence."""
 
     @_abc_1.abstractmethod
     def Audit(

@@ -22,6 +22,14 @@ class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STALE_EPOCH: _ClassVar[Verdict]
     GANG_ABORTED: _ClassVar[Verdict]
     CONFLICT_VERSION: _ClassVar[Verdict]
+
+class BindResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BIND_UNKNOWN: _ClassVar[BindResult]
+    BIND_DONE: _ClassVar[BindResult]
+    BIND_ELSEWHERE: _ClassVar[BindResult]
+    BIND_REFUSED: _ClassVar[BindResult]
+    BIND_UNRESERVED: _ClassVar[BindResult]
 VERDICT_UNSPECIFIED: Verdict
 COMMITTED: Verdict
 DUPLICATE: Verdict
@@ -34,9 +42,14 @@ NODE_UNSCHEDULABLE: Verdict
 STALE_EPOCH: Verdict
 GANG_ABORTED: Verdict
 CONFLICT_VERSION: Verdict
+BIND_UNKNOWN: BindResult
+BIND_DONE: BindResult
+BIND_ELSEWHERE: BindResult
+BIND_REFUSED: BindResult
+BIND_UNRESERVED: BindResult
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap", "traceparent")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +77,7 @@ class ProposalBatch(_message.Message):
     VICTIMS_MUST_GO_FIELD_NUMBER: _ClassVar[int]
     CRITERIA_FIELD_NUMBER: _ClassVar[int]
     DISPLACE_GAP_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     worker: str
     epoch: int
     batch_id: int
@@ -91,7 +105,8 @@ class ProposalBatch(_message.Message):
     victims_must_go: bool
     criteria: _common_pb2.Criteria
     displace_gap: int
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class PodGroup(_message.Message):
     __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon")
@@ -112,7 +127,7 @@ class PodGroup(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ..., excess: _Optional[_Union[_common_pb2.CpuAndMemory, _Mapping]] = ..., tolerates_cordon: _Optional[bool] = ...) -> None: ...
 
 class VerdictBatch(_message.Message):
-    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "as_of_seq", "parts", "awaits")
+    __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "as_of_seq", "parts", "awaits", "evidence")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +142,7 @@ class VerdictBatch(_message.Message):
     AS_OF_SEQ_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     AWAITS_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     shard: int
     seq: int
@@ -141,7 +157,8 @@ class VerdictBatch(_message.Message):
     as_of_seq: int
     parts: _containers.RepeatedCompositeFieldContainer[VerdictBatch]
     awaits: _containers.RepeatedCompositeFieldContainer[ShardPosition]
-    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ..., as_of_seq: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[VerdictBatch, _Mapping]]] = ..., awaits: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
+    evidence: bytes
+    def __init__(self, batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., verdicts: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., conflicts: _Optional[_Iterable[_Union[Conflict, _Mapping]]] = ..., fresh: _Optional[_Union[Accounts, _Mapping]] = ..., unavailable: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., invalid: _Optional[str] = ..., duplicate_seqs: _Optional[bytes] = ..., as_of_seq: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[VerdictBatch, _Mapping]]] = ..., awaits: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., evidence: _Optional[bytes] = ...) -> None: ...
 
 class Conflict(_message.Message):
     __slots__ = ("position", "node", "resource", "asked", "free")
@@ -402,15 +419,17 @@ class ReleaseReply(_message.Message):
     def __init__(self, released: _Optional[int] = ...) -> None: ...
 
 class ListReservationsRequest(_message.Message):
-    __slots__ = ("shard", "all_shards")
+    __slots__ = ("shard", "all_shards", "details")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     ALL_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     all_shards: bool
-    def __init__(self, shard: _Optional[int] = ..., all_shards: _Optional[bool] = ...) -> None: ...
+    details: bool
+    def __init__(self, shard: _Optional[int] = ..., all_shards: _Optional[bool] = ..., details: _Optional[bool] = ...) -> None: ...
 
 class ReservationChunk(_message.Message):
-    __slots__ = ("shard", "uids", "nodes", "seqs", "epochs", "priorities", "attempts", "card_masks", "card_millis", "resources", "requests", "assumed", "schema", "node_names")
+    __slots__ = ("shard", "uids", "nodes", "seqs", "epochs", "priorities", "attempts", "card_masks", "card_millis", "resources", "requests", "assumed", "schema", "node_names", "assumed_since_ms", "lease_ends_ms", "workers")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +444,9 @@ class ReservationChunk(_message.Message):
     ASSUMED_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ENDS_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     uids: bytes
     nodes: bytes
@@ -439,7 +461,18 @@ class ReservationChunk(_message.Message):
     assumed: bytes
     schema: _containers.RepeatedScalarFieldContainer[str]
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
-    def __init__(self, shard: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., card_masks: _Optional[bytes] = ..., card_millis: _Optional[bytes] = ..., resources: _Optional[int] = ..., requests: _Optional[bytes] = ..., assumed: _Optional[bytes] = ..., schema: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
+    assumed_since_ms: bytes
+    lease_ends_ms: bytes
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerEpoch]
+    def __init__(self, shard: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., card_masks: _Optional[bytes] = ..., card_millis: _Optional[bytes] = ..., resources: _Optional[int] = ..., requests: _Optional[bytes] = ..., assumed: _Optional[bytes] = ..., schema: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., assumed_since_ms: _Optional[bytes] = ..., lease_ends_ms: _Optional[bytes] = ..., workers: _Optional[_Iterable[_Union[WorkerEpoch, _Mapping]]] = ...) -> None: ...
+
+class WorkerEpoch(_message.Message):
+    __slots__ = ("epoch", "worker")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    worker: str
+    def __init__(self, epoch: _Optional[int] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class AuditRequest(_message.Message):
     __slots__ = ()
@@ -630,3 +663,41 @@ class NodeEvent(_message.Message):
     node: str
     text: str
     def __init__(self, unix_ms: _Optional[int] = ..., node: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class UpsertPodsRequest(_message.Message):
+    __slots__ = ("writer", "epoch", "kinds", "pods")
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    writer: str
+    epoch: int
+    kinds: _containers.RepeatedCompositeFieldContainer[PodKind]
+    pods: PodColumns
+    def __init__(self, writer: _Optional[str] = ..., epoch: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[PodKind, _Mapping]]] = ..., pods: _Optional[_Union[PodColumns, _Mapping]] = ...) -> None: ...
+
+class UpsertPodsReply(_message.Message):
+    __slots__ = ("verdicts",)
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    verdicts: bytes
+    def __init__(self, verdicts: _Optional[bytes] = ...) -> None: ...
+
+class BindRequest(_message.Message):
+    __slots__ = ("uids", "nodes", "pods", "node_names")
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    uids: bytes
+    nodes: bytes
+    pods: _containers.RepeatedScalarFieldContainer[str]
+    node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
+    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., pods: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
+
+class BindReply(_message.Message):
+    __slots__ = ("results", "texts")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    results: bytes
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, results: _Optional[bytes] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ResolverStub:
-    """Missing associated documentation comment in .proto file."""
+    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -74,6 +75,16 @@ class ResolverStub:
                 request_serializer=hoss_dot_v1_dot_resolver__pb2.LookupRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_resolver__pb2.LookupReply.FromString,
                 _registered_method=True)
+        self.UpsertPods = channel.unary_unary(
+                '/hoss.v1.Resolver/UpsertPods',
+                request_serializer=hoss_dot_v1_dot_resolver__pb2.UpsertPodsRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_resolver__pb2.UpsertPodsReply.FromString,
+                _registered_method=True)
+        self.Bind = channel.unary_unary(
+                '/hoss.v1.Resolver/Bind',
+                request_serializer=hoss_dot_v1_dot_resolver__pb2.BindRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_resolver__pb2.BindReply.FromString,
+                _registered_method=True)
         self.Confirm = channel.unary_unary(
                 '/hoss.v1.Resolver/Confirm',
                 request_serializer=hoss_dot_v1_dot_resolver__pb2.ConfirmRequest.SerializeToString,
@@ -117,7 +128,8 @@ class ResolverStub:
 
 
 class ResolverServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt.
+    """
 
     def Propose(self, request_iterator, context):
         """Proposals in, verdicts out, in any order; matched by (shard, batch_id). A proposal that was not answered is
@@ -135,7 +147,8 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpsertNodes(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Adds nodes, or replaces those of the same names; what is requested on them stays. The reply has their indexes.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -148,7 +161,8 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Nodes as the ledger has them: what each offers, and what is requested of it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -174,6 +188,21 @@ class ResolverServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpsertPods(self, request, context):
+        """Reserves for pods that stand on their nodes already, whatever there is room for: who put them there has not asked. A pod
+        that is reserved elsewhere moves, and what was assumed is confirmed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Bind(self, request, context):
+        """Kubernetes mode: binds pods, at the API server, to the nodes where they are reserved. May be asked again, of any resolver.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Confirm(self, request, context):
         """Ends the lease of assumed reservations: they now stay until released.
         """
@@ -182,7 +211,8 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives back what pods hold. Releasing what is not reserved is no error.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -195,7 +225,8 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Audit(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Checks the invariants on the whole ledger, with evidence for each that is broken.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -223,7 +254,8 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """How the ledger is, and why it does not serve if it does not.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -270,6 +302,16 @@ def add_ResolverServicer_to_server(servicer, server):
                     servicer.Lookup,
                     request_deserializer=hoss_dot_v1_dot_resolver__pb2.LookupRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_resolver__pb2.LookupReply.SerializeToString,
+            ),
+            'UpsertPods': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpsertPods,
+                    request_deserializer=hoss_dot_v1_dot_resolver__pb2.UpsertPodsRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_resolver__pb2.UpsertPodsReply.SerializeToString,
+            ),
+            'Bind': grpc.unary_unary_rpc_method_handler(
+                    servicer.Bind,
+                    request_deserializer=hoss_dot_v1_dot_resolver__pb2.BindRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_resolver__pb2.BindReply.SerializeToString,
             ),
             'Confirm': grpc.unary_unary_rpc_method_handler(
                     servicer.Confirm,
@@ -320,7 +362,8 @@ def add_ResolverServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Resolver:
-    """Missing associated documentation comment in .proto file."""
+    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt.
+    """
 
     @staticmethod
     def Propose(request_iterator,
@@ -528,6 +571,60 @@ class Resolver:
             '/hoss.v1.Resolver/Lookup',
             hoss_dot_v1_dot_resolver__pb2.LookupRequest.SerializeToString,
             hoss_dot_v1_dot_resolver__pb2.LookupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpsertPods(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Resolver/UpsertPods',
+            hoss_dot_v1_dot_resolver__pb2.UpsertPodsRequest.SerializeToString,
+            hoss_dot_v1_dot_resolver__pb2.UpsertPodsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Bind(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Resolver/Bind',
+            hoss_dot_v1_dot_resolver__pb2.BindRequest.SerializeToString,
+            hoss_dot_v1_dot_resolver__pb2.BindReply.FromString,
             options,
             channel_credentials,
             insecure,

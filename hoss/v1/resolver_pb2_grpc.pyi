@@ -32,6 +32,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ResolverStub:
+    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -43,21 +45,31 @@ class ResolverStub:
     Feed: _grpc.UnaryStreamMultiCallable[_resolver_pb2.FeedRequest, _resolver_pb2.FeedMessage]
     """The node feed: a snapshot of every shard (or a resume), then changes without gaps."""
     UpsertNodes: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.UpsertNodesRequest, _resolver_pb2.UpsertNodesReply]
+    """Adds nodes, or replaces those of the same names; what is requested on them stays. The reply has their indexes."""
     RemoveNodes: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.RemoveNodesRequest, _resolver_pb2.RemoveNodesReply]
     """Reservations on removed nodes are released; the reply names their pods."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.ListNodesRequest, _resolver_pb2.ListNodesReply]
+    """Nodes as the ledger has them: what each offers, and what is requested of it."""
     CordonNode: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.CordonNodeRequest, _resolver_pb2.CordonNodeReply]
     """NOT_FOUND"""
     GrantEpoch: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.GrantEpochRequest, _resolver_pb2.GrantEpochReply]
     """Makes a new epoch for a worker; every earlier one is fenced from then on, on every shard."""
     Lookup: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.LookupRequest, _resolver_pb2.LookupReply]
     """Which of these pods hold a reservation. After GrantEpoch the answer is final for the fenced worker."""
+    UpsertPods: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.UpsertPodsRequest, _resolver_pb2.UpsertPodsReply]
+    """Reserves for pods that stand on their nodes already, whatever there is room for: who put them there has not asked. A pod
+    that is reserved elsewhere moves, and what was assumed is confirmed.
+    """
+    Bind: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.BindRequest, _resolver_pb2.BindReply]
+    """Kubernetes mode: binds pods, at the API server, to the nodes where they are reserved. May be asked again, of any resolver."""
     Confirm: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.ConfirmRequest, _resolver_pb2.ConfirmReply]
     """Ends the lease of assumed reservations: they now stay until released."""
     Release: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.ReleaseRequest, _resolver_pb2.ReleaseReply]
+    """Gives back what pods hold. Releasing what is not reserved is no error."""
     ListReservations: _grpc.UnaryStreamMultiCallable[_resolver_pb2.ListReservationsRequest, _resolver_pb2.ReservationChunk]
     """Every reservation, shard by shard, in chunks."""
     Audit: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.AuditRequest, _resolver_pb2.AuditReply]
+    """Checks the invariants on the whole ledger, with evidence for each that is broken."""
     Repair: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.RepairRequest, _resolver_pb2.RepairReply]
     """Makes accounts, cards, ports and group counts what the reservations add up to, each shard at one moment."""
     DumpLedger: _grpc.UnaryStreamMultiCallable[_resolver_pb2.DumpLedgerRequest, _resolver_pb2.LedgerPart]
@@ -67,9 +79,12 @@ class ResolverStub:
     nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.ResolverStatusRequest, _resolver_pb2.ResolverStatus]
+    """How the ledger is, and why it does not serve if it does not."""
 
 @_typing.type_check_only
 class ResolverAsyncStub(ResolverStub):
+    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Propose: _aio.StreamStreamMultiCallable[_resolver_pb2.ProposalBatch, _resolver_pb2.VerdictBatch]  # type: ignore[assignment]
     """Proposals in, verdicts out, in any order; matched by (shard, batch_id). A proposal that was not answered is
@@ -78,21 +93,31 @@ class ResolverAsyncStub(ResolverStub):
     Feed: _aio.UnaryStreamMultiCallable[_resolver_pb2.FeedRequest, _resolver_pb2.FeedMessage]  # type: ignore[assignment]
     """The node feed: a snapshot of every shard (or a resume), then changes without gaps."""
     UpsertNodes: _aio.UnaryUnaryMultiCallable[_resolver_pb2.UpsertNodesRequest, _resolver_pb2.UpsertNodesReply]  # type: ignore[assignment]
+    """Adds nodes, or replaces those of the same names; what is requested on them stays. The reply has their indexes."""
     RemoveNodes: _aio.UnaryUnaryMultiCallable[_resolver_pb2.RemoveNodesRequest, _resolver_pb2.RemoveNodesReply]  # type: ignore[assignment]
     """Reservations on removed nodes are released; the reply names their pods."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_resolver_pb2.ListNodesRequest, _resolver_pb2.ListNodesReply]  # type: ignore[assignment]
+    """Nodes as the ledger has them: what each offers, and what is requested of it."""
     CordonNode: _aio.UnaryUnaryMultiCallable[_resolver_pb2.CordonNodeRequest, _resolver_pb2.CordonNodeReply]  # type: ignore[assignment]
     """NOT_FOUND"""
     GrantEpoch: _aio.UnaryUnaryMultiCallable[_resolver_pb2.GrantEpochRequest, _resolver_pb2.GrantEpochReply]  # type: ignore[assignment]
     """Makes a new epoch for a worker; every earlier one is fenced from then on, on every shard."""
     Lookup: _aio.UnaryUnaryMultiCallable[_resolver_pb2.LookupRequest, _resolver_pb2.LookupReply]  # type: ignore[assignment]
     """Which of these pods hold a reservation. After GrantEpoch the answer is final for the fenced worker."""
+    UpsertPods: _aio.UnaryUnaryMultiCallable[_resolver_pb2.UpsertPodsRequest, _resolver_pb2.UpsertPodsReply]  # type: ignore[assignment]
+    """Reserves for pods that stand on their nodes already, whatever there is room for: who put them there has not asked. A pod
+    that is reserved elsewhere moves, and what was assumed is confirmed.
+    """
+    Bind: _aio.UnaryUnaryMultiCallable[_resolver_pb2.BindRequest, _resolver_pb2.BindReply]  # type: ignore[assignment]
+    """Kubernetes mode: binds pods, at the API server, to the nodes where they are reserved. May be asked again, of any resolver."""
     Confirm: _aio.UnaryUnaryMultiCallable[_resolver_pb2.ConfirmRequest, _resolver_pb2.ConfirmReply]  # type: ignore[assignment]
     """Ends the lease of assumed reservations: they now stay until released."""
     Release: _aio.UnaryUnaryMultiCallable[_resolver_pb2.ReleaseRequest, _resolver_pb2.ReleaseReply]  # type: ignore[assignment]
+    """Gives back what pods hold. Releasing what is not reserved is no error."""
     ListReservations: _aio.UnaryStreamMultiCallable[_resolver_pb2.ListReservationsRequest, _resolver_pb2.ReservationChunk]  # type: ignore[assignment]
     """Every reservation, shard by shard, in chunks."""
     Audit: _aio.UnaryUnaryMultiCallable[_resolver_pb2.AuditRequest, _resolver_pb2.AuditReply]  # type: ignore[assignment]
+    """Checks the invariants on the whole ledger, with evidence for each that is broken."""
     Repair: _aio.UnaryUnaryMultiCallable[_resolver_pb2.RepairRequest, _resolver_pb2.RepairReply]  # type: ignore[assignment]
     """Makes accounts, cards, ports and group counts what the reservations add up to, each shard at one moment."""
     DumpLedger: _aio.UnaryStreamMultiCallable[_resolver_pb2.DumpLedgerRequest, _resolver_pb2.LedgerPart]  # type: ignore[assignment]
@@ -102,8 +127,11 @@ class ResolverAsyncStub(ResolverStub):
     nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_resolver_pb2.ResolverStatusRequest, _resolver_pb2.ResolverStatus]  # type: ignore[assignment]
+    """How the ledger is, and why it does not serve if it does not."""
 
 class ResolverServicer(metaclass=_abc_1.ABCMeta):
+    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt."""
+
     @_abc_1.abstractmethod
     def Propose(
         self,
@@ -127,7 +155,8 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _resolver_pb2.UpsertNodesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_resolver_pb2.UpsertNodesReply, _abc.Awaitable[_resolver_pb2.UpsertNodesReply]]: ...
+    ) -> _typing.Union[_resolver_pb2.UpsertNodesReply, _abc.Awaitable[_resolver_pb2.UpsertNodesReply]]:
+        """Adds nodes, or replaces those of the same names; what is requested on them stays. The reply has their indexes."""
 
     @_abc_1.abstractmethod
     def RemoveNodes(
@@ -142,7 +171,8 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _resolver_pb2.ListNodesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_resolver_pb2.ListNodesReply, _abc.Awaitable[_resolver_pb2.ListNodesReply]]: ...
+    ) -> _typing.Union[_resolver_pb2.ListNodesReply, _abc.Awaitable[_resolver_pb2.ListNodesReply]]:
+        """Nodes as the ledger has them: what each offers, and what is requested of it."""
 
     @_abc_1.abstractmethod
     def CordonNode(
@@ -169,6 +199,24 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         """Which of these pods hold a reservation. After GrantEpoch the answer is final for the fenced worker."""
 
     @_abc_1.abstractmethod
+    def UpsertPods(
+        self,
+        request: _resolver_pb2.UpsertPodsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_resolver_pb2.UpsertPodsReply, _abc.Awaitable[_resolver_pb2.UpsertPodsReply]]:
+        """Reserves for pods that stand on their nodes already, whatever there is room for: who put them there has not asked. A pod
+        that is reserved elsewhere moves, and what was assumed is confirmed.
+        """
+
+    @_abc_1.abstractmethod
+    def Bind(
+        self,
+        request: _resolver_pb2.BindRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_resolver_pb2.BindReply, _abc.Awaitable[_resolver_pb2.BindReply]]:
+        """Kubernetes mode: binds pods, at the API server, to the nodes where they are reserved. May be asked again, of any resolver."""
+
+    @_abc_1.abstractmethod
     def Confirm(
         self,
         request: _resolver_pb2.ConfirmRequest,
@@ -181,7 +229,8 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _resolver_pb2.ReleaseRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_resolver_pb2.ReleaseReply, _abc.Awaitable[_resolver_pb2.ReleaseReply]]: ...
+    ) -> _typing.Union[_resolver_pb2.ReleaseReply, _abc.Awaitable[_resolver_pb2.ReleaseReply]]:
+        """Gives back what pods hold. Releasing what is not reserved is no error."""
 
     @_abc_1.abstractmethod
     def ListReservations(
@@ -196,7 +245,8 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _resolver_pb2.AuditRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_resolver_pb2.AuditReply, _abc.Awaitable[_resolver_pb2.AuditReply]]: ...
+    ) -> _typing.Union[_resolver_pb2.AuditReply, _abc.Awaitable[_resolver_pb2.AuditReply]]:
+        """Checks the invariants on the whole ledger, with evidence for each that is broken."""
 
     @_abc_1.abstractmethod
     def Repair(
@@ -229,6 +279,7 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _resolver_pb2.ResolverStatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_resolver_pb2.ResolverStatus, _abc.Awaitable[_resolver_pb2.ResolverStatus]]: ...
+    ) -> _typing.Union[_resolver_pb2.ResolverStatus, _abc.Awaitable[_resolver_pb2.ResolverStatus]]:
+        """How the ledger is, and why it does not serve if it does not."""
 
 def add_ResolverServicer_to_server(servicer: ResolverServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,55 +26,59 @@ from hoss.v1 import common_pb2 as hoss_dot_v1_dot_common__pb2
 from hoss.v1 import objects_pb2 as hoss_dot_v1_dot_objects__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hoss/v1/workerlink.proto\x12\x07hoss.v1\x1a\x14hoss/v1/common.proto\x1a\x15hoss/v1/objects.proto\"\x86\x02\n\rWorkerMessage\x12%\n\x08register\x18\x01 \x01(\x0b\x32\x11.hoss.v1.RegisterH\x00\x12\'\n\theartbeat\x18\x02 \x01(\x0b\x32\x12.hoss.v1.HeartbeatH\x00\x12%\n\x08outcomes\x18\x03 \x01(\x0b\x32\x11.hoss.v1.OutcomesH\x00\x12\"\n\x04view\x18\x04 \x01(\x0b\x32\x12.hoss.v1.CacheViewH\x00\x12\x1f\n\x05leave\x18\x07 \x01(\x0b\x32\x0e.hoss.v1.LeaveH\x00\x12\x31\n\npreemption\x18\x05 \x01(\x0b\x32\x1b.hoss.v1.PreemptionQuestionH\x00\x42\x06\n\x04kind\"\xd9\x02\n\x11\x44ispatcherMessage\x12#\n\x07welcome\x18\x01 \x01(\x0b\x32\x10.hoss.v1.WelcomeH\x00\x12\"\n\x04work\x18\x02 \x01(\x0b\x32\x12.hoss.v1.WorkBatchH\x00\x12$\n\x04view\x18\x03 \x01(\x0b\x32\x14.hoss.v1.ViewRequestH\x00\x12\x1f\n\x05\x64rain\x18\x04 \x01(\x0b\x32\x0e.hoss.v1.DrainH\x00\x12/\n\npreemption\x18\x05 \x01(\x0b\x32\x19.hoss.v1.PreemptionAnswerH\x00\x12-\n\x0csurroundings\x18\t \x01(\x0b\x32\x15.hoss.v1.SurroundingsH\x00\x12!\n\x06recall\x18\x07 \x01(\x0b\x32\x0f.hoss.v1.RecallH\x00\x12)\n\npreference\x18\n \x01(\x0b\x32\x13.hoss.v1.PreferenceH\x00\x42\x06\n\x04kind\"]\n\x08Register\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x06labels\x18\x02 \x03(\x0b\x32\x0e.hoss.v1.Label\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0e\n\x06window\x18\x04 \x01(\r\".\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x02 \x01(\r\"\xbd\x03\n\tHeartbeat\x12\x14\n\x0c\x62usy_seconds\x18\x01 \x01(\x01\x12\x16\n\x0emicros_per_pod\x18\x02 \x01(\x01\x12\x0f\n\x07\x62\x61\x63klog\x18\x03 \x01(\r\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x11\n\tconflicts\x18\x05 \x01(\x04\x12\x10\n\x08proposed\x18\x1e \x01(\x04\x12\x14\n\x0c\x63ost_classes\x18\x1f \x01(\x0c\x12\x13\n\x0b\x63ost_micros\x18\" \x01(\x0c\x12\x14\n\x0c\x66irst_micros\x18  \x01(\x01\x12\x13\n\x0bseen_micros\x18! \x01(\x01\x12\x17\n\x0frefusal_winners\x18( \x01(\x0c\x12\x18\n\x10refusal_verdicts\x18) \x01(\x0c\x12\x16\n\x0erefusal_counts\x18* \x01(\x0c\x12\x16\n\x0erefusing_nodes\x18+ \x01(\x0c\x12\x1b\n\x13refusal_seqs_behind\x18, \x01(\x0c\x12\x17\n\x0frefusal_ages_ms\x18- \x01(\x0c\x12\x17\n\x0fsynchronisation\x18\x32 \x01(\t\x12\x1f\n\x04lags\x18\x33 \x03(\x0b\x32\x11.hoss.v1.ShardLag\x12\x14\n\x0c\x66ill_seconds\x18\x34 \x01(\x01\"=\n\nPreference\x12\x0f\n\x07overlap\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0e\n\x06shares\x18\x03 \x01(\r\"=\n\x0f\x43lassDefinition\x12\n\n\x02id\x18\x01 \x01(\r\x12\x1e\n\x04spec\x18\x02 \x01(\x0b\x32\x10.hoss.v1.PodSpec\"\xba\x02\n\tWorkBatch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12)\n\x07\x63lasses\x18\x02 \x03(\x0b\x32\x18.hoss.v1.ClassDefinition\x12\x19\n\x11\x66orgotten_classes\x18\x03 \x03(\r\x12\x13\n\x0brun_classes\x18\x04 \x01(\x0c\x12\x12\n\nrun_counts\x18\x05 \x01(\x0c\x12\x0c\n\x04uids\x18\x06 \x01(\x0c\x12\x14\n\x0crun_attempts\x18\x07 \x01(\x0c\x12\x14\n\x0cgang_minimum\x18\x14 \x01(\r\x12\x0c\n\x04gang\x18\x15 \x01(\t\x12!\n\x05scope\x18\x1e \x01(\x0b\x32\x12.hoss.v1.NodeScope\x12\x17\n\x0flowest_priority\x18\x46 \x01(\x11\x12(\n\tconflicts\x18( \x01(\x0b\x32\x15.hoss.v1.ConflictRule\"\xf7\x01\n\x08Outcomes\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x11\n\tpositions\x18\x02 \x01(\x0c\x12\r\n\x05\x63odes\x18\x03 \x01(\x0c\x12\r\n\x05nodes\x18\x04 \x01(\x0c\x12\x0f\n\x07reasons\x18\x05 \x01(\x0c\x12\x14\n\x0creason_texts\x18\x06 \x03(\t\x12#\n\x07\x63ommits\x18\x07 \x03(\x0b\x32\x12.hoss.v1.CommitRef\x12&\n\nrefused_by\x18\x08 \x03(\x0b\x32\x12.hoss.v1.RefusedBy\x12 \n\x04seen\x18\t \x03(\x0b\x32\x12.hoss.v1.CommitRef\x12\x12\n\nleaving_ms\x18\x46 \x01(\x0c\"\x1c\n\tRefusedBy\x12\x0f\n\x07plugins\x18\x01 \x03(\t\"\'\n\tCommitRef\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0b\n\x03seq\x18\x02 \x01(\x04\"\x19\n\x0bViewRequest\x12\n\n\x02id\x18\x01 \x01(\x04\"I\n\tCacheView\x12\n\n\x02id\x18\x01 \x01(\x04\x12\"\n\x06shards\x18\x02 \x03(\x0b\x32\x12.hoss.v1.ShardView\x12\x0c\n\x04idle\x18\x03 \x01(\x08\"7\n\tShardView\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x06\"\x07\n\x05\x44rain\"\x07\n\x05Leave\")\n\x06Recall\x12\x11\n\tbatch_ids\x18\x01 \x03(\x04\x12\x0c\n\x04pods\x18\x02 \x01(\r\"P\n\x12PreemptionQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08priority\x18\x02 \x01(\x05\x12\r\n\x05nodes\x18\x03 \x01(\x0c\x12\r\n\x05limit\x18\x04 \x01(\r\"\xdd\x01\n\x10PreemptionAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\nnodes_seen\x18\x02 \x01(\r\x12\x0c\n\x04uids\x18\x03 \x01(\x0c\x12\r\n\x05nodes\x18\x04 \x01(\x0c\x12\x0f\n\x07\x63lasses\x18\x05 \x01(\x0c\x12\x10\n\x08since_ms\x18\x06 \x01(\x0c\x12\x10\n\x08grace_ms\x18\x07 \x01(\x0c\x12\x13\n\x0b\x63lass_specs\x18\x08 \x03(\x0c\x12 \n\x07\x62udgets\x18\t \x03(\x0b\x32\x0f.hoss.v1.Budget\x12 \n\x04seen\x18\n \x03(\x0b\x32\x12.hoss.v1.CommitRef\"V\n\x06\x42udget\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12(\n\x08selector\x18\x02 \x01(\x0b\x32\x16.hoss.v1.LabelSelector\x12\x0f\n\x07\x61llowed\x18\x03 \x01(\x03*\xa9\x01\n\x0bOutcomeCode\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x11\n\rOUTCOME_BOUND\x10\x01\x12\x19\n\x15OUTCOME_UNSCHEDULABLE\x10\x02\x12\x14\n\x10OUTCOME_CONFLICT\x10\x03\x12\x14\n\x10OUTCOME_RETURNED\x10\x04\x12\x13\n\x0fOUTCOME_INVALID\x10\x05\x12\x12\n\x0eOUTCOME_FENCED\x10\x06\x32O\n\nWorkerLink\x12\x41\n\x07\x43onnect\x12\x16.hoss.v1.WorkerMessage\x1a\x1a.hoss.v1.DispatcherMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hoss/v1/workerlink.proto\x12\x07hoss.v1\x1a\x14hoss/v1/common.proto\x1a\x15hoss/v1/objects.proto\"\xb5\x02\n\rWorkerMessage\x12%\n\x08register\x18\x01 \x01(\x0b\x32\x11.hoss.v1.RegisterH\x00\x12\'\n\theartbeat\x18\x02 \x01(\x0b\x32\x12.hoss.v1.HeartbeatH\x00\x12%\n\x08outcomes\x18\x03 \x01(\x0b\x32\x11.hoss.v1.OutcomesH\x00\x12\"\n\x04view\x18\x04 \x01(\x0b\x32\x12.hoss.v1.CacheViewH\x00\x12\x1f\n\x05leave\x18\x07 \x01(\x0b\x32\x0e.hoss.v1.LeaveH\x00\x12\x31\n\npreemption\x18\x05 \x01(\x0b\x32\x1b.hoss.v1.PreemptionQuestionH\x00\x12-\n\tdecisions\x18\xc8\x01 \x01(\x0b\x32\x17.hoss.v1.DecisionAnswerH\x00\x42\x06\n\x04kind\"\x8a\x03\n\x11\x44ispatcherMessage\x12#\n\x07welcome\x18\x01 \x01(\x0b\x32\x10.hoss.v1.WelcomeH\x00\x12\"\n\x04work\x18\x02 \x01(\x0b\x32\x12.hoss.v1.WorkBatchH\x00\x12$\n\x04view\x18\x03 \x01(\x0b\x32\x14.hoss.v1.ViewRequestH\x00\x12\x1f\n\x05\x64rain\x18\x04 \x01(\x0b\x32\x0e.hoss.v1.DrainH\x00\x12/\n\npreemption\x18\x05 \x01(\x0b\x32\x19.hoss.v1.PreemptionAnswerH\x00\x12-\n\x0csurroundings\x18\t \x01(\x0b\x32\x15.hoss.v1.SurroundingsH\x00\x12!\n\x06recall\x18\x07 \x01(\x0b\x32\x0f.hoss.v1.RecallH\x00\x12/\n\tdecisions\x18\xc8\x01 \x01(\x0b\x32\x19.hoss.v1.DecisionQuestionH\x00\x12)\n\npreference\x18\n \x01(\x0b\x32\x13.hoss.v1.PreferenceH\x00\x42\x06\n\x04kind\"]\n\x08Register\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x06labels\x18\x02 \x03(\x0b\x32\x0e.hoss.v1.Label\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0e\n\x06window\x18\x04 \x01(\r\".\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x02 \x01(\r\"\xbd\x03\n\tHeartbeat\x12\x14\n\x0c\x62usy_seconds\x18\x01 \x01(\x01\x12\x16\n\x0emicros_per_pod\x18\x02 \x01(\x01\x12\x0f\n\x07\x62\x61\x63klog\x18\x03 \x01(\r\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x11\n\tconflicts\x18\x05 \x01(\x04\x12\x10\n\x08proposed\x18\x1e \x01(\x04\x12\x14\n\x0c\x63ost_classes\x18\x1f \x01(\x0c\x12\x13\n\x0b\x63ost_micros\x18\" \x01(\x0c\x12\x14\n\x0c\x66irst_micros\x18  \x01(\x01\x12\x13\n\x0bseen_micros\x18! \x01(\x01\x12\x17\n\x0frefusal_winners\x18( \x01(\x0c\x12\x18\n\x10refusal_verdicts\x18) \x01(\x0c\x12\x16\n\x0erefusal_counts\x18* \x01(\x0c\x12\x16\n\x0erefusing_nodes\x18+ \x01(\x0c\x12\x1b\n\x13refusal_seqs_behind\x18, \x01(\x0c\x12\x17\n\x0frefusal_ages_ms\x18- \x01(\x0c\x12\x17\n\x0fsynchronisation\x18\x32 \x01(\t\x12\x1f\n\x04lags\x18\x33 \x03(\x0b\x32\x11.hoss.v1.ShardLag\x12\x14\n\x0c\x66ill_seconds\x18\x34 \x01(\x01\"=\n\nPreference\x12\x0f\n\x07overlap\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0e\n\x06shares\x18\x03 \x01(\r\"=\n\x0f\x43lassDefinition\x12\n\n\x02id\x18\x01 \x01(\r\x12\x1e\n\x04spec\x18\x02 \x01(\x0b\x32\x10.hoss.v1.PodSpec\"\xd0\x02\n\tWorkBatch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12)\n\x07\x63lasses\x18\x02 \x03(\x0b\x32\x18.hoss.v1.ClassDefinition\x12\x19\n\x11\x66orgotten_classes\x18\x03 \x03(\r\x12\x13\n\x0brun_classes\x18\x04 \x01(\x0c\x12\x12\n\nrun_counts\x18\x05 \x01(\x0c\x12\x0c\n\x04uids\x18\x06 \x01(\x0c\x12\x14\n\x0crun_attempts\x18\x07 \x01(\x0c\x12\x14\n\x0cgang_minimum\x18\x14 \x01(\r\x12\x0c\n\x04gang\x18\x15 \x01(\t\x12!\n\x05scope\x18\x1e \x01(\x0b\x32\x12.hoss.v1.NodeScope\x12\x17\n\x0flowest_priority\x18\x46 \x01(\x11\x12\x14\n\x0btraceparent\x18\xc8\x01 \x01(\t\x12(\n\tconflicts\x18( \x01(\x0b\x32\x15.hoss.v1.ConflictRule\"\xc1\x02\n\x08Outcomes\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\x11\n\tpositions\x18\x02 \x01(\x0c\x12\r\n\x05\x63odes\x18\x03 \x01(\x0c\x12\r\n\x05nodes\x18\x04 \x01(\x0c\x12\x0f\n\x07reasons\x18\x05 \x01(\x0c\x12\x14\n\x0creason_texts\x18\x06 \x03(\t\x12#\n\x07\x63ommits\x18\x07 \x03(\x0b\x32\x12.hoss.v1.CommitRef\x12&\n\nrefused_by\x18\x08 \x03(\x0b\x32\x12.hoss.v1.RefusedBy\x12 \n\x04seen\x18\t \x03(\x0b\x32\x12.hoss.v1.CommitRef\x12\x12\n\nleaving_ms\x18\x46 \x01(\x0c\x12\x19\n\x10\x64\x65\x63iding_seconds\x18\xbe\x01 \x01(\x01\x12\x1b\n\x12\x63ommitting_seconds\x18\xbf\x01 \x01(\x01\x12\x10\n\x07refused\x18\xc0\x01 \x01(\x0c\"\x1c\n\tRefusedBy\x12\x0f\n\x07plugins\x18\x01 \x03(\t\"\'\n\tCommitRef\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0b\n\x03seq\x18\x02 \x01(\x04\"\x19\n\x0bViewRequest\x12\n\n\x02id\x18\x01 \x01(\x04\"I\n\tCacheView\x12\n\n\x02id\x18\x01 \x01(\x04\x12\"\n\x06shards\x18\x02 \x03(\x0b\x32\x12.hoss.v1.ShardView\x12\x0c\n\x04idle\x18\x03 \x01(\x08\"7\n\tShardView\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x06\"\x07\n\x05\x44rain\"\x07\n\x05Leave\")\n\x06Recall\x12\x11\n\tbatch_ids\x18\x01 \x03(\x04\x12\x0c\n\x04pods\x18\x02 \x01(\r\"P\n\x12PreemptionQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08priority\x18\x02 \x01(\x05\x12\r\n\x05nodes\x18\x03 \x01(\x0c\x12\r\n\x05limit\x18\x04 \x01(\r\"\xdd\x01\n\x10PreemptionAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\nnodes_seen\x18\x02 \x01(\r\x12\x0c\n\x04uids\x18\x03 \x01(\x0c\x12\r\n\x05nodes\x18\x04 \x01(\x0c\x12\x0f\n\x07\x63lasses\x18\x05 \x01(\x0c\x12\x10\n\x08since_ms\x18\x06 \x01(\x0c\x12\x10\n\x08grace_ms\x18\x07 \x01(\x0c\x12\x13\n\x0b\x63lass_specs\x18\x08 \x03(\x0c\x12 \n\x07\x62udgets\x18\t \x03(\x0b\x32\x0f.hoss.v1.Budget\x12 \n\x04seen\x18\n \x03(\x0b\x32\x12.hoss.v1.CommitRef\"V\n\x06\x42udget\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12(\n\x08selector\x18\x02 \x01(\x0b\x32\x16.hoss.v1.LabelSelector\x12\x0f\n\x07\x61llowed\x18\x03 \x01(\x03\"+\n\x10\x44\x65\x63isionQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0b\n\x03uid\x18\x02 \x01(\x0c\"B\n\x0e\x44\x65\x63isionAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12$\n\tdecisions\x18\x02 \x03(\x0b\x32\x11.hoss.v1.Decision*\xa9\x01\n\x0bOutcomeCode\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x11\n\rOUTCOME_BOUND\x10\x01\x12\x19\n\x15OUTCOME_UNSCHEDULABLE\x10\x02\x12\x14\n\x10OUTCOME_CONFLICT\x10\x03\x12\x14\n\x10OUTCOME_RETURNED\x10\x04\x12\x13\n\x0fOUTCOME_INVALID\x10\x05\x12\x12\n\x0eOUTCOME_FENCED\x10\x06\x32O\n\nWorkerLink\x12\x41\n\x07\x43onnect\x12\x16.hoss.v1.WorkerMessage\x1a\x1a.hoss.v1.DispatcherMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hoss.v1.workerlink_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOMECODE']._serialized_start=2665
-  _globals['_OUTCOMECODE']._serialized_end=2834
+  _globals['_OUTCOMECODE']._serialized_start=2970
+  _globals['_OUTCOMECODE']._serialized_end=3139
   _globals['_WORKERMESSAGE']._serialized_start=83
-  _globals['_WORKERMESSAGE']._serialized_end=345
-  _globals['_DISPATCHERMESSAGE']._serialized_start=348
-  _globals['_DISPATCHERMESSAGE']._serialized_end=693
-  _globals['_REGISTER']._serialized_start=695
-  _globals['_REGISTER']._serialized_end=788
-  _globals['_WELCOME']._serialized_start=790
-  _globals['_WELCOME']._serialized_end=836
-  _globals['_HEARTBEAT']._serialized_start=839
-  _globals['_HEARTBEAT']._serialized_end=1284
-  _globals['_PREFERENCE']._serialized_start=1286
-  _globals['_PREFERENCE']._serialized_end=1347
-  _globals['_CLASSDEFINITION']._serialized_start=1349
-  _globals['_CLASSDEFINITION']._serialized_end=1410
-  _globals['_WORKBATCH']._serialized_start=1413
-  _globals['_WORKBATCH']._serialized_end=1727
-  _globals['_OUTCOMES']._serialized_start=1730
-  _globals['_OUTCOMES']._serialized_end=1977
-  _globals['_REFUSEDBY']._serialized_start=1979
-  _globals['_REFUSEDBY']._serialized_end=2007
-  _globals['_COMMITREF']._serialized_start=2009
-  _globals['_COMMITREF']._serialized_end=2048
-  _globals['_VIEWREQUEST']._serialized_start=2050
-  _globals['_VIEWREQUEST']._serialized_end=2075
-  _globals['_CACHEVIEW']._serialized_start=2077
-  _globals['_CACHEVIEW']._serialized_end=2150
-  _globals['_SHARDVIEW']._serialized_start=2152
-  _globals['_SHARDVIEW']._serialized_end=2207
-  _globals['_DRAIN']._serialized_start=2209
-  _globals['_DRAIN']._serialized_end=2216
-  _globals['_LEAVE']._serialized_start=2218
-  _globals['_LEAVE']._serialized_end=2225
-  _globals['_RECALL']._serialized_start=2227
-  _globals['_RECALL']._serialized_end=2268
-  _globals['_PREEMPTIONQUESTION']._serialized_start=2270
-  _globals['_PREEMPTIONQUESTION']._serialized_end=2350
-  _globals['_PREEMPTIONANSWER']._serialized_start=2353
-  _globals['_PREEMPTIONANSWER']._serialized_end=2574
-  _globals['_BUDGET']._serialized_start=2576
-  _globals['_BUDGET']._serialized_end=2662
-  _globals['_WORKERLINK']._serialized_start=2836
-  _globals['_WORKERLINK']._serialized_end=2915
+  _globals['_WORKERMESSAGE']._serialized_end=392
+  _globals['_DISPATCHERMESSAGE']._serialized_start=395
+  _globals['_DISPATCHERMESSAGE']._serialized_end=789
+  _globals['_REGISTER']._serialized_start=791
+  _globals['_REGISTER']._serialized_end=884
+  _globals['_WELCOME']._serialized_start=886
+  _globals['_WELCOME']._serialized_end=932
+  _globals['_HEARTBEAT']._serialized_start=935
+  _globals['_HEARTBEAT']._serialized_end=1380
+  _globals['_PREFERENCE']._serialized_start=1382
+  _globals['_PREFERENCE']._serialized_end=1443
+  _globals['_CLASSDEFINITION']._serialized_start=1445
+  _globals['_CLASSDEFINITION']._serialized_end=1506
+  _globals['_WORKBATCH']._serialized_start=1509
+  _globals['_WORKBATCH']._serialized_end=1845
+  _globals['_OUTCOMES']._serialized_start=1848
+  _globals['_OUTCOMES']._serialized_end=2169
+  _globals['_REFUSEDBY']._serialized_start=2171
+  _globals['_REFUSEDBY']._serialized_end=2199
+  _globals['_COMMITREF']._serialized_start=2201
+  _globals['_COMMITREF']._serialized_end=2240
+  _globals['_VIEWREQUEST']._serialized_start=2242
+  _globals['_VIEWREQUEST']._serialized_end=2267
+  _globals['_CACHEVIEW']._serialized_start=2269
+  _globals['_CACHEVIEW']._serialized_end=2342
+  _globals['_SHARDVIEW']._serialized_start=2344
+  _globals['_SHARDVIEW']._serialized_end=2399
+  _globals['_DRAIN']._serialized_start=2401
+  _globals['_DRAIN']._serialized_end=2408
+  _globals['_LEAVE']._serialized_start=2410
+  _globals['_LEAVE']._serialized_end=2417
+  _globals['_RECALL']._serialized_start=2419
+  _globals['_RECALL']._serialized_end=2460
+  _globals['_PREEMPTIONQUESTION']._serialized_start=2462
+  _globals['_PREEMPTIONQUESTION']._serialized_end=2542
+  _globals['_PREEMPTIONANSWER']._serialized_start=2545
+  _globals['_PREEMPTIONANSWER']._serialized_end=2766
+  _globals['_BUDGET']._serialized_start=2768
+  _globals['_BUDGET']._serialized_end=2854
+  _globals['_DECISIONQUESTION']._serialized_start=2856
+  _globals['_DECISIONQUESTION']._serialized_end=2899
+  _globals['_DECISIONANSWER']._serialized_start=2901
+  _globals['_DECISIONANSWER']._serialized_end=2967
+  _globals['_WORKERLINK']._serialized_start=3141
+  _globals['_WORKERLINK']._serialized_end=3220
 # @@protoc_insertion_point(module_scope)

@@ -27,23 +27,25 @@ OUTCOME_INVALID: OutcomeCode
 OUTCOME_FENCED: OutcomeCode
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("register", "heartbeat", "outcomes", "view", "leave", "preemption")
+    __slots__ = ("register", "heartbeat", "outcomes", "view", "leave", "preemption", "decisions")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     PREEMPTION_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     outcomes: Outcomes
     view: CacheView
     leave: Leave
     preemption: PreemptionQuestion
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionQuestion, _Mapping]] = ...) -> None: ...
+    decisions: DecisionAnswer
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionQuestion, _Mapping]] = ..., decisions: _Optional[_Union[DecisionAnswer, _Mapping]] = ...) -> None: ...
 
 class DispatcherMessage(_message.Message):
-    __slots__ = ("welcome", "work", "view", "drain", "preemption", "surroundings", "recall", "preference")
+    __slots__ = ("welcome", "work", "view", "drain", "preemption", "surroundings", "recall", "decisions", "preference")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +53,7 @@ class DispatcherMessage(_message.Message):
     PREEMPTION_FIELD_NUMBER: _ClassVar[int]
     SURROUNDINGS_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     PREFERENCE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     work: WorkBatch
@@ -59,8 +62,9 @@ class DispatcherMessage(_message.Message):
     preemption: PreemptionAnswer
     surroundings: _objects_pb2.Surroundings
     recall: Recall
+    decisions: DecisionQuestion
     preference: Preference
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., preference: _Optional[_Union[Preference, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., decisions: _Optional[_Union[DecisionQuestion, _Mapping]] = ..., preference: _Optional[_Union[Preference, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("name", "labels", "incarnation", "window")
@@ -143,7 +147,7 @@ class ClassDefinition(_message.Message):
     def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ...) -> None: ...
 
 class WorkBatch(_message.Message):
-    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts", "gang_minimum", "gang", "scope", "lowest_priority", "conflicts")
+    __slots__ = ("batch_id", "classes", "forgotten_classes", "run_classes", "run_counts", "uids", "run_attempts", "gang_minimum", "gang", "scope", "lowest_priority", "traceparent", "conflicts")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_CLASSES_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +159,7 @@ class WorkBatch(_message.Message):
     GANG_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     LOWEST_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     classes: _containers.RepeatedCompositeFieldContainer[ClassDefinition]
@@ -167,11 +172,12 @@ class WorkBatch(_message.Message):
     gang: str
     scope: _common_pb2.NodeScope
     lowest_priority: int
+    traceparent: str
     conflicts: _common_pb2.ConflictRule
-    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., gang: _Optional[str] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ..., lowest_priority: _Optional[int] = ..., conflicts: _Optional[_Union[_common_pb2.ConflictRule, _Mapping]] = ...) -> None: ...
+    def __init__(self, batch_id: _Optional[int] = ..., classes: _Optional[_Iterable[_Union[ClassDefinition, _Mapping]]] = ..., forgotten_classes: _Optional[_Iterable[int]] = ..., run_classes: _Optional[bytes] = ..., run_counts: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., run_attempts: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., gang: _Optional[str] = ..., scope: _Optional[_Union[_common_pb2.NodeScope, _Mapping]] = ..., lowest_priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., conflicts: _Optional[_Union[_common_pb2.ConflictRule, _Mapping]] = ...) -> None: ...
 
 class Outcomes(_message.Message):
-    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits", "refused_by", "seen", "leaving_ms")
+    __slots__ = ("batch_id", "positions", "codes", "nodes", "reasons", "reason_texts", "commits", "refused_by", "seen", "leaving_ms", "deciding_seconds", "committing_seconds", "refused")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +188,9 @@ class Outcomes(_message.Message):
     REFUSED_BY_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
     LEAVING_MS_FIELD_NUMBER: _ClassVar[int]
+    DECIDING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     positions: bytes
     codes: bytes
@@ -192,7 +201,10 @@ class Outcomes(_message.Message):
     refused_by: _containers.RepeatedCompositeFieldContainer[RefusedBy]
     seen: _containers.RepeatedCompositeFieldContainer[CommitRef]
     leaving_ms: bytes
-    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., refused_by: _Optional[_Iterable[_Union[RefusedBy, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., leaving_ms: _Optional[bytes] = ...) -> None: ...
+    deciding_seconds: float
+    committing_seconds: float
+    refused: bytes
+    def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., refused_by: _Optional[_Iterable[_Union[RefusedBy, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., leaving_ms: _Optional[bytes] = ..., deciding_seconds: _Optional[float] = ..., committing_seconds: _Optional[float] = ..., refused: _Optional[bytes] = ...) -> None: ...
 
 class RefusedBy(_message.Message):
     __slots__ = ("plugins",)
@@ -295,3 +307,19 @@ class Budget(_message.Message):
     selector: _common_pb2.LabelSelector
     allowed: int
     def __init__(self, namespace: _Optional[str] = ..., selector: _Optional[_Union[_common_pb2.LabelSelector, _Mapping]] = ..., allowed: _Optional[int] = ...) -> None: ...
+
+class DecisionQuestion(_message.Message):
+    __slots__ = ("id", "uid")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    uid: bytes
+    def __init__(self, id: _Optional[int] = ..., uid: _Optional[bytes] = ...) -> None: ...
+
+class DecisionAnswer(_message.Message):
+    __slots__ = ("id", "decisions")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    decisions: _containers.RepeatedCompositeFieldContainer[_common_pb2.Decision]
+    def __init__(self, id: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[_common_pb2.Decision, _Mapping]]] = ...) -> None: ...

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WorkerLinkStub:
-    """Missing associated documentation comment in .proto file."""
+    """What workers and the active dispatcher tell each other.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,7 +43,8 @@ class WorkerLinkStub:
 
 
 class WorkerLinkServicer:
-    """Missing associated documentation comment in .proto file."""
+    """What workers and the active dispatcher tell each other.
+    """
 
     def Connect(self, request_iterator, context):
         """The worker's first message is Register, the dispatcher's first is Welcome. The stream's end is the worker's
@@ -70,7 +72,8 @@ def add_WorkerLinkServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerLink:
-    """Missing associated documentation comment in .proto file."""
+    """What workers and the active dispatcher tell each other.
+    """
 
     @staticmethod
     def Connect(request_iterator,

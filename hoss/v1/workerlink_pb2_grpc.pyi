@@ -27,6 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkerLinkStub:
+    """What workers and the active dispatcher tell each other."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -39,6 +41,8 @@ class WorkerLinkStub:
 
 @_typing.type_check_only
 class WorkerLinkAsyncStub(WorkerLinkStub):
+    """What workers and the active dispatcher tell each other."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_workerlink_pb2.WorkerMessage, _workerlink_pb2.DispatcherMessage]  # type: ignore[assignment]
     """The worker's first message is Register, the dispatcher's first is Welcome. The stream's end is the worker's
@@ -47,6 +51,8 @@ class WorkerLinkAsyncStub(WorkerLinkStub):
     """
 
 class WorkerLinkServicer(metaclass=_abc_1.ABCMeta):
+    """What workers and the active dispatcher tell each other."""
+
     @_abc_1.abstractmethod
     def Connect(
         self,
