@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoss.errors import ConfigError
 
-API_VERSION = "hoss.dev/v1alpha1"
+_GROUP = "hoss.dev/"
+API_VERSION = f"{_GROUP}v1alpha1"
 
 
 class Document(BaseModel):
@@ -41,13 +42,22 @@ def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) 
     for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
         given = fields.pop(name, None)
         if given != expected:
-            raise ConfigError(f"is {given!r}; this release reads {expected!r}", where=f"{where}: {name}")
+            raise ConfigError(_other_than(given, expected), where=f"{where}: {name}")
     if "metadata" not in model.model_fields:
         fields.pop("metadata", None)
     try:
         return model.model_validate(fields)
     except ValidationError as exc:
         raise ConfigError(describe_validation(exc), where=where) from exc
+
+
+def _other_than(given: object, expected: str) -> str:
+    if given is None:
+        return f"is missing; write {expected}"
+    text = f"is {given!r}; this release reads {expected!r}"
+    if isinstance(given, str) and given.startswith(_GROUP) and expected.startswith(_GROUP):
+        text += ": write that, and a field that has another name or meaning in it is named when you try again"
+    return text
 
 
 def describe_validation(error: ValidationError) -> str:

@@ -5,7 +5,7 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-_DEADLINE_SECONDS = 2.0
+_DEADLINE_SECONDS = 5.0
 
 
 def main(arguments: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -43,7 +44,10 @@ _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # The same of a name whose servers move, as pods do; gRPC's default is half a minute.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 ]
+_DNS = "dns:"
 
 # Where another server may take over, one that stopped without a word (frozen, or cut off) must be left within seconds.
 # (What ends the connection is the ping's own timeout, a minute where it is not given, whatever keepalive's says.)
@@ -52,6 +56,14 @@ _FAILOVER_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.http2.ping_timeout_ms", 2_000),
 ]
+
+# Objects made before the cycle collector looks at the young ones, and how often it then looks at older ones. A service keeps
+# hundreds of thousands of objects and makes next to no cycles: at Python's own thresholds looking for some takes a tenth of
+# a worker's time. What does lie in cycles waits a little longer, which is some megabytes.
+_COLLECTOR_THRESHOLDS = (25_000, 20, 20)
+
+# How long a job that was cancelled may tidy up before it is told once more.
+_CANCEL_AGAIN_SECONDS = 0.5
 
 # gRPC's own retries, of calls that may be repeated: 5 attempts within some two seconds, with its jitter of a fifth.
 _RETRY_POLICY = {
@@ -104,13 +116,13 @@ class Server:
 def channel(addresses: Sequence[str], *, service: str = "", retried: Sequence[str] = ()) -> grpc.aio.Channel:
     """A channel to one service at several addresses, calls taken in turn; a started stream stays where it is.
 
-    One address may be a DNS name of several servers and is looked up again as they come and go. Several are looked
-    up once, here. Raises TransportError for a name that is not known.
+    One address may be a DNS name and is looked up again when a server there is lost: `dns:///NAME:PORT` says that it is of
+    several servers. Several addresses are looked up once, here. Raises TransportError for a name that is not known.
 
-    With `service`, of several addresses only those get calls whose health says that this service serves there; its
+    With `service`, of several servers only those get calls whose health says that this service serves there; its
     methods named in `retried` are repeated when they fail as UNAVAILABLE, and wait while no address serves.
     """
-    several = len(addresses) > 1
+    several = of_several(addresses)
     config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
     if retried:
         names = [{"service": service, "method": method} for method in retried]
@@ -119,8 +131,13 @@ def channel(addresses: Sequence[str], *, service: str = "", retried: Sequence[st
     if service and several:
         config["healthCheckConfig"] = {"serviceName": service}
         options = [*(o for o in options if o[0] not in dict(_FAILOVER_OPTIONS)), *_FAILOVER_OPTIONS]
-    target = "ipv4:" + ",".join(_numeric(a) for a in addresses) if several else addresses[0]
+    target = "ipv4:" + ",".join(_numeric(a) for a in addresses) if len(addresses) > 1 else addresses[0]
     return grpc.aio.insecure_channel(target, options=[*options, ("grpc.service_config", orjson.dumps(config).decode())])
+
+
+def of_several(addresses: Sequence[str]) -> bool:
+    """Whether there is more than one server: several addresses, or a DNS name that says so (`dns:///NAME:PORT`)."""
+    return len(addresses) > 1 or addresses[0].startswith(_DNS)
 
 
 def _numeric(address: str) -> str:
@@ -141,7 +158,9 @@ async def until_stopped() -> None:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a service's main coroutine, on uvloop where it is installed."""
+    """Run a service's main coroutine, on uvloop where it is installed, with the cycle collector out of the way."""
+    gc.freeze()  # modules stay for ever
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:
@@ -174,9 +193,19 @@ async def background(*jobs: Awaitable[None]) -> AsyncIterator[None]:
             raise failure[0] from None
         raise
     finally:
-        for task in tasks:
+        await _end(tasks)
+        for job in jobs:
+            if asyncio.iscoroutine(job):
+                job.close()  # one that never began is not complained about
+
+
+async def _end(tasks: "Sequence[asyncio.Task[None]]") -> None:
+    # Again and again: before Python 3.12 asyncio.wait_for, in which redis-py sends, loses a cancellation that comes together
+    # with its result, and the job would go on for ever.
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
 
 
 def announce_ready(path: Path | None, **fields: object) -> None:

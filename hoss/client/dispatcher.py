@@ -17,7 +17,7 @@ from hoss.client import resuming
 from hoss.client.errors import translate
 from hoss.client.patience import Patience
 from hoss.errors import InvalidInput, Overloaded, TransportError
-from hoss.model.cluster_objects import ClusterObject, ObjectKey
+from hoss.model.cluster_objects import ClusterObject, ObjectKey, PodDisruptionBudget
 from hoss.model.pod import Gang, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
@@ -56,7 +56,7 @@ class DispatcherClient:
         self.stub: DispatcherAsyncStub = DispatcherStub(self._channel)
         # Told whenever a submission has to wait because the dispatcher is full.
         self.on_full: Callable[[Overloaded], None] = lambda _: None
-        self._several = len(addresses) > 1
+        self._several = rpc.of_several(addresses)
         self._streams = resuming.Peer(self.stub, self._peer, several=self._several)
 
     async def __aenter__(self) -> "DispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
@@ -98,10 +98,11 @@ class DispatcherClient:
             yield reply
 
     async def get_pod(
-        self, namespace: str = "", name: str = "", *, uid: bytes = b"", queue: bool = False
+        self, namespace: str = "", name: str = "", *, uid: bytes = b"", queue: bool = False, decisions: bool = False
     ) -> pb.PodInfo:
-        """One pod with its template, by name or by UID; with `queue` also where it waits, if it does."""
-        request = pb.GetPodRequest(namespace=namespace, name=name, uid=uid, queue=queue)
+        """One pod with its template, by name or by UID; with `queue` also where it waits, if it does, and with `decisions` how it was
+        placed, as far as the worker that had it last remembers."""
+        request = pb.GetPodRequest(namespace=namespace, name=name, uid=uid, queue=queue, decisions=decisions)
         return await self._answer(self.stub.GetPod(request, timeout=CALL_SECONDS))
 
     async def list_pods(
@@ -113,10 +114,17 @@ class DispatcherClient:
         node: str = "",
         label_selector: str = "",
         page_pods: int = 1000,
+        templates: bool = False,
     ) -> AsyncIterator[pb.PodInfo]:
-        """Every pod that matches, page after page. An empty namespace means all."""
+        """Every pod that matches, page after page. An empty namespace means all. `templates`: of each pod, too."""
         request = pb.ListPodsRequest(
-            namespace=namespace, job=job, phases=phases, node=node, label_selector=label_selector, limit=page_pods
+            namespace=namespace,
+            job=job,
+            phases=phases,
+            node=node,
+            label_selector=label_selector,
+            limit=page_pods,
+            templates=templates,
         )
         while True:
             page = await self._answer(self.stub.ListPods(request, timeout=CALL_SECONDS))
@@ -192,6 +200,13 @@ class DispatcherClient:
         request = pb.ListObjectsRequest(kind=kind, namespace=namespace)
         reply = await self._answer(self.stub.ListObjects(request, timeout=CALL_SECONDS))
         return [object_from_proto(message) for message in reply.objects]
+
+    async def list_budgets(self, namespace: str = "") -> list[tuple[PodDisruptionBudget, pb.BudgetStatus]]:
+        """Disruption budgets of a namespace (empty: of all) by name, and how each stands now."""
+        request = pb.ListObjectsRequest(kind=PodDisruptionBudget.__name__, namespace=namespace)
+        reply = await self._answer(self.stub.ListObjects(request, timeout=CALL_SECONDS))
+        found = [item for item in map(object_from_proto, reply.objects) if isinstance(item, PodDisruptionBudget)]
+        return list(zip(found, reply.budgets, strict=True))
 
     async def list_workers(self) -> list[pb.WorkerInfo]:
         """Workers that are registered, or were and are lost."""

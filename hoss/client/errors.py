@@ -23,6 +23,9 @@ LEDGER_UNAVAILABLE = ("hoss-error", "ledger-unavailable")
 # Trailing metadata of RESOURCE_EXHAUSTED; gRPC's own, for messages too large, has none.
 RETRY_AFTER_MS = "retry-after-ms"
 
+# How gRPC's own words begin where it has no connection; the cause stands at their end.
+_NO_CONNECTION = ("connections to all backends failing", "failed to connect to all addresses")
+
 _INPUT_CODES = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -45,6 +48,11 @@ def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
     retry_after_ms = dict(_pairs(exc.trailing_metadata())).get(RETRY_AFTER_MS)
     if exc.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and retry_after_ms is not None:
         return Overloaded(text, int(retry_after_ms) / 1000)
+    if exc.code() is grpc.StatusCode.UNAVAILABLE and text.startswith(_NO_CONNECTION):
+        reason = text.rpartition(": ")[2]
+        return TransportError(
+            f"{peer} cannot be reached ({reason}): see that it runs there and that the address is right"
+        )
     return TransportError(f"{peer}: {exc.code().name}: {text}")
 
 

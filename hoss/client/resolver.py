@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hoss import rpc
 from hoss.client.errors import translate
 from hoss.model.node import NodeSpec
+from hoss.telemetry.context import metadata
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverStub
 from hoss.wire.columns import U32, U64, Uids, decode, encode
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _CALL_SECONDS = 10.0
 _LONG_CALL_SECONDS = 60.0
 _REBUILD_SECONDS = 600.0
+_BIND_SECONDS = 30.0  # the resolver itself gives an API server 20
 
 ReplyT = TypeVar("ReplyT")
 
@@ -87,6 +89,14 @@ class ResolverClient:
         request = pb.ReleaseRequest(uids=uids.tobytes(), nodes=b"" if nodes is None else encode(nodes, U32))
         return int((await self._call(self.stub.Release, request)).released)
 
+    async def upsert_pods(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
+        """Reserve for pods that are on their nodes already."""
+        return await self._call(self.stub.UpsertPods, request)
+
+    async def bind(self, request: pb.BindRequest) -> pb.BindReply:
+        """Bind reserved pods at the API server."""
+        return await self._call(self.stub.Bind, request, _BIND_SECONDS)
+
     async def upsert_nodes(self, nodes: Sequence[NodeSpec]) -> pb.UpsertNodesReply:
         """Add nodes or change them by name. What is requested on them stays."""
         request = pb.UpsertNodesRequest(nodes=[node_to_proto(node) for node in nodes])
@@ -105,10 +115,12 @@ class ResolverClient:
         request = pb.ListNodesRequest(names=names, label_selector=label_selector)
         return list((await self._call(self.stub.ListNodes, request, _LONG_CALL_SECONDS)).nodes)
 
-    async def reservations(self) -> AsyncIterator[pb.ReservationChunk]:
-        """Every reservation, shard by shard, as columns. One may come twice while others are being made."""
+    async def reservations(self, *, details: bool = False) -> AsyncIterator[pb.ReservationChunk]:
+        """Every reservation, shard by shard, as columns; with `details` also leases and names of workers. One may come twice while
+        others are being made."""
+        request = pb.ListReservationsRequest(all_shards=True, details=details)
         try:
-            async for chunk in self.stub.ListReservations(pb.ListReservationsRequest(all_shards=True)):
+            async for chunk in self.stub.ListReservations(request):
                 yield chunk
         except grpc.aio.AioRpcError as exc:
             raise translate(exc, self.peer) from exc
@@ -157,6 +169,6 @@ class ResolverClient:
         timeout_seconds: float = _CALL_SECONDS,
     ) -> ReplyT:
         try:
-            return await method(request, timeout=timeout_seconds)
+            return await method(request, timeout=timeout_seconds, metadata=metadata())
         except grpc.aio.AioRpcError as exc:
             raise translate(exc, self.peer) from exc

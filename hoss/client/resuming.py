@@ -1,6 +1,7 @@
 """Streams to the dispatcher that outlive it: broken off, they are made anew, with the same dispatcher or the one that took over."""
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
@@ -17,6 +18,7 @@ from hoss.errors import Overloaded
 from hoss.v1 import dispatcher_pb2 as pb
 
 if TYPE_CHECKING:
+    SubmitCall = grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]
     from hoss.v1.dispatcher_pb2_grpc import DispatcherAsyncStub
 
 # A takeover takes 3 s and a restart by hand some more; whoever is away for longer is not coming back by itself.
@@ -94,12 +96,13 @@ async def submit_stream(
     source, backoff = _Source(requests), peer.backoff()
     try:
         while True:
-            call = peer.stub.SubmitStream(source.messages())
+            call = peer.stub.SubmitStream()
+            writing = asyncio.ensure_future(source.write_to(call))
             try:
                 async for reply in call:
                     backoff.succeeded(PATIENCE_SECONDS)
                     patience.progressed()
-                    source.unanswered.popleft()
+                    source.answered()
                     yield reply
             except grpc.aio.AioRpcError as exc:
                 error = translate(exc, peer.name)
@@ -108,6 +111,7 @@ async def submit_stream(
                 else:
                     await peer.wait_or_raise(exc, backoff)
             finally:
+                writing.cancel()
                 call.cancel()
             if source.finished:
                 await source.close()  # raises what reading them raised
@@ -121,27 +125,44 @@ class _Source:
     with it."""
 
     def __init__(self, requests: AsyncIterable[pb.SubmitRequest]) -> None:
-        self.unanswered: deque[pb.SubmitRequest] = deque()
+        self._unanswered: deque[pb.SubmitRequest] = deque()
+        self._first_answered = asyncio.Event()  # of what was sent again
         self._ahead: asyncio.Queue[pb.SubmitRequest | None] = asyncio.Queue(_MESSAGES_AHEAD)
         self._reader = asyncio.ensure_future(self._read(requests))
         self._exhausted = False
+        self._given_up = False
 
     @property
     def finished(self) -> bool:
         """Whether every request was sent and answered."""
-        return self._exhausted and not self.unanswered
+        return self._exhausted and not self._unanswered
 
-    async def messages(self) -> AsyncIterator[pb.SubmitRequest]:
-        """What one stream sends: first what an earlier one left unanswered."""
-        for unanswered in list(self.unanswered):
-            yield unanswered
-        while not self._exhausted:
-            request = await self._ahead.get()
-            if request is None:
-                self._exhausted = True
-                return
-            self.unanswered.append(request)
-            yield request
+    def answered(self) -> None:
+        """The first of those that were sent and not answered has its reply."""
+        self._unanswered.popleft()
+        self._first_answered.set()
+
+    async def write_to(self, call: "SubmitCall") -> None:
+        """Send on one stream: first what an earlier one left unanswered. Ends with the stream; whoever reads the replies is told
+        why that ended.
+
+        The first that is sent again goes alone. It may be what the server refuses, and a refusal that meets a message on its
+        way is lost: gRPC says INTERNAL of such a call, and no more.
+        """
+        self._first_answered.clear()
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            for number, request in enumerate(list(self._unanswered)):
+                if number == 1:
+                    await self._first_answered.wait()
+                await call.write(request)
+            while not self._exhausted:
+                next_request = await self._ahead.get()
+                if next_request is None:
+                    self._exhausted = True
+                else:
+                    self._unanswered.append(next_request)
+                    await call.write(next_request)
+            await call.done_writing()
 
     async def close(self) -> None:
         """Wait for the reader. Raises what the caller's iterator raised."""
@@ -149,6 +170,7 @@ class _Source:
 
     def cancel(self) -> None:
         """Stop reading."""
+        self._given_up = True
         self._reader.cancel()
 
     async def _read(self, requests: AsyncIterable[pb.SubmitRequest]) -> None:
@@ -156,4 +178,5 @@ class _Source:
             async for request in requests:
                 await self._ahead.put(request)
         finally:
-            await self._ahead.put(None)
+            if not self._given_up:  # then nobody takes it, and there may be no room
+                await self._ahead.put(None)

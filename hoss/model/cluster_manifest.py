@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import datetime
 from typing import TypeVar
 
 from hoss.errors import InvalidInput
@@ -16,7 +15,7 @@ from hoss.model.cluster import (
     default_spread_selector,
 )
 from hoss.model.cluster_object_manifest import read_service_selector
-from hoss.model.fields import Object, boolean, integer, mapping, mappings, text
+from hoss.model.fields import Object, boolean, integer, mapping, mappings, moment, text
 from hoss.model.names import read_labels
 from hoss.model.node_manifest import read_node
 from hoss.model.pod import PodSpec
@@ -93,7 +92,6 @@ def _read_bound_pod(pod: Object) -> BoundPod | None:
         return None
     resources = as_bound(read_pod_resources(spec, "spec"), status)
     cpu_milli, memory_bytes = nonzero_requests(resources)
-    started = text(status, "startTime", "status")
     return BoundPod(
         name=text(metadata, "name", "metadata"),
         node=node,
@@ -102,7 +100,7 @@ def _read_bound_pod(pod: Object) -> BoundPod | None:
         nonzero_cpu_milli=cpu_milli,
         nonzero_memory_bytes=memory_bytes,
         deleting=metadata.get("deletionTimestamp") is not None,
-        started_at=_read_time(started, "status.startTime") if started else float("inf"),
+        started_at=moment(status, "startTime", "status", default=float("inf")),
     )
 
 
@@ -138,13 +136,6 @@ def _read_budget(budget: Object) -> DisruptionBudget:
 def _group(api_version: str) -> str:
     group, slash, _ = api_version.partition("/")
     return group if slash else ""
-
-
-def _read_time(written: str, path: str) -> float:
-    try:
-        return datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        raise InvalidInput(f"{written!r} is no time; write it as 2026-01-02T03:04:05Z", where=path) from None
 
 
 def _at(place: str, read: Callable[[Object], _Read], value: Object) -> _Read:

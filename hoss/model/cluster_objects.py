@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hoss.model.cluster import Service
-from hoss.model.pod import Pairs
+from hoss.model.pod import Pairs, PodSpec
 from hoss.model.selectors import LabelSelector
 
 NAME_LABEL = "kubernetes.io/metadata.name"  # every namespace has it, whatever else it is labelled
@@ -48,6 +48,13 @@ class PodDisruptionBudget:
     selector: LabelSelector | None = None  # None: it covers no pods
     min_available: Threshold | None = None
     max_unavailable: Threshold | None = None
+
+    def covers(self, spec: PodSpec) -> bool:
+        """Whether pods of this spec are among its own; an empty selector takes all of the namespace (as in policy/v1; to preemption,
+        which goes by hoss.model.cluster.DisruptionBudget, it says nothing)."""
+        return (
+            spec.namespace == self.namespace and self.selector is not None and self.selector.matches(dict(spec.labels))
+        )
 
     def desired(self, pods: int) -> int:
         """How many of its `pods` are to stay."""

@@ -3,6 +3,7 @@
 A field that is missing or null gives the default, as Kubernetes does.
 """
 
+from datetime import datetime
 from typing import Any
 
 from hoss.errors import InvalidInput
@@ -30,6 +31,17 @@ def integer(parent: Object, key: str, path: str, *, least: int, most: int, defau
     if not least <= value <= most:
         raise InvalidInput(f"is {value}; it must lie between {least} and {most}", where=f"{path}.{key}")
     return value
+
+
+def moment(parent: Object, key: str, path: str, default: float) -> float:
+    """A time as Kubernetes writes it (RFC 3339), in seconds since the epoch."""
+    written = text(parent, key, path)
+    if not written:
+        return default
+    try:
+        return datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"{written!r} is no time; write it as 2026-01-02T03:04:05Z", where=f"{path}.{key}") from None
 
 
 def boolean(parent: Object, key: str, path: str) -> bool:

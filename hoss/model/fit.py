@@ -36,6 +36,17 @@ def fits(allocatable: NDArray[np.int64], requested: NDArray[np.int64], request: 
     return np.ones(allocatable.shape[1], np.bool_) if ok is None else ok
 
 
+def each_fits(
+    allocatable: NDArray[np.int64], requested: NDArray[np.int64], requests: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """The same for k pods, each on m nodes of its own: (k, m) of bool, of (resources, k, m) and requests (resources, k, 1)."""
+    ok: NDArray[np.bool_] = np.ones(allocatable.shape[1:], np.bool_)
+    for row, amounts in enumerate(requests):
+        if amounts.any():
+            ok &= (allocatable[row] - requested[row] >= amounts) | (amounts == 0)
+    return ok
+
+
 def cards_fit(used_milli: NDArray[Any], count: int, milli: int) -> NDArray[np.bool_]:
     """Which nodes have `count` cards with `milli` thousandths free each: (nodes,) of bool.
 

@@ -5,7 +5,7 @@ so that pods which mean the same are equal.
 """
 
 from hoss.errors import InvalidInput
-from hoss.model.fields import Object, boolean, integer, mapping, mappings, text, texts
+from hoss.model.fields import Object, boolean, integer, mapping, mappings, moment, text, texts
 from hoss.model.names import check_key, check_label_value
 from hoss.model.pod import HostPort
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
@@ -15,6 +15,7 @@ _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _EFFECTS = (NO_SCHEDULE, PREFER_NO_SCHEDULE, NO_EXECUTE)
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _NODE_FIELD = "metadata.name"  # the only field that Kubernetes lets matchFields name
+_MOST_SECONDS = 2**63 - 1  # Kubernetes' type
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' word, nothing is bound here
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -57,8 +58,9 @@ def read_tolerations(spec: Object, path: str) -> tuple[Toleration, ...]:
             raise InvalidInput("is Equal without a key; to tolerate every taint use Exists", where=f"{place}.operator")
         if operator == "Exists" and value:
             raise InvalidInput(f"is {value!r}; with operator Exists there is no value", where=f"{place}.value")
-        tolerations.add(Toleration(key, operator, value, effect))
-    return tuple(sorted(tolerations, key=lambda t: (t.key, t.operator, t.value, t.effect)))
+        seconds = _read_toleration_seconds(entry, place, effect)
+        tolerations.add(Toleration(key, operator, value, effect, seconds))
+    return tuple(sorted(tolerations, key=_toleration_order))
 
 
 def read_taints(spec: Object, path: str) -> tuple[Taint, ...]:
@@ -69,8 +71,27 @@ def read_taints(spec: Object, path: str) -> tuple[Taint, ...]:
         key = check_key(text(entry, "key", place), f"{place}.key")
         value = check_label_value(text(entry, "value", place), f"{place}.value")
         effect = _one_of(text(entry, "effect", place), _EFFECTS, f"{place}.effect")
-        taints.append(Taint(key, value, effect))
+        added_ms = int(1000 * moment(entry, "timeAdded", place, default=0)) if effect == NO_EXECUTE else 0
+        taints.append(Taint(key, value, effect, added_ms))
     return tuple(taints)
+
+
+def _read_toleration_seconds(entry: Object, path: str, effect: str) -> int | None:
+    """Less than nothing is nothing, as in Kubernetes."""
+    if entry.get("tolerationSeconds") is None:
+        return None
+    seconds = integer(entry, "tolerationSeconds", path, least=-_MOST_SECONDS - 1, most=_MOST_SECONDS, default=0)
+    if effect != NO_EXECUTE:
+        raise InvalidInput(
+            f"is {seconds}, but only with effect NoExecute do pods leave after a time",
+            where=f"{path}.tolerationSeconds",
+        )
+    return max(0, seconds)
+
+
+def _toleration_order(toleration: Toleration) -> tuple[str, str, str, str, int]:
+    seconds = -1 if toleration.seconds is None else toleration.seconds
+    return toleration.key, toleration.operator, toleration.value, toleration.effect, seconds
 
 
 def read_host_ports(spec: Object, path: str) -> tuple[HostPort, ...]:

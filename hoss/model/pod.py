@@ -94,6 +94,9 @@ class PodTemplate:
     owner_kind: str = ""
     during_execution: DuringExecution = DuringExecution.IGNORE
     termination_grace_seconds: int = 0  # how long its pods may take to leave when they have to
+    limits: tuple[
+        tuple[str, int], ...
+    ] = ()  # of resources of which every container has one; by these nothing is placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from hoss.model.fields import Object, integer, mapping, mappings, text
 from hoss.model.names import check_key, check_namespace, read_labels
 from hoss.model.placement_manifest import read_host_ports, read_node_affinity, read_tolerations
 from hoss.model.pod import Amounts, DeviceRequest, PodSpec, PodTemplate
-from hoss.model.pod_requests import amounts, nonzero_requests, qos_class, total_requests
+from hoss.model.pod_requests import amounts, binding_limits, nonzero_requests, qos_class, total_requests
 from hoss.model.pod_resources import PodResources, read_pod_resources
 from hoss.model.pod_rules_manifest import read_pod_affinity, read_spread_constraints
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE, MAX_CARDS
@@ -69,6 +69,7 @@ def read_pod_template(
         termination_grace_seconds=integer(
             spec, "terminationGracePeriodSeconds", place, least=0, most=_MOST_GRACE_SECONDS, default=0
         ),
+        limits=_listed(amounts(binding_limits(resources), place)),
     )
 
 

@@ -32,6 +32,19 @@ def total_limits(pod: PodResources) -> Resources:
     return total
 
 
+def binding_limits(pod: PodResources) -> Resources:
+    """Limits that bind the pod as a whole: `total_limits` of resources of which every container, or the pod itself, has one. Where one
+    container has none, the pod may use whatever there is."""
+    total = total_limits(pod)
+    own = pod.pod_level.limits if pod.pod_level is not None else {}
+    running = [*pod.containers, *(container for container in pod.init_containers if container.sidecar)]
+    return {
+        name: limit
+        for name, limit in total.items()
+        if limit.nano and (name in own or all(name in c.limits and c.limits[name].nano for c in running))
+    }
+
+
 def nonzero_requests(pod: PodResources) -> tuple[int, int]:
     """(cpu in thousandths, memory in bytes), counting 100m and 200 MiB for each container that does not name them.
 

@@ -46,3 +46,21 @@ class ResourceSchema:
                 self._index[name] = len(self.names)
                 self.names.append(name)
         return len(self.names) > before
+
+
+def written_amount(resource: str, amount: int) -> str:
+    """An amount in schema units as people write it: cores for cpu, binary units for bytes, else the plain number."""
+    if resource == "cpu":
+        return f"{amount / 1000:g}" if amount % 1000 == 0 or amount > 10_000 else f"{amount}m"
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        return _binary(amount)
+    return str(amount)
+
+
+def _binary(amount: int) -> str:
+    value = float(amount)
+    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
+        if abs(value) < 1024:
+            return f"{value:.4g}{unit}"
+        value /= 1024
+    return f"{value:.4g}Pi"

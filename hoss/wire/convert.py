@@ -29,7 +29,8 @@ def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
             pb.PreferredTerm(weight=p.weight, term=_term_to_proto(p.term)) for p in spec.preferred_node_affinity
         ],
         tolerations=[
-            pb.Toleration(key=t.key, operator=t.operator, value=t.value, effect=t.effect) for t in spec.tolerations
+            pb.Toleration(key=t.key, operator=t.operator, value=t.value, effect=t.effect, toleration_seconds=t.seconds)
+            for t in spec.tolerations
         ],
         host_ports=[pb.HostPort(host_ip=p.host_ip, protocol=p.protocol, port=p.port) for p in spec.host_ports],
     )
@@ -62,7 +63,7 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
         preferred_node_affinity=tuple(
             PreferredTerm(p.weight, _term_from_proto(p.term)) for p in message.preferred_node_affinity
         ),
-        tolerations=tuple(Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in message.tolerations),
+        tolerations=tuple(map(_toleration_from_proto, message.tolerations)),
         host_ports=tuple(HostPort(p.port, p.protocol or "TCP", p.host_ip or "0.0.0.0") for p in message.host_ports),  # noqa: S104
         devices=(DeviceRequest(message.devices.count, message.devices.milli) if message.HasField("devices") else None),
         **rules.read_rules(message),
@@ -109,6 +110,7 @@ def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
         owner_kind=template.owner_kind,
         required_during_execution=template.during_execution.value,
         termination_grace_seconds=template.termination_grace_seconds,
+        limits=[pb.Amount(resource=name, amount=amount) for name, amount in template.limits],
     )
 
 
@@ -127,6 +129,7 @@ def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
         owner_kind=message.owner_kind,
         during_execution=during_execution,
         termination_grace_seconds=message.termination_grace_seconds,
+        limits=tuple((limit.resource, limit.amount) for limit in message.limits),
     )
 
 
@@ -135,7 +138,9 @@ def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
     return pb.NodeSpec(
         name=node.name,
         labels=labels_to_proto(node.labels),
-        taints=[pb.Taint(key=t.key, value=t.value, effect=t.effect) for t in node.taints],
+        taints=[
+            pb.Taint(key=t.key, value=t.value, effect=t.effect, time_added_unix_ms=t.added_ms) for t in node.taints
+        ],
         unschedulable=node.unschedulable,
         allocatable=_amounts_to_proto(node.allocatable),
         cards=node.cards,
@@ -148,12 +153,17 @@ def node_from_proto(message: pb.NodeSpec) -> NodeSpec:
     return NodeSpec(
         name=message.name,
         labels=labels_from_proto(message.labels),
-        taints=tuple(Taint(t.key, t.value, t.effect) for t in message.taints),
+        taints=taints_from_proto(message.taints),
         unschedulable=message.unschedulable,
         allocatable=_amounts_from_proto(message.allocatable),
         cards=message.cards,
         images=tuple((image.name, image.size_bytes) for image in message.images),
     )
+
+
+def taints_from_proto(taints: Iterable[pb.Taint]) -> tuple[Taint, ...]:
+    """A node's taints, in the given order."""
+    return tuple(Taint(t.key, t.value, t.effect, t.time_added_unix_ms) for t in taints)
 
 
 def labels_to_proto(labels: Sequence[tuple[str, str]]) -> list[pb.Label]:
@@ -164,6 +174,11 @@ def labels_to_proto(labels: Sequence[tuple[str, str]]) -> list[pb.Label]:
 def labels_from_proto(labels: Iterable[pb.Label]) -> tuple[tuple[str, str], ...]:
     """Key by key, in the given order."""
     return tuple((label.key, label.value) for label in labels)
+
+
+def _toleration_from_proto(message: pb.Toleration) -> Toleration:
+    seconds = message.toleration_seconds if message.HasField("toleration_seconds") else None
+    return Toleration(message.key, message.operator or "Equal", message.value, message.effect, seconds)
 
 
 def _amounts_to_proto(amounts: Sequence[tuple[str, int]]) -> list[pb.Amount]:

@@ -6,8 +6,13 @@ One event per decision batch, fields and not prose. HOSS_LOG=console (default on
 import logging
 import os
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+from hoss.log_output import LogOutput
+
+STYLES = ("console", "json")
 
 
 def configure(service: str, *, level: str = "info") -> None:
@@ -25,10 +30,12 @@ def configure(service: str, *, level: str = "info") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LogOutput(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
+    if style not in STYLES:
+        logger().warning("log_style_unknown", HOSS_LOG=style, known=STYLES, used="json")
 
 
 def logger() -> structlog.typing.FilteringBoundLogger:
