@@ -6,12 +6,14 @@ scripts at hand when it is done with the last.
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 from hoss.errors import LedgerUnavailable
+from hoss.model.histograms import Histogram
 from resolver.core.values import Decision, Proposal, Verdict
 from resolver.ledger.port import Ledger
 
@@ -37,8 +39,14 @@ class Committer:
     shard: int
     on_decision: Callable[[int, Proposal, Decision], None] = lambda _shard, _proposal, _decision: None
     counters: Counter[str] = field(default_factory=Counter)  # since start: proposals, pods, and verdicts by name
+    round_trips: Histogram = field(default_factory=Histogram)  # that decided proposals
     _waiting: "asyncio.PriorityQueue[_Waiting]" = field(default_factory=asyncio.PriorityQueue)
     _arrivals: "count[int]" = field(default_factory=count)
+
+    @property
+    def waiting(self) -> int:
+        """Proposals that wait for their round trip."""
+        return self._waiting.qsize()
 
     async def decide(self, proposal: Proposal) -> Decision:
         """Raises LedgerUnavailable when it is not known to be decided; then the same proposal may be sent again."""
@@ -61,6 +69,7 @@ class Committer:
             await self._commit(trip)
 
     async def _commit(self, trip: Sequence[_Waiting]) -> None:
+        began = time.monotonic()
         try:
             decisions = await self.ledger.commit(self.shard, [entry.proposal for entry in trip])
         except LedgerUnavailable as exc:
@@ -68,6 +77,7 @@ class Committer:
                 if not entry.answer.done():
                     entry.answer.set_exception(exc)
             return
+        self.round_trips.add_equal(time.monotonic() - began)
         for entry, decision in zip(trip, decisions, strict=True):
             self._count(entry.proposal, decision)
             self.on_decision(self.shard, entry.proposal, decision)
@@ -77,9 +87,9 @@ class Committer:
     def _count(self, proposal: Proposal, decision: Decision) -> None:
         self.counters["proposals"] += 1
         self.counters["pods"] += len(proposal)
-        refused = len(decision.conflicts)
-        self.counters["committed"] += int((decision.verdicts == Verdict.COMMITTED).sum())
-        if refused or len(decision.duplicate_seqs) or not decision.seq:
+        verdicts = decision.verdicts.tobytes()
+        self.counters["committed"] += verdicts.count(Verdict.COMMITTED)
+        if len(decision.conflicts) or len(decision.duplicate_seqs) or not decision.seq:
             for verdict in Verdict:
                 if verdict is not Verdict.COMMITTED:
-                    self.counters[verdict.name.lower()] += int((decision.verdicts == verdict).sum())
+                    self.counters[verdict.name.lower()] += verdicts.count(verdict)

@@ -38,7 +38,7 @@ class Kept:
                 raise InvalidInput("is given to two nodes", where=f"index {entry.index}")
             self.specs[entry.index] = entry.spec
         for kind in part.kinds:
-            _check_kind(kind)
+            check_kind(kind)
         self.kinds += part.kinds
         if part.pods.uids:
             self.columns.append(part.pods)
@@ -66,7 +66,8 @@ class Kept:
         return pods
 
 
-def _check_kind(kind: pb.PodKind) -> None:
+def check_kind(kind: pb.PodKind) -> None:
+    """Raises InvalidInput for what no pod can ask for."""
     for amount in kind.requests:
         if not 0 <= amount.amount <= MAX_AMOUNT:
             raise InvalidInput(f"{amount.amount} is not between 0 and 2^53", where=f"kinds {amount.resource}")

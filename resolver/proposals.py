@@ -44,8 +44,7 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
     """Check a batch. `schema` is the number of resources there are. Raises InvalidInput that names the field."""
     if batch.shard >= shards:
         raise InvalidInput(f"{batch.shard} where the ledger has shards 0 to {shards - 1}", where="shard")
-    if not 0 < len(batch.worker.encode()) <= _MAX_NAME_BYTES:
-        raise InvalidInput(f"needs 1 to {_MAX_NAME_BYTES} bytes, has {len(batch.worker.encode())}", where="worker")
+    check_worker(batch.worker)
     if batch.unchecked and not allow_unchecked:
         raise InvalidInput("this resolver validates every proposal (allow_unchecked is off)", where="unchecked")
     if max(batch.epoch, batch.snapshot_seq) > MAX_AMOUNT:
@@ -86,6 +85,20 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         criteria=_criteria(batch.criteria),
         displace_gap=_displace_gap(batch),
     )
+
+
+def read_announcement(batch: pb.ProposalBatch) -> list[Group]:
+    """The groups of a batch without pods. Raises InvalidInput that names the field."""
+    check_worker(batch.worker)
+    if len(batch.groups) > MAX_BATCH_PODS:
+        raise InvalidInput(f"{len(batch.groups)} where a batch has up to {MAX_BATCH_PODS}", where="groups")
+    return [group_of(definition) for definition in batch.groups]
+
+
+def check_worker(name: str) -> None:
+    """Raise InvalidInput for what is no worker's name."""
+    if not 0 < len(name.encode()) <= _MAX_NAME_BYTES:
+        raise InvalidInput(f"needs 1 to {_MAX_NAME_BYTES} bytes, has {len(name.encode())}", where="worker")
 
 
 def _displace_gap(batch: pb.ProposalBatch) -> int:
@@ -256,10 +269,7 @@ def verdict_message(batch_id: int, shard: int, decision: Decision) -> pb.Verdict
         nodes=decision.nodes.tobytes(),
         duplicate_seqs=decision.duplicate_seqs.tobytes(),
         as_of_seq=decision.as_of,
-        conflicts=[
-            pb.Conflict(position=position, node=node, resource=resource, asked=asked, free=free)
-            for position, node, resource, asked, free in decision.conflicts.tolist()
-        ],
+        evidence=decision.conflicts.tobytes(),
         awaits=[pb.ShardPosition(shard=of_shard, seq=seq) for of_shard, seq in decision.awaits],
     )
     if decision.fresh.indexes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hoss.errors import LedgerUnavailable
 from hoss.telemetry import logger
-from resolver.core.quarantine import Kept, QuarantineRules, Step, Suspicions, Taking
+from resolver.core.quarantine import Kept, QuarantineRules, Step, Suspicions, Taking, difference
 from resolver.core.values import Decision, Proposal
 
 _LOOK_SECONDS = 1.0
@@ -24,6 +24,9 @@ _EVENTS = 100
 
 class NodeWatch(Protocol):
     """What watching over nodes needs of a ledger. All raise LedgerUnavailable."""
+
+    async def schema(self) -> list[str]:
+        """Resource names by index: of all amounts that it tells."""
 
     async def tell_again(self, shard: int, node: int) -> tuple[int, NDArray[np.int64]] | None:
         """Tell the feed of the node as if it were new: the seq, and what its account says is requested. None: it is gone."""
@@ -127,13 +130,9 @@ class Quarantine:
             node, "node_read_again", f"refused {self._rules.refusals} proposals that fitted it as it is; told anew"
         )
         reserved = await self._watch.reserved(shard, node)
-        width = max(len(requested), len(reserved))
-        requested, reserved = (np.pad(amounts, (0, width - len(amounts))) for amounts in (requested, reserved))
-        if (requested != reserved).any():
-            reason = (
-                f"its account says that {requested.tolist()} is requested, its reservations ask for {reserved.tolist()}"
-            )
-            await self._take(shard, node, reason, unchanged_since=seq)
+        wrong = difference(requested, reserved, await self._watch.schema())
+        if wrong:
+            await self._take(shard, node, f"{wrong}; `hoss audit --repair` mends that", unchanged_since=seq)
 
     async def _take(self, shard: int, node: int, reason: str, *, unchanged_since: int = 0) -> None:
         rules = self._rules

@@ -15,14 +15,14 @@ async def reap_for_ever(ledger: Ledger, counters: Counter[str], *, period_second
     """Look for ended leases every `period_seconds`, until cancelled."""
     while True:
         await asyncio.sleep(period_seconds)
-        try:
-            for shard in range(ledger.shards):
+        for shard in range(ledger.shards):
+            try:
                 reaped = await ledger.reap(shard)
-                if reaped:
-                    counters["reaped"] += reaped
-                    logger().warning("leases_ended", shard=shard, pods=reaped)
-        except LedgerUnavailable:
-            continue  # told by resolver.availability already
+            except LedgerUnavailable:
+                continue  # told by resolver.availability already; other shards may be there
+            if reaped:
+                counters["reaped"] += reaped
+                logger().warning("leases_ended", shard=shard, pods=reaped)
 
 
 async def forget_for_ever(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:

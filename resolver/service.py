@@ -1,6 +1,7 @@
 """The resolver's gRPC service: checks requests, finds the shard, asks the ledger."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
@@ -15,19 +16,21 @@ from hoss.errors import InvalidInput, LedgerUnavailable, NotFound
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer
-from hoss.wire.columns import NONE_U32, U32, U64, decode, decode_uids
+from hoss.wire.columns import I64, NONE_U32, U32, U64, decode, decode_uids, encode
 from resolver.availability import Availability
 from resolver.core.values import NodeChange
 from resolver.feed import ShardFeed
 from resolver.ledger.port import Ledger
 from resolver.ledger.scripts import RECOVERING, RESTORING
-from resolver.nodes import check_nodes, node_change, shard_of
-from resolver.proposals import reservation_chunk
+from resolver.nodes import check_nodes, date_taints, has_undated_taints, node_change, shard_of
+from resolver.proposals import check_worker, reservation_chunk
 from resolver.proposing import Proposing
 from resolver.quarantine import Quarantine
 from resolver.quarantine_reading import show_quarantine, tell_of_quarantine
 from resolver.reading import audit_ledger, list_nodes
 from resolver.rebuilding import Rebuilding, collect
+from resolver.standing import Standing
+from resolver.tracing import ResolverTraces
 
 _CORDON_ATTEMPTS = 10
 _FEED_BUFFER = 8
@@ -63,7 +66,10 @@ class ResolverService(ResolverServicer):
         quarantine: Quarantine,
         counters: Callable[[], Counter[str]],
         rebuilding: Rebuilding,
+        standing: Standing,
+        traces: ResolverTraces | None = None,
     ) -> None:
+        self._traces = traces
         self._ledger = ledger
         self._feeds = feeds
         self._proposing = proposing
@@ -71,6 +77,7 @@ class ResolverService(ResolverServicer):
         self._quarantine = quarantine
         self._counters = counters
         self._rebuilding = rebuilding
+        self._standing = standing
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
@@ -89,8 +96,11 @@ class ResolverService(ResolverServicer):
         if request.ledger_epoch != self._ledger.epoch:
             resume = {}
         for shard, seq in resume.items():
-            if shard < self._ledger.shards:  # a resolver that was started after a loss learns of it here
-                self._ledger.heard_of(shard, seq)
+            try:
+                self._check_shard(shard)
+            except InvalidInput as exc:
+                await refuse(context, exc)
+            self._ledger.heard_of(shard, seq)  # a resolver that was started after a loss learns of it here
         messages: asyncio.Queue[pb.FeedMessage | None] = asyncio.Queue(_FEED_BUFFER)
 
         async def copy(shard: int) -> None:
@@ -115,8 +125,7 @@ class ResolverService(ResolverServicer):
 
     @_answering
     async def GrantEpoch(self, request: pb.GrantEpochRequest, context: Any) -> pb.GrantEpochReply:  # noqa: N802, ARG002
-        if not request.worker:
-            raise InvalidInput("is empty", where="worker")
+        check_worker(request.worker)
         return pb.GrantEpochReply(epoch=await self._ledger.grant(request.worker), ledger_epoch=self._ledger.epoch)
 
     # -- reservations -------------------------------------------------------------------------------------------------
@@ -135,12 +144,27 @@ class ResolverService(ResolverServicer):
         )
 
     @_answering
-    async def Confirm(self, request: pb.ConfirmRequest, context: Any) -> pb.ConfirmReply:  # noqa: N802, ARG002
-        confirmed = 0
+    async def UpsertPods(self, request: pb.UpsertPodsRequest, context: Any) -> pb.UpsertPodsReply:  # noqa: N802, ARG002
+        return await self._standing.upsert(request)
+
+    @_answering
+    async def Bind(self, request: pb.BindRequest, context: Any) -> pb.BindReply:  # noqa: N802
+        began_ns = time.time_ns()
+        reply = await self._standing.bind(request)
+        if self._traces is not None:
+            self._traces.bound(context, reply, began_ns)
+        return reply
+
+    @_answering
+    async def Confirm(self, request: pb.ConfirmRequest, context: Any) -> pb.ConfirmReply:  # noqa: N802
+        began_ns = time.time_ns()
         for commits in request.commits:
             self._check_shard(commits.shard)
-            confirmed += await self._ledger.confirm(commits.shard, decode(commits.seqs, U64, name="seqs"))
-        return pb.ConfirmReply(confirmed=confirmed)
+        of_shards = [(commits.shard, decode(commits.seqs, U64, name="seqs")) for commits in request.commits]
+        confirmed = [await self._ledger.confirm(shard, seqs) for shard, seqs in of_shards]
+        if self._traces is not None:
+            self._traces.confirmed(context, request, began_ns)
+        return pb.ConfirmReply(confirmed=sum(confirmed))
 
     @_answering
     async def Release(self, request: pb.ReleaseRequest, context: Any) -> pb.ReleaseReply:  # noqa: N802, ARG002
@@ -159,12 +183,12 @@ class ResolverService(ResolverServicer):
             if not request.all_shards:
                 self._check_shard(request.shard)
             for shard in range(self._ledger.shards) if request.all_shards else (request.shard,):
-                async for chunk in self._reservations(shard):
+                async for chunk in self._reservations(shard, details=request.details):
                     yield chunk
         except (InvalidInput, LedgerUnavailable) as exc:
             await refuse(context, exc)
 
-    async def _reservations(self, shard: int) -> AsyncIterator[pb.ReservationChunk]:
+    async def _reservations(self, shard: int, *, details: bool) -> AsyncIterator[pb.ReservationChunk]:
         named: set[int] = set()
         schema = await self._ledger.schema(left=True)
         names = {
@@ -178,6 +202,11 @@ class ResolverService(ResolverServicer):
             for index in set(np.unique(part.records["node"]).tolist()) - named:
                 named.add(index)
                 chunk.node_names.add(index=index, name=names.get(index, ""))
+            if details:
+                leases = await self._ledger.leases(shard, np.where(part.assumed, part.records["seq"], 0))
+                chunk.assumed_since_ms, chunk.lease_ends_ms = (encode(column, I64) for column in leases.T)
+                workers = await self._ledger.workers_of(np.unique(part.records["epoch"]).tolist())
+                chunk.workers.extend(pb.WorkerEpoch(epoch=e, worker=name) for e, name in workers.items())
             yield chunk
 
     def _check_shard(self, shard: int) -> None:
@@ -196,7 +225,10 @@ class ResolverService(ResolverServicer):
         shards = np.array([shard_of(node.name, self._ledger.shards) for node in request.nodes], np.int64)
         for shard in np.unique(shards).tolist():
             positions = np.flatnonzero(shards == shard)
-            changes = [node_change(request.nodes[position], schema) for position in positions.tolist()]
+            nodes = [request.nodes[position] for position in positions.tolist()]
+            if undated := [node.name for node in nodes if has_undated_taints(node)]:
+                date_taints(nodes, await self._ledger.nodes_named(shard, undated), now_ms=time.time_ns() // 10**6)
+            changes = [node_change(node, schema) for node in nodes]
             upserted = await self._ledger.upsert_nodes(shard, changes)
             if upserted is not None:
                 indexes[positions] = upserted.indexes
@@ -231,11 +263,11 @@ class ResolverService(ResolverServicer):
         raise LedgerUnavailable(f"node {request.name} changes faster than it can be cordoned; try again")
 
     async def _find(self, name: str, shard: int) -> tuple[int, common_pb2.NodeSpec]:
-        for index, spec in (await self._ledger.snapshot(shard)).specs.items():
-            node = common_pb2.NodeSpec.FromString(spec)
-            if node.name == name:
-                return index, node
-        raise NotFound(f"there is no node {name!r}", where="name")
+        found = await self._ledger.nodes_named(shard, [name])
+        if name not in found:
+            raise NotFound(f"there is no node {name!r}", where="name")
+        index, spec = found[name]
+        return index, common_pb2.NodeSpec.FromString(spec)
 
     @_answering
     async def ListNodes(self, request: pb.ListNodesRequest, context: Any) -> pb.ListNodesReply:  # noqa: N802, ARG002

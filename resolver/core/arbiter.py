@@ -22,11 +22,12 @@ class Arbiter(Shard):
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
-    def register(self, rules: Mapping[int, Rule]) -> None:
-        """From here on every placement is noted that these rules, by key, see."""
-        missing = {key: rule for key, rule in rules.items() if key not in self.guards.book.rules}
-        if missing:
-            self.guards.book.register(missing, self.seq + 1)
+    def register(self, rules: Mapping[int, Rule], *, again: bool) -> None:
+        """From here on every placement is noted that these rules, by key, see. `again`: those that are registered count as new,
+        so that whoever is about to forget them does not."""
+        new = {key: rule for key, rule in rules.items() if again or key not in self.guards.book.rules}
+        if new:
+            self.guards.book.register(new, self.seq + 1)
             self.publish(Change(self.seq + 1, ()))
 
     def forget_rules(self, unused: Sequence[int]) -> None:
@@ -49,6 +50,12 @@ class Arbiter(Shard):
         for position in range(len(proposal)) if order is None else order.tolist():
             uid = proposal.uids[position].tobytes()
             standing = self.reservations.get(uid)
+            anew = None if standing is None else serving.restate(position)
+            if anew is not None:
+                rulings[position] = anew
+                reserved.append(uid)
+                changed.add(anew.node)
+                continue
             if standing is not None:
                 question = self.guards.question(proposal, position, standing.node, standing.seq)
                 asked = question if self.holds.open(standing.seq) else None
@@ -63,19 +70,21 @@ class Arbiter(Shard):
         if fitting < proposal.gang_minimum:
             self.accounts, self.guards.stamps = before, stamps
             self._abort(proposal, rulings, reserved)
+            self.reservations |= serving.restated
             reserved = []
         if reserved:
             self.pending[seq] = (deadline_ms, reserved)
             if held:
                 self.holds.begin(seq, len(reserved))
             runs = () if held else group_runs((self.reservations[uid] for uid in reserved), gone=False)
-            runs += group_runs(serving.evicted.held, gone=True)
+            left = [*serving.evicted.held, *serving.restated.values()]
+            runs += group_runs(left, gone=True)
             evictions = tuple(serving.evicted.evictions)
             self.publish(
                 Change(
                     seq,
                     tuple(changed),
-                    released=len(serving.evicted.held),
+                    released=len(left),
                     runs=runs,
                     evictions=evictions,
                     hold=held,

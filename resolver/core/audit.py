@@ -78,7 +78,11 @@ def _overcommitted(shard: ShardAccounts, schema: Sequence[str], names: Mapping[i
         shrunk = bool(shard.accounts["flags"][row] & FLAG_SHRUNK)
         index = int(shard.indexes[row])
         text = f"node {_name(names, index)}: {schema[resource]} requested {requested} > allocatable {allocatable}"
-        findings.append(Finding(0 if shrunk else 1, index, "", text + (" since it shrank" if shrunk else "")))
+        findings.append(
+            Finding(
+                0 if shrunk else 1, index, "", text + (" since it shrank or others put pods there" if shrunk else "")
+            )
+        )
     return findings
 
 

@@ -6,13 +6,14 @@ compared with its reservations, and several after that to its quarantine.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.resources import written_amount
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U32
 from resolver.core.values import Decision, Proposal, Verdict
@@ -116,3 +117,18 @@ def disagreeing(proposal: Proposal, decision: Decision) -> NDArray[np.uint32]:
     unchanged = np.frombuffer(decision.fresh.indexes, U32)[accounts["seq"] <= proposal.snapshot_seq]
     nodes: NDArray[np.uint32] = np.intersect1d(conflicts["node"], unchanged)
     return nodes
+
+
+def difference(requested: NDArray[np.int64], reserved: NDArray[np.int64], schema: Sequence[str]) -> str:
+    """What a node's account says is requested, where its reservations ask for something else; empty where they agree.
+
+    Amounts by position in `schema`; missing ones are 0.
+    """
+    amounts = np.zeros((2, max(len(requested), len(reserved))), np.int64)
+    amounts[0, : len(requested)], amounts[1, : len(reserved)] = requested, reserved
+    found = []
+    for resource in np.flatnonzero(amounts[0] != amounts[1]).tolist():
+        name, (account, pods) = schema[resource], amounts[:, resource].tolist()
+        apart = written_amount(name, abs(account - pods))
+        found.append(f"{name} {written_amount(name, account)}, {apart} {'more' if account > pods else 'less'}")
+    return f"its account has, as requested, {'; '.join(found)} than its reservations ask for" if found else ""

@@ -118,6 +118,11 @@ class RuleBook:
         borne = {rule_key(rule): rule for group in groups if group is not None for rule in group.rules}
         return {key: rule for key, rule in borne.items() if key not in self.rules}
 
+    def newest(self, groups: Iterable[Borne | None]) -> int:
+        """The seq of the last registration of a rule that these groups bear; 0: they bear none that is registered."""
+        keys = {rule_key(rule) for group in groups if group is not None for rule in group.rules}
+        return max((self.rules[key].born for key in keys if key in self.rules), default=0)
+
     def register(self, rules: dict[int, Rule], seq: int) -> None:
         """They are known from `seq` on."""
         self.version = max(self.version, seq)

@@ -1,5 +1,6 @@
 """How one shard serves one proposal, pod by pod: a node takes it, or says why not."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -54,6 +55,7 @@ class Serving:
         self._seq = shard.seq + 1  # of this commit
         self.refusing = Ordered()  # nodes that refused any pod
         self.evicted = _Evicted()
+        self.restated: dict[bytes, Reservation] = {}  # what pods held that are counted anew
 
     def place(self, position: int) -> Ruling:
         """Reserve on the first candidate that takes the pod. Of several refusals the first candidate's counts."""
@@ -61,7 +63,6 @@ class Serving:
         first: Refusal | None = None
         group = self._proposal.groups[slot] if self._proposal.groups else None
         guarded = bool(self._shard.guards.book.guards(group))
-        here = self._shard.shards == 1  # else all shards are asked, when they hold what is proposed
         victims = self._proposal.victims.get(position, ())
         # The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
         for node in self._proposal.nodes[position, : 1 if guarded or victims else None].tolist():
@@ -72,10 +73,7 @@ class Serving:
                 self._reserve(position, node, cards)
                 if victims:
                     self._shard.fit_again(self._shard.accounts[node])
-                question = self._shard.guards.question(self._proposal, position, node, self._seq)
-                if here and question:
-                    self._shard.guards.placed(question, self._proposal.epoch)
-                return Ruling(Verdict.COMMITTED, node, self._seq, question=question)
+                return self._placed(position, node)
             first = first or refusal
             if node in self._shard.accounts:
                 self.refusing.add(node)
@@ -85,6 +83,37 @@ class Serving:
         if question:
             self._shard.guards.refused(question)
         return Ruling(first.verdict, int(self._proposal.nodes[position, 0]), refusal=first, question=question)
+
+    def restate(self, position: int) -> Ruling | None:
+        """Count a pod that stands where it has a reservation anew, in one step, so that nobody else can have what it takes more. None:
+        it has what it asks for, or stands elsewhere."""
+        uid, node = self._proposal.uids[position].tobytes(), int(self._proposal.nodes[position, 0])
+        held, slot = self._shard.reservations[uid], int(self._proposal.slots[position])
+        if not self._proposal.stands or held.node != node or held.seq == self._seq or self._shard.holds.open(held.seq):
+            return None
+        if self._as_reserved(held, slot):
+            return None
+        cards = self._try_without({uid: held}, slot, node)
+        if cards is None:
+            return None
+        self.restated[uid] = held
+        self._shard.fit_again(self._shard.accounts[node])
+        self._reserve(position, node, cards)
+        return self._placed(position, node)
+
+    def _placed(self, position: int, node: int) -> Ruling:
+        question = self._shard.guards.question(self._proposal, position, node, self._seq)
+        if question and self._shard.shards == 1:  # else all shards are asked, when they hold what is proposed
+            self._shard.guards.placed(question, self._proposal.epoch)
+        return Ruling(Verdict.COMMITTED, node, self._seq, question=question)
+
+    def _as_reserved(self, held: Reservation, slot: int) -> bool:
+        request, width = self._proposal.requests[slot], max(len(held.requests), self._proposal.requests.shape[1])
+        amounts = [np.pad(listed, (0, width - len(listed))) for listed in (held.requests, request)]
+        count, milli = (0, 0) if self._proposal.devices is None else self._proposal.devices[slot].tolist()
+        cards = held.card_mask.bit_count() == count and (not count or held.card_milli == milli)
+        group = self._proposal.groups[slot] if self._proposal.groups else None
+        return cards and group == held.group and bool((amounts[0] == amounts[1]).all())
 
     def _try_with_victims(self, position: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
         """Why the node refuses, or the cards the pod gets; its victims are gone where it needs that."""
@@ -114,17 +143,24 @@ class Serving:
         ]
         if not victims or len(standing) < len(victims) or node not in self._shard.accounts:
             return None
-        before = deepcopy(self._shard.accounts[node])
-        for uid, reservation in zip(victims, held, strict=True):
-            self._shard.give_back(uid, reservation)
-        refusal, cards = self._try(slot, node)
-        if refusal is not None:
-            self._shard.accounts[node] = before
+        cards = self._try_without(dict(zip(victims, held, strict=True)), slot, node)
+        if cards is None:
             return None
         for uid in victims:
             del self._shard.reservations[uid]
         self.evicted.held += held
         self.evicted.evictions.append(Eviction(self._proposal.uids[position].tobytes(), node, b"".join(victims)))
+        return cards
+
+    def _try_without(self, holders: Mapping[bytes, Reservation], slot: int, node: int) -> tuple[int, ...] | None:
+        """Give the node what these pods hold if the pod fits then: the cards it gets. Else None, and nothing has changed."""
+        before = deepcopy(self._shard.accounts[node])
+        for uid, reservation in holders.items():
+            self._shard.give_back(uid, reservation)
+        refusal, cards = self._try(slot, node)
+        if refusal is not None:
+            self._shard.accounts[node] = before
+            return None
         return cards
 
     def _try(self, slot: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
@@ -181,7 +217,9 @@ class Serving:
         for card in cards:
             account.cards[card] += milli
         if self._proposal.unchecked:
-            account.mark(FLAG_SHRUNK, False)  # what exceeds from now on was not the node's doing
+            # What exceeds from now on was not the node's doing, and only of pods that stand there already it is told as if it were.
+            exceeds = account.overcommitted() or account.has(FLAG_SHRUNK)
+            account.mark(FLAG_SHRUNK, self._proposal.stands and exceeds)
         account.seq = self._seq
         uid = self._proposal.uids[position].tobytes()
         group = self._proposal.groups[slot] if self._proposal.groups else None

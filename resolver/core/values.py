@@ -82,6 +82,9 @@ class Proposal:
     attempts: NDArray[np.uint16]  # (s,)
     devices: NDArray[np.uint16] | None = None  # (s, 2): count, milli; None: no slot wants cards
     unchecked: bool = False
+    stands: bool = (
+        False  # unchecked, because the pods are there already: a node that they overcommit has shrunk, so to speak
+    )
     groups: tuple[Group | None, ...] = ()  # by slot; None: nobody's rules see it. Empty: so are all
     gang_minimum: int = 0  # fewer COMMITTED and DUPLICATE than this: nothing is reserved. No UID stands in a gang twice
     # By position: UIDs of the pods that go where that pod does not fit without. None twice; none in a gang.

@@ -21,6 +21,7 @@ from resolver.core.values import (
     AccountRows,
     Decision,
     FeedEntry,
+    Group,
     Leases,
     NodeChange,
     Proposal,
@@ -46,6 +47,7 @@ class MemoryLedger:
         self._now_ms = now_ms
         self._leases = Leases(lease_ms, hold_ms)
         self._granted = 0
+        self._grants: dict[int, str] = {}
         self._schema = ResourceSchema(list(BASE_RESOURCES))
 
     def heard_of(self, shard: int, seq: int) -> None:
@@ -55,7 +57,8 @@ class MemoryLedger:
         decisions = []
         arbiter = self.arbiters[shard]
         for proposal in proposals:
-            self._register(arbiter.guards.book.missing(proposal.groups))
+            books = [self.arbiters[of_shard].guards.book for of_shard in {shard, 0}]
+            self._register({key: rule for book in books for key, rule in book.missing(proposal.groups).items()})
             before = arbiter.seq
             deadline_ms = self._now_ms() + self._leases.of(held=arbiter.holds_back(proposal))
             rulings, refusing = arbiter.commit(proposal, deadline_ms=deadline_ms)
@@ -85,14 +88,20 @@ class MemoryLedger:
         )
 
     def _register(self, rules: dict[int, Rule]) -> None:
-        for arbiter in self.arbiters:
-            arbiter.register(rules)
+        for arbiter in self.arbiters if rules else ():
+            arbiter.register(rules, again=arbiter.shard > 0)
+
+    async def announce(self, groups: Sequence[Group]) -> list[int]:
+        books = [arbiter.guards.book for arbiter in self.arbiters]
+        self._register({key: rule for book in books for key, rule in book.missing(groups).items()})
+        return [book.newest(groups) for book in books]
 
     async def judge(
         self, questions: Sequence[Question], *, epoch: int, seen: Sequence[int], spare: int
     ) -> list[tuple[int, int] | None]:
         books = [arbiter.guards.book for arbiter in self.arbiters]
-        self._register({g.key: g.registered.rule for q in questions for g in q.guards if g.relies_on})
+        relied_on = {g.key: g.registered.rule for q in questions for g in q.guards if g.relies_on}
+        self._register({key: rule for key, rule in relied_on.items() if any(key not in book.rules for book in books)})
         early = [unborn(question, books, seen) for question in questions]
         asked = [replace(q, domains=()) if at else q for q, at in zip(questions, early, strict=True)]
         spare -= sum(at is not None for at in early)
@@ -105,8 +114,12 @@ class MemoryLedger:
         guards = self.arbiters[0].guards
         guards.forget_stamps(guards.floors)
         unused = guards.unused_rules(floors)
-        for arbiter in self.arbiters if unused else ():
-            arbiter.forget_rules(unused)
+        for arbiter, floor in zip(self.arbiters, floors, strict=True):
+            known = arbiter.guards.book.rules
+            # Registered anew since on this shard, it stays there: somebody is about to use it.
+            forgotten = [key for key in unused if key in known and known[key].born <= floor]
+            if forgotten:
+                arbiter.forget_rules(forgotten)
         return len(unused)
 
     async def release(self, shard: int, uids: Uids) -> int:
@@ -126,12 +139,25 @@ class MemoryLedger:
     async def reap(self, shard: int) -> int:
         return self.arbiters[shard].reap(self._now_ms())
 
+    async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:
+        arbiter = self.arbiters[shard]
+        found = np.zeros((len(seqs), 2), np.int64)
+        for row, seq in enumerate(seqs.tolist()):
+            if seq in arbiter.pending:
+                ends_ms = arbiter.pending[seq][0]
+                found[row] = ends_ms - self._leases.of(held=arbiter.holds.open(seq)), ends_ms
+        return found
+
+    async def workers_of(self, epochs: Sequence[int]) -> dict[int, str]:
+        return {epoch: self._grants[epoch] for epoch in epochs if epoch in self._grants}
+
     async def lookup(self, shard: int, uids: Uids) -> NDArray[Any]:
         held = [self.arbiters[shard].reservations.get(uid) for uid in uid_bytes(uids)]
         return np.array([(h.node, h.seq, h.epoch) if h else (NONE_U32, 0, 0) for h in held], _LOOKUP)
 
     async def grant(self, worker: str) -> int:
         self._granted += 1
+        self._grants[self._granted] = worker
         for arbiter in self.arbiters:
             arbiter.grant(worker, self._granted)
         return self._granted
@@ -145,6 +171,9 @@ class MemoryLedger:
     async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
         uids, missing = self.arbiters[shard].remove(names)
         return Removed(np.frombuffer(b"".join(uids), np.uint8).reshape(-1, UID_BYTES), missing)
+
+    async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
+        return np.array([self.arbiters[shard].names.get(name, NONE_U32) for name in names], U32)
 
     async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:  # noqa: ARG002 - never lost
         self._schema.extend(names)
@@ -160,6 +189,11 @@ class MemoryLedger:
         runs = group_runs(told, gone=False) if groups else ()
         rows = self._rows(shard, sorted(live))
         return Snapshot(arbiter.seq, rows, dict(arbiter.specs), runs, arbiter.holds.under_way())
+
+    async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+        arbiter = self.arbiters[shard]
+        known = {name: arbiter.names[name] for name in names if name in arbiter.names}
+        return {name: (index, arbiter.specs[index]) for name, index in known.items() if index in arbiter.specs}
 
     async def state(self, shard: int) -> ShardState:
         arbiter = self.arbiters[shard]

@@ -5,6 +5,7 @@ Arguments of many values are MessagePack arrays of fixed-width elements: NumPy w
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -63,11 +64,30 @@ def uint16_array(values: NDArray[Any]) -> bytes:
     return _array(len(values), _UINT16, values, ">u2")
 
 
+@cache
+def _tagged(element: str) -> np.dtype[Any]:
+    return np.dtype([("tag", "u1"), ("value", element)])
+
+
 def _array(count: int, tag: int, values: NDArray[Any], element: str) -> bytes:
-    packed = np.empty(count, np.dtype([("tag", "u1"), ("value", element)]))
+    packed = np.empty(count, _tagged(element))
     packed["tag"] = tag
     packed["value"] = values
     return b"\xdd" + count.to_bytes(4, "big") + packed.tobytes()
+
+
+@cache
+def _slot_dtype(resources: int) -> np.dtype[Any]:
+    """What the pods of a slot share, as commit.lua reads it."""
+    return np.dtype(
+        [
+            ("priority", "<i4"),
+            ("attempt", "<u2"),
+            ("flags", "<u2"),
+            ("group", "<u8"),
+            ("requests", "<i8", (resources,)),
+        ]
+    )
 
 
 def commit_arguments(
@@ -85,18 +105,7 @@ def commit_arguments(
     if order is not None:
         uids, slots, nodes = uids[order], slots[order], nodes[order]
     count, resources = proposal.requests.shape
-    shared = np.zeros(
-        count,
-        np.dtype(
-            [
-                ("priority", "<i4"),
-                ("attempt", "<u2"),
-                ("flags", "<u2"),
-                ("group", "<u8"),
-                ("requests", "<i8", (resources,)),
-            ]
-        ),
-    )
+    shared = np.zeros(count, _slot_dtype(resources))
     shared["priority"] = proposal.priorities
     shared["attempt"] = proposal.attempts
     shared["requests"] = proposal.requests
@@ -109,7 +118,7 @@ def commit_arguments(
         proposal.epoch,
         proposal.snapshot_seq,
         lease_ms,
-        "1" if proposal.unchecked else "0",
+        "2" if proposal.stands else "1" if proposal.unchecked else "0",
         resources,
         string_array(uids),
         uint16_array(slots),
@@ -282,6 +291,11 @@ def _index(field: bytes) -> int:
 def read_lookup(reply: bytes) -> NDArray[Any]:
     """What lookup.lua returned: fields node, seq, epoch."""
     return np.frombuffer(reply, _LOOKUP)
+
+
+def deadline_ms(pending: bytes) -> int:
+    """When the lease of a commit's pending record ends: Unix milliseconds by the ledger's clock."""
+    return int.from_bytes(pending[:8], "little")
 
 
 def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, NDArray[Any]]:

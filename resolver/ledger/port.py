@@ -16,6 +16,7 @@ from resolver.core.rules import Question
 from resolver.core.values import (
     Decision,
     FeedEntry,
+    Group,
     NodeChange,
     Proposal,
     Removed,
@@ -55,6 +56,10 @@ class Ledger(Protocol):
         then; None: nothing, and others have to know of its placement from now on. Where more than `spare` are refused,
         nobody has to. `seen`: the seq up to which the worker knew each shard."""
 
+    async def announce(self, groups: Sequence[Group]) -> list[int]:
+        """Register the rules that these groups bear where they are not registered. Returns for each shard what a worker must
+        have seen of it for none of them to be new to it; 0: nothing."""
+
     async def forget_rules(self, floors: Sequence[int]) -> int:
         """Forget what only matters to proposals made in ignorance of the `floors`, a seq of each shard: from here on such
         proposals are refused, if rules might see their pods. Returns how many rules that were."""
@@ -81,6 +86,10 @@ class Ledger(Protocol):
     async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
         """Nodes get nothing from here on; then what they hold is released."""
 
+    async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
+        """By what index each node of these names is known on this shard, if only since it is gone; NONE_U32: it never was. A
+        name keeps its index for as long as the ledger has its epoch."""
+
     async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:
         """Resource names by index, after appending those of `names` that are new. `left`: of a ledger that waits to be rebuilt,
         too."""
@@ -92,6 +101,9 @@ class Ledger(Protocol):
         """The shard's nodes at one moment; with `groups` also where pods of each group are, which costs more. `left`: of a
         ledger that waits to be rebuilt, too."""
 
+    async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+        """Index and spec of those of these nodes that are there."""
+
     async def state(self, shard: int) -> ShardState:
         """The shard whole, at one moment, also what is left of one that waits to be rebuilt. Holds the ledger up for as long
         as it takes to read."""
@@ -99,6 +111,13 @@ class Ledger(Protocol):
     def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         """All reservations in parts; made or released meanwhile: maybe. One may come twice. Also what is left of them while the
         ledger waits to be rebuilt."""
+
+    async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """(n, 2): since when what each of these commits reserved is assumed, and when its lease ends, Unix milliseconds by the
+        ledger's clock. Zeros once it is confirmed."""
+
+    async def workers_of(self, epochs: Sequence[int]) -> dict[int, str]:
+        """To whom these epochs were granted, as far as that is still known: of the last 10,000."""
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         """Entries after `after`, waiting up to `wait_ms` for the first. None where the window begins later: a gap."""

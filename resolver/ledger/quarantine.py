@@ -16,6 +16,9 @@ class RedisQuarantine:
     def __init__(self, ledger: RedisLedger) -> None:
         self._ledger = ledger
 
+    async def schema(self) -> list[str]:
+        return await self._ledger.schema()
+
     async def tell_again(self, shard: int, node: int) -> tuple[int, NDArray[np.int64]] | None:
         reply = await self._ledger.run("tell_again", shard, _field(node))
         if reply is None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.wire.account import FLAG_GONE
-from hoss.wire.columns import U32, U64, UID_BYTES
+from hoss.wire.columns import NONE_U32, U32, U64, UID_BYTES
 from resolver.core.values import FeedEntry, GroupRun, Reservations, ShardState, Snapshot
 from resolver.ledger import packing
 from resolver.ledger.scripts import Call, ScriptRunner, another, went_back
@@ -21,6 +21,7 @@ SHARD_KEYS = (
 _SCAN_STEP = 2000
 _FEED_STEP = 64
 _ASSUMED_READ = 4000  # reservations
+_NO_NODE = NONE_U32.to_bytes(4, "little")
 _DEADLINE_BYTES = 8  # of a pending record, before its UIDs
 
 
@@ -49,6 +50,11 @@ class LedgerReading:
     def epochs_key(self) -> str:
         """The last worker epoch granted."""
         return f"{{{self._prefix}}}:epochs"
+
+    @property
+    def grants_key(self) -> str:
+        """To whom the latest worker epochs were granted."""
+        return f"{{{self._prefix}}}:grants"
 
     def _call(self, script: str, shard: int, *arguments: Any) -> Call:
         return script, self._keys[shard], [f"{self.epoch} {self._heard_of[shard]}", *arguments]
@@ -96,6 +102,10 @@ class LedgerReading:
         self.heard_of(shard, int(seq))
         return int(seq), replies
 
+    async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
+        _, (indexes,) = await self._read(shard, ("hmget", self._keys[shard][4], list(names)))
+        return np.frombuffer(b"".join(index or _NO_NODE for index in indexes), U32)
+
     async def seq(self, shard: int) -> int:
         return (await self._read(shard))[0]
 
@@ -122,6 +132,19 @@ class LedgerReading:
             runs = packing.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
         live = {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}
         return replace(_snapshot(seq, live, cards, specs), runs=runs, holds=holds)
+
+    async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+        keys = self._keys[shard]
+        _, (found,) = await self._read(shard, ("hmget", keys[4], list(names)))
+        indexes = {name: index for name, index in zip(names, found, strict=True) if index is not None}
+        if not indexes:
+            return {}
+        _, (specs,) = await self._read(shard, ("hmget", keys[3], list(indexes.values())))
+        return {
+            name: (_key(index), spec)
+            for (name, index), spec in zip(indexes.items(), specs, strict=True)
+            if spec is not None
+        }
 
     async def state(self, shard: int) -> ShardState:
         keys = self._keys[shard]
@@ -169,6 +192,14 @@ class LedgerReading:
         found = _reservations(held, list(pending), resources)
         here = found.assumed & np.isin(found.records["node"], nodes)
         return Reservations(found.uids[here], found.records[here], found.assumed[here], resources)
+
+    async def workers_of(self, epochs: Sequence[int]) -> dict[int, str]:
+        if not epochs:
+            return {}
+        async with self.scripts.unavailable_when_failing():
+            server = await self.scripts.access.at(self.grants_key)
+            names: Any = await server.hmget(self.grants_key, list(map(str, epochs)))
+        return {epoch: name.decode() for epoch, name in zip(epochs, names, strict=True) if name is not None}
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         key = self._keys[shard][8]

@@ -125,6 +125,7 @@ class RedisRebuild:
             accounts = list(fields.values()) if key == "accounts" else accounts
         resources = next((len(account["amounts"]) for account in mending.accounts.values()), 0)
         entry = [b"n", b"".join(map(_index, mending.accounts)), b"R", b"%d" % resources, b"a", b"".join(accounts)]
+        entry += [b"x", b"%d" % len(mending.accounts)]  # who waits for room may have it now
         if mending.cards:
             entry += [b"k", b"".join(map(_index, mending.cards)), b"c", b"".join(map(bytes, mending.cards.values()))]
         done = await self._ledger.scripts.run(

@@ -11,7 +11,7 @@ import msgpack
 
 from hoss.errors import LedgerUnavailable
 from resolver.core.rules import Question, Rule, RuleBook, unborn
-from resolver.core.values import Proposal
+from resolver.core.values import Group, Proposal
 from resolver.ledger import packing
 
 RULE_READS = 10  # by one call, because others changed them meanwhile
@@ -48,6 +48,13 @@ class SharedRules:
         books = [self.books[shard], self.books[0]][: 2 if shard else 1]
         groups = {id(group): group for proposal in proposals for group in proposal.groups}.values()
         return {key: rule for book in books for key, rule in book.missing(groups).items()}
+
+    async def announce(self, groups: Sequence[Group]) -> list[int]:
+        """See resolver.ledger.port.Ledger."""
+        missing = {key: rule for book in self.books for key, rule in book.missing(groups).items()}
+        if missing:
+            await self.register(missing)
+        return [book.newest(groups) for book in self.books]
 
     async def register(self, rules: dict[int, Rule]) -> None:
         """From here on every placement that they see is noted."""

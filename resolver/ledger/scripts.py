@@ -17,6 +17,7 @@ import redis.exceptions
 
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import RedisAccess, reach
+from hoss.redis_words import words
 from resolver.ledger.port import LedgerLost
 
 # Scripts take milliseconds. A Redis that is silent for longer is away, and the waiting proposals are answered so.
@@ -125,7 +126,7 @@ class ScriptRunner:
             yield
         except redis.exceptions.ResponseError as exc:
             self._doubt()  # a shard may have moved to another server
-            raise _refusal(str(exc)) from exc
+            raise _refusal(words(exc)) from exc
         except (redis.exceptions.RedisError, OSError, asyncio.TimeoutError) as exc:
             self._doubt()
             raise LedgerUnavailable(f"Redis cannot be reached: {exc}") from exc

@@ -15,6 +15,7 @@ from hoss.wire.columns import U32, U64, UID_BYTES, Uids
 from resolver.core.rules import Question
 from resolver.core.values import (
     Decision,
+    Group,
     Leases,
     NodeChange,
     Proposal,
@@ -40,6 +41,7 @@ class PreparedCommit(NamedTuple):
 # One script call handles this many rows at most, so that none holds Redis for more than a few milliseconds.
 _STEP = 1000
 _REAP_LOOKS = 1000
+_GRANTS_KEPT = 10_000
 
 
 class RedisLedger(LedgerReading):
@@ -101,7 +103,7 @@ class RedisLedger(LedgerReading):
     async def erase(self) -> None:
         """Delete every key of this ledger: for scratch ledgers of benchmarks."""
         async with self.scripts.unavailable_when_failing():
-            for keys in (*self._keys, [self._schema_key, self.epochs_key]):
+            for keys in (*self._keys, [self._schema_key, self.epochs_key, self.grants_key]):
                 await (await self.scripts.access.at(keys[0])).delete(*keys)
 
     async def run(self, script: str, shard: int, *arguments: Any) -> Any:
@@ -166,6 +168,13 @@ class RedisLedger(LedgerReading):
     ) -> list[tuple[int, int] | None]:
         return await self._rules.judge(questions, epoch, seen, spare)
 
+    async def announce(self, groups: Sequence[Group]) -> list[int]:
+        try:
+            return await self._rules.announce(groups)
+        except LedgerUnavailable:
+            self._rules.distrust()
+            raise
+
     async def forget_rules(self, floors: Sequence[int]) -> int:
         return await self._rules.forget(floors)
 
@@ -204,6 +213,20 @@ class RedisLedger(LedgerReading):
             reaped += int(released)
         return reaped
 
+    async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:
+        distinct, which = np.unique(seqs, return_inverse=True)
+        found = np.zeros((len(distinct), 2), np.int64)
+        if len(distinct):
+            keys = self.keys_of(shard)
+            commands = ("hmget", keys[6], distinct.tolist()), ("hkeys", keys[15])
+            _, (records, holds) = await self._read(shard, *commands, left=True)
+            held = set(map(int, holds))
+            for row, (seq, record) in enumerate(zip(distinct.tolist(), records, strict=True)):
+                if record is not None:
+                    ends_ms = packing.deadline_ms(record)
+                    found[row] = ends_ms - self._leases.of(held=seq in held), ends_ms
+        return found[which]
+
     async def lookup(self, shard: int, uids: Uids) -> NDArray[Any]:
         parts = [
             await self._run("lookup", shard, packing.string_array(uids[start : start + _STEP]))
@@ -214,7 +237,10 @@ class RedisLedger(LedgerReading):
     async def grant(self, worker: str) -> int:
         while True:
             async with self.scripts.unavailable_when_failing():
-                epoch = int(await (await self.scripts.access.at(self.epochs_key)).incr(self.epochs_key))
+                server = await self.scripts.access.at(self.epochs_key)
+                epoch = int(await server.incr(self.epochs_key))
+                await server.hset(self.grants_key, str(epoch), worker)
+                await server.hdel(self.grants_key, str(epoch - _GRANTS_KEPT))
             holding = [int(await self._run("grant", shard, worker, epoch)) for shard in range(self.shards)]
             if holding == [epoch] * self.shards:
                 return epoch
@@ -256,12 +282,16 @@ class RedisLedger(LedgerReading):
 
     async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
         missing: list[int] = []
-        gone: dict[int, int] = {}  # node -> seq of its removal
+        gone: dict[int, int] = {}  # node -> what has a lower seq was reserved before its removal
         for start in range(0, len(names), _STEP):
             packed = msgpack.packb(list(names[start : start + _STEP]))
-            seq, indexes, absent = await self._run("remove_nodes", shard, self._feed_window, packed)
+            seq, indexes, absent, before = await self._run("remove_nodes", shard, self._feed_window, packed)
             gone.update(dict.fromkeys(np.frombuffer(indexes, U32).tolist(), int(seq)))
+            # Whoever removed these may have died before it released what they held.
+            gone.update(dict.fromkeys(np.frombuffer(before, U32).tolist(), int(seq) + 1))
             missing.extend(start + int(position) for position in absent)
+        if not gone:
+            return Removed(np.empty((0, UID_BYTES), np.uint8), missing)
         released = [np.empty((0, UID_BYTES), np.uint8)]
         # Nothing is reserved on a gone node any more, so one walk over the reservations finds all that was.
         async for part in self.reservations(shard):

@@ -1,7 +1,9 @@
 -- Validates one proposal batch and reserves what fits.
 --
 -- ARGV  2 feed window (entries)    3 worker               4 worker epoch (decimal)   5 snapshot_seq
---       6 lease (ms)               7 '1': unchecked       8 R, resources per slot
+--       6 lease (ms)               7 '1': unchecked; '2': the pods stand there already, whatever there is room for: those that
+--         have reservations there of something else get them anew
+--       8 R, resources per slot
 --       9 UIDs                    10 slots from 0        11 first candidates        12 alternates per pod
 --      13 alternates, row by row  (9, 10, 11, 13: MessagePack arrays)
 --      14 per slot `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x R requests>`; flags: 1 holds ports, 2 tolerates
@@ -42,7 +44,7 @@ if ARGV[17] ~= '' and (meta[4] or '0') ~= ARGV[17] then
 end
 
 local slots, resources = cmsgpack.unpack(ARGV[10]), tonumber(ARGV[8])
-local unchecked, held_back = ARGV[7] == '1', ARGV[21] == '1'
+local unchecked, held_back = ARGV[7] ~= '0', ARGV[21] == '1'
 local snapshot_seq, seq = tonumber(ARGV[5]), last_seq + 1
 local seq_bytes = pack_values('<I8', seq)
 
@@ -225,38 +227,6 @@ local touched_nodes, touched_cards, touched_ports = {}, {}, {}
 local placed_groups, placed = {}, {}
 local refusing, refusing_nodes = {}, {}
 
--- Takes the pod's victims away if it fits then, and returns the mask of its cards; else nil, and nothing has changed.
-local function make_room(position, node, flat, slot)
-  local account, victims = accounts[node], evicting[position]
-  local records = account and not held_back and standing_victims(victims, node, (unpack_values('<i4', tails[slot], 17)))
-  if not records then
-    return nil
-  end
-  local before, before_cards, before_ports = {unpack(account)}, cards[node], ports[node]
-  local cards_left, ports_left
-  for i = 1, #victims do
-    give_amounts(account, records[i])
-    local mask, milli = unpack_values('<I2I2', records[i], 5)
-    if mask > 0 then
-      cards_left = cards_left or {unpack(cards_of(node))}
-      give_cards(cards_left, mask, milli)
-    end
-    if unpack_values('<I2', records[i], 31) % 2 == HOLDS_PORTS then
-      ports_left = without(ports_left or ports_of(node), victims[i])
-    end
-  end
-  cards[node], ports[node] = cards_left or cards[node], ports_left or ports[node]
-  local verdict, mask = refusal(account, node, flat, slot)
-  if verdict then
-    accounts[node], cards[node], ports[node] = before, before_cards, before_ports
-    return nil
-  end
-  note_eviction(uids[position], node, victims, records)
-  touched_cards[node] = touched_cards[node] or cards_left and true
-  touched_ports[node] = ports_left or touched_ports[node]
-  return mask
-end
-
 local function refuse_from(node)
   if accounts[node] and not refusing[node] then
     refusing[node] = true
@@ -288,7 +258,9 @@ local function reserve(position, node, slot, mask)
     account[at] = account[at] + flat[i + 1]
   end
   if unchecked then
-    set_flag(account, FLAG_SHRUNK, false)  -- what exceeds from now on was not the node's doing
+    -- What exceeds from now on was not the node's doing: of a scheduler that does not look it stays to be found, of pods that
+    -- stand there already it is reported, and the node gets nothing more.
+    set_flag(account, FLAG_SHRUNK, ARGV[7] == '2' and (overcommitted(account) or has_flag(account, FLAG_SHRUNK)))
   end
   local held = '\0\0\0\0'
   if mask > 0 then
@@ -322,24 +294,104 @@ local function fit_again(node)
   end
 end
 
+-- Gives the node what pods with these reservations hold, if a pod of the slot fits then, and returns the mask of its cards; else
+-- nil, and nothing has changed.
+function room.make(node, holders, records, flat, slot)
+  local account = accounts[node]
+  local before, before_cards, before_ports = {unpack(account)}, cards[node], ports[node]
+  local cards_left, ports_left
+  for i = 1, #holders do
+    room.give_amounts(account, records[i])
+    local mask, milli = unpack_values('<I2I2', records[i], 5)
+    if mask > 0 then
+      cards_left = cards_left or {unpack(cards_of(node))}
+      give_cards(cards_left, mask, milli)
+    end
+    if unpack_values('<I2', records[i], 31) % 2 == HOLDS_PORTS then
+      ports_left = without(ports_left or ports_of(node), holders[i])
+    end
+  end
+  cards[node], ports[node] = cards_left or cards[node], ports_left or ports[node]
+  local verdict, mask = refusal(account, node, flat, slot)
+  if verdict then
+    accounts[node], cards[node], ports[node] = before, before_cards, before_ports
+    return nil
+  end
+  touched_cards[node] = touched_cards[node] or cards_left and true
+  touched_ports[node] = ports_left or touched_ports[node]
+  return mask
+end
+
+-- Takes the pod's victims away if it fits then, and returns the mask of its cards; else nil, and nothing has changed.
+function room.evict(position, node, flat, slot)
+  local victims = evicting[position]
+  local urgency = (unpack_values('<i4', tails[slot], 17))
+  local records = accounts[node] and not held_back and standing_victims(victims, node, urgency)
+  local mask = records and room.make(node, victims, records, flat, slot)
+  if mask then
+    room.note_eviction(uids[position], node, victims, records)
+  end
+  return mask or nil
+end
+
+-- Whether a reservation is of just what a pod of the slot asks for, and of its group.
+function room.as_reserved(record, slot)
+  local counted, amounts = reserved_amounts(record)
+  local asked = {unpack_values(slot_format, tails[slot], 33)}
+  for r = 1, math.max(counted, resources) do
+    if (amounts[r] or 0) ~= (asked[r] or 0) then
+      return false
+    end
+  end
+  local mask, milli = unpack_values('<I2I2', record, 5)
+  local held = 0
+  for card = 0, 15 do
+    held = held + floor(mask / 2 ^ card) % 2
+  end
+  local same_cards = held == card_counts[slot] and (held == 0 or milli == card_millis[slot])
+  return same_cards and record:sub(33, 40) == slot_groups[slot]
+end
+
+-- A pod that stands where it is said to stand, and is something else than it was, is counted anew in one step: what it takes more
+-- nobody else can have had in between. Whether it was.
+function room.restate(position, node, record, slot)
+  local flat = wanted[slot] or open_slot(slot)
+  if not accounts[node] or record:sub(1, 4) ~= node or room.as_reserved(record, slot) then
+    return false
+  end
+  if call('HLEN', HOLDS) > 0 and call('HEXISTS', HOLDS, hold_field(record)) == 1 then
+    return false
+  end
+  local mask = room.make(node, {uids[position]}, {record}, flat, slot)
+  if not mask then
+    return false
+  end
+  room.count_left(record, node)
+  room.restated = room.restated + 1
+  fit_again(node)
+  reserve(position, node, slot, mask)
+  return true
+end
+
 local standing = read_fields(RESERVATIONS, uids)
 for position = 1, count do
   local record, slot = standing[position], slots[position]
   if record and evicted[uids[position]] then
     record = nil
   end
-  if record or taken[uids[position]] then
+  local anew = record and ARGV[7] == '2' and not taken[uids[position]] and room.restate(position, first[position], record, slot)
+  if not anew and (record or taken[uids[position]]) then
     verdicts[position] = DUPLICATE
     duplicates[#duplicates + 1] = record and record:sub(9, 16) or seq_bytes
     chosen[position] = record and record:sub(1, 4) or taken[uids[position]]
     if guarded and not judged_here and record and call('HEXISTS', HOLDS, hold_field(record)) == 1 then
       count_placed(position, chosen[position], slot, (unpack_values('<I8', record, 9)))
     end
-  else
+  elseif not anew then
     local flat, node = wanted[slot] or open_slot(slot), first[position]
     local verdict, evidence, asked, free = refusal(accounts[node], node, flat, slot)
     local in_the_way = evicting[position] and must_go
-    local mask = (verdict or in_the_way) and evicting[position] and make_room(position, node, flat, slot)
+    local mask = (verdict or in_the_way) and evicting[position] and room.evict(position, node, flat, slot)
     if in_the_way and not verdict and not mask then
       verdict, evidence, asked, free = CONFLICT_TOPOLOGY, 0, last_seq, 0
     end
@@ -408,8 +460,10 @@ if #reserved_uids > 0 then
   end
   entry[#entry + 1], entry[#entry + 2] = 'w', ARGV[4]
   if #evictions > 0 then
-    local at = #entry
-    entry[at + 1], entry[at + 2], entry[at + 3], entry[at + 4] = 'v', concat(evictions), 'x', #evicted_uids
+    entry[#entry + 1], entry[#entry + 2] = 'v', concat(evictions)
+  end
+  if #evicted_uids + room.restated > 0 then
+    entry[#entry + 1], entry[#entry + 2] = 'x', #evicted_uids + room.restated
   end
   for node, held in pairs(touched_ports) do
     write_ports(node, held)

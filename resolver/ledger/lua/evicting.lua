@@ -5,6 +5,9 @@ local must_go = ARGV[23] == '1'
 local evicted, evicted_uids, evictions = {}, {}, {}
 local left_groups, left = {}, {}
 
+-- What is done to make room for a pod, under one name: Lua takes 200 of them in a script.
+local room = {restated = 0}  -- pods that were counted anew
+
 -- The records of the victims if all of them stand on the node, for good, and are less urgent; else nil.
 local function standing_victims(uids, node, priority)
   local records, any_holds = read_fields(RESERVATIONS, uids), call('HLEN', HOLDS) > 0
@@ -24,25 +27,30 @@ local function standing_victims(uids, node, priority)
 end
 
 -- Gives an account what a pod held of its amounts.
-local function give_amounts(account, record)
+function room.give_amounts(account, record)
   local resources, amounts = reserved_amounts(record)
   for r = 1, resources do
     account[4 + 2 * r] = account[4 + 2 * r] - amounts[r]
   end
 end
 
+-- A pod with this reservation counts no more among those of its group.
+function room.count_left(record, node)
+  local group = record:sub(33, 40)
+  if group ~= NO_GROUP then
+    if not left[group] then
+      left[group], left_groups[#left_groups + 1] = {}, group
+    end
+    left[group][#left[group] + 1] = node
+  end
+end
+
 -- They are gone, for that pod.
-local function note_eviction(uid, node, victims, records)
+function room.note_eviction(uid, node, victims, records)
   evictions[#evictions + 1] = uid .. node .. pack_values('<I4', #victims) .. concat(victims)
   for i = 1, #victims do
-    local group = records[i]:sub(33, 40)
     evicted[victims[i]], evicted_uids[#evicted_uids + 1] = true, victims[i]
-    if group ~= NO_GROUP then
-      if not left[group] then
-        left[group], left_groups[#left_groups + 1] = {}, group
-      end
-      left[group][#left[group] + 1] = node
-    end
+    room.count_left(records[i], node)
   end
 end
 
