@@ -15,7 +15,11 @@ from hoss.client.feed import Subscription
 from hoss.client.resolver import ResolverClient
 from hoss.config import describe_validation, load_document
 from hoss.errors import ConfigError, HossError
-from hoss.telemetry import logger
+from hoss.telemetry import logger, options
+from hoss.telemetry.endpoint import metrics_endpoint
+from hoss.telemetry.metrics import Metrics, process_source
+from hoss.telemetry.pushing import metrics_pushed
+from hoss.telemetry.tracing import Tracer, tracing
 from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert import labels_to_proto
 from scheduler_worker.config import KIND, SyncMode, WorkerConfig, parse_labels
@@ -24,12 +28,16 @@ from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.profiles import PRESETS
 from scheduler_worker.core.scheduler import Limits, Scheduler
+from scheduler_worker.decision import Decision, nodes_with
 from scheduler_worker.extensions import PLUGIN_GROUP, factories
 from scheduler_worker.link import DispatcherLink
+from scheduler_worker.metrics import WorkerSource
 from scheduler_worker.profiles import chosen_profile
 from scheduler_worker.proposals import ProposalStream
 from scheduler_worker.service import WorkerService
 from scheduler_worker.synchronisation import synchronisation
+from scheduler_worker.tracing import WorkerTraces
+from scheduler_worker.turns import Turns
 
 # Of pods in hand, where the configuration names none; see WorkerConfig.window.
 _WINDOW, _PACKING_WINDOW = 2000, 100
@@ -47,23 +55,36 @@ def main(argv: list[str] | None = None) -> int:
         registry = REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP)))
         name, profile = chosen_profile(config, registry)
         logger().info("profile", worker=config.name, profile=name)
-        rpc.run(lambda: serve(config, profile, arguments.ready_file))
+        with tracing("worker", config.trace_file, instance=config.name) as tracer:
+            rpc.run(lambda: serve(config, name, profile, arguments.ready_file, tracer))
     except HossError as exc:
         print(f"scheduler_worker: {exc}", file=sys.stderr)  # noqa: T201 - for whoever started it
         return 1
     return 0
 
 
-async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None) -> None:
+async def serve(
+    config: WorkerConfig, profile_name: str, profile: Profile, ready_file: Path | None, tracer: Tracer | None = None
+) -> None:
     """Run one worker until the process is asked to stop."""
     scheduler = Scheduler(
         NodeInfoCache(),
         profile,
         np.random.default_rng(config.seed),
-        Limits(tries=config.tries, alternates=config.alternates),
+        Limits(tries=config.tries, alternates=config.alternates, glance_nodes=config.glance_nodes),
         time.monotonic,
+        announces=True,
     )
-    service = WorkerService(config.name, scheduler, unchecked=config.unchecked)
+    turns = Turns(config.turns) if config.turns is not None else None
+    service = WorkerService(
+        config.name,
+        scheduler,
+        unchecked=config.unchecked,
+        decision=Decision(config.decision_job_ms / 1000, config.decision_task_ms / 1000),
+        nodes=nodes_with(config.node_labels),
+        turns=turns,
+        traces=None if tracer is None else WorkerTraces(tracer, config.name),
+    )
     resolver = ResolverClient(config.resolvers)
     proposals = ProposalStream(resolver, service.take_verdict)
     registration = Register(
@@ -79,19 +100,26 @@ async def serve(config: WorkerConfig, profile: Profile, ready_file: Path | None)
     server = rpc.Server()
     port = await server.start(config.listen, ())
     try:
-        async with rpc.background(
-            sync.run(),
-            proposals.run(),
-            link.run(),
-            service.schedule(),
-            service.expire(),
+        metrics = Metrics(process_source("scheduler_worker"), WorkerSource(config.name, profile_name, service))
+        async with (
+            metrics_endpoint(config.metrics_listen, metrics) as metrics_port,
+            metrics_pushed("worker", metrics, instance=config.name),
+            rpc.background(
+                sync.run(),
+                proposals.run(),
+                link.run(),
+                service.schedule(),
+                service.expire(),
+            ),
         ):
-            rpc.announce_ready(ready_file, port=port, service="scheduler_worker")
+            rpc.announce_ready(ready_file, port=port, service="scheduler_worker", metrics_port=metrics_port)
             await rpc.until_stopped()
             await service.finish(_PATIENCE_SECONDS)
     finally:
         await server.stop()
         await resolver.close()
+        if turns is not None:
+            turns.close()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,8 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="unique among living workers")
     parser.add_argument("--label", action="append", metavar="KEY=VALUE", help="what policies match on; repeatable")
     parser.add_argument("--listen", metavar="HOST:PORT", help="for health checks; port 0 takes a free one")
-    parser.add_argument("--dispatcher", metavar="HOST:PORT[,HOST:PORT...]")
-    parser.add_argument("--resolver", metavar="HOST:PORT[,HOST:PORT...]")
+    options.add_flags(parser)
+    parser.add_argument("--dispatcher", metavar="HOST:PORT[,HOST:PORT...]", help="all there are; one is active")
+    parser.add_argument("--resolver", metavar="HOST:PORT[,HOST:PORT...]", help="any of them answers")
     parser.add_argument("--seed", type=int, help="of the order of equally good nodes")
     parser.add_argument("--window", type=int, help="pods taken at once")
     parser.add_argument("--profile", metavar="NAME", help=f"{', '.join(PRESETS)}, or one of the document's own")
@@ -109,9 +138,15 @@ def _parser() -> argparse.ArgumentParser:
         "--sync", choices=[mode.value for mode in SyncMode], help="how its view hears of the ledger; default: push"
     )
     parser.add_argument("--pull-interval-ms", type=int, help="between two readings of the ledger's state")
+    parser.add_argument("--node-label", action="append", metavar="KEY=VALUE", help="takes no other nodes; repeatable")
+    parser.add_argument("--decision-job-ms", type=float, help="added to each decision (benchmarks)")
+    parser.add_argument("--decision-task-ms", type=float, help="added to each decision for each pod of it (benchmarks)")
+    parser.add_argument("--turns", type=Path, metavar="FILE", help="take turns under a lock on this file (benchmarks)")
     parser.add_argument("--unchecked", action="store_true", default=None, help="commit without validation (benchmarks)")
     parser.add_argument("--ready-file", type=Path, help="written once the worker serves, with its port")
-    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    parser.add_argument(
+        "--log-level", default="info", choices=["debug", "info", "warning", "error"], help="least level that is logged"
+    )
     return parser
 
 
@@ -121,6 +156,7 @@ def _config(arguments: argparse.Namespace) -> WorkerConfig:
         "name": arguments.name,
         "labels": parse_labels(arguments.label) if arguments.label else None,
         "listen": arguments.listen,
+        **options.given(arguments),
         "dispatcher": arguments.dispatcher,
         "resolvers": arguments.resolver.split(",") if arguments.resolver else None,
         "seed": arguments.seed,
@@ -128,6 +164,10 @@ def _config(arguments: argparse.Namespace) -> WorkerConfig:
         "profile": arguments.profile,
         "sync": arguments.sync,
         "pull_interval_ms": arguments.pull_interval_ms,
+        "node_labels": parse_labels(arguments.node_label, where="--node-label") if arguments.node_label else None,
+        "decision_job_ms": arguments.decision_job_ms,
+        "decision_task_ms": arguments.decision_task_ms,
+        "turns": arguments.turns,
         "unchecked": arguments.unchecked,
     }
     flags = {field: value for field, value in given.items() if value is not None}

@@ -94,7 +94,7 @@ class DispatcherLink:
         call = stub.Connect(
             _messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel)),
             # Of several dispatchers one will be the active one; it is met the moment it serves.
-            wait_for_ready=len(self._addresses) > 1,
+            wait_for_ready=rpc.of_several(self._addresses),
         )
         # A task of its own: the call's cancellation ends the reader and must not look like this task's own.
         reader = asyncio.create_task(self._read(call, outbox))

@@ -16,6 +16,7 @@ from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, 
 from hoss.wire.convert import node_from_proto, pod_spec_from_proto
 from hoss.wire.convert_rules import selector_from_proto
 from hoss.wire.pod_groups import definition_of, group_defined
+from scheduler_worker.core.announcements import Announcement
 from scheduler_worker.core.codes import Verdict
 from scheduler_worker.core.lag import ShardLag
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
@@ -89,6 +90,13 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         victims_must_go=columns.victims_must_go,
         victim_counts=_victim_counts(columns) if columns.victims else b"",
         parts=[proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts],
+    )
+
+
+def announcement(told: Announcement, *, worker: str, epoch: int) -> resolver_pb2.ProposalBatch:
+    """An announcement as resolvers read it."""
+    return resolver_pb2.ProposalBatch(
+        worker=worker, epoch=epoch, batch_id=told.id, groups=[definition_of(group) for group in told.groups]
     )
 
 
@@ -182,6 +190,9 @@ def outcomes(columns: OutcomeColumns) -> workerlink_pb2.WorkerMessage:
             refused_by=[workerlink_pb2.RefusedBy(plugins=sorted(plugins)) for plugins in columns.refused_by],
             seen=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.seen],
             leaving_ms=b"" if columns.leaving_ms is None else encode(columns.leaving_ms, U32),
+            deciding_seconds=columns.deciding_seconds,
+            committing_seconds=columns.committing_seconds,
+            refused=b"" if columns.refused is None else encode(columns.refused, U32),
         )
     )
 

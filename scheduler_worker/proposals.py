@@ -28,6 +28,11 @@ class ProposalStream:
         self._unanswered[proposal.shard, proposal.batch_id] = proposal
         self._outbox.put_nowait(proposal)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether any proposal waits for its verdict."""
+        return bool(self._unanswered)
+
     def abandon(self) -> None:
         """Answers to what was sent are of no interest any more."""
         self._unanswered.clear()

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import time
+from typing import NamedTuple
 
 from hoss.errors import InvalidInput
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
 from hoss.model.overlap import DEFAULT_PREFERENCE
+from hoss.model.selectors import NodeScope
 from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
@@ -26,12 +28,17 @@ from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
 from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, scope_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from scheduler_worker import messages
-from scheduler_worker.core.lag import LagMeter
+from scheduler_worker.attempts import AttemptTimes
+from scheduler_worker.core.lag import LagMeter, ShardLag
 from scheduler_worker.core.scheduler import Scheduler
 from scheduler_worker.core.work import Gang
+from scheduler_worker.decision import DECIDES_AT_ONCE, Decision, narrowed
+from scheduler_worker.decisions import DecisionBook, log_decision
 from scheduler_worker.link import DispatcherLink
 from scheduler_worker.proposals import ProposalStream
 from scheduler_worker.synchronisation import Synchronisation
+from scheduler_worker.tracing import WorkerTraces
+from scheduler_worker.turns import Turns
 
 # Placing goes on for this long before what is placed is proposed and everything else gets its turn. Long enough that a
 # proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
@@ -44,13 +51,46 @@ _BREATH_SECONDS = 0.001
 _EXPIRY_CHECK_SECONDS = 1.0
 
 
+class Condition(NamedTuple):
+    """How a worker does; see Heartbeat in proto/hoss/v1/workerlink.proto."""
+
+    busy_seconds: float
+    backlog: int
+    proposed: int
+    conflicts: int
+    preemption_attempts: int
+    ready: bool
+    nodes: int
+    fill_seconds: float
+    lags: tuple[ShardLag, ...]
+
+
 class WorkerService:
     """Everything one worker does, between its adapters. `connect` must be called before anything else."""
 
-    def __init__(self, name: str, scheduler: Scheduler, *, unchecked: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        scheduler: Scheduler,
+        *,
+        unchecked: bool = False,
+        decision: Decision = DECIDES_AT_ONCE,
+        nodes: NodeScope | None = None,
+        turns: Turns | None = None,
+        traces: WorkerTraces | None = None,
+    ) -> None:
+        """`nodes`: it takes no others, whatever the policy says. `turns`: it works only while it holds that lock."""
         self._name = name
         self._scheduler = scheduler
         self._unchecked = unchecked
+        self._decision = decision
+        self._nodes = nodes
+        self._turns = turns
+        self._traces = traces
+        self._decisions = DecisionBook(name)
+        self.attempts = AttemptTimes()
+        self._log = logger()  # kept: getting one takes longer than deciding that a line is not wanted
+        self._told: dict[int, int] = {}  # shard -> seq of the latest verdict; for whose turn is next
         self._epoch = 0
         self._leaving = False
         self._wake = asyncio.Event()
@@ -79,6 +119,7 @@ class WorkerService:
         """A new epoch: what was in hand belongs to whomever the dispatcher gives it to."""
         self._epoch = welcome.epoch
         self._proposals.abandon()
+        self._answered.set()
         self._scheduler.drop_everything()
         self._scheduler.prefer(DEFAULT_PREFERENCE)
         self._scheduler.refusals.restart(welcome.epoch)
@@ -96,12 +137,29 @@ class WorkerService:
             self._look_around(message.surroundings)
         elif message.HasField("preference"):
             self._prefer(message.preference)
+        elif message.HasField("decisions"):
+            self._link.send(WorkerMessage(decisions=self._decisions.answer(message.decisions)))
         elif message.HasField("drain"):
             self._give_back()
         elif message.HasField("recall"):
             self._scheduler.give_back(frozenset(message.recall.batch_ids), message.recall.pods)
             self._send_outcomes()
             self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
+
+    def condition(self, now: float) -> Condition:
+        """How the worker does, for whoever watches it."""
+        scheduler = self._scheduler
+        return Condition(
+            busy_seconds=self._busy_seconds,
+            backlog=scheduler.backlog,
+            proposed=scheduler.proposed,
+            conflicts=scheduler.conflicts,
+            preemption_attempts=scheduler.preemption_attempts,
+            ready=self.ready,
+            nodes=int(scheduler.cache.present.sum()),
+            fill_seconds=self._fill_seconds,
+            lags=tuple(self._lags.lags(now)),
+        )
 
     def heartbeat(self) -> Heartbeat:
         """How the worker does."""
@@ -134,6 +192,8 @@ class WorkerService:
         update = messages.feed_update(message)
         self._scheduler.cache.apply_feed(update)
         self._scheduler.refusals.heard(update)
+        if self._turns is not None:
+            self._turns.heard()
         self._lags.seen(message.shard, message.seq, anew=message.snapshot)
         if self._scheduler.resume(message.shard, snapshot=message.snapshot):
             self._wake.set()
@@ -153,7 +213,14 @@ class WorkerService:
         """The answer to a proposal."""
         if proposal.epoch != self._epoch:
             return
+        if not proposal.uids:
+            self._take_announced(verdict)
+            return
         started, cpu = time.monotonic(), time.thread_time()
+        self._decisions.add(proposal, verdict, time.time())
+        log_decision(self._log, self._name, proposal, verdict)
+        if self._traces is not None:
+            self._traces.decided(proposal, verdict)
         if verdict.invalid and not verdict.verdicts:
             logger().error("proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid)
             for part in (proposal, *proposal.parts):
@@ -179,7 +246,7 @@ class WorkerService:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self.ready and self._slice():
+            if self.ready and (await self._slice() if self._turns is None else await self._turn(self._turns)):
                 self._wake.set()  # there may be more
                 await asyncio.sleep(_BREATH_SECONDS if self._slice_used_up else 0)
 
@@ -191,6 +258,7 @@ class WorkerService:
             pods = self._scheduler.cache.expire(time.monotonic())
             if pods:
                 logger().warning("assumptions_expired", worker=self._name, pods=pods)
+                self._wake.set()  # some may have waited for their room
 
     async def finish(self, patience_seconds: float) -> None:
         """Give back what is not started and wait for the ledger's answers to the rest."""
@@ -207,7 +275,18 @@ class WorkerService:
 
     # Within
 
-    def _slice(self) -> bool:
+    async def _turn(self, turns: Turns) -> bool:
+        """A slice under the global lock, and all answers to it."""
+        if self._scheduler.idle:
+            return False
+        async with turns.turn(lambda: self._scheduler.cache.seqs, self._told):
+            more = await self._slice()
+            while self._proposals.under_way:
+                self._answered.clear()
+                await self._answered.wait()
+        return more
+
+    async def _slice(self) -> bool:
         """Place for a while and propose it. False when nothing is left to place."""
         started, cpu, pods = time.monotonic(), time.thread_time(), 0
         while settled := self._scheduler.step():
@@ -216,12 +295,16 @@ class WorkerService:
                 break
         placed = time.monotonic()
         self._slice_used_up = placed - started > _SLICE_SECONDS
-        columns = self._scheduler.take_proposals(placed)
+        thinking = self._decision.seconds(pods)
+        columns = self._scheduler.take_proposals(placed + thinking)
         self._busy_seconds += time.thread_time() - cpu
+        if thinking and not await self._think(thinking):
+            return True
         for proposal in columns:
-            self._proposals.send(
-                messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
-            )
+            message = messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
+            if self._traces is not None and (work := self._scheduler.work_of(proposal.batch_id)) is not None:
+                self._traces.proposed(message, work)
+            self._proposals.send(message)
         self._scheduler.costs.besides(time.monotonic() - placed, pods)
         for question in self._scheduler.take_questions():
             self._link.send(messages.preemption_question(question))
@@ -229,6 +312,13 @@ class WorkerService:
             logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
         self._send_outcomes()
         return pods > 0 or bool(columns)
+
+    async def _think(self, seconds: float) -> bool:
+        """Let a decision take so long. False: another epoch began meanwhile, so what was decided is nobody's any more."""
+        epoch, began = self._epoch, time.monotonic()
+        await asyncio.sleep(seconds)
+        self._busy_seconds += time.monotonic() - began
+        return self._epoch == epoch
 
     def _settle(self, proposal: ProposalBatch, verdict: VerdictBatch) -> bool:
         """Take in a verdict with those on a gang's other parts. False: this epoch is fenced."""
@@ -238,7 +328,15 @@ class WorkerService:
         now = time.monotonic()
         for part in (verdict, *verdict.parts):
             self._lags.heard(part.shard, part.as_of_seq, now)
+            self._told[part.shard] = part.as_of_seq
         return all(in_force)
+
+    def _take_announced(self, answer: VerdictBatch) -> None:
+        """The ledger knows the rules of an announcement; of one that is malformed, the verdicts on its pods will say so."""
+        self._scheduler.rules_known(answer.batch_id, {position.shard: position.seq for position in answer.awaits})
+        self._answered.set()
+        self._send_outcomes()
+        self._wake.set()
 
     def _remember_commits(self) -> None:
         if not self._synchronisation.shows_commits:
@@ -267,6 +365,8 @@ class WorkerService:
         )
 
     def _accept(self, work: WorkBatch) -> None:
+        if self._traces is not None:
+            self._traces.received(work)
         for definition in work.classes:
             self._scheduler.define_class(definition.id, pod_spec_from_proto(definition.spec))
         try:
@@ -279,7 +379,7 @@ class WorkerService:
                 counts,
                 attempts,
                 gang=gang,
-                scope=scope_from_proto(work.scope) if work.HasField("scope") else None,
+                scope=narrowed(scope_from_proto(work.scope) if work.HasField("scope") else None, self._nodes),
                 conflicts=conflict_rule_from_proto(work.conflicts)
                 if work.HasField("conflicts")
                 else DEFAULT_CONFLICT_RULE,
@@ -289,6 +389,8 @@ class WorkerService:
             # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
             logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))
             self._link.end_stream()
+        for told in self._scheduler.take_announcements():
+            self._proposals.send(messages.announcement(told, worker=self._name, epoch=self._epoch))
         self._scheduler.forget_classes(work.forgotten_classes)
         if self._leaving:
             self._give_back()
@@ -307,9 +409,9 @@ class WorkerService:
 
     def _send_outcomes(self) -> None:
         for columns in self._scheduler.take_outcomes():
+            self.attempts.answered(columns, time.monotonic())
             self._link.send(messages.outcomes(columns))
-        if self._scheduler.news_wanted:
-            self._scheduler.news_wanted = False
+        if self._scheduler.take_news_wanted():
             self._synchronisation.ask()
 
     def _cache_view(self, request_id: int) -> CacheView:

@@ -1,13 +1,15 @@
-"""Runs of pods that a worker has still to place: those that may be placed now, in their order, and those that wait for the view."""
+"""Runs of pods that a worker has still to place: those that may be placed now, in their order, and those that wait for the view
+or for what the worker itself has under way."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.work import Run, Work
 
 
@@ -17,14 +19,16 @@ class Backlog:
     def __init__(self) -> None:
         self._runs: deque[Run] = deque()
         self._held: list[tuple[dict[int, int], Run]] = []  # until the view stands at these seqs, by shard
+        self._behind: list[tuple[Sequence[Assumption], Run]] = []  # until these have ended
+        self._behind_draft: list[Run] = []  # the same for what is placed and not proposed yet
 
     def __bool__(self) -> bool:
-        return bool(self._runs or self._held)
+        return bool(self._runs or self._held or self._behind or self._behind_draft)
 
     @property
     def pods(self) -> int:
         """In all runs."""
-        return sum(len(run.rows) for run in (*self._runs, *(run for _, run in self._held)))
+        return sum(len(run.rows) for run in self._every())
 
     @property
     def next(self) -> Run | None:
@@ -58,6 +62,27 @@ class Backlog:
         """Until the view stands at these seqs, by shard."""
         self._held.extend((dict(awaited), run) for run in runs)
 
+    def wait_for(self, assumptions: Sequence[Assumption], runs: Iterable[Run]) -> None:
+        """Until none of these counts any more: then the view has seen them, or they were refused."""
+        self._behind.extend((assumptions, run) for run in runs)
+
+    def wait_for_draft(self, run: Run) -> None:
+        """Until none of what is placed now counts any more. `drafted` tells as what it is proposed."""
+        self._behind_draft.append(run)
+
+    def drafted(self, assumptions: Sequence[Assumption]) -> None:
+        """What was placed is proposed."""
+        runs, self._behind_draft = self._behind_draft, []
+        self.wait_for(assumptions, runs)
+
+    def look_again(self) -> bool:
+        """Whether a wait for assumptions has ended; what waited comes first."""
+        due = [run for assumptions, run in self._behind if not any(a.live.any() for a in assumptions)]
+        if due:
+            self._behind = [entry for entry in self._behind if any(a.live.any() for a in entry[0])]
+            self.put_first(due)
+        return bool(due)
+
     def put_gang(self, work: Work, runs: list[Run], awaited: dict[int, int]) -> None:
         """These pods of a gang, with those that verdicts on other parts left: all once nothing is awaited."""
         waiting = next((seqs for seqs, run in self._held if run.work is work), {})
@@ -78,13 +103,15 @@ class Backlog:
         if due:
             self._held = [held for held in self._held if held[0]]
             self.put_first(due)
-        return bool(due)
+        return self.look_again() or bool(due)
 
     def take_all(self) -> list[Run]:
         """Take out everything."""
-        runs = [*self._runs, *(run for _, run in self._held)]
+        runs = self._every()
         self._runs.clear()
         self._held.clear()
+        self._behind.clear()
+        self._behind_draft.clear()
         return runs
 
     def take_untried(self, batch_ids: Collection[int], pods: int) -> list[tuple[Work, NDArray[np.intp]]]:
@@ -110,3 +137,6 @@ class Backlog:
             pods -= len(given)
         self._runs.extend(reversed(kept))
         return taken
+
+    def _every(self) -> list[Run]:
+        return [*self._runs, *(run for _, run in (*self._held, *self._behind)), *self._behind_draft]

@@ -5,8 +5,8 @@ yet. `requested` is their sum, always: a pod counts from assume until the feed s
 forgotten or expires.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from hoss.model.resources import ResourceSchema
 from hoss.wire.account import FLAG_GONE, FLAGS_CLOSED
 from scheduler_worker.core.accounts import AccountLayer, heightened, widened
 from scheduler_worker.core.assumptions import Assumption, AssumptionBook
-from scheduler_worker.core.cards import CardLayers, CardMasks
+from scheduler_worker.core.cards import CardLayers, CardMasks, pods_that_fit
 from scheduler_worker.core.catalogue import Mask, NodeCatalogue
 from scheduler_worker.core.census import PodCensus
 from scheduler_worker.core.changes import ChangeLog, NodeIndexes
@@ -117,6 +117,17 @@ class NodeInfoCache:
         if demand.devices is None:
             return np.zeros(len(nodes), np.uint16)
         return self.cards.assume(nodes, demand.devices)
+
+    def assume_each(self, nodes: NodeIndexes, requests: NDArray[np.int64], groups: Sequence[PodGroup]) -> None:
+        """The same for a pod on each of `nodes`, no two alike, of its own request, (resources, n), and group. Without cards."""
+        self.assumed[:, nodes] += requests
+        self.requested[:, nodes] += requests
+        self.changes.extend(nodes)
+        of_group: dict[PodGroup, list[int]] = {}
+        for row, group in enumerate(groups):
+            of_group.setdefault(group, []).append(row)
+        for group, rows in of_group.items():
+            self.census.add(group, nodes[rows])
 
     def track(self, assumption: Assumption) -> None:
         """Pods that `assume` counted are in the hands of the ledger now; a verdict will confirm or forget them."""
@@ -229,6 +240,23 @@ class NodeInfoCache:
             cards_used=self.cards.used.take(nodes, axis=0) if cards else None,
         )
 
+    def side_by_side(self, nodes: slice, shape: tuple[int, int]) -> NodeView:
+        """The columns of neighbouring nodes as k pods see them that have m of them each, `shape` = (k, m): (..., k, m), not copied.
+        Without cards."""
+
+        def shaped(column: NDArray[Any]) -> NDArray[Any]:
+            return column.reshape(*column.shape[:-1], *shape)
+
+        accounts, requested = self.accounts, self.requested[:, nodes]
+        return NodeView(
+            allocatable=shaped(accounts.allocatable[:, nodes]),
+            requested=shaped(requested),
+            nonzero_requested=shaped(self._nonzero(requested, nodes)),
+            divisors=shaped(accounts.divisors[:, nodes]),
+            mean_factors=shaped(accounts.mean_factors[nodes]),
+            exact_in_doubles=accounts.exact_in_doubles,
+        )
+
     def one(self, node: int, *, cards: bool) -> OneNode:
         """What `view` says of one node."""
         requested = self.requested[:, node].tolist()
@@ -256,11 +284,52 @@ class NodeInfoCache:
         there = self.accounts.allocatable[demand.rows, : self.size].sum(axis=1)
         return float((demand.request[demand.rows] / np.maximum(there, 1)).max())
 
+    def room_under_way(
+        self, demand: Demand, among: Mask, drafted: Assumption | None = None
+    ) -> tuple[int, list[Assumption]]:
+        """How many more pods of this demand those of the nodes `among`, (nodes,), that have room for none would take without what
+        this worker has in the ledger's hands and what it has `drafted`, and the assumptions that are in the way.
+
+        Some of them may be refused; and one that the feed has shown before its verdict came counts twice until then.
+        """
+        tracked = [assumption for assumption in self._book if assumption.live.any()]
+        if drafted is not None:
+            tracked.append(drafted)
+        if not tracked or demand.unknown:
+            return 0, []
+        nodes = np.unique(np.concatenate([assumption.nodes[assumption.live] for assumption in tracked]))
+        nodes = nodes[among[nodes]]
+        under_way = np.zeros((len(self.schema), self.size), np.int64)
+        for assumption in tracked:
+            rows = np.flatnonzero(assumption.live)
+            for resource in np.flatnonzero(assumption.requests.any(axis=0)):
+                amounts = assumption.requests[assumption.slots[rows], resource]
+                np.add.at(under_way[resource], assumption.nodes[rows], amounts)
+        now = self._pods_that_fit(demand, nodes, self.requested[:, nodes], self.cards.used)
+        without = self._pods_that_fit(
+            demand, nodes, self.requested[:, nodes] - under_way[:, nodes], self.cards.committed
+        )
+        gain = np.where(now == 0, without, 0)
+        gaining = nodes[gain > 0]
+        in_the_way = [a for a in tracked if np.isin(a.nodes[a.live], gaining).any()]
+        return int(gain.sum()), in_the_way
+
     def digest(self, shard: int) -> int:
         """Digest of the shard's committed layer: the ledger's own at the same sequence number."""
         return self.accounts.digest(np.arange(shard, self.size, max(self.shards, 1)))
 
     # Within
+
+    def _pods_that_fit(
+        self, demand: Demand, nodes: NodeIndexes, requested: NDArray[np.int64], cards: NDArray[np.uint16]
+    ) -> NDArray[np.int64]:
+        """By amounts and cards: (n,)."""
+        free = self.accounts.allocatable[:, nodes] - requested
+        each = [np.maximum(free[row], 0) // demand.request[row] for row in demand.rows]
+        if demand.devices is not None:
+            each.append(pods_that_fit(cards[nodes], demand.devices))
+        fitting: NDArray[np.int64] = np.minimum.reduce(each)
+        return fitting
 
     def _extend_schema(self, names: tuple[str, ...]) -> None:
         if self.schema.extend(names):

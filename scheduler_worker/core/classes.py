@@ -60,6 +60,12 @@ class Demand:
         """Whether it depends on which pods are where. Only then do namespace and labels matter and are kept."""
         return self.spec.namespace != ""
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether it asks for cpu and memory, for nothing that is not an amount, and for nothing of other pods."""
+        cpu, memory = self.cpu_and_memory
+        return cpu > 0 and memory > 0 and self.devices is None and not self.unknown and not self.about_pods
+
     @property
     def foreseeable(self) -> bool:
         """Whether room for one pod tells how many more of them fit.

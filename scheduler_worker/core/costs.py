@@ -69,6 +69,11 @@ class CostMeter:
         self._seconds[number] = per_pod if known is None else known + _SMOOTHING * (per_pod - known)
         self._changed[number] = None
 
+    def glanced(self, pods: int, seconds: float) -> None:
+        """Pods of so many classes that nothing was prepared for took so long together."""
+        self._all.add(seconds, pods)
+        self._first.add(max(0.0, seconds - pods * self._seen.micros / 1e6), pods)
+
     def besides(self, seconds: float, pods: int) -> None:
         """Proposing these pods, or taking in what the ledger said, took so long."""
         self._besides.add(seconds, pods)

@@ -23,7 +23,7 @@ from scheduler_worker.core.catalogue import Mask, NodeCatalogue
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.guard import guarded
-from scheduler_worker.core.view import NodeView, OneNode
+from scheduler_worker.core.view import Asked, NodeView, OneNode
 
 MAX_SCORE = 100
 
@@ -143,6 +143,9 @@ class FilterStanding(Protocol):
         """Take in what happened since; whether `passed` may have changed."""
         ...
 
+    # A standing may also have `bounds()`: how pods of the class limit each other, Bounds, or None where it cannot be told.
+    # Without it pods of the class are placed one by one.
+
     def refusals(self) -> Refusals:
         """The same with reasons. A node that several reasons apply to is refused for the first of them."""
         ...
@@ -163,7 +166,8 @@ class ScoreStanding(Protocol):
     """What a pod score says of all nodes below the cache's size, for one class.
 
     This and FilterStanding may have a property `steady`: true while no pod of the class changes what it says (a filter then
-    lets all nodes pass). Runs of pods can be placed at once where all standings are, but for spreading by default.
+    lets all nodes pass). Runs of pods can be placed at once where all standings are, but for spreading by default. And `flat`:
+    it makes no difference between nodes, and no pod of the class changes that; then filters' `bounds` are looked at.
     """
 
     def refresh(self) -> bool:
@@ -202,6 +206,22 @@ class OneNodeScore(Protocol):
 
     def score_one(self, demand: Demand, node: OneNode) -> int:
         """What `score` says of this node; 0 where it has nothing to say."""
+        ...
+
+
+class SideBySideFilter(Protocol):
+    """A dynamic filter, and at the same time able to look at several pods: see `Profile.side_by_side`."""
+
+    def passes_each(self, asked: Asked, view: NodeView) -> Mask | None:
+        """What `passes` says of each pod on the nodes of its own, (k, m); None: all pass. Of plain demands (see Demand)."""
+        ...
+
+
+class SideBySideScore(Protocol):
+    """A dynamic score, and at the same time able to look at several pods: see `Profile.side_by_side`."""
+
+    def score_each(self, asked: Asked, view: NodeView) -> NDArray[np.float64]:
+        """What `score` says of each pod on the nodes of its own, (k, m). Of plain demands."""
         ...
 
 
@@ -248,6 +268,8 @@ class Profile:
     by_chance: bool = False  # each pod draws anew among the best nodes; else a worker's order of them is fixed
     # The dynamic plugins once more, if all of them have an attribute `one_at_a_time` that is true.
     one_at_a_time: tuple[tuple[OneNodeFilter, ...], tuple[tuple[OneNodeScore, int], ...]] | None = None
+    # And once more, if all of them have an attribute `side_by_side` that is true.
+    side_by_side: tuple[tuple[SideBySideFilter, ...], tuple[tuple[SideBySideScore, int], ...]] | None = None
 
     @property
     def version(self) -> int:
@@ -293,6 +315,21 @@ class Profile:
         for scorer, weight in scores:
             total += weight * scorer.score_one(demand, node)
         return total
+
+    def evaluate_each(self, asked: Asked, view: NodeView) -> tuple[Mask, NDArray[np.float64]]:
+        """What `evaluate` says of k pods, each on m nodes of its own: (k, m) both. Only with `side_by_side`."""
+        filters, scores = self.side_by_side or ((), ())
+        mask, total = np.ones(view.mean_factors.shape, np.bool_), np.zeros(view.mean_factors.shape)
+        for plugin in filters:
+            passed = plugin.passes_each(asked, view)
+            if passed is not None:
+                mask &= passed
+        for scorer, weight in scores:
+            score = scorer.score_each(asked, view)
+            if weight != 1:
+                score *= weight
+            total += score
+        return mask, total
 
 
 class Registry:
@@ -341,11 +378,12 @@ class Registry:
             pod_scores=tuple((p, w) for p, w in made if w and isinstance(p, PodScore)),
             filters=tuple(p for p, _ in made if isinstance(p, (StaticFilter, DynamicFilter, PodFilter))),
             by_chance=by_chance,
-            one_at_a_time=_one_at_a_time(filters, scores),
+            one_at_a_time=_able("one_at_a_time", filters, scores),
+            side_by_side=_able("side_by_side", filters, scores),
         )
 
 
-def _one_at_a_time(filters: tuple[Any, ...], scores: tuple[tuple[Any, int], ...]) -> Any:
+def _able(way: str, filters: tuple[Any, ...], scores: tuple[tuple[Any, int], ...]) -> Any:
     """See Profile. An attribute and not a method's presence tells: it may depend on a plugin's arguments."""
-    able = all(getattr(p, "one_at_a_time", False) for p in (*filters, *(p for p, _ in scores)))
+    able = all(getattr(p, way, False) for p in (*filters, *(p for p, _ in scores)))
     return (filters, scores) if able else None

@@ -40,7 +40,8 @@ class _Guarded:
 
     def __init__(self, name: str, plugin: Any) -> None:
         for attribute in dir(plugin):
-            if attribute.startswith("_") or attribute == "version":
+            # Looking at pods side by side is for plugins whose answers nobody has to check.
+            if attribute.startswith("_") or attribute in ("version", "side_by_side"):
                 continue
             value = getattr(plugin, attribute)
             setattr(self, attribute, _guard(name, attribute, value) if callable(value) else value)

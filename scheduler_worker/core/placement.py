@@ -113,10 +113,10 @@ class RunPlacer:
         chosen = run.choices(wanted)
         if run.deepest > run.levels:
             ranking.levels_hint = min(2 * ranking.levels_hint, _LARGEST_STEP)
+        elif len(chosen) < _LEAST_EVEN_RUN:
+            ranking.singly = _SINGLY
         elif run.deepest < run.levels // 2:
             ranking.levels_hint = run.levels // 2
-        if len(chosen) < _LEAST_EVEN_RUN:
-            ranking.singly = _SINGLY
         return None if not chosen else (run.nodes[chosen], run.spare(_SPARE_NODES))
 
     def _select(self, ranking: Ranking, wanted: int) -> tuple[NodeIndexes, NodeIndexes]:

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_worker.core.bound_runs import BoundRun, Bounds, candidates
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
@@ -54,16 +55,31 @@ class PodRanking(Ranking):
             self._stale = False  # not before: a plugin that raised leaves the keys to be put together again
         self._position, self._versions = cache.changes.position, versions
 
-    def even_run(self, wanted: int) -> EvenRun | None:
-        """The choices of a run of pods that are spread by default, to be told at once; None where that cannot be."""
+    def even_run(self, wanted: int) -> EvenRun | BoundRun | None:
+        """The choices of a run of pods that are spread by default, or that limit each other by domains alone, to be told at
+        once; None where that cannot be."""
         if self._profile.mixes or self.demand.devices is not None:
             return None
+        bounds = None if self.static.varying else self.standings.bounds()
+        if bounds is not None:
+            return self._bound_run(wanted, bounds)
         at = np.flatnonzero(self.keys >= 0)
         evenly = self.standings.evenly(at) if len(at) else None
         if evenly is None:
             return None
         levels = min(self.levels_hint, wanted, max(1, _CELLS // len(at)))
         return EvenRun(at, self.keys_with_levels(at, levels + 1), evenly, fixed=not self.static.varying)
+
+    def _bound_run(self, wanted: int, bounds: Bounds) -> BoundRun | None:
+        keys = self._scores + self._static_total
+        keys <<= SCORE_SHIFT
+        keys += self._ties.bits[: len(keys)]
+        at = np.flatnonzero(self._room & self.static.mask & bounds.passed)
+        nodes = candidates(at, keys[at], wanted, bounds.skew)
+        if nodes is None or not len(nodes):
+            return None
+        levels = 1 if bounds.once else min(self.levels_hint, wanted)
+        return BoundRun(nodes, self.keys_with_levels(nodes, levels + 1), bounds)
 
     def _evaluate(self, nodes: NDArray[np.intp] | None) -> tuple[Mask, NDArray[np.int64]]:
         mask, score = self._profile.evaluate(self.demand, self._cache.view(nodes, cards=self._cards))

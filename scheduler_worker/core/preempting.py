@@ -94,6 +94,15 @@ class Asked:
         return Diagnosis(f"{self.why_not.text} preemption: {helpless}", self.why_not.refused_by)
 
 
+@dataclass(slots=True)
+class _Going:
+    """A victim: proposed, or gone with this entry of a shard's feed, which the dispatcher may not have seen."""
+
+    spec: PodSpec
+    shard: int = 0
+    seq: int = 0  # 0: the ledger has not said
+
+
 class Preempting:
     """Open questions, and victims on their way out."""
 
@@ -104,14 +113,15 @@ class Preempting:
         self._asked: dict[int, Asked] = {}
         self._questions: list[PreemptionQuestion] = []
         self._next_id = 1
-        # Victims by UID: proposed (None), or gone with this entry of a shard's feed, which the dispatcher may not have seen.
-        self._going: dict[bytes, tuple[int, int] | None] = {}
+        self.attempts = 0  # pods for which it was asked who could go
+        self._going: dict[bytes, _Going] = {}  # victims by UID
 
     def __bool__(self) -> bool:
         return bool(self._asked)
 
     def ask(self, run: Run, why_not: Diagnosis, subject: Subject) -> Diagnosis | None:
         """Ask who could go for these pods, which fit nowhere; or the reason why that is of no use."""
+        self.attempts += len(run.rows)
         for asked in self._asked.values():
             if asked.run.work is run.work and asked.run.pod_class is run.pod_class and asked.run.tries == run.tries:
                 asked.run = replace(run, rows=np.concatenate((asked.run.rows, run.rows)))
@@ -136,8 +146,8 @@ class Preempting:
 
     def take(self, answer: PreemptionAnswer) -> Asked | None:
         """Whom an answer is for; None if nobody waits for it any more."""
-        for uid, gone in list(self._going.items()):
-            if gone is not None and answer.seen.get(gone[0], 0) >= gone[1]:
+        for uid, going in list(self._going.items()):
+            if going.seq and answer.seen.get(going.shard, 0) >= going.seq:
                 del self._going[uid]
         return self._asked.pop(answer.id, None)
 
@@ -155,10 +165,9 @@ class Preempting:
     def decided(self, victims: Victims, *, shard: int, seq: int) -> None:
         """The ledger evicted them with this commit; 0: it did not."""
         for uid in victims.uids:
-            if seq:
-                self._going[uid] = (shard, seq)
-            else:
-                self._going.pop(uid, None)
+            going = self._going.get(uid) if seq else self._going.pop(uid, None)
+            if going is not None:
+                going.shard, going.seq = shard, seq
 
     def place(
         self, asked: Asked, subject: Subject, answer: PreemptionAnswer, group: PodGroup, expires_at: float
@@ -182,7 +191,7 @@ class Preempting:
             self._cache.vacate(vacated)
             masks = self._cache.assume(np.array((best.node,)), subject.demand, group)
             of_pod = tuple(uids[row].tobytes() for row in best.victims.tolist())
-            self._going.update(dict.fromkeys(of_pod))
+            self._going.update((uids[row].tobytes(), _Going(ground.specs[row])) for row in best.victims.tolist())
             leaving_ms = int(grace_ms[best.victims].max(initial=0))
             found.append((best.node, masks, Victims(of_pod, vacated, leaving_ms, must_go)))
             if search.by_amounts:
@@ -225,13 +234,15 @@ class Preempting:
         requests = np.array([_request(spec, names) for spec in answer.specs], np.int64)
         covered = np.array([[b.selects(spec) for b in answer.budgets] for spec in answer.specs], np.bool_)
         priorities = np.array([spec.priority for spec in answer.specs], np.int64)
+        # What the dispatcher had not seen when it counted: see docs/adr/0011-preemption.md.
+        drawn = [sum(budget.selects(going.spec) for going in self._going.values()) for budget in answer.budgets]
         occupants = Occupants(
             nodes=nodes,
             priorities=priorities[classes],
             started_at=answer.since_ms[rows] / 1000,
             requests=requests.reshape(len(answer.specs), len(schema))[classes],
             covered=covered.reshape(len(answer.specs), len(answer.budgets))[classes],
-            allowed=np.array([budget.allowed for budget in answer.budgets], np.int64),
+            allowed=np.array([budget.allowed for budget in answer.budgets], np.int64) - np.array(drawn, np.int64),
         )
         ground = _LiveGround(self._cache, occupants, [answer.specs[i] for i in classes.tolist()], counted=counted)
         return occupants, answer.uids[rows], answer.grace_ms[rows], ground
@@ -259,7 +270,7 @@ class _LiveGround:
     def __init__(self, cache: NodeInfoCache, occupants: Occupants, specs: Sequence[PodSpec], *, counted: bool) -> None:
         self.cache = cache
         self._occupants = occupants
-        self._specs = specs
+        self.specs = specs
         self._counted = counted
         self._cards: dict[int, Rows] = {}  # slots that a pod taken away held
 
@@ -267,8 +278,8 @@ class _LiveGround:
         node = self._occupants.nodes[row]
         self.cache.requested[:, node] -= self._occupants.requests[row]
         if self._counted:
-            self.cache.census.remove(group_of(self._specs[row]), np.array((node,)))
-        devices = self._specs[row].devices
+            self.cache.census.remove(group_of(self.specs[row]), np.array((node,)))
+        devices = self.specs[row].devices
         if devices is not None:
             used = self.cache.cards.used[node].astype(np.int64)
             held = np.flatnonzero((used >= devices.milli) & (used <= WHOLE_CARD_MILLI))
@@ -280,8 +291,8 @@ class _LiveGround:
         node = self._occupants.nodes[row]
         self.cache.requested[:, node] += self._occupants.requests[row]
         if self._counted:
-            self.cache.census.add(group_of(self._specs[row]), np.array((node,)))
-        devices = self._specs[row].devices
+            self.cache.census.add(group_of(self.specs[row]), np.array((node,)))
+        devices = self.specs[row].devices
         if devices is not None:
             self.cache.cards.used[node, self._cards.pop(row)] += devices.milli
 

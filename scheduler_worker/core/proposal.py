@@ -74,6 +74,20 @@ class Draft:
         """Of each run its class and the nodes chosen."""
         return [(run.pod_class, placed.nodes) for run, placed in self._placed]
 
+    def assumed(self, resources: int) -> Assumption | None:
+        """What it counts for on the nodes, as if it were one proposal; None when it is empty."""
+        if not self._placed:
+            return None
+        shared = _shared_columns(tuple(run for run, _ in self._placed), resources)
+        return Assumption(
+            np.concatenate([placed.nodes for _, placed in self._placed]),
+            np.repeat(np.arange(len(self._placed)), [len(placed.nodes) for _, placed in self._placed]),
+            shared.requests,
+            np.concatenate([placed.card_masks for _, placed in self._placed]),
+            shared.devices[:, 1],
+            expires_at=0.0,
+        )
+
     def clear(self) -> None:
         """Nothing of it is proposed."""
         self._placed.clear()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_worker.core.bound_runs import BoundRun
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
@@ -75,7 +76,7 @@ class Ranking:
             self._diagnosis = (self._position, explain())
         return self._diagnosis[1]
 
-    def even_run(self, wanted: int) -> EvenRun | None:  # noqa: ARG002 - for rankings by which pods are where
+    def even_run(self, wanted: int) -> EvenRun | BoundRun | None:  # noqa: ARG002 - for rankings by which pods are where
         """See PodRanking."""
         return None
 

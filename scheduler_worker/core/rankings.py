@@ -7,7 +7,7 @@ from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.pod_ranking import PodRanking
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.static import StaticFits
+from scheduler_worker.core.static import StaticFit, StaticFits
 from scheduler_worker.core.ties import TieOrder
 
 
@@ -25,6 +25,10 @@ class Rankings:
 
     def __contains__(self, demand: Demand) -> bool:
         return demand in self._kept
+
+    def static_of(self, demand: Demand) -> StaticFit:
+        """What specs say of the demand, up to date; no ranking is made."""
+        return self._statics.of(demand)
 
     def of(self, demand: Demand) -> Ranking:
         """The demand's ranking, made where there is none; not brought up to date."""

@@ -11,6 +11,14 @@ def counts_on_others(spec: PodSpec) -> bool:
     return bool(spec.pod_affinity and spec.pod_affinity.required) or any(c.required for c in spec.spread)
 
 
+def bears_rules(spec: PodSpec) -> bool:
+    """Whether the ledger has to know a rule of the pod's own: see resolver/core/rules.py."""
+    affinity = spec.pod_affinity
+    if affinity is None:
+        return any(constraint.required for constraint in spec.spread)
+    return bool(affinity.anti_required or affinity.required) or any(c.required for c in spec.spread)
+
+
 def begins_a_kind(pod_class: PodClass, cache: NodeInfoCache) -> bool:
     """Whether it would be placed as the first of pods with affinity to themselves, which may go anywhere."""
     affinity = pod_class.spec.pod_affinity

@@ -5,7 +5,6 @@ A pod is in exactly one place: a run still to be placed, the draft, a proposal w
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +16,18 @@ from hoss.model.overlap import Preference
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
+from scheduler_worker.core.announcements import Announcement, Announcements
+from scheduler_worker.core.answers import Answers
 from scheduler_worker.core.assumptions import Assumption
 from scheduler_worker.core.backlog import Backlog
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.class_book import ClassBook
 from scheduler_worker.core.classes import DemandTable, PodClass
-from scheduler_worker.core.codes import Outcome, Verdict
+from scheduler_worker.core.codes import Outcome
 from scheduler_worker.core.costs import CostMeter
 from scheduler_worker.core.diagnosis import Diagnosis, diagnose, gang_error
 from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.glances import Glances
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.judge import Subject
 from scheduler_worker.core.messages import ProposalColumns, Verdicts
@@ -37,10 +39,15 @@ from scheduler_worker.core.questions import NamespaceLabels
 from scheduler_worker.core.rankings import Rankings
 from scheduler_worker.core.refusals import Refusals
 from scheduler_worker.core.reliance import begins_a_kind, counts_on_others
+from scheduler_worker.core.settling import Settling
 from scheduler_worker.core.ties import NEAR_POINTS, TieOrder
 from scheduler_worker.core.work import MAX_PRIORITY, Gang, OutcomeColumns, Run, Work, mixed_runs_of, runs_of
 
 _MAX_KNOWN_FAILURES = 100
+
+_ABOUT_ROOM = frozenset(
+    {"NodeResourcesFit", "DeviceCards"}
+)  # filters that own pods under way may make refuse for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class Limits:
     proposal_pods: int = 1000  # the ledger's script must not run long
     tries: int = 3  # proposals per pod and dispatch; then the dispatcher decides anew
     alternates: int = 2  # further nodes named with each choice
+    glance_nodes: int = 512  # looked at for a single pod of a class never met; 0: all there are
     assumption_seconds: float = 120.0  # until an assumption nobody answered is given back
     ranking_bytes: int = 24 * 2**20  # for the columns of rankings
     step_seconds: float = 0.1  # a step places no more than it should do in this time, or heartbeats would be late
@@ -65,12 +73,13 @@ class Scheduler:
         rng: np.random.Generator,
         limits: Limits | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        *,
+        announces: bool = False,
     ) -> None:
-        """`clock` is read, in seconds, to measure what placing takes; without one all is free."""
+        """`clock` is read, in seconds, to measure what placing takes; without one all is free. `announces`: pods wait until the
+        ledger knows their rules, so whoever says so has to send what `take_announcements` returns."""
         self.cache = cache
         self.limits = limits or Limits()
-        self.conflicts = 0  # refusals by the ledger, ever
-        self.news_wanted = False  # whether a newer view would have helped some pod; for the caller to take back
         self.proposed = 0  # pods proposed, ever, each as often as it was
         self.costs = CostMeter()
         self.refusals = Refusals()
@@ -83,11 +92,31 @@ class Scheduler:
         self._demands = DemandTable(cache.schema, cache.catalogue.images, cache.census)
         self._classes = ClassBook(self._demands)
         self._rankings = Rankings(profile, cache, self._ties, limit_bytes=self.limits.ranking_bytes)
+        self._glances = Glances(
+            cache,
+            profile,
+            self._rankings,
+            self._ties,
+            rng,
+            nodes=self.limits.glance_nodes,
+            alternates=self.limits.alternates,
+        )
         self._backlog = Backlog()
+        self._announces = announces
+        self._announcements = Announcements()
         self._draft = Draft()
-        self._proposals: dict[int, Proposal] = {}
-        self._answered: dict[Work, None] = {}  # with answers to take, an ordered set
+        self._answers = Answers()
         self._preempting = Preempting(cache, profile, rng)
+        self._settling = Settling(
+            cache,
+            self._backlog,
+            self._preempting,
+            self._answers,
+            self.refusals,
+            tries=self.limits.tries,
+            assumption_seconds=self.limits.assumption_seconds,
+            clock=clock,
+        )
         self._evicting: list[Proposal] = []  # to be sent
         self._failures: dict[str, PluginFailed | None] = {}  # by text; None: taken
         self._next_id = 1
@@ -136,28 +165,38 @@ class Scheduler:
             raise InvalidInput(f"{gang.minimum} of {len(uids)} pods", where=f"work batch {batch_id}, gang {gang.name}")
         classes = [self._classes.get(number, scope) for number in run_classes.tolist()]
         self._observe(classes, run_counts, run_attempts)
-        work = Work(batch_id, uids, gang, lowest_priority, conflicts)
+        work = Work(batch_id, uids, gang, lowest_priority, conflicts, received_at=self._clock())
         if self._profile.mixes and gang is None:
-            self._backlog.add(mixed_runs_of(work, classes, run_counts, run_attempts, self._rng))
+            runs = mixed_runs_of(work, classes, run_counts, run_attempts, self._rng)
         else:
-            self._backlog.add(runs_of(work, classes, run_counts, run_attempts))
+            runs = runs_of(work, classes, run_counts, run_attempts)
+        if self._announces:
+            runs = self._announcements.admit(runs, self._next_id)
+            self._next_id += 1
+        self._backlog.add(runs)
 
     @property
     def backlog(self) -> int:
         """Pods not yet placed."""
-        return self._backlog.pods
+        return self._backlog.pods + self._announcements.pods
+
+    @property
+    def conflicts(self) -> int:
+        """Refusals by the ledger, ever."""
+        return self._settling.conflicts
 
     @property
     def idle(self) -> bool:
         """Whether every pod is answered for and the ledger owes no answer."""
-        waiting = self._backlog or self._draft.pods or self._preempting or self._evicting
-        return not (waiting or self._proposals or self.cache.undecided)
+        waiting = self._backlog or self._announcements or self._draft.pods or self._preempting or self._evicting
+        return not (waiting or self._settling or self.cache.undecided)
 
     def step(self) -> int:
         """Place the next run, as far as the draft has room. How many pods that settled; 0: nothing can be done now.
 
         0 with runs left means that the draft must be taken first, or a verdict be heard.
         """
+        self._backlog.look_again()
         room = self.limits.proposal_pods - self._draft.pods
         following = self._backlog.next
         if following is None or room <= 0 or self._draft.work not in (None, following.work):
@@ -166,13 +205,18 @@ class Scheduler:
         if work.goes_alone and self._draft.pods:
             return 0
         together = self._backlog.of_work(work) if work.missing else (following,)
-        if (self._proposals or self._evicting) and any(counts_on_others(run.pod_class.spec) for run in together):
+        if (self._settling or self._evicting) and any(counts_on_others(run.pod_class.spec) for run in together):
             return 0  # it would count on pods of which some may be refused
         if work.missing:
             return 0 if self._draft.pods else self._step_gang(work)
         if not self._draft.precedes(following):
             return 0
         run = self._current(self._backlog.take())
+        glance = self._glances.suits(run) and not work.goes_alone
+        return self._glance(run, room) if glance else self._step_run(run, room)
+
+    def _step_run(self, run: Run, room: int) -> int:
+        """Place the run as far as there is room and time."""
         room = min(room, self.costs.pods_in(self.limits.step_seconds, run.pod_class.number) or room)
         if len(run.rows) > room:
             self._backlog.put_first([replace(run, rows=run.rows[room:])])
@@ -183,15 +227,12 @@ class Scheduler:
         return len(run.rows)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
-        """What was placed since the last time, to be sent to the ledger."""
+        """What was placed since the last time, to be sent to the ledger at `now`."""
         together = self._draft.counts_on_others
         proposals = self._close_draft(now + self.limits.assumption_seconds)
         evicting, self._evicting = self._evicting, []
-        for proposal in evicting:
-            self._proposals[proposal.columns.batch_id] = proposal
-        for proposal in proposals:
-            self._proposals[proposal.columns.batch_id] = proposal
-            self.proposed += len(proposal.rows)
+        self._settling.propose((*proposals, *evicting))
+        self.proposed += sum(len(proposal.rows) for proposal in proposals)
         columns = [proposal.columns for proposal in proposals]
         if proposals and proposals[0].work.goes_alone:
             pods = sum(len(proposal.rows) for proposal in proposals)
@@ -205,7 +246,12 @@ class Scheduler:
     @property
     def _undecided(self) -> bool:
         """Whether pods are placed of which the ledger may refuse some."""
-        return bool(self._proposals or self._evicting or self._draft.pods)
+        return bool(self._settling or self._evicting or self._draft.pods)
+
+    @property
+    def preemption_attempts(self) -> int:
+        """Pods that fitted nowhere and for which less urgent ones were looked at."""
+        return self._preempting.attempts
 
     def take_questions(self) -> list[PreemptionQuestion]:
         """What is to be asked about pods that fit nowhere, since the last time."""
@@ -236,8 +282,11 @@ class Scheduler:
 
     def take_outcomes(self) -> list[OutcomeColumns]:
         """Answers since the last time, one message a work batch."""
-        works, self._answered = self._answered, {}
-        return [outcomes for work in works if (outcomes := work.take_outcomes()) is not None]
+        return self._answers.take()
+
+    def take_news_wanted(self) -> bool:
+        """Whether a newer view would have helped some pod since the last time."""
+        return self._answers.take_news_wanted()
 
     def take_failures(self) -> list[PluginFailed]:
         """What went wrong in plugins from outside, each kind of failure once."""
@@ -248,35 +297,32 @@ class Scheduler:
                 self._failures.clear()  # their texts differ each time; better told twice than remembered for ever
         return taken
 
+    def take_announcements(self) -> list[Announcement]:
+        """What the ledger has to be told before pods in hand are placed, since the last time."""
+        return self._announcements.take()
+
     # Verdicts
+
+    def rules_known(self, number: int, awaited: Mapping[int, int]) -> None:
+        """The answer to an announcement: place what waited for it, once the view stands at these seqs, by shard."""
+        runs = self._announcements.answered(number)
+        missing = {shard: seq for shard, seq in awaited.items() if self.cache.seen(shard) < seq}
+        if not missing:
+            self._backlog.put_first(runs)
+        elif runs:
+            self._backlog.hold(runs, missing)
+            self._answers.want_news()
+
+    def work_of(self, batch_id: int) -> int | None:
+        """The work batch that a proposal under way belongs to."""
+        return self._settling.work_of(batch_id)
 
     def settle(self, batch_id: int, answer: Verdicts) -> bool:
         """Take in a verdict: bound pods are answered for, refused ones placed again. False: this epoch is fenced.
 
         The verdicts on all parts of a gang are to be taken in before the next step.
         """
-        proposal = self._proposals.pop(batch_id, None)
-        if proposal is None:
-            return True  # of a former epoch, or answered twice
-        verdicts, shard = answer.verdicts, proposal.columns.shard
-        committed, duplicate = verdicts == Verdict.COMMITTED, verdicts == Verdict.DUPLICATE
-        # A duplicate is bound where it stands, by an earlier commit: mostly of this same proposal, sent again.
-        seqs = np.full(len(verdicts), answer.seq, np.uint64)
-        seqs[duplicate] = answer.duplicate_seqs
-        bound = np.flatnonzero(committed | duplicate)
-        moved = np.flatnonzero(duplicate | (committed & (answer.nodes != proposal.columns.candidates[:, 0])))
-        self._move(proposal, moved, answer.nodes, seqs)
-        self.cache.forget(proposal.assumption, np.flatnonzero(~committed))
-        self.cache.confirm(proposal.assumption, shard, answer.seq)
-        self.cache.apply_fresh(answer.fresh)
-        for seq in np.unique(seqs[bound]).tolist():
-            proposal.work.committed_in(shard, seq)
-        self._settle_victims(proposal, verdicts, seqs)
-        self._answer(proposal.work, proposal.rows[bound], Outcome.BOUND, nodes=answer.nodes[bound])
-        fenced = np.flatnonzero(verdicts == Verdict.STALE_EPOCH)
-        self._answer(proposal.work, proposal.rows[fenced], Outcome.FENCED)
-        self._retry(proposal, np.flatnonzero(~committed & ~duplicate & (verdicts != Verdict.STALE_EPOCH)), answer)
-        return len(fenced) == 0
+        return self._settling.settle(batch_id, answer)
 
     def resume(self, shard: int, *, snapshot: bool = False) -> bool:
         """The cache has heard of the shard: try those again that waited for it. Whether there are any.
@@ -288,38 +334,34 @@ class Scheduler:
 
     def reject(self, batch_id: int, reason: str) -> None:
         """The resolver called the whole proposal malformed: nothing of it is in the ledger."""
-        proposal = self._proposals.pop(batch_id, None)
-        if proposal is not None:
-            self.cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
-            none = np.zeros(len(proposal.rows), np.uint64)
-            self._settle_victims(proposal, none, none)
-            left = [run.rows for run in proposal.work.take_left()]
-            self._answer(proposal.work, np.concatenate([proposal.rows, *left]), Outcome.INVALID, reason=reason)
+        self._settling.reject(batch_id, reason)
 
     # Endings
 
     def drain(self) -> None:
         """Give back what was not started."""
-        for run in (*self._backlog.take_all(), *self._preempting.take_waiting()):
-            self._answer(run.work, run.rows, Outcome.RETURNED)
+        waiting = *self._announcements.take_all(), *self._preempting.take_waiting()
+        for run in (*self._backlog.take_all(), *waiting):
+            self._answers.give(run.work, run.rows, Outcome.RETURNED)
 
     def give_back(self, batch_ids: Collection[int], pods: int) -> None:
         """Return up to `pods` pods of these batches that were never tried, the last ones first; a gang only as a whole, and
         also where that is more."""
         for work, rows in self._backlog.take_untried(batch_ids, pods):
-            self._answer(work, rows, Outcome.RETURNED)
+            self._answers.give(work, rows, Outcome.RETURNED)
 
     def drop_everything(self) -> None:
         """Another epoch begins: the dispatcher gives all pods in hand to whom it likes, and the ledger refuses ours."""
         self._backlog.take_all()
+        self._announcements.forget()
         for pod_class, nodes in self._draft.placements:
             self.cache.forget_group(pod_class.group, nodes)
         self._draft.clear()
-        self._proposals.clear()
+        self._settling.clear()
         self._preempting.take_waiting()
         self._preempting.forget_victims()
         self._evicting.clear()
-        self._answered.clear()
+        self._answers.clear()
         self._classes.clear()
         self.costs.restart()
         self.cache.forget_unanswered()
@@ -333,19 +375,6 @@ class Scheduler:
                     observer.observe(classes[index].demand, int(counts[index]))
             except PluginFailed as failure:  # noqa: PERF203 - it scores by what it saw: its own loss, and no pod's
                 self._failures.setdefault(str(failure), failure)
-
-    def _answer(
-        self,
-        work: Work,
-        rows: NDArray[np.intp],
-        code: Outcome,
-        *,
-        nodes: NDArray[np.uint32] | None = None,
-        reason: str = "",
-    ) -> None:
-        if len(rows):
-            work.answer(rows, code, nodes=nodes, reason=reason)
-            self._answered[work] = None
 
     def _step_gang(self, work: Work) -> int:
         """Place what fits of the next gang if that makes its minimum, else nothing of it."""
@@ -364,12 +393,14 @@ class Scheduler:
                 reason = reason or why_not
         fitting, needed = self._draft.pods, work.missing
         if fitting < needed and work.gang is not None and reason is not None:
+            under_way = [self._room_under_way(run, reason) for run in work.left]
             self._forget_draft()
             work.take_left()
+            if fitting + sum(room for room, _ in under_way) >= needed:
+                self._backlog.wait_for([found for _, in_the_way in under_way for found in in_the_way], runs)
+                return sum(len(run.rows) for run in runs)
             why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
-            work.refuse(np.concatenate([run.rows for run in runs]), why, self.cache.seqs)
-            self._answered[work] = None
-            self.news_wanted = True
+            self._answers.refuse(work, np.concatenate([run.rows for run in runs]), why, self.cache.seqs)
         return sum(len(run.rows) for run in runs)
 
     def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
@@ -392,10 +423,36 @@ class Scheduler:
         finally:
             self.costs.placed(run.pod_class.number, len(run.rows), self._clock() - started, first=first)
 
+    def _glance(self, first: Run, room: int) -> int:
+        """Place this run and those behind it that a glance will do for, as many as go at once. How many pods that settled."""
+        started, runs = self._clock(), [first]
+        while len(runs) < min(room, self._glances.room) and (following := self._backlog.next) is not None:
+            alike = following.work is first.work and following.pod_class.priority == first.pod_class.priority
+            if not alike or not self._glances.suits(self._current(following)):
+                break
+            runs.append(self._current(self._backlog.take()))
+        try:
+            placed = self._glances.place([run.pod_class for run in runs])
+        except PluginFailed:
+            placed = [None] * len(runs)  # whoever it failed meets it again
+        for run, place in zip(runs, placed, strict=True):
+            if place is not None:
+                self._draft.add(run, place)
+        left = [run for run, place in zip(runs, placed, strict=True) if place is None]
+        self._backlog.put_first(left)
+        self.costs.glanced(len(runs) - len(left), self._clock() - started)
+        return len(runs) - len(left) or self.step()  # they get a look at all nodes
+
     def _not_placed(self, run: Run, why_not: Diagnosis) -> None:
         """These pods fit nowhere: perhaps others can go for them."""
         spec = run.pod_class.spec
-        if spec.priority <= run.work.lowest_priority or run.work.gang is not None:
+        drafted = self._draft.assumed(len(self.cache.schema))
+        _, in_the_way = self._room_under_way(run, why_not, drafted)
+        if drafted in in_the_way:
+            self._backlog.wait_for_draft(run)
+        elif in_the_way:
+            self._backlog.wait_for(in_the_way, [run])
+        elif spec.priority <= run.work.lowest_priority or run.work.gang is not None:
             self._refuse(run, why_not)
         elif not spec.may_preempt:
             self._refuse(run, Diagnosis(f"{why_not.text} preemption: {NEVER}", why_not.refused_by))
@@ -409,10 +466,24 @@ class Scheduler:
             if useless is not None:
                 self._refuse(run, useless)
 
+    def _room_under_way(
+        self, run: Run, why_not: Diagnosis, drafted: Assumption | None = None
+    ) -> tuple[int, list[Assumption]]:
+        """How many of these pods, that fit nowhere now, there may be room for once this worker's assumptions that are in the way
+        have ended, those among them that are only `drafted`. To say of such pods that they are unschedulable would strand them: nothing that happens to the cluster
+        would wake them."""
+        if not why_not.refused_by & _ABOUT_ROOM:
+            return 0, []
+        try:
+            admitted = self._subject(run).static.mask
+        except PluginFailed as failure:
+            self._failures.setdefault(str(failure), failure)
+            return 0, []
+        room, in_the_way = self.cache.room_under_way(run.pod_class.demand, admitted, drafted)
+        return min(room, len(run.rows)), in_the_way
+
     def _refuse(self, run: Run, why_not: Diagnosis, seqs: Mapping[int, int] | None = None) -> None:
-        run.work.refuse(run.rows, why_not, self.cache.seqs if seqs is None else seqs)
-        self._answered[run.work] = None
-        self.news_wanted = True
+        self._answers.refuse(run.work, run.rows, why_not, self.cache.seqs if seqs is None else seqs)
 
     def _refuse_for(self, failure: PluginFailed, run: Run) -> None:
         self._failures.setdefault(str(failure), failure)
@@ -423,20 +494,10 @@ class Scheduler:
         ranking.refresh()
         return Subject(ranking.demand, ranking.static, ranking.standings)
 
-    def _settle_victims(self, proposal: Proposal, verdicts: NDArray[Any], seqs: NDArray[np.uint64]) -> None:
-        """Victims are gone with the commit of the pod that they went for, or stay."""
-        shard = proposal.columns.shard
-        for position, victims in proposal.victims.items():
-            reserved = verdicts[position] in (Verdict.COMMITTED, Verdict.DUPLICATE)
-            self._preempting.decided(victims, shard=shard, seq=int(seqs[position]) if reserved else 0)
-            if reserved:
-                self.cache.confirm(victims.vacated, shard, int(seqs[position]))
-                proposal.work.others_leave(int(proposal.rows[position]), victims.leaving_ms)
-            else:
-                self.cache.forget(victims.vacated, np.arange(len(victims.uids)))
-
     def _close_draft(self, expires_at: float) -> list[Proposal]:
-        return self._close(self._draft, expires_at)
+        proposals = self._close(self._draft, expires_at)
+        self._backlog.drafted([proposal.assumption for proposal in proposals])
+        return proposals
 
     def _close(self, draft: Draft, expires_at: float) -> list[Proposal]:
         cache = self.cache
@@ -462,73 +523,3 @@ class Scheduler:
     def _current(self, run: Run) -> Run:
         pod_class = self._demands.current(run.pod_class)
         return run if pod_class is run.pod_class else replace(run, pod_class=pod_class)
-
-    def _move(
-        self, proposal: Proposal, rows: NDArray[np.intp], nodes: NDArray[np.uint32], seqs: NDArray[np.uint64]
-    ) -> None:
-        """These pods of a proposal count where the ledger put them, until the feed shows the commits that did it."""
-        assumption = proposal.assumption
-        self.cache.forget(assumption, rows)
-        slots = assumption.slots[rows]
-        for slot, seq in sorted(set(zip(slots.tolist(), seqs[rows].tolist(), strict=True))):
-            of_commit = nodes[rows[(slots == slot) & (seqs[rows] == seq)]].astype(np.intp)
-            pod_class = proposal.runs[slot].pod_class
-            masks = self.cache.assume(of_commit, pod_class.demand, pod_class.group)
-            part = Assumption(
-                nodes=of_commit,
-                slots=np.full(len(of_commit), slot),
-                requests=assumption.requests,
-                card_masks=masks,
-                card_millis=assumption.card_millis,
-                expires_at=assumption.expires_at,
-                groups=assumption.groups,
-            )
-            self.cache.track(part)
-            self.cache.confirm(part, proposal.columns.shard, seq)
-
-    def _retry(self, proposal: Proposal, refused: NDArray[np.intp], answer: Verdicts) -> None:
-        self.conflicts += len(refused)
-        slots = proposal.assumption.slots[refused]
-        shard = proposal.columns.shard
-        self.refusals.refused(
-            shard,
-            proposal.assumption.nodes[refused],
-            answer.verdicts[refused],
-            snapshot_seq=proposal.columns.snapshot_seq,
-            as_of=answer.as_of,
-            age_seconds=self._clock() - (proposal.assumption.expires_at - self.limits.assumption_seconds),
-        )
-        # What other pods are in the way of, and what a node is, only the feed tells; room came with the answer.
-        unseen = np.isin(answer.verdicts, (Verdict.CONFLICT_PORT, Verdict.CONFLICT_TOPOLOGY, Verdict.CONFLICT_VERSION))
-        awaited = {
-            of_shard: seq
-            for of_shard, seq in sorted(((shard, answer.as_of), *answer.awaits))
-            if self.cache.seen(of_shard) < seq
-        }
-        unseen &= bool(awaited)
-        # What was left of a gang shares the fate of those refused: it is tried with them, and as often.
-        unbound = [(run, False) for run in proposal.work.take_left()]
-        for slot in np.unique(slots).tolist():
-            of_slot = refused[slots == slot]
-            for waits in (False, True):
-                rows = proposal.rows[of_slot[unseen[of_slot] == waits]]
-                if len(rows):
-                    unbound.append((replace(proposal.runs[slot], rows=rows), waits))
-        again: list[Run] = []
-        held: list[Run] = []
-        for run, waits in unbound:
-            if run.tries + 1 >= self.limits.tries:
-                # Also of those that others were to go for: what the ledger refused them for lies behind them, and nothing
-                # that is still to come would wake them.
-                self.news_wanted = True
-                why_not = "" if run.evicting is None else run.evicting.text
-                self._answer(run.work, run.rows, Outcome.CONFLICT, reason=why_not)
-            else:
-                (held if waits else again).append(replace(run, tries=run.tries + 1))
-        self.news_wanted |= bool(held)
-        if proposal.work.gang is not None:
-            self._backlog.put_gang(proposal.work, [*again, *held], awaited if held else {})
-            return
-        self._backlog.hold(held, awaited)
-        # They have waited longest, and the numbers that came with the refusal are fresh now.
-        self._backlog.put_first(again)

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_worker.core.bound_runs import Bounds
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
@@ -43,6 +44,19 @@ class PodStandings:
         _, weight, standing = moving[0]
         found: Evenly | None = standing.evenly(feasible, weight) if hasattr(standing, "evenly") else None
         return found
+
+    def bounds(self) -> Bounds | None:
+        """How pods of the class limit each other; None where they also change what nodes are worth to them, or where it cannot
+        be told."""
+        if not all(getattr(standing, "flat", False) for _, _, standing in self.scores):
+            return None
+        found = [standing.bounds() if hasattr(standing, "bounds") else None for _, standing in self.filters]
+        known = [bounds for bounds in found if bounds is not None]
+        skews = [bounds.skew for bounds in known if bounds.skew is not None]
+        if len(known) < len(found) or not known or len(skews) > 1:
+            return None
+        passed = np.logical_and.reduce([bounds.passed for bounds in known])
+        return Bounds(passed, tuple(domains for bounds in known for domains in bounds.once), *skews)
 
     def narrow(self, feasible: Mask) -> Mask:
         """Those of the nodes that every pod filter lets pass, in place: (size,)."""

@@ -40,6 +40,14 @@ class NodeView:
         return (parts * 100 // self.divisors.astype(np.int64)).astype(np.float64)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What k pods ask for that are looked at side by side: each has m nodes of its own, the columns of their view are (..., k, m)."""
+
+    request: NDArray[np.int64]  # (resources, k, 1), pods = 1 included
+    nonzero: NDArray[np.int64]  # (2, k, 1): cpu and memory, for scoring
+
+
 @dataclass(slots=True)
 class OneNode:
     """The same of one node in Python's own numbers: with those a single node is quicker computed than by NumPy's calls."""

@@ -31,6 +31,10 @@ class OutcomeColumns:
     commits: tuple[tuple[int, int], ...]  # (shard, seq)
     seen: tuple[tuple[int, int], ...]  # (shard, seq) of the view that had no node for the unschedulable ones
     leaving_ms: NDArray[np.uint32] | None  # (n,): for how long those that went for a pod may be there; None: not at all
+    deciding_seconds: float  # of the latest verdict: from the batch's coming until it was proposed
+    committing_seconds: float  # and from then on until it was there; both 0.0 before the first
+    received_at: float  # when the batch came, on the scheduler's clock
+    refused: NDArray[np.uint32] | None  # rows that the ledger refused, each as often as it did; None: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,16 @@ class Work:
     gang: Gang | None = None
     lowest_priority: int = MAX_PRIORITY  # of any pod there is: who has no more than this has nobody to go for it
     conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
+    received_at: float = 0.0  # on the scheduler's clock
     left: "list[Run]" = field(default_factory=list)  # of a gang under way: what fits nowhere, until the gang is decided
     _bound: int = 0
     _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, Diagnosis]] = field(default_factory=list)
     _commits: dict[tuple[int, int], None] = field(default_factory=dict)
     _seen: dict[int, int] | None = None
     _leaving_ms: dict[int, int] = field(default_factory=dict)  # by row
+    _refused: list[Positions] = field(default_factory=list)
+    _deciding_seconds: float = 0.0
+    _committing_seconds: float = 0.0
 
     def answer(
         self, rows: Positions, code: Outcome, *, nodes: NDArray[np.uint32] | None = None, reason: str = ""
@@ -95,6 +103,15 @@ class Work:
         if milliseconds:
             self._leaving_ms[row] = milliseconds
 
+    def decided(self, proposed_at: float, now: float) -> None:
+        """The ledger has answered what was proposed then."""
+        self._deciding_seconds = proposed_at - self.received_at
+        self._committing_seconds = now - proposed_at
+
+    def refused(self, rows: Positions) -> None:
+        """The ledger did not take these, whatever becomes of them."""
+        self._refused.append(rows)
+
     def take_outcomes(self) -> OutcomeColumns | None:
         """The answers since the last time, None if there are none."""
         answers, self._answers = self._answers, []
@@ -103,6 +120,7 @@ class Work:
         leaving, self._leaving_ms = self._leaving_ms, {}
         if not answers:
             return None
+        refused, self._refused = self._refused, []
         reasons_given = tuple(dict.fromkeys(reason for _, _, _, reason in answers if reason.text))
         numbers = {reason: number for number, reason in enumerate(reasons_given)}
         sizes = [len(rows) for rows, _, _, _ in answers]
@@ -120,6 +138,10 @@ class Work:
             commits=commits,
             seen=seen,
             leaving_ms=np.array([leaving.get(row, 0) for row in positions.tolist()], np.uint32) if leaving else None,
+            deciding_seconds=self._deciding_seconds,
+            committing_seconds=self._committing_seconds,
+            received_at=self.received_at,
+            refused=np.concatenate(refused).astype(np.uint32) if refused else None,
         )
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.view import NodeView, OneNode
+from scheduler_worker.core.view import Asked, NodeView, OneNode
 
 
 class BalancedAllocation:
@@ -15,25 +15,19 @@ class BalancedAllocation:
 
     name = "NodeResourcesBalancedAllocation"
     one_at_a_time = True
+    side_by_side = True
 
     def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
         """See DynamicScore. Of plain requests; nothing to say on pods that request neither."""
         request = demand.request[:2]
         if not (request[CPU] or request[MEMORY]):
             return None
-        used = view.requested[:2].astype(np.float64)  # exact: amounts stop at 2^53
         # Where both are asked for, a node with room uses no more of them than it has, and the others do not count.
-        overfull = not (request[CPU] and request[MEMORY])
-        # Where the node offers only one of the two there is nothing to balance, else half of their difference counts.
-        halves = 1.0 - view.mean_factors
-        before = _balance(used / view.divisors, halves, clip=overfull)
-        used += request.astype(np.float64)[:, None]
-        used /= view.divisors
-        gain = _balance(used, halves, clip=overfull)
-        gain -= before
-        gain *= 0.5
-        gain += 75.0
-        return np.floor(gain, out=gain)
+        return _score(request[:, None], view, clip=not (request[CPU] and request[MEMORY]))
+
+    def score_each(self, asked: Asked, view: NodeView) -> NDArray[np.float64]:
+        """See SideBySideScore."""
+        return _score(asked.request[:2], view, clip=False)
 
     def score_one(self, demand: Demand, node: OneNode) -> int:
         """See OneNodeScore. The same operations on the same doubles."""
@@ -43,6 +37,21 @@ class BalancedAllocation:
         used_cpu, used_memory = node.requested[CPU], node.requested[MEMORY]
         before = _balance_of_one(used_cpu, used_memory, node)
         return floor((_balance_of_one(used_cpu + cpu, used_memory + memory, node) - before) * 0.5 + 75.0)
+
+
+def _score(request: NDArray[np.int64], view: NodeView, *, clip: bool) -> NDArray[np.float64]:
+    """Of cpu and memory, (2, 1) or (2, k, 1), on the view's nodes."""
+    used = view.requested[:2].astype(np.float64)  # exact: amounts stop at 2^53
+    # Where the node offers only one of the two there is nothing to balance, else half of their difference counts.
+    halves = 1.0 - view.mean_factors
+    before = _balance(used / view.divisors, halves, clip=clip)
+    used += request.astype(np.float64)
+    used /= view.divisors
+    gain = _balance(used, halves, clip=clip)
+    gain -= before
+    gain *= 0.5
+    gain += 75.0
+    return np.floor(gain, out=gain)
 
 
 def _balance_of_one(cpu: int, memory: int, node: OneNode) -> int:

@@ -7,7 +7,7 @@ from scheduler_worker.core.cards import pods_that_fit
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework import Refusals
-from scheduler_worker.core.view import NodeView, OneNode
+from scheduler_worker.core.view import Asked, NodeView, OneNode
 
 
 class DeviceCards:
@@ -15,6 +15,7 @@ class DeviceCards:
 
     name = "DeviceCards"
     one_at_a_time = True
+    side_by_side = True
 
     def passes(self, demand: Demand, view: NodeView) -> Mask | None:
         """See DynamicFilter. Cards of a view with pods ahead are as they were before those."""
@@ -31,6 +32,10 @@ class DeviceCards:
             return True
         most = WHOLE_CARD_MILLI - devices.milli
         return sum([used <= most for used in node.cards_used]) >= devices.count
+
+    def passes_each(self, asked: Asked, view: NodeView) -> Mask | None:  # noqa: ARG002 - plain demands want no cards
+        """See SideBySideFilter."""
+        return None
 
     def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
         """See DynamicFilter."""

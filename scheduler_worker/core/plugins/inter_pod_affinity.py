@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from hoss.model.pod import PodSpec
 from hoss.model.pod_groups import group_of
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from scheduler_worker.core.bound_runs import Bounds
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.framework import MAX_SCORE, FilterStanding, Refusals, ScoreStanding
@@ -102,6 +103,14 @@ class _Company:
         """Whether no pod of the class changes it."""
         return not (self._near or self._shunned or self._shunning)
 
+    def bounds(self) -> Bounds | None:
+        """See FilterStanding. Not of pods that want to be near their own kind."""
+        if self._near and self._may_be_first:
+            return None
+        size = self._cache.size
+        shunned = zip(self._affinity.anti_required, self._shunned, strict=True)
+        return Bounds(self.passed, tuple(sums.column.codes[:size] for term, sums in shunned if self._itself(term)))
+
     def refusals(self) -> Refusals:
         size = self._cache.size
         far = ~self._is_near(size)
@@ -122,6 +131,9 @@ class _Company:
             if bearing.points is None
         ]
 
+    def _itself(self, term: PodAffinityTerm) -> bool:
+        return Matching((term,)).includes(self._self, self._cache.census.namespaces)
+
     def _is_near(self, size: int) -> Mask:
         near = np.ones(size, np.bool_)
         first = self._may_be_first and not any(sums.sums.any() for sums in self._near)
@@ -137,6 +149,8 @@ class _Attraction:
         self._cache = cache
         self._own: list[tuple[PodAffinityTerm, int]] = [(p.term, p.weight) for p in affinity.preferred]
         self._own += [(p.term, -p.weight) for p in affinity.anti_preferred]
+        own, namespaces = group_of(spec), cache.census.namespaces
+        self._attracts_itself = any(Matching((term,)).includes(own, namespaces) for term in affinity.required)
         self._others = _OthersRules(spec, cache)
         self._domains = _Domains(cache)
         self._weighted: list[tuple[DomainSums, int]] = []
@@ -167,6 +181,11 @@ class _Attraction:
     def steady(self) -> bool:
         """Whether no pod of the class changes it."""
         return not self._weighted
+
+    @property
+    def flat(self) -> bool:
+        """Whether no node attracts more than another, and no pod of the class changes that."""
+        return not (self._own or self._attracts_itself or self._raw.any())
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
         packed = feasible.tobytes()

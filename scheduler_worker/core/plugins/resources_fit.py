@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
-from hoss.model.fit import fits, insufficient
+from hoss.model.fit import each_fits, fits, insufficient
 from hoss.model.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
@@ -23,7 +23,7 @@ from scheduler_worker.core.plugins.scoring_strategies import (
     read_shape,
     weighted_score,
 )
-from scheduler_worker.core.view import NodeView, OneNode
+from scheduler_worker.core.view import Asked, NodeView, OneNode
 
 _COLUMN_OF_ALL = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": EPHEMERAL_STORAGE}
 _REPORTED_FIRST = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
@@ -53,7 +53,7 @@ class ResourcesFit:
         self._shape = None if shape is None else read_shape(shape)
         # Which nearly everyone has, and which therefore has a way of its own.
         self._plain = self._shape is None and dict(self._resources) == dict(DEFAULT_RESOURCES)
-        self.one_at_a_time = self._plain
+        self.one_at_a_time = self.side_by_side = self._plain
 
     def passes(self, demand: Demand, view: NodeView) -> Mask | None:
         """See DynamicFilter."""
@@ -66,6 +66,14 @@ class ResourcesFit:
         if demand.unknown:
             return False
         return all(node.allocatable[row] - node.requested[row] >= amount for row, amount in demand.amounts)
+
+    def passes_each(self, asked: Asked, view: NodeView) -> Mask:
+        """See SideBySideFilter."""
+        return each_fits(view.allocatable, view.requested, asked.request)
+
+    def score_each(self, asked: Asked, view: NodeView) -> NDArray[np.float64]:
+        """See SideBySideScore. Of the mean of cpu and memory."""
+        return self._mean_of_cpu_and_memory(asked.nonzero, view)
 
     def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
         """See DynamicFilter. Resources no node ever offered count as allocatable 0."""
@@ -88,7 +96,7 @@ class ResourcesFit:
     def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64]:
         """See DynamicScore and scoring_strategies."""
         if self._plain:
-            return self._mean_of_cpu_and_memory(demand, view)
+            return self._mean_of_cpu_and_memory(demand.nonzero, view)
         scored = [self._amounts(name, weight, demand, view) for name, weight in self._resources]
         amounts = [a for a in scored if a is not None]
         return weighted_score(self._strategy, amounts, view.requested.shape[1], self._shape)
@@ -118,9 +126,10 @@ class ResourcesFit:
         row = int(demand.rows[demand.names.index(name)])
         return Amounts(view.requested[row] + demand.request[row], view.allocatable[row], weight)
 
-    def _mean_of_cpu_and_memory(self, demand: Demand, view: NodeView) -> NDArray[np.float64]:
-        """Over cpu and memory, as far as the node offers them, of 100 x (free or used) / allocatable."""
-        used = view.nonzero_requested + demand.nonzero
+    def _mean_of_cpu_and_memory(self, nonzero: NDArray[np.int64], view: NodeView) -> NDArray[np.float64]:
+        """Over cpu and memory, as far as the node offers them, of 100 x (free or used) / allocatable. (2, 1) or (2, k, 1) are
+        asked for."""
+        used = view.nonzero_requested + nonzero
         allocatable = view.allocatable[:2]
         if self._strategy == MOST_ALLOCATED:
             parts = np.minimum(used, allocatable, out=used)

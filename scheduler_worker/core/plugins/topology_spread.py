@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
 from hoss.model.pod_rules import SpreadConstraint
+from scheduler_worker.core.bound_runs import Bounds, Skew
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
@@ -72,6 +73,18 @@ class _Skew:
             skewed |= over
             left &= ~over
         return Refusals(((_NO_KEY, without_key), (_SKEWED, skewed)), unresolvable=without_key)
+
+    def bounds(self) -> Bounds | None:
+        """See FilterStanding. Of one constraint, if the pods that it is about count in their own domains."""
+        if not any(self._self):
+            return Bounds(self.passed)
+        domains, (constraint, *more) = self._domains, self._constraints
+        if more or not domains.counting(0)[: self._cache.size][domains.has_all_keys].all():
+            return None
+        found = domains.found(0).tolist()
+        compared = found if len(found) >= constraint.min_domains else ()
+        skew = Skew(domains.codes(0), domains.counts(0)[:-1].tolist(), compared, margin=constraint.max_skew - 1)
+        return Bounds(domains.has_all_keys, skew=skew)
 
     def _within(self, index: int) -> Mask:
         """Which nodes lie in domains that one more pod would not lift too far above the emptiest."""
