@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import grpc.aio
+from pydantic import ValidationError
 
 from dispatcher.allowances import LabelAllowances
 from dispatcher.audit import Views
@@ -19,10 +20,18 @@ from dispatcher.config import KIND, DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.policy import Policy
 from dispatcher.core.tenants import shares_of_cards
-from dispatcher.lease import RedisLease
+from dispatcher.dashboard.access import read_token
+from dispatcher.dashboard.desk import Desk
+from dispatcher.dashboard.server import Dashboard
+from dispatcher.decisions import Decisions
+from dispatcher.kubernetes_lease import KubernetesLease
+from dispatcher.kubernetes_mode import KubernetesMode
+from dispatcher.lease import Lease, RedisLease
 from dispatcher.ledger import FencedLedger, ResolverLedger
 from dispatcher.link import WorkerLinks
+from dispatcher.metrics import Activity, TermSource
 from dispatcher.nodes import NodeNames
+from dispatcher.podless_journal import PodlessJournal
 from dispatcher.policies import Policies
 from dispatcher.policy_surroundings import PolicySurroundings
 from dispatcher.preemption import Preemption
@@ -33,12 +42,19 @@ from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
 from dispatcher.service import DispatcherService
 from dispatcher.spec_facts import facts_from_bytes
+from dispatcher.tracing import DispatcherTraces
 from hoss import rpc, telemetry
 from hoss.client.feed import follow
 from hoss.client.resolver import ResolverClient
-from hoss.config import load_document
-from hoss.errors import HossError
+from hoss.config import describe_validation, load_document
+from hoss.errors import ConfigError, HossError
+from hoss.kube.config import add_kubernetes_flags, kubernetes_given
 from hoss.model.pod import PodSpec
+from hoss.telemetry import options
+from hoss.telemetry.endpoint import metrics_endpoint
+from hoss.telemetry.metrics import Metrics, process_source
+from hoss.telemetry.pushing import metrics_pushed
+from hoss.telemetry.tracing import Tracer, tracing
 from hoss.v1 import common_pb2
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
@@ -56,84 +72,161 @@ def main() -> int:
     telemetry.configure("dispatcher", level=flags.log_level)
     try:
         config = _config(flags)
-        rpc.run(lambda: serve(config, flags.ready_file))
+        with tracing("dispatcher", config.trace_file, ratio=config.trace_ratio) as tracer:
+            rpc.run(lambda: serve(config, flags.ready_file, tracer))
     except HossError as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201 - for whoever started it by hand
         return 1
     return 0
 
 
-async def serve(config: DispatcherConfig, ready_file: Path | None) -> None:
+async def serve(config: DispatcherConfig, ready_file: Path | None, tracer: Tracer | None = None) -> None:
     """Listen, stand by or be active as the lease has it, and announce this once it is known which, until told to end."""
-    resolver = ResolverClient(config.resolvers)
+    lease = _lease(config)
+    dispatcher = _Dispatcher(config, tracer)
+    try:
+        port = await dispatcher.server.start(config.listen, SERVICES, serving=False)
+        dashboard_port = await dispatcher.dashboard.start(config.dashboard_listen) if config.dashboard_listen else 0
+        candidate = Candidate(
+            lease,
+            config.advertised(port),
+            serve=dispatcher.active,
+            standing_by=dispatcher.stand_by,
+            doubted=dispatcher.doubt,
+        )
+        endpoint = metrics_endpoint(config.metrics_listen, dispatcher.metrics)
+        pushed = metrics_pushed("dispatcher", dispatcher.metrics)
+        async with endpoint as metrics_port, pushed, rpc.background(candidate.stand()):
+            await candidate.settled.wait()
+            ports = {"port": port, "dashboard_port": dashboard_port, "metrics_port": metrics_port}
+            rpc.announce_ready(ready_file, **ports, service="dispatcher")
+            await rpc.until_stopped()
+    finally:
+        await dispatcher.dashboard.stop()
+        await dispatcher.server.stop()
+        await lease.close()
+        await dispatcher.close()
+
+
+def _lease(config: DispatcherConfig) -> Lease:
     lease = RedisLease(config.redis_url, config.lease_seconds)
-    server, reception = rpc.Server(), Reception(SERVICES)
-    server.grpc.add_generic_rpc_handlers((reception,))
+    cluster = config.kubernetes
+    if cluster is None or not cluster.lease:
+        return lease
+    # Its own connections: a renewal does not wait behind bindings and patches.
+    api = cluster.api("hoss-dispatcher-lease")
+    return KubernetesLease(api, cluster.lease, lease, duration_seconds=cluster.lease_seconds)
+
+
+class _Dispatcher:
+    """What outlives terms: the ports, and the connections to resolvers and to the API server."""
+
+    def __init__(self, config: DispatcherConfig, tracer: Tracer | None) -> None:
+        self._config = config
+        self._tracer = tracer
+        self._resolver = ResolverClient(config.resolvers)
+        self._api = config.kubernetes.api("hoss-dispatcher") if config.kubernetes else None
+        self.server, self._reception = rpc.Server(), Reception(SERVICES)
+        self.server.grpc.add_generic_rpc_handlers((self._reception,))
+        self.metrics = Metrics(process_source("dispatcher"), Activity(self._reception))
+        token_file = config.dashboard_token_file
+        self.dashboard = Dashboard(read_token(token_file) if token_file else "")
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self._resolver.close()
+        if self._api is not None:
+            await self._api.close()
+
+    async def stand_by(self, why: str, active_address: str) -> None:
+        self._reception.close(why, active=active_address)
+        self.dashboard.close(why, active=active_address)
+
+    async def doubt(self, in_doubt: bool) -> None:
+        await self.server.set_serving(not in_doubt, *SERVICES)
 
     @contextlib.asynccontextmanager
-    async def active(term: Term) -> AsyncIterator[None]:
+    async def active(self, term: Term) -> AsyncIterator[None]:
         """Recover, and serve for a term. All that is known begins and ends with it."""
+        config, resolver = self._config, self._resolver
         journal = RedisJournal(config.redis_url, term.number)
-        machine = Machine(
-            _settings(config, term),
-            Policy(),
-            _decode_spec,
-            random.Random(),
-            read_facts=facts_from_bytes,
-            requests=_requests,
-        )
+        machine = _machine(config, term)
         ledger = ResolverLedger(resolver)
-        runtime = Runtime(machine, FencedLedger(ledger, term.certain), journal)
-        names, views, services, chronicle = NodeNames(runtime), Views(), Services(term.certain), Chronicle(runtime)
+        kept = journal if self._api is None else PodlessJournal(journal)
+        traces = None if self._tracer is None else DispatcherTraces(self._tracer, machine)
+        runtime = Runtime(machine, FencedLedger(ledger, term.certain), kept, traces=traces)
+        names, services, chronicle = NodeNames(runtime), Services(term), Chronicle(runtime)
+        views, decisions = Views(), Decisions()
         policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
-        preemption = Preemption(runtime, names)
+        preemption = Preemption(runtime, names, of_cluster=self._api is not None)
         rebuilding = Rebuilding(runtime, ledger, names.history, may_rebuild=term.certain)
+        cluster = None
+        if config.kubernetes is not None and self._api is not None:
+            cluster = KubernetesMode(
+                runtime,
+                self._api,
+                resolver,
+                names=names,
+                preemption=preemption,
+                term=term,
+                config=config.kubernetes,
+            )
 
-        add_DispatcherServicer_to_server(
-            DispatcherService(runtime, names, views, policies, term=term, chronicle=chronicle),
-            cast("grpc.aio.Server", services),
+        service = DispatcherService(
+            runtime,
+            names,
+            views,
+            policies,
+            decisions,
+            term=term,
+            chronicle=chronicle,
+            follows_cluster=cluster is not None,
         )
+        add_DispatcherServicer_to_server(service, cast("grpc.aio.Server", services))
         links = WorkerLinks(
             runtime,
             views,
             preemption,
+            decisions,
             heartbeat_ms=config.heartbeat_ms,
             allowed_labels=LabelAllowances(config.worker_labels),
         )
         add_WorkerLinkServicer_to_server(links, cast("grpc.aio.Server", services))
         try:
-            async with rebuilding.as_kept():
-                await policies.restore()
-                await recover(runtime)
-            following = follow(resolver, "dispatcher", rebuilding.passing(names.apply, preemption.apply))
-            jobs = runtime.serve(), chronicle.run(), following, policies.follow_file(), rebuilding.run()
-            async with rpc.background(*jobs):
-                reception.open(services)
-                await server.set_serving(True, *SERVICES)
+            async with contextlib.AsyncExitStack() as stack:
+                if cluster is not None:
+                    await stack.enter_async_context(cluster.following())
+                async with rebuilding.as_kept():
+                    await policies.restore()
+                    await recover(runtime, None if cluster is None else cluster.mirroring)
+                if cluster is not None:
+                    async with rpc.background(rebuilding.run()):  # the ledger may be lost meanwhile
+                        await cluster.reserved()
+                following = follow(resolver, "dispatcher", rebuilding.passing(names.apply, preemption.apply))
+                jobs = runtime.serve(), chronicle.run(), following, policies.follow_file(), rebuilding.run()
+                more = () if cluster is None else cluster.jobs()
+                await stack.enter_async_context(rpc.background(*jobs, *more))
+                await stack.enter_async_context(self.metrics.showing(TermSource(runtime, term, preemption)))
+                await stack.enter_async_context(self.dashboard.showing(Desk(runtime, names, term, resolver)))
+                self._reception.open(services)
+                await self.server.set_serving(True, *SERVICES)
                 telemetry.logger().info("serving", address=term.address, term=term.number)
                 yield
         finally:
-            reception.close("this dispatcher has ended its term")
-            await server.set_serving(False, *SERVICES)
+            self._reception.close("this dispatcher has ended its term")
+            await self.server.set_serving(False, *SERVICES)
             await journal.close()
 
-    async def stand_by(why: str, active_address: str) -> None:
-        reception.close(why, active=active_address)
 
-    async def doubt(in_doubt: bool) -> None:
-        await server.set_serving(not in_doubt, *SERVICES)
-
-    try:
-        port = await server.start(config.listen, SERVICES, serving=False)
-        candidate = Candidate(lease, config.advertised(port), serve=active, standing_by=stand_by, doubted=doubt)
-        async with rpc.background(candidate.stand()):
-            await candidate.settled.wait()
-            rpc.announce_ready(ready_file, port=port, service="dispatcher")
-            await rpc.until_stopped()
-    finally:
-        await server.stop()
-        await lease.close()
-        await resolver.close()
+def _machine(config: DispatcherConfig, term: Term) -> Machine:
+    return Machine(
+        _settings(config, term),
+        Policy(),
+        _decode_spec,
+        random.Random(),
+        read_facts=facts_from_bytes,
+        requests=_requests,
+    )
 
 
 def _settings(config: DispatcherConfig, term: Term) -> Settings:
@@ -146,6 +239,8 @@ def _settings(config: DispatcherConfig, term: Term) -> Settings:
         limits=config.limits(),
         event_log_pods=config.event_log_pods,
         max_faults=config.max_faults,
+        victims_leave_by_word=config.kubernetes is not None,
+        others_evict=config.kubernetes is not None,
         unix_offset_seconds=time.time() - time.monotonic(),
         first_revision=term.number << REVISION_BITS,
     )
@@ -164,31 +259,60 @@ def _requests(spec: bytes) -> dict[str, float]:
 
 
 def _flags() -> argparse.Namespace:
+    return _parser().parse_args()
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dispatcher", description="Queues pods and gives them to workers.")
     parser.add_argument("--config", type=Path, help="a DispatcherConfig document; flags override it")
     parser.add_argument("--listen", help="host:port; port 0 takes a free one")
+    options.add_flags(parser)
+    parser.add_argument(
+        "--trace-ratio", type=float, metavar="SHARE", help="of work batches whose traces are kept; 0.01"
+    )
     parser.add_argument("--advertise", metavar="HOST:PORT", help="where others reach this one; else where it listens")
     parser.add_argument("--lease-seconds", type=float, help="a standby takes over after so long without a word")
     parser.add_argument("--redis-url", help="the journal's Redis")
     parser.add_argument("--resolver", help="host:port of one resolver or several, separated by commas")
     parser.add_argument("--policy", type=Path, help="a SchedulingPolicy document")
+    add_kubernetes_flags(parser)
+    parser.add_argument(
+        "--kube-lease", metavar="NAMESPACE/NAME", help="Kubernetes mode: hold this Lease of the cluster while active"
+    )
+    parser.add_argument("--dashboard-listen", metavar="HOST:PORT", help="where the web dashboard is; left out: nowhere")
+    parser.add_argument("--dashboard-token-file", type=Path, help="lets viewers who have its token cordon and drain")
     parser.add_argument("--ready-file", type=Path, help="written with the port once serving")
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    return parser.parse_args()
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="least level that is logged"
+    )
+    return parser
 
 
 def _config(flags: argparse.Namespace) -> DispatcherConfig:
     base = load_document(flags.config, KIND, DispatcherConfig) if flags.config else DispatcherConfig()
     given: dict[str, Any] = {
         "listen": flags.listen,
+        **options.given(flags),
+        "trace_ratio": flags.trace_ratio,
         "advertise": flags.advertise,
         "lease_seconds": flags.lease_seconds,
         "redis_url": flags.redis_url,
         "resolvers": tuple(flags.resolver.split(",")) if flags.resolver else None,
         "policy": flags.policy,
+        "dashboard_listen": flags.dashboard_listen,
+        "dashboard_token_file": flags.dashboard_token_file,
     }
+    given |= kubernetes_given(flags, base.kubernetes)
+    if flags.kube_lease:
+        section = given.get("kubernetes") or (base.kubernetes.model_dump() if base.kubernetes else None)
+        if section is None:
+            raise ConfigError("needs Kubernetes mode; give --in-cluster or --kubeconfig too", where="--kube-lease")
+        given["kubernetes"] = {**section, "lease": flags.kube_lease}
     changes = {name: value for name, value in given.items() if value is not None}
-    return DispatcherConfig.model_validate({**base.model_dump(), **changes})
+    try:
+        return DispatcherConfig.model_validate({**base.model_dump(), **changes})
+    except ValidationError as exc:
+        raise ConfigError(describe_validation(exc), where="flags") from exc
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ then its pods exist. If the write fails, it never was.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +17,7 @@ from dispatcher.core.podsets import Submission, request_key
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.intake import read_order
 from dispatcher.journal import Record
+from dispatcher.kubernetes_mode import refuse_changes
 from dispatcher.objects import Objects
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, Overloaded
@@ -25,8 +27,12 @@ from hoss.v1 import dispatcher_pb2 as pb
 class Admission:
     """Accepts, ungates, retries and deletes pods."""
 
-    def __init__(self, runtime: Runtime, objects: Objects, chronicle: Chronicle) -> None:
+    def __init__(
+        self, runtime: Runtime, objects: Objects, chronicle: Chronicle, *, follows_cluster: bool = False
+    ) -> None:
+        """`follows_cluster`: pods come and go as the API server says, and by nobody else."""
         self._runtime = runtime
+        self._follows_cluster = follows_cluster
         self._objects = objects
         self._chronicle = chronicle
         self._registry = runtime.machine.registry
@@ -49,6 +55,8 @@ class Admission:
 
         Raises InvalidInput, AlreadyExists or Overloaded. A message whose request id is known yields the submission it made then.
         """
+        if self._follows_cluster:
+            refuse_changes("create pods that name it as their scheduler")
         loop = asyncio.get_running_loop()
         if message.request_id:
             key = request_key(message.request_id)
@@ -68,7 +76,7 @@ class Admission:
             raise Overloaded(refusal.text, refusal.retry_after_seconds)
         submission = self._registry.accept(order, self._runtime.now_ms())
         message.request_id = order.request_id
-        written = loop.create_task(self._write(submission, message))
+        written = loop.create_task(self._write(submission, message, time.time_ns()))
         written.add_done_callback(_mark_seen)
         self._under_way[submission.key] = written
         return written
@@ -87,6 +95,8 @@ class Admission:
 
     async def delete(self, find: Callable[[], Rows]) -> int:
         """Delete the pods that `find` names; returns how many were there. Raises LedgerUnavailable with nothing deleted."""
+        if self._follows_cluster:
+            refuse_changes("delete pods")
         # One at a time: bitmaps are written whole, and rows named before another deletion may be someone else's after it.
         async with self._deleting:
             pods = self._registry.pods
@@ -101,6 +111,8 @@ class Admission:
     async def remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
         """Take gates (none named: all) off the pods that `find` names. How many had one, and how many of them have none left.
         Raises LedgerUnavailable with nothing removed."""
+        if self._follows_cluster:
+            refuse_changes("remove scheduling gates")
         async with self._deleting:  # the same bitmaps, the same rows that must not become someone else's
             phase = self._registry.pods.phase
             named = np.unique(find())
@@ -147,7 +159,7 @@ class Admission:
             bitmaps[pod_set.uid_prefix] = deleted
         return bitmaps
 
-    async def _write(self, submission: Submission, message: pb.SubmitRequest) -> Submission:
+    async def _write(self, submission: Submission, message: pb.SubmitRequest, began_ns: int) -> Submission:
         record = Record(submission.key, submission.submitted_ms, message.SerializeToString())
         try:
             await self._runtime.journal.record(record)
@@ -156,6 +168,8 @@ class Admission:
             raise
         finally:
             del self._under_way[submission.key]
+        if self._runtime.traces is not None:
+            self._runtime.traces.submitted(submission, message.traceparent, began_ns)
         self._runtime.tell(m.Admitted(submission))
         return submission
 

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from dispatcher.candidate import Term
 from dispatcher.core.membership import Worker
 from dispatcher.core.podsets import PodSet
-from dispatcher.core.podtable import Phase, Rows
+from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.nodes import NodeNames
 from dispatcher.runtime import Runtime
 from dispatcher.tenant_answers import behind
 from hoss.errors import InvalidInput
+from hoss.model.histograms import BOUNDS_SECONDS
 from hoss.model.label_selector import parse_label_selector
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
@@ -96,7 +97,7 @@ class Answers:
             rows = rows[np.searchsorted(rows, int(request.page_token)) :]
         limit = min(request.limit or DEFAULT_PAGE_PODS, MAX_PAGE_PODS)
         return pb.ListPodsReply(
-            pods=[self.pod(row) for row in rows[:limit].tolist()],
+            pods=[self.pod(row, detail=request.templates) for row in rows[:limit].tolist()],
             next_page_token=str(rows[limit]) if len(rows) > limit else "",
         )
 
@@ -155,12 +156,17 @@ class Answers:
             term=self._term.number,
             address=self._term.address,
             counters={name: int(value) for name, value in self._machine.counters.items()},
+            phases=[
+                pb.PhaseTimes(phase=name, bounds_seconds=BOUNDS_SECONDS.tolist(), counts=histogram.counts.tolist())
+                for name, histogram in self._machine.settlement.times.by_phase()
+            ],
         )
 
     def bound(self) -> tuple[bytes, bytes]:
-        """UIDs and node indexes of all bound pods, as columns."""
+        """UIDs and node indexes of all bound pods, as columns; without those whose room is another's already."""
         pods = self._registry.pods
-        rows = np.flatnonzero(pods.phase[: pods.size] == Phase.BOUND)
+        leaving = pods.assigned[: pods.size] & (pods.eviction[: pods.size] != NO_REASON)
+        rows = np.flatnonzero((pods.phase[: pods.size] == Phase.BOUND) & ~leaving)
         return pods.uid[rows].tobytes(), pods.node[rows].astype("<u4").tobytes()
 
     def _reason(self, row: int, phase: Phase, problem: str) -> str:
@@ -240,7 +246,7 @@ class Answers:
     def _problems(self) -> list[str]:
         problems = list(self._runtime.problems.values())
         if not self._term.certain():
-            problems.append("the lease could not be renewed in time: nothing is accepted until Redis answers")
+            problems.append(f"{self._term.doubt()}; nothing is accepted until it can be")
         waiting: dict[str, int] = {}
         for lane in self._machine.queues.active.lanes():
             problem = self._machine.routing.destination(lane).problem

@@ -25,6 +25,7 @@ class Term:
     def __init__(self, number: int, address: str, tenure: Tenure, clock: Callable[[], float]) -> None:
         self.number = number
         self.address = address
+        self.trouble = ""  # what the last renewal met with, if it failed
         self._tenure = tenure
         self._clock = clock
 
@@ -34,7 +35,12 @@ class Term:
 
     def renewed(self, asked_at: float) -> None:
         """The lease was prolonged."""
+        self.trouble = ""
         self._tenure.renewed(asked_at)
+
+    def doubt(self) -> str:
+        """Why it is not certain, where it is not: for people."""
+        return self.trouble or "the lease could not be renewed in time"
 
 
 Serving = Callable[[Term], AbstractAsyncContextManager[None]]
@@ -122,6 +128,7 @@ class Candidate:
                     return
                 term.renewed(asked_at)
             except LedgerUnavailable as exc:
+                term.trouble = str(exc)
                 logger().warning("lease_not_renewed", term=term.number, error=str(exc))
             if in_doubt is term.certain():
                 in_doubt = not in_doubt

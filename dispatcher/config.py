@@ -12,7 +12,9 @@ from dispatcher.core.pressure import Limits
 from dispatcher.core.stealing import StealRules
 from dispatcher.core.steering import SteeringRules
 from hoss.config import Document
+from hoss.kube.config import KubernetesConfig
 from hoss.model.overlap import Overlap
+from hoss.telemetry.options import TelemetryConfig
 
 KIND = "DispatcherConfig"
 _ANY_HOST = ("", "0.0.0.0", "[::]")  # noqa: S104 - recognised here, not listened on
@@ -35,7 +37,33 @@ class Steering(Document):
     calm_seconds: float = Field(default=60.0, ge=1, le=86_400)
 
 
-class DispatcherConfig(Document):
+class Cluster(KubernetesConfig):
+    """Kubernetes mode: the cluster whose pods are scheduled."""
+
+    # Pods whose spec.schedulerName is one of these are for HOSS to place. All others are counted where they are.
+    scheduler_names: tuple[str, ...] = Field(default=("hoss",), min_length=1)
+
+    # Events (Scheduled, FailedScheduling) written a second, at most, with five seconds' worth saved up; the rest is left out and
+    # counted. Each costs the API server as much as a binding. 0: none. Conditions of pods are always written.
+    events_per_second: float = Field(default=100.0, ge=0, le=10_000)
+
+    # Placed as if pods did not ask for them, by rules that HOSS does not know: persistent volume claims, ephemeral volumes,
+    # resource claims. Otherwise such pods stay pending and are told so.
+    ignored: tuple[Literal["persistent volume claims", "ephemeral volumes", "resource claims"], ...] = ()
+
+    # Delete pods that HOSS placed and a kubelet did not take (OutOfcpu and the like). Otherwise they stay as Failed, until their
+    # owner or the cluster's pod garbage collector takes them away.
+    delete_rejected: bool = False
+
+    # A coordination.k8s.io Lease, "namespace/name", that the active dispatcher holds beside its lease in Redis: so the cluster sees
+    # who leads, and one that cannot reach the API server gives way to one that can. "": Redis' alone.
+    lease: str = Field(default="", pattern=r"^([a-z0-9.-]+/[a-z0-9.-]+)?$")
+
+    # Seconds that it lasts from each renewal; renewed three times in that. As long as kube-scheduler's.
+    lease_seconds: int = Field(default=15, ge=2, le=600)
+
+
+class DispatcherConfig(TelemetryConfig):
     """Flags override the document's fields."""
 
     # host:port; port 0 takes a free one. Loopback unless said otherwise: the protocol has no authentication.
@@ -49,6 +77,12 @@ class DispatcherConfig(Document):
     # within this and a tenth after a kill; a dispatcher that stalls or cannot reach Redis for longer gives way.
     lease_seconds: float = Field(default=1.5, ge=0.3, le=60)
 
+    # host:port of the web dashboard; port 0 takes a free one. Empty: there is none. Whoever reaches it may look.
+    dashboard_listen: str = ""
+
+    # A file with the token that lets viewers of the dashboard cordon and drain. Without one they only look.
+    dashboard_token_file: Path | None = None
+
     # Which Redis holds the journal, with its database. May be the ledger's: keys do not collide.
     redis_url: str = "redis://127.0.0.1:6379/0"
 
@@ -58,7 +92,12 @@ class DispatcherConfig(Document):
     # A SchedulingPolicy document; without one every pod may go to any worker, the least busy first.
     policy: Path | None = None
 
-    # Pods in one work batch, at most. More make the ledger's script block Redis for longer; fewer cost a message each.
+    # Share of work batches whose traces are kept from Submit to confirmation. Of the others only those are in which a pod was refused or
+    # something failed. A hundredth costs less than the measurement's noise; all of them, for a look at a small cluster, a third.
+    trace_ratio: float = Field(default=0.01, ge=0, le=1)
+
+    # Pods in one work batch, at most; twice as many, up to 1,000, where they begin with a class that the worker has measured as
+    # cheap. More make the ledger's script block Redis for longer; fewer cost a message each, and shorten runs of equal pods.
     batch_pods: int = Field(default=500, ge=1, le=1000)
 
     # Milliseconds a batch that is not full waits for more, unless its worker is idle. Far below what a pod takes to be
@@ -101,6 +140,9 @@ class DispatcherConfig(Document):
     # Workers that may be lost with a pod in hand before the pod is given up. Pods that only travelled with it are found to be
     # innocent before the fourth.
     max_faults: int = Field(default=MAX_FAULTS, ge=LEAST_LIMIT, le=255)
+
+    # The cluster that is scheduled; left out: none, and pods come from clients.
+    kubernetes: Cluster | None = None
 
     # Pod events kept for watchers that are behind, 30 bytes each.
     event_log_pods: int = Field(default=1_000_000, ge=1000, le=100_000_000)

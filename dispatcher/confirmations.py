@@ -5,12 +5,14 @@ pods are looked up, and those without a reservation are queued again.
 """
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dispatcher.core import messages as m
 from dispatcher.ledger import merge_commits
+from hoss.telemetry.context import calls_belong_to
 
 if TYPE_CHECKING:
     from dispatcher.runtime import Runtime
@@ -47,8 +49,15 @@ class Confirmations:
         commits = merge_commits([wanted.commits for wanted in batch])
         if not commits:
             return
-        confirmed = await self._runtime.until_answered(lambda: self._runtime.ledger.confirm(commits))
+        traces = self._runtime.traces
+        context = None if traces is None else traces.confirming(batch)
+        began_ns = time.time_ns()
+        with calls_belong_to("" if context is None else str(context)):
+            confirmed = await self._runtime.until_answered(lambda: self._runtime.ledger.confirm(commits))
+        if traces is not None and context is not None:
+            traces.confirmed(batch, context, began_ns)
+        rows = np.concatenate([wanted.rows for wanted in batch])
+        uids = np.concatenate([wanted.uids for wanted in batch])
         if confirmed < sum(len(seqs) for seqs in commits.values()):
-            rows = np.concatenate([wanted.rows for wanted in batch])
-            uids = np.concatenate([wanted.uids for wanted in batch])
-            self._runtime.perform([m.Verify(rows, uids)])
+            await self._runtime.verify(m.Verify(rows, uids))
+        self._runtime.confirmed(rows, uids)

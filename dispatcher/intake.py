@@ -57,6 +57,11 @@ def read_order(message: pb.SubmitRequest) -> Order:
     return order
 
 
+def read_template(message: pb.PodTemplate) -> NewTemplate:
+    """A template by itself. Raises InvalidInput."""
+    return _template(message, 0, {})
+
+
 def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...], Kind]) -> NewTemplate:
     spec = message.spec
     if any(not 0 <= a.amount <= MAX_AMOUNT for a in spec.requests):
@@ -75,6 +80,7 @@ def _template(message: pb.PodTemplate, number: int, kinds: dict[tuple[str, ...],
         message.required_during_execution,
         str(message.termination_grace_seconds),
         *spec.scheduling_gates,
+        *(f"{limit.resource}={limit.amount}" for limit in message.limits),
     )
     kind = kinds.get(parts)
     if kind is None:  # a message has few kinds: what they share is checked once
@@ -102,6 +108,7 @@ def _kind(message: pb.PodTemplate, number: int) -> Kind:
         message.termination_grace_seconds,
         tuple(sorted({check_key(gate, f"{where}.spec.scheduling_gates") for gate in message.spec.scheduling_gates})),
         during_execution(message.required_during_execution, f"{where}.required_during_execution"),
+        tuple((limit.resource, limit.amount) for limit in message.limits),
     )
 
 

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from dispatcher.fenced_redis import TERM
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import reach
+from hoss.redis_words import words
 
 LEASE = "{hoss}:journal:lease"  # "<term> <address>", gone when its time is up
 
@@ -155,7 +156,7 @@ class RedisLease:
             answer: int | bytes = await asyncio.wait_for(self._run(script, arguments), self.seconds)
         except (RedisError, OSError, asyncio.TimeoutError) as exc:
             self._access.doubt()
-            raise LedgerUnavailable(f"the lease cannot be asked for ({exc or 'too late'})") from exc
+            raise LedgerUnavailable(f"the dispatcher's lease cannot be asked for ({words(exc) or 'too late'})") from exc
         return answer
 
     async def _run(self, script: str, arguments: tuple[str | int, ...]) -> int | bytes:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from dispatcher.core.podtable import Phase
+from dispatcher.core.podtable import NO_REASON, Phase
 from dispatcher.core.registry import PodRegistry
 from hoss.model.pod_groups import group_of
 from hoss.v1 import common_pb2
@@ -28,10 +28,11 @@ def _nodes(specs: Mapping[int, bytes]) -> Iterator[pb.LedgerPart]:
 
 def _pods(registry: PodRegistry) -> Iterator[pb.LedgerPart]:
     pods = registry.pods
-    rows = np.flatnonzero((pods.phase[: pods.size] == Phase.BOUND) & (pods.node[: pods.size] != NONE_U32))
+    leaving = pods.assigned[: pods.size] & (pods.eviction[: pods.size] != NO_REASON)  # their room is another's already
+    rows = np.flatnonzero((pods.phase[: pods.size] == Phase.BOUND) & (pods.node[: pods.size] != NONE_U32) & ~leaving)
     templates, kinds = np.unique(pods.template[rows], return_inverse=True)
     if len(templates):
-        yield pb.LedgerPart(kinds=[_kind(registry, template) for template in templates.tolist()])
+        yield pb.LedgerPart(kinds=[kind_of(registry, template) for template in templates.tolist()])
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]
         yield pb.LedgerPart(
@@ -44,7 +45,8 @@ def _pods(registry: PodRegistry) -> Iterator[pb.LedgerPart]:
         )
 
 
-def _kind(registry: PodRegistry, template: int) -> pb.PodKind:
+def kind_of(registry: PodRegistry, template: int) -> pb.PodKind:
+    """What the ledger is told of the pods of a template."""
     spec = registry.templates.pod_spec(int(registry.templates.class_id[template]))
     kind = pb.PodKind(
         requests=[common_pb2.Amount(resource=name, amount=amount) for name, amount in spec.requests],

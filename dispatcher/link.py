@@ -16,9 +16,11 @@ from dispatcher.core import messages as m
 from dispatcher.core.cluster_objects import Surroundings
 from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals
+from dispatcher.decisions import Decisions
 from dispatcher.preemption import Preemption
 from dispatcher.runtime import Runtime
 from dispatcher.steering import refusals
+from dispatcher.tracing import DispatcherTraces
 from hoss.errors import InvalidInput
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
 from hoss.model.names import check_key, check_label_value
@@ -42,17 +44,21 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class WorkerStream:
     """What leaves on one worker's stream. Its queue is bounded by the worker's window: pods are sent against credit."""
 
-    def __init__(self, number: int, heartbeat_ms: int) -> None:
+    def __init__(self, number: int, heartbeat_ms: int, traces: DispatcherTraces | None = None) -> None:
         self.number = number
         self.name = ""
         self.ended_with: tuple[grpc.StatusCode, str] | None = None
         self._queue: asyncio.Queue[pb.DispatcherMessage | None] = asyncio.Queue()
         self._heartbeat_ms = heartbeat_ms
+        self._traces = traces
 
     def send(self, instruction: m.ToWorker) -> None:
         match instruction:
             case m.SendWork():
-                self.put(work_message(instruction))
+                message = work_message(instruction)
+                if self._traces is not None:
+                    self._traces.sent(instruction, message.work, self.name)
+                self.put(message)
             case m.Welcome():
                 logger().info("worker_joined", worker=self.name, epoch=instruction.epoch)
                 welcome = pb.Welcome(epoch=instruction.epoch, heartbeat_ms=self._heartbeat_ms)
@@ -93,12 +99,14 @@ class WorkerLinks(WorkerLinkServicer):
         runtime: Runtime,
         views: Views,
         preemption: Preemption,
+        decisions: Decisions,
         *,
         heartbeat_ms: int,
         allowed_labels: LabelAllowances,
     ) -> None:
         self._runtime = runtime
         self._preemption = preemption
+        self._decisions = decisions
         self._views = views
         self._heartbeat_ms = heartbeat_ms
         self._allowed_labels = allowed_labels
@@ -107,7 +115,7 @@ class WorkerLinks(WorkerLinkServicer):
     async def Connect(  # noqa: N802 - the contract's name
         self, request_iterator: AsyncIterator[pb.WorkerMessage], context: Context
     ) -> AsyncIterator[pb.DispatcherMessage]:
-        stream = WorkerStream(next(self._numbers), self._heartbeat_ms)
+        stream = WorkerStream(next(self._numbers), self._heartbeat_ms, self._runtime.traces)
         reader = asyncio.ensure_future(self._read(stream, request_iterator))
         try:
             async for message in stream.messages():
@@ -121,6 +129,8 @@ class WorkerLinks(WorkerLinkServicer):
                 logger().error("worker_stream_failed", worker=stream.name, error=str(fault), exc_info=fault)
             self._runtime.links.pop(stream.number, None)
             self._views.gone(stream.name)
+            if self._runtime.traces is not None and stream.name:
+                self._runtime.traces.lost(stream.name)
             self._runtime.tell(m.LinkClosed(stream.number))
             logger().info("worker_stream_ended", worker=stream.name)
 
@@ -148,10 +158,14 @@ class WorkerLinks(WorkerLinkServicer):
                 self._runtime.tell(heard(message.heartbeat, stream.number))
             case "outcomes":
                 self._runtime.tell(outcomes(message.outcomes, stream.number))
+                if self._runtime.traces is not None:
+                    self._runtime.traces.answered(message.outcomes)
             case "leave":
                 self._runtime.tell(m.Leaving(stream.number))
             case "preemption":
-                stream.put(self._preemption.answer(message.preemption))
+                stream.put(self._preemption.answer(message.preemption, stream.name))
+            case "decisions":
+                self._decisions.arrived(message.decisions)
             case "view":
                 self._views.arrived(stream.name, message.view)
 
@@ -222,6 +236,9 @@ def outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
         leaving_ms=(
             decode(message.leaving_ms, U32, name="outcomes.leaving_ms", rows=rows) if message.leaving_ms else None
         ),
+        deciding_seconds=message.deciding_seconds,
+        committing_seconds=message.committing_seconds,
+        refused=decode(message.refused, U32, name="outcomes.refused") if message.refused else None,
     )
 
 

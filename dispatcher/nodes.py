@@ -1,13 +1,17 @@
 """Node names by index, from the node feed; and word to the machine when something may fit that did not, or a node is gone."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from dispatcher.cluster_changes import NodeHistory
 from dispatcher.core import messages as m
 from dispatcher.node_totals import NodeTotals
 from dispatcher.runtime import Runtime
+from hoss.model.taints import NO_EXECUTE, Taint
+from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.convert import labels_from_proto
+from hoss.wire.convert import labels_from_proto, taints_from_proto
 
 
 class NodeNames:
@@ -47,7 +51,9 @@ class NodeNames:
         if (totals := self._totals.read(message)) is not None:
             self._runtime.tell(m.AllocatableChanged(totals))
         seen = {
-            entry.index: m.KnownNode(entry.spec.name, dict(labels_from_proto(entry.spec.labels)))
+            entry.index: m.KnownNode(
+                entry.spec.name, dict(labels_from_proto(entry.spec.labels)), _expelling(entry.spec.taints)
+            )
             for entry in message.nodes
             if not entry.removed
         }
@@ -56,3 +62,7 @@ class NodeNames:
         changes = self.history.read(message)
         if changes:
             self._runtime.tell(m.ClusterChanged(changes, message.shard, message.seq))
+
+
+def _expelling(taints: Iterable[common_pb2.Taint]) -> tuple[tuple[Taint, int], ...]:
+    return tuple((taint, taint.added_ms) for taint in taints_from_proto(taints) if taint.effect == NO_EXECUTE)

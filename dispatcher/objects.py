@@ -4,6 +4,8 @@ import asyncio
 
 from dispatcher.core import messages as m
 from dispatcher.core.cluster_objects import Applied
+from dispatcher.core.disruptions import PodCounts
+from dispatcher.kubernetes_mode import refuse_changes
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.model.cluster_objects import ClusterObject, ObjectKey, PodDisruptionBudget, PriorityClass, key_of
@@ -15,13 +17,17 @@ from hoss.wire.convert_objects import object_from_proto, object_to_proto
 class Objects:
     """The one writer of the machine's cluster objects."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, follows_cluster: bool = False) -> None:
+        """`follows_cluster`: they come and go as the API server says, and by nobody else."""
         self._runtime = runtime
+        self._follows_cluster = follows_cluster
         self._known = runtime.machine.objects
         self._writing = asyncio.Lock()  # what the journal gets last must be what the machine is told last
 
     async def apply(self, request: pb.ApplyObjectsRequest) -> pb.ApplyObjectsReply:
         """Raises InvalidInput or LedgerUnavailable; then none was taken."""
+        if self._follows_cluster:
+            refuse_changes("apply objects")
         items = [_checked(object_from_proto(message)) for message in request.objects]
         async with self._writing:
             results = [self._known.compare(item) for item in items]
@@ -34,6 +40,8 @@ class Objects:
 
     async def remove(self, request: pb.DeleteObjectsRequest) -> pb.DeleteObjectsReply:
         """Raises LedgerUnavailable; then none was removed."""
+        if self._follows_cluster:
+            refuse_changes("delete objects")
         keys = [ObjectKey(ref.kind, ref.namespace, ref.name) for ref in request.objects]
         async with self._writing:
             there = [key for key in keys if key in self._known]
@@ -46,14 +54,30 @@ class Objects:
         return pb.DeleteObjectsReply(not_found=missing)
 
     def listed(self, request: pb.ListObjectsRequest) -> pb.ListObjectsReply:
-        """Those of a kind and namespace, or all."""
+        """Those of a kind and namespace, or all; disruption budgets as they stand at this moment."""
         found = [
             item
             for item in self._known
             if request.kind in ("", key_of(item).kind)
             and (not key_of(item).namespace or request.namespace in ("", key_of(item).namespace))
         ]
-        return pb.ListObjectsReply(objects=map(object_to_proto, found))
+        budgets = [item for item in found if isinstance(item, PodDisruptionBudget)]
+        return pb.ListObjectsReply(objects=map(object_to_proto, found), budgets=self._standings(budgets))
+
+    def _standings(self, budgets: list[PodDisruptionBudget]) -> list[pb.BudgetStatus]:
+        if not budgets:
+            return []
+        machine = self._runtime.machine
+        counts = PodCounts(machine.registry, machine.residence.leaving())
+        return [
+            pb.BudgetStatus(
+                expected_pods=standing.expected,
+                current_healthy=standing.healthy,
+                desired_healthy=standing.desired,
+                disruptions_allowed=standing.allowed,
+            )
+            for standing in (counts.standing(budget, budget.covers) for budget in budgets)
+        ]
 
     def resolve_priorities(self, message: pb.SubmitRequest) -> None:
         """Give every template the priority of its class, in place. Raises InvalidInput where it has another of its own.

@@ -46,8 +46,13 @@ _VALUES_WANTED = {
 class Expression(Document):
     """One requirement on a label, as in Kubernetes' matchExpressions."""
 
+    # The label's key.
     key: str
+
+    # Gt and Lt compare whole numbers; a label that is absent satisfies NotIn and DoesNotExist alone.
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+
+    # One or more for In and NotIn, one for Gt and Lt, none for the others.
     values: tuple[str, ...] = ()
 
     @field_validator("key")
@@ -74,7 +79,10 @@ class Expression(Document):
 class LabelSelector(Document):
     """Labels that must agree; an empty selector matches everything."""
 
+    # Labels with exactly these values.
     matchLabels: dict[str, str] = Field(default_factory=dict)  # noqa: N815 - Kubernetes' spelling
+
+    # Further requirements, all of which must hold.
     matchExpressions: tuple[Expression, ...] = ()  # noqa: N815
 
     @field_validator("matchLabels")
@@ -92,7 +100,10 @@ class LabelSelector(Document):
 class PriorityRange(Document):
     """Priorities from `min` to `max`, both included; either may be left out."""
 
+    # The least; left out: no limit.
     min: int | None = None
+
+    # The most; left out: no limit.
     max: int | None = None
 
     @model_validator(mode="after")
@@ -105,14 +116,29 @@ class PriorityRange(Document):
 class MatchDocument(Document):
     """Which pods a rule is about: all that is given must agree; nothing given matches every pod."""
 
+    # The pod's labels.
     labels: LabelSelector = LabelSelector()
+
+    # The pod is in one of these.
     namespaces: tuple[str, ...] = ()
+
+    # The pod's priority.
     priority: PriorityRange = PriorityRange()
+
+    # The pod's spec.priorityClassName is one of these.
     priorityClassNames: tuple[str, ...] = ()  # noqa: N815
+
+    # The pod's spec.schedulerName is one of these.
     schedulerNames: tuple[str, ...] = ()  # noqa: N815
+
+    # The pod's quality of service is one of these, computed as the kubelet does.
     qosClasses: tuple[QosClass, ...] = ()  # noqa: N815
+
+    # What made the pod is one of these; Pod: nothing did.
     ownerKinds: tuple[Literal["Pod", "Job", "Deployment", "ReplicaSet", "StatefulSet"], ...] = ()  # noqa: N815
-    resources: tuple[str, ...] = ()  # the pod asks for at least one of these
+
+    # The pod asks for at least one of these.
+    resources: tuple[str, ...] = ()
 
     def match(self) -> Match:
         """As the core has it."""
@@ -132,6 +158,8 @@ class MatchDocument(Document):
 class BalanceDocument(Document):
     """How one of the workers that fit is chosen."""
 
+    # LeastOutstanding: the one with the least estimated work in hand. PowerOfTwoChoices: the better of a few drawn. WeightedRoundRobin: in
+    # turn, by weight. ConsistentHash: a class always to the same one, while that is not overloaded. Random: any.
     algorithm: Algorithm = Algorithm.LEAST_OUTSTANDING
 
     # Of WeightedRoundRobin: the worker label that holds its weight; workers without it weigh 1.
@@ -170,6 +198,7 @@ _PARAMETERS = {
 class NodesDocument(LabelSelector):
     """The nodes that a rule's pods are placed on: on no others (Hard), or rather than on others (Soft)."""
 
+    # Hard: on these nodes and no others. Soft: on these first.
     partition: Literal["Hard", "Soft"] = "Hard"
 
     @model_validator(mode="after")
@@ -186,17 +215,21 @@ class NodesDocument(LabelSelector):
 class DisplaceDocument(Document):
     """Reservations that nobody has confirmed yet go for a pod whose priority is higher by `minPriorityGap` or more."""
 
+    # By so much the priority has to be higher.
     minPriorityGap: int = Field(ge=1, le=2**31 - 1)  # noqa: N815
 
 
 class ConflictsDocument(Document):
     """How the ledger decides between workers that want the same room."""
 
+    # Fit: what no longer fits. Version: also any change of the node by others since the worker looked. Strict: also any change of what the
+    # node is, labels, taints, cordon or allocatable.
     criteria: Literal["Fit", "Version", "Strict"] = "Fit"
 
     # AllOrNothing: the pods of one class that a worker proposes together are reserved together, or none of them is.
     commit: Literal["Incremental", "AllOrNothing"] = "Incremental"
 
+    # Left out: no reservation goes for another pod.
     displace: DisplaceDocument | None = None
 
     @model_validator(mode="after")
@@ -219,6 +252,7 @@ class Metadata(Document):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    # What `hoss policy get` and `hoss status` call it.
     name: str = "default"
 
     @field_validator("name")
@@ -230,12 +264,25 @@ class Metadata(Document):
 class RuleDocument(Document):
     """Pods that match go to workers that are selected, to be placed on nodes that are selected."""
 
+    # Unique in the policy; reasons, `hoss policy test` and `hoss describe` name it.
     name: str = Field(min_length=1)
+
+    # Which pods.
     match: MatchDocument = MatchDocument()
+
+    # Which workers may have them, by the labels that workers register with.
     workers: LabelSelector = LabelSelector()
+
+    # Which one of these gets a pod.
     balance: BalanceDocument = BalanceDocument()
+
+    # While no such worker is registered the pods wait, go on to the next rule that matches them, or go to any worker.
     fallback: Fallback = Fallback.WAIT
+
+    # Which nodes; left out: all.
     nodes: NodesDocument | None = None
+
+    # How the ledger decides between workers that want the same room for them.
     conflicts: ConflictsDocument = ConflictsDocument()
 
     def rule(self) -> Rule:
@@ -254,8 +301,13 @@ class RuleDocument(Document):
 class PolicyDocument(Document):
     """Ordered rules: the first that matches a pod decides."""
 
+    # Kubernetes' metadata.
     metadata: Metadata = Metadata()
+
+    # In order. Pods that none matches wait, with that as the reason.
     rules: tuple[RuleDocument, ...] = Field(min_length=1, max_length=MAX_RULES)
+
+    # Who shares the queue with whom.
     tenants: TenantsDocument = TenantsDocument()
 
     @field_validator("rules")

@@ -11,7 +11,7 @@ from dispatcher.core.policy_trial import Trial, try_pod
 from dispatcher.core.rule_index import RuleIndex
 from hoss.model.pod import PodTemplate
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.convert import pod_spec_to_proto, scope_to_proto
+from hoss.wire.convert import conflict_rule_to_proto, pod_spec_to_proto, scope_to_proto
 
 
 def trials(
@@ -54,6 +54,8 @@ def _told(trial: Trial) -> pb.PolicyTrial:
             for said in trial.workers
         ],
     )
-    if trial.rule is not None and trial.rule.nodes is not None:
-        message.scope.CopyFrom(scope_to_proto(trial.rule.nodes))
+    if trial.rule is not None:
+        message.conflicts.CopyFrom(conflict_rule_to_proto(trial.rule.conflicts))
+        if trial.rule.nodes is not None:
+            message.scope.CopyFrom(scope_to_proto(trial.rule.nodes))
     return message

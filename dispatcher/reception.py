@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
+from dispatcher.candidate import Term
 from hoss.client.errors import LEDGER_UNAVAILABLE
 
 ACTIVE_ADDRESS = "hoss-active-dispatcher"  # trailing metadata: host:port of the one to ask instead
@@ -18,14 +19,16 @@ ACTIVE_ADDRESS = "hoss-active-dispatcher"  # trailing metadata: host:port of the
 # Answered while it is in doubt who is active, too: it says so among its problems.
 _STATUS = "/hoss.v1.Dispatcher/GetStatus"
 
+_READING = ("Get", "List", "Watch", "TestPolicy", "Audit")  # methods that begin so change nothing
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Services:
     """The handlers of one term. Generated `add_..._to_server` functions take it for a server."""
 
-    def __init__(self, certain: Callable[[], bool]) -> None:
-        self.certain = certain
+    def __init__(self, term: Term) -> None:
+        self.term = term
         self._handlers: list[grpc.GenericRpcHandler] = []
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
@@ -50,6 +53,11 @@ class Reception(grpc.GenericRpcHandler):
         self._why = "this dispatcher is starting"
         self._active_address = ""
 
+    @property
+    def serves(self) -> bool:
+        """Whether a term's services answer."""
+        return self._services is not None
+
     def open(self, services: Services) -> None:
         """These answer from now on."""
         self._services = services
@@ -69,8 +77,8 @@ class Reception(grpc.GenericRpcHandler):
             return None
         if self._services is None:
             return grpc.stream_stream_rpc_method_handler(self._refuse)
-        if not self._services.certain() and method != _STATUS:
-            return grpc.stream_stream_rpc_method_handler(_doubt)
+        if not self._services.term.certain() and method != _STATUS:
+            return grpc.stream_stream_rpc_method_handler(_in_doubt(self._services.term.doubt(), method))
         handler = self._services.find(details)
         if handler is None or not handler.response_streaming:
             return handler
@@ -117,10 +125,13 @@ class Reception(grpc.GenericRpcHandler):
         raise AssertionError  # abort has raised already; this tells the type checker so
 
 
-async def _doubt(_requests: Any, context: Context) -> AsyncIterator[bytes]:
-    await context.abort(
-        grpc.StatusCode.UNAVAILABLE,
-        "the lease could not be renewed in time, so another dispatcher may be active; nothing was accepted, try again",
-        (LEDGER_UNAVAILABLE,),
-    )
-    yield b""  # as in _refuse
+def _in_doubt(why: str, method: str) -> Callable[[Any, Context], AsyncIterator[bytes]]:
+    reads = method.rpartition("/")[2].startswith(_READING)
+    therefore = "what this one knows may be out of date" if reads else "nothing was accepted"
+
+    async def refuse(_requests: Any, context: Context) -> AsyncIterator[bytes]:
+        text = f"{why}; another dispatcher may be active, so {therefore}: try again"
+        await context.abort(grpc.StatusCode.UNAVAILABLE, text, (LEDGER_UNAVAILABLE,))
+        yield b""  # as in _refuse
+
+    return refuse

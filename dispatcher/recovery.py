@@ -16,6 +16,7 @@ from dispatcher.core.podtable import Phase
 from dispatcher.intake import read_order
 from dispatcher.journal import Record, Recovered
 from dispatcher.ledger import Held, commits_of
+from dispatcher.mirroring import Mirroring
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.telemetry import logger
@@ -27,9 +28,9 @@ from hoss.wire.convert_objects import object_from_proto
 _RECORDS_AT_ONCE = 16
 
 
-async def recover(runtime: Runtime) -> None:
+async def recover(runtime: Runtime, mirroring: Mirroring | None = None) -> None:
     """Fill an empty runtime. Waits for journal and resolver as long as it takes; raises InvariantViolation when the journal
-    holds what cannot have been accepted."""
+    holds what cannot have been accepted. In Kubernetes mode the pods come from the API server, through `mirroring`."""
     journal = await runtime.until_answered(runtime.journal.recover, "journal")
     objects = (object_from_proto(ClusterObject.FromString(message)) for message in journal.objects.values())
     runtime.tell(m.ObjectsApplied(tuple(objects)))
@@ -44,10 +45,13 @@ async def recover(runtime: Runtime) -> None:
         _count_again(runtime, submission, journal)
     for worker in sorted(journal.workers):
         await runtime.until_answered(lambda name=worker: runtime.ledger.grant_epoch(name))  # type: ignore[misc]
-    bound = await _restore_reservations(runtime)
+    mirrored = await mirroring.begin() if mirroring is not None else []
+    bound = await _restore_reservations(runtime, release_strangers=mirroring is not None)
     _blame_again(runtime, journal)
     for submission in submissions:
         runtime.tell(m.Admitted(submission))
+    if mirroring is not None:
+        mirroring.settle(mirrored)
     pods = runtime.machine.registry.pods.count_by_phase()
     logger().info("recovered", submissions=len(submissions), bound=bound, queued=int(pods[Phase.QUEUED]))
 
@@ -93,19 +97,23 @@ def _blame_again(runtime: Runtime, journal: Recovered) -> None:
         runtime.machine.restore_fault(fault, runtime.now())
 
 
-async def _restore_reservations(runtime: Runtime) -> int:
+async def _restore_reservations(runtime: Runtime, *, release_strangers: bool) -> int:
+    """`release_strangers`: all pods there are are known, so what stands of others is of pods that went meanwhile."""
+
     async def read_all() -> list[Held]:
         return [held async for held in runtime.ledger.reservations()]
 
     bound = strangers = 0
     assumed: list[m.Instruction] = []
     unconfirmed = [np.empty(0, np.uint32)]
+    left: list[Held] = []
     for held in await runtime.until_answered(read_all):
         rows = runtime.machine.registry.directory.rows_of_uids(held.uids)
         ours = rows != NONE_U32
         strangers += int((~ours).sum())
+        left.append(Held(*(column[~ours & ~held.assumed] for column in held)))
         bound += int(ours.sum())
-        runtime.perform(runtime.machine.restore_bound(rows[ours], held.nodes[ours], runtime.now()))
+        runtime.perform(runtime.machine.restore_bound(rows[ours], held.nodes[ours]))
         # Others' reservations that nobody confirms are the reaper's business.
         pending = ours & held.assumed
         if pending.any():
@@ -114,6 +122,9 @@ async def _restore_reservations(runtime: Runtime) -> int:
             unconfirmed.append(rows[pending])
     runtime.perform(runtime.machine.restore_gangs(np.concatenate(unconfirmed), runtime.now()))
     runtime.perform(assumed)
+    if release_strangers:
+        for held in left:
+            await runtime.until_answered(lambda held=held: runtime.ledger.release(held.uids, held.nodes))  # type: ignore[misc]
     if strangers:
         logger().warning("reservations_of_strangers", pods=strangers)
     return bound

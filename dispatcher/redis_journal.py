@@ -23,6 +23,7 @@ from dispatcher.journal import FaultRecord, GateRemovals, KeptPolicy, Record, Re
 from dispatcher.journal_mirror import Mirror, MirroredRedis
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import reach
+from hoss.redis_words import words
 from hoss.wire.columns import decode_uids
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
@@ -118,12 +119,12 @@ class RedisJournal:
             await redis.set(POLICY, json.dumps(asdict(policy)))
 
     async def kept_policy(self) -> KeptPolicy | None:
-        async with self._server() as redis:
+        async with self._server("try again") as redis:
             kept = await redis.get(POLICY)
         return None if kept is None else KeptPolicy(**json.loads(kept))
 
     async def recover(self) -> Recovered:
-        async with self._server() as redis:
+        async with self._server("try again") as redis:
             ordered: dict[bytes, tuple[int, Record]] = {}
             async for key, value in redis.hscan_iter(SUBMISSIONS, count=_SCAN_COUNT):
                 order, submitted_ms = _HEADER.unpack_from(value)
@@ -165,7 +166,7 @@ class RedisJournal:
                 await self._mirror.restore(await self._fenced())
         except (RedisError, OSError) as exc:
             self._access.doubt()
-            raise LedgerUnavailable(f"the journal cannot be written now ({exc})") from exc
+            raise LedgerUnavailable(f"the journal cannot be written now ({words(exc)})") from exc
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -176,16 +177,15 @@ class RedisJournal:
         return FencedRedis(await self._access.at(SUBMISSIONS), self._term)
 
     @asynccontextmanager
-    async def _server(self) -> AsyncIterator[MirroredRedis]:
-        """The server that has the journal, written under our term. What it or the network say against it: LedgerUnavailable."""
+    async def _server(self, therefore: str = "nothing was accepted, try again") -> AsyncIterator[MirroredRedis]:
+        """The server that has the journal, written under our term. What it or the network say against it, and what follows from
+        that for who asked: LedgerUnavailable."""
         try:
             async with self._turn:
                 yield MirroredRedis(await self._fenced(), self._mirror)
         except (RedisError, OSError) as exc:
             self._access.doubt()
-            raise LedgerUnavailable(
-                f"the journal cannot be written or read now ({exc}); nothing was accepted, try again"
-            ) from exc
+            raise LedgerUnavailable(f"the journal cannot be written or read now ({words(exc)}); {therefore}") from exc
 
     async def _write_pending(self) -> None:
         while self._pending and self._written is not None:

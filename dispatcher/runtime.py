@@ -13,11 +13,13 @@ from dispatcher.audit import Asked
 from dispatcher.confirmations import Confirmations
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine
+from dispatcher.core.podtable import Rows
 from dispatcher.journal import Journal
 from dispatcher.ledger import Ledger
+from dispatcher.tracing import DispatcherTraces
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.telemetry import logger
-from hoss.wire.columns import NONE_U32
+from hoss.wire.columns import NONE_U32, Uids
 
 TICK_SECONDS = 0.1
 _FIRST_DELAY_SECONDS = 0.05
@@ -42,11 +44,18 @@ class Runtime:
     """Runs a machine. All methods but `serve` and `until_answered` are synchronous and must run on the event loop."""
 
     def __init__(
-        self, machine: Machine, ledger: Ledger, journal: Journal, *, clock: Callable[[], float] = time.monotonic
+        self,
+        machine: Machine,
+        ledger: Ledger,
+        journal: Journal,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        traces: DispatcherTraces | None = None,
     ) -> None:
         self.machine = machine
         self.ledger = ledger
         self.journal = journal
+        self.traces = traces
         self.problems: dict[str, str] = {}  # by peer
         self.links: dict[int, Link] = {}
         self.started_at = clock()
@@ -56,16 +65,22 @@ class Runtime:
         self._job_for: dict[type, Callable[[Any], Coroutine[Any, Any, None]]] = {
             m.GrantEpoch: self._grant_epoch,
             m.Fence: self._fence,
-            m.Verify: self._verify,
-            m.Release: self._release,
+            m.Verify: self.verify,
+            m.Release: self.release,
             m.Evict: self._evict,
             m.Forget: self._forget,
         }
+        # Told of pods whose commits are confirmed: rows and UIDs.
+        self.confirmed: Callable[[Rows, Uids], None] = lambda _rows, _uids: None
         self._granting: dict[str, asyncio.Lock] = {}
         self._linger: asyncio.TimerHandle | None = None
         self._linger_at: float | None = None
         self._revised = asyncio.Event()
         self._revision = machine.log.revision
+
+    def carry_out(self, kind: type, job: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        """From now on instructions of this kind are carried out by this job."""
+        self._job_for[kind] = job
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -170,11 +185,13 @@ class Runtime:
         logger().info("worker_fenced", worker=wanted.worker, epoch=epoch, pods=len(wanted.uids), reserved=reserved)
         self.tell(m.Fenced(wanted.worker, found.nodes, found.commits))
 
-    async def _verify(self, wanted: m.Verify) -> None:
+    async def verify(self, wanted: m.Verify) -> None:
+        """Have pods looked up, however long it takes, and tell the machine where they are."""
         found = await self.until_answered(lambda: self.ledger.lookup(wanted.uids))
         self.tell(m.Verified(wanted.rows, wanted.uids, found.nodes))
 
-    async def _release(self, wanted: m.Release) -> None:
+    async def release(self, wanted: m.Release) -> None:
+        """Have reservations given back, however long it takes."""
         await self.until_answered(lambda: self.ledger.release(wanted.uids, wanted.nodes))
         self.tell(m.Released(wanted.rows))
 

@@ -18,6 +18,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.membership import WorkerState
 from dispatcher.core.podsets import AlreadyExists, Submission
 from dispatcher.core.podtable import Phase, Rows
+from dispatcher.decisions import Decisions
 from dispatcher.nodes import NodeNames
 from dispatcher.objects import Objects
 from dispatcher.policies import Policies, StaleVersion
@@ -27,6 +28,7 @@ from dispatcher.watch import RevisionTooOld, Watch
 from hoss import __version__
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, Overloaded
+from hoss.telemetry.context import context_of
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer
 from hoss.wire.columns import NONE_U32, UID_BYTES, decode_uids, uid_text
@@ -44,18 +46,30 @@ class DispatcherService(DispatcherServicer):
     """One method a call; each checks, asks, and answers."""
 
     def __init__(
-        self, runtime: Runtime, names: NodeNames, views: Views, policies: Policies, *, term: Term, chronicle: Chronicle
+        self,
+        runtime: Runtime,
+        names: NodeNames,
+        views: Views,
+        policies: Policies,
+        decisions: Decisions,
+        *,
+        term: Term,
+        chronicle: Chronicle,
+        follows_cluster: bool = False,
     ) -> None:
         self._runtime = runtime
         self._registry = runtime.machine.registry
         self._names = names
         self._views = views
         self._policies = policies
-        self._objects = Objects(runtime)
-        self._admission = Admission(runtime, self._objects, chronicle)
+        self._decisions = decisions
+        self._objects = Objects(runtime, follows_cluster=follows_cluster)
+        self._admission = Admission(runtime, self._objects, chronicle, follows_cluster=follows_cluster)
         self._answers = Answers(runtime, names, term)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:  # noqa: N802
+        if self._runtime.traces is not None and not request.traceparent and (parent := context_of(context)) is not None:
+            request.traceparent = str(parent)
         return await _answer(self._admission.submit(request), context)
 
     async def SubmitStream(  # noqa: N802
@@ -197,7 +211,19 @@ class DispatcherService(DispatcherServicer):
         info = self._answers.pod(row, detail=True)
         if request.queue and (standing := self._answers.queue_standing(row)) is not None:
             info.queue.CopyFrom(standing)
+        if request.decisions:
+            await self._tell_decisions(info)
         return info
+
+    async def _tell_decisions(self, info: pb.PodInfo) -> None:
+        worker = self._runtime.machine.members.get(info.worker) if info.worker else None
+        link = None if worker is None or not worker.living else self._runtime.links.get(worker.link)
+        if link is None:
+            return  # it is gone, and what it remembered with it
+        for decision in await self._decisions.ask(link, info.uid):
+            decision.candidate_names.extend(map(self._names.get, decision.candidates))
+            decision.node_name = self._names.get(decision.node)
+            info.decisions.append(decision)
 
     async def _delete(self, request: pb.DeleteRequest) -> pb.DeleteReply:
         not_found: list[str] = []

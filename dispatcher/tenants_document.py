@@ -18,6 +18,7 @@ Weight = Annotated[float, Field(gt=0, le=_MAX_WEIGHT)]
 class ByLabel(Document):
     """A pod's tenant is its value of this label."""
 
+    # The label's key.
     label: str
 
     @field_validator("label")
@@ -32,8 +33,13 @@ class ByLabel(Document):
 class TenantsDocument(Document):
     """`by: Namespace` or `by: {label: KEY}`; a tenant not among `weights` has `defaultWeight`."""
 
+    # What a pod's tenant is.
     by: Literal["Namespace"] | ByLabel = "Namespace"
+
+    # By tenant: one of weight 3 may hold three times what one of weight 1 may.
     weights: dict[str, Weight] = Field(default_factory=dict)
+
+    # Of tenants that are not among them.
     defaultWeight: Weight = 1.0  # noqa: N815 - Kubernetes' spelling
 
     def sharing(self) -> Sharing:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Changes
-from dispatcher.core.podtable import Phase
-from dispatcher.core.queues import Queues
+from dispatcher.core.podtable import Phase, Rows
+from dispatcher.core.queues import ATTEMPT_FAILURE, PATIENT_ATTEMPTS, Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.residence import Residence
 from dispatcher.core.settlement import Settlement
@@ -48,20 +48,28 @@ class ClusterNews:
 
     def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
         pods = self._registry.pods
-        pods.node[event.rows] = NONE_U32
-        partial = event.rows[pods.phase[event.rows] == Phase.BACKOFF]  # of gangs; deleted pods are DELETED
-        self._queues.requeue(partial, now, self._unix_ms(now), front=False)
+        pods.node[event.rows[~pods.assigned[event.rows]]] = (
+            NONE_U32  # unless it is there after all, see core.assignments
+        )
+        # Of gangs that were too few, and of bindings that were refused; deleted pods are DELETED.
+        back = event.rows[pods.phase[event.rows] == Phase.BACKOFF]
+        often = (pods.attempts[back] > PATIENT_ATTEMPTS) & (pods.gang[back] == 0)
+        self._queues.requeue(back[~often], now, self._unix_ms(now), event=ATTEMPT_FAILURE, front=False)
+        self._queues.refuse(back[often], now, self._unix_ms(now))
         self._queues.cluster_changed(Changes(left=self._registry.pod_specs(event.rows)), now, self._unix_ms(now))
         return []
 
     def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
         pods = self._registry.pods
         still = (pods.phase[event.rows] == Phase.BOUND) & (pods.uid[event.rows] == event.uids).all(axis=1)
+        # What is being evicted is left to that: placed again before it is done, it could lose its next place by it.
+        still &= np.isin(event.rows, self._residence.staying(event.rows[still]))
         rows, nodes = event.rows[still], event.nodes[still]
         there = nodes != NONE_U32
         pods.node[rows[there]] = nodes[there]
-        self._settlement.unbound_by_ledger(rows[~there], now, self._unix_ms(now))
-        return self._settlement.look(rows[there])
+        out = self._settlement.unbound_by_ledger(rows[~there], now, self._unix_ms(now))
+        pods.eviction_open[rows] = False
+        return out + self._settlement.look(rows[there], self._unix_ms(now))
 
     def _evicted(self, event: m.Evicted, now: float) -> list[m.Instruction]:
         return self._settlement.evicted(event, now, self._unix_ms(now))
@@ -74,18 +82,23 @@ class ClusterNews:
         self._tenants.set_allocatable(event.totals)
         return []
 
-    def _nodes_seen(self, event: m.NodesSeen, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
-        return self._settlement.look(self._residence.learn(event.nodes))
+    def _nodes_seen(self, event: m.NodesSeen, now: float) -> list[m.Instruction]:
+        now_ms = self._unix_ms(now)
+        return self._settlement.look(self._residence.learn(event.nodes, now_ms), now_ms)
 
     def _nodes_gone(self, event: m.NodesGone, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
         self._residence.forget(event.nodes.tolist())
-        return self._verify_bound(np.isin(self._registry.pods.node, event.nodes))
+        return self._verify(self._bound(np.isin(self._registry.pods.node, event.nodes)))
 
     def _history_missed(self, event: m.HistoryMissed, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
-        return self._verify_bound(self._registry.pods.node % np.uint32(max(event.shards, 1)) == event.shard)
+        rows = self._bound(self._registry.pods.node % np.uint32(max(event.shards, 1)) == event.shard)
+        self._residence.forget_unlisted(rows)
+        return self._verify(rows)
 
-    def _verify_bound(self, wanted: NDArray[np.bool_]) -> list[m.Instruction]:
+    def _bound(self, wanted: NDArray[np.bool_]) -> Rows:
         pods = self._registry.pods
         bound = (pods.phase[: pods.size] == Phase.BOUND) & wanted[: pods.size]
-        rows = np.flatnonzero(bound).astype(np.uint32)
-        return [m.Verify(rows, pods.uid[rows])] if len(rows) else []
+        return np.flatnonzero(bound).astype(np.uint32)
+
+    def _verify(self, rows: Rows) -> list[m.Instruction]:
+        return [m.Verify(rows, self._registry.pods.uid[rows])] if len(rows) else []

@@ -12,11 +12,17 @@ from dispatcher.core.balance import Chance, WorkerLoad
 from dispatcher.core.estimates import Estimates
 from dispatcher.core.membership import Batch, Worker
 from dispatcher.core.messages import SendWork
+from dispatcher.core.phases import PhaseTimes
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.policy import DEFAULT_RULE, Rule
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.routing import Destination, Routing
+
+# A batch may be twice as large where its pods are known to take the worker no longer than this each: it is done in a slice of
+# the worker's time all the same, with half the messages and longer runs. What nobody has measured may be dear.
+CHEAP_MICROS = 20.0
+MOST_PODS = 1000  # of a proposal
 
 # A small job is spread over its workers, but not into crumbs: a message costs as much as placing this many pods.
 SMALLEST_SHARE = 64
@@ -58,7 +64,9 @@ class Dispatch:
         *,
         rules: BatchRules,
         chance: Chance,
+        times: PhaseTimes | None = None,
     ) -> None:
+        self.times = times or PhaseTimes()
         self._registry = registry
         self._queues = queues
         self._routing = routing
@@ -110,31 +118,43 @@ class Dispatch:
         share = max(SMALLEST_SHARE, -(-(queued + in_hand) // len(working)))
         # Credit for a few pods of many is no reason for a message: the worker still has half its window to do.
         # The same goes for time: it has half of what it may have still in front of it.
+        class_id = self._next_class(lane)
         open_to_it = [
             w
             for w in working
-            if w.credit >= min(w.batch_limit(self._rules.batch_pods), share, queued)
+            if w.credit >= min(self._batch_limit(w, class_id), share, queued)
             and w.work_micros <= self._rules.work_ahead_micros / 2
         ]
         if not open_to_it:
             return None, 0
         worker = self._balance(destination, open_to_it, lane)
-        limit = worker.batch_limit(self._rules.batch_pods)
+        limit = self._batch_limit(worker, class_id)
         due = self._queues.active.waiting_since(lane) + self._rules.linger_seconds
         if queued < limit and worker.outstanding and now < due:
             self.wake_at = due if self.wake_at is None else min(due, self.wake_at)
             return None, 0
-        return worker, min(limit, share, worker.credit, self._pods_in_time(worker, lane))
+        return worker, min(limit, share, worker.credit, self._pods_in_time(worker, class_id))
 
     def _working(self, destination: Destination) -> list[Worker]:
         """Workers that may get pods, those that had some recalled only where there are no others."""
         working = [w for w in self._routing.working(destination) if w.name not in self._kept_free]
         return [w for w in working if not w.yields] or working
 
-    def _pods_in_time(self, worker: Worker, lane: int) -> int:
-        """How many pods like the lane's next one the worker can be given before it has enough for its time."""
+    def _next_class(self, lane: int) -> int:
+        """The class of the lane's next pod."""
         template = self._registry.pods.template[self._queues.active.next_row(lane)]
-        micros = self._estimates.next_pod(worker, int(self._registry.templates.class_id[template]))
+        return int(self._registry.templates.class_id[template])
+
+    def _batch_limit(self, worker: Worker, class_id: int) -> int:
+        """How many pods a batch for the worker has at most that begins with this class."""
+        pods = self._rules.batch_pods
+        if pods < MOST_PODS and self._estimates.known_to_take(worker, class_id) <= CHEAP_MICROS:
+            pods = min(2 * pods, MOST_PODS)
+        return worker.batch_limit(pods)
+
+    def _pods_in_time(self, worker: Worker, class_id: int) -> int:
+        """How many pods of the class the worker can be given before it has enough for its time."""
+        micros = self._estimates.next_pod(worker, class_id)
         return max(1, int((self._rules.work_ahead_micros - worker.work_micros) / micros))
 
     def _choose_for_company(self, lane: int, gang: int, suspects: bool) -> tuple[Worker | None, int]:
@@ -175,8 +195,10 @@ class Dispatch:
         micros = self._estimates.price(worker, run_classes, run_counts, len(new))
         change = self._queues.changes
         worker.take_on(Batch(self._serial, rows, len(rows), change, run_classes, run_counts, len(new), micros))
+        self.times.queued.add((now_ms - pods.since_ms[rows]) / 1000)
         pods.move(rows, Phase.SCHEDULING, now_ms)
         pods.batch[rows] = self._serial
+        pods.outdated[rows] = False
         pods.worker[rows] = worker.number
         gangs = self._registry.gangs
         whole = next(iter(gangs.incomplete(rows)), None)

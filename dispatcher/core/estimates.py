@@ -57,6 +57,11 @@ class Estimates:
         own = float(worker.costs.of(classes)[0])
         return max(float(self.per_pod(worker, classes)[0]), worker.vitals.micros_per_pod) if np.isnan(own) else own
 
+    def known_to_take(self, worker: Worker, class_id: int) -> float:
+        """What a pod of the class takes the worker by its own measure; infinite where it has none."""
+        own = float(worker.costs.of(np.array([class_id], np.uint32))[0])
+        return np.inf if np.isnan(own) else own
+
     def price(self, worker: Worker, classes: NDArray[np.uint32], counts: NDArray[np.uint32], new_classes: int) -> float:
         """Runs of so many pods of each class, of which `new_classes` classes are new to the worker."""
         return float(self.per_pod(worker, classes) @ counts) + new_classes * worker.vitals.first_micros

@@ -6,11 +6,12 @@ import numpy as np
 
 from dispatcher.core.membership import Membership
 from dispatcher.core.podtable import Phase
+from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
 from hoss.errors import InvariantViolation
 
 
-def check(registry: PodRegistry, members: Membership) -> None:
+def check(registry: PodRegistry, members: Membership, queues: Queues) -> None:
     """Raise InvariantViolation if the module's promises do not hold."""
     pods = registry.pods
     in_batches = [b.rows[pods.batch[b.rows] == b.serial] for w in members for b in w.batches.values()]
@@ -21,8 +22,14 @@ def check(registry: PodRegistry, members: Membership) -> None:
     scheduling = np.flatnonzero(pods.phase[: pods.size] == Phase.SCHEDULING)
     if len(np.setdiff1d(scheduling, held)):
         raise InvariantViolation(f"pods are SCHEDULING with no worker: rows {np.setdiff1d(scheduling, held)[:5]}")
-    if not np.isin(pods.phase[held], (Phase.SCHEDULING, Phase.DELETED)).all():
+    # Assigned meanwhile by somebody else, a pod is BOUND whatever its worker will say.
+    if not (np.isin(pods.phase[held], (Phase.SCHEDULING, Phase.DELETED)) | pods.assigned[held]).all():
         raise InvariantViolation("a pod is with a worker and in a queue")
+    standing = queues.standing()
+    if not pods.in_queue[standing].all():
+        raise InvariantViolation(
+            f"a queue refers to rows {standing[~pods.in_queue[standing]][:5]}, not known to be in one"
+        )
     for gang in registry.gangs.every_incomplete():
         if registry.gangs.bound(gang):
             raise InvariantViolation(f"{registry.gangs.bound(gang)} pods of {gang.name} are bound")

@@ -41,6 +41,7 @@ class Lanes:
     def __init__(self) -> None:
         self._lanes: dict[int, dict[int, Level]] = {}  # lane -> priority -> tenant -> segments
         self._counts: dict[int, int] = {}  # rows per lane, deleted ones included
+        self._counts_of: Counter[tuple[int, int]] = Counter()  # the same per lane and tenant
         self._tenants: Counter[int] = Counter()  # deques that each has
 
     @property
@@ -59,6 +60,10 @@ class Lanes:
         """Rows in a lane."""
         return self._counts.get(lane, 0)
 
+    def count_of(self, lane: int, tenant: int) -> int:
+        """A tenant's rows in a lane."""
+        return self._counts_of[lane, tenant]
+
     def head(self, lane: int, place: Place) -> Segment:
         """The first segment of a place that has any."""
         return self._lanes[lane][place.priority][place.tenant][0]
@@ -72,12 +77,16 @@ class Lanes:
         segments = level[place.tenant]
         (segments.appendleft if front else segments.append)(segment)
         self._counts[lane] = self._counts.get(lane, 0) + len(segment.rows)
+        self._counts_of[lane, place.tenant] += len(segment.rows)
 
     def cut(self, lane: int, place: Place, limit: int) -> Rows:
         """Remove up to `limit` rows from the first segment of a place."""
         segments = self._lanes[lane][place.priority][place.tenant]
         part, rest = segments[0].rows[:limit], segments[0].rows[limit:]
         self._counts[lane] -= len(part)
+        self._counts_of[lane, place.tenant] -= len(part)
+        if not self._counts_of[lane, place.tenant]:
+            del self._counts_of[lane, place.tenant]
         if len(rest):
             segments[0].rows = rest
             return part
@@ -93,15 +102,18 @@ class Lanes:
                 for tenant, segments in level.items():
                     yield lane, Place(priority, tenant), segments[0]
 
+    def segments(self) -> Iterator[tuple[int, Place, Segment]]:
+        """Every segment, those of one place in their order."""
+        for lane, place, _ in self.heads():
+            for segment in self._lanes[lane][place.priority][place.tenant]:
+                yield lane, place, segment
+
     def take_all(self) -> list[tuple[int, Place, Segment]]:
         """Empty the lanes: every segment, those of one place in their order."""
-        everything = [
-            (lane, place, segment)
-            for lane, place, _ in self.heads()
-            for segment in self._lanes[lane][place.priority][place.tenant]
-        ]
+        everything = list(self.segments())
         self._lanes.clear()
         self._counts.clear()
+        self._counts_of.clear()
         self._tenants.clear()
         return everything
 

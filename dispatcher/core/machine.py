@@ -2,8 +2,8 @@
 
 It owns every pod from admission until it is bound or deleted. Invariants, checked by `check`: a pod that is SCHEDULING is
 unanswered in exactly one batch of one worker; a pod that is QUEUED, in BACKOFF or UNSCHEDULABLE is with no worker;
-no worker has more in hand than its window, or one gang, and its estimated work is that of its batches; and of a gang
-that is not complete no pod is bound.
+no worker has more in hand than its window, or one gang, and its estimated work is that of its batches; of a gang
+that is not complete no pod is bound; and what a queue refers to is marked so, and not given to others.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.aging import Aging
 from dispatcher.core.announcements import Announcements
+from dispatcher.core.assignments import Assignments
 from dispatcher.core.balance import Chance
 from dispatcher.core.cluster_news import ClusterNews
 from dispatcher.core.cluster_objects import ClusterObjects
@@ -30,7 +31,7 @@ from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.policy import ClassFacts, Policy
 from dispatcher.core.pressure import DEFAULT_LIMITS, Limits, Pressure
-from dispatcher.core.queues import Queues
+from dispatcher.core.queues import POD_ADD, Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.residence import Residence
 from dispatcher.core.routing import Routing
@@ -43,7 +44,12 @@ from hoss.model.pod import PodSpec
 
 # A tick this late means that the dispatcher itself did not run; heartbeats may lie unread.
 LATE_TICK_SECONDS = 0.5
-SWEEP_SECONDS = 1.0
+
+FORGET_SECONDS = 1.0
+
+# Pods that were deleted while they waited must be swept out of the queues before they are forgotten. That costs some
+# microseconds for each entry there: the more there are, the rarer it is, so that it takes a small part of the time.
+SWEEP_SECONDS_PER_ENTRY = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class Settings:
     unix_offset_seconds: float = 0.0
     first_revision: int = 1
     max_faults: int = MAX_FAULTS
+    victims_leave_by_word: bool = False  # see core.nominations
+    others_evict: bool = False  # see core.residence
 
 
 class Machine:
@@ -90,20 +98,35 @@ class Machine:
             self.registry.templates,
             requests or (lambda spec: held_by(decode(spec))),
         )
-        self.residence = Residence(self.registry)
+        self.residence = Residence(self.registry, lambda: self.objects.budgets, evicts=not settings.others_evict)
         self.queues = Queues(self.registry, self.tenants, Aging(settings.aging_seconds))
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
-        self.settlement = Settlement(self.registry, self.residence, self.queues, self.log, self.counters)
+        self.settlement = Settlement(
+            self.registry,
+            self.residence,
+            self.queues,
+            self.log,
+            self.counters,
+            victims_leave_by_word=settings.victims_leave_by_word,
+        )
         self.estimates = Estimates()
         self.dispatch = Dispatch(
-            self.registry, self.queues, self.routing, self.estimates, rules=settings.batches, chance=chance
+            self.registry,
+            self.queues,
+            self.routing,
+            self.estimates,
+            rules=settings.batches,
+            chance=chance,
+            times=self.settlement.times,
         )
         self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
         self.pressure = Pressure(settings.limits, self.registry, self.counters)
         self.guidance = Guidance(settings.steering, self.members, self.routing, self.counters)
         self._emptied: list[Submission] = []
         self._ticked_at: float | None = None
-        self._swept_at = float("-inf")
+        self._forgot_at = float("-inf")
+        self._to_sweep = False  # the queues refer to deleted pods
+        self._next_sweep = float("-inf")
         self._announcements = Announcements(self.objects, self.registry, self.members, self.queues, self.unix_ms)
         self._workforce = Workforce(
             self.members,
@@ -127,6 +150,7 @@ class Machine:
             **self._announcements.handlers,
             **self._workforce.handlers,
             **news.handlers,
+            **Assignments(self.registry, self.queues, self.settlement, unix_ms=self.unix_ms).handlers,
             **self.guidance.handlers,
         }
 
@@ -152,12 +176,12 @@ class Machine:
         self.queues.policy_changed(moved, now, self.unix_ms(now))
         return self.pump(now)
 
-    def restore_bound(self, rows: Rows, nodes: NDArray[np.uint32], now: float) -> list[m.Instruction]:
+    def restore_bound(self, rows: Rows, nodes: NDArray[np.uint32]) -> list[m.Instruction]:
         """While starting: the ledger holds reservations of these pods. Deleted ones are to give theirs back."""
         pods = self.registry.pods
         pods.node[rows] = nodes
         deleted = pods.phase[rows] == Phase.DELETED
-        pods.move(rows[~deleted], Phase.BOUND, self.unix_ms(now))
+        pods.phase[rows[~deleted]] = Phase.BOUND  # since when nobody knows any more: not before they were submitted
         late = rows[deleted]
         return [m.Release(late, pods.uid[late], pods.node[late])] if len(late) else []
 
@@ -181,7 +205,7 @@ class Machine:
 
     def check(self) -> None:
         """Raise InvariantViolation if the module's promises do not hold."""
-        check(self.registry, self.members)
+        check(self.registry, self.members, self.queues)
 
     # --- pods ---
 
@@ -195,9 +219,10 @@ class Machine:
             gated = self.registry.gated(rows)
             if gated.any():
                 self.settlement.gate(rows[gated], self.unix_ms(now))
-                self.queues.enqueue(rows[~gated], now)
+                self.queues.incoming["gated", POD_ADD] += int(gated.sum())
+                self.queues.admit(rows[~gated], now)
             else:
-                self.queues.enqueue(rows, now)
+                self.queues.admit(rows, now)
             self.counters["accepted"] += len(rows)
         if event.submission.live == 0:
             self._emptied.append(event.submission)
@@ -209,7 +234,10 @@ class Machine:
         if not len(rows):
             return []
         bound = rows[pods.phase[rows] == Phase.BOUND]
+        self._to_sweep |= bool(pods.in_queue[rows].any())
         self._emptied += self.registry.mark_deleted(rows, self.unix_ms(now))
+        pods.assigned[rows] = False
+        self.settlement.nominations.gone(map(bytes, pods.uid[rows]))
         self.counters["deleted"] += len(rows)
         self.settlement.publish(rows)
         self.queues.gather(rows, now)
@@ -225,7 +253,7 @@ class Machine:
         pods = self.registry.pods
         rows = event.rows[pods.phase[event.rows] == Phase.FAILED]
         pods.reason[rows] = NO_REASON
-        self.queues.requeue(rows, now, self.unix_ms(now), front=False)
+        self.queues.requeue(rows, now, self.unix_ms(now), event="Retried", front=False)
         self.settlement.publish(rows)
         return []
 
@@ -236,8 +264,7 @@ class Machine:
             self.members.excuse(now - self._ticked_at)
         self._ticked_at = now
         self.queues.tick(now, self.unix_ms(now))
-        self.settlement.tick(now)
-        out: list[m.Instruction] = []
+        out = self.settlement.tick(now, self.unix_ms(now))
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):
             out.append(m.CloseLink(worker.link, f"no heartbeat for {timeout:g} s"))
@@ -246,14 +273,16 @@ class Machine:
         self.counters["recalled"] += sum(recall.pods for recall in recalls)
         out += recalls
         out += self.guidance.tick(now)
-        if self._emptied and now - self._swept_at >= SWEEP_SECONDS:
-            self._swept_at = now
-            out += self._forget_emptied()
+        if self._emptied and now - self._forgot_at >= FORGET_SECONDS:
+            self._forgot_at = now
+            out += self._forget_emptied(now)
         self.registry.reasons.compact(self.registry.pods)
         return out
 
-    def _forget_emptied(self) -> list[m.Instruction]:
-        self.queues.sweep()
+    def _forget_emptied(self, now: float) -> list[m.Instruction]:
+        if self._to_sweep and now >= self._next_sweep:
+            self._to_sweep = False
+            self._next_sweep = now + self.queues.sweep() * SWEEP_SECONDS_PER_ENTRY
         self.registry.faults.drop_deleted()
         done = [s for s in self._emptied if self.registry.forgettable(s)]
         self._emptied = [s for s in self._emptied if not self.registry.forgettable(s)]

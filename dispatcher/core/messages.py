@@ -16,20 +16,22 @@ from dispatcher.core.cluster_objects import Surroundings
 from dispatcher.core.conflicts import Refusals
 from dispatcher.core.costs import CostReport
 from dispatcher.core.membership import Vitals, WorkerState
-from dispatcher.core.podsets import Submission
+from dispatcher.core.podsets import NewTemplate, Submission
 from dispatcher.core.podtable import Rows
 from hoss.model.cluster_objects import ClusterObject, ObjectKey
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.overlap import Overlap, Preference
 from hoss.model.selectors import NodeScope
+from hoss.model.taints import Taint
 from hoss.wire.columns import Uids
 
 
 class KnownNode(NamedTuple):
-    """What node affinity looks at."""
+    """What decides whether bound pods may stay on a node."""
 
     name: str
     labels: Mapping[str, str]
+    expelling: tuple[tuple[Taint, int], ...] = ()  # its NoExecute taints, and since when (Unix ms; 0: not known)
 
 
 Commits = Mapping[int, NDArray[np.uint64]]  # shard -> sequence numbers of commits
@@ -152,6 +154,9 @@ class OutcomesArrived:
     leaving_ms: NDArray[np.uint32] | None = (
         None  # (n,): for how long those that went for a bound pod may still be there
     )
+    deciding_seconds: float = 0.0  # of the bound ones, see hoss.v1.Outcomes; 0.0: not told
+    committing_seconds: float = 0.0
+    refused: NDArray[np.uint32] | None = None  # positions that the ledger refused meanwhile, each as often as it did
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,6 +186,32 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Assigned:
+    """Kubernetes mode: the API server has these pods on these nodes, whoever put them there."""
+
+    rows: Rows
+    nodes: NDArray[np.uint32]  # (n,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Respecified:
+    """Kubernetes mode: these pods ask for something else than they did (resized in place, tolerations added), or have other labels.
+    Their gates are not meant."""
+
+    pods: tuple[tuple[int, NewTemplate], ...]  # by row
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BindingRefused:
+    """Kubernetes mode: these pods, which hold reservations, are not bound: the API server refused, or (`attempted` False) was not
+    asked, because the pod or its node is not what it was when it was placed."""
+
+    rows: Rows
+    reasons: tuple[str, ...]  # (n,)
+    attempted: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Evicted:
     """The ledger has taken the reservations of n pods away, each on its node, for the reason beside it. Pods that nobody here
     knows, and those that are not bound there any more, are passed over."""
@@ -188,6 +219,7 @@ class Evicted:
     uids: Uids  # (n, 16)
     nodes: NDArray[np.uint32]  # (n,)
     reasons: tuple[str, ...]  # (n,), such as "preempted by default/web-0 on node n1"
+    preemptors: tuple[bytes, ...] = ()  # (n,), UIDs of the pods for which they went; empty: they went for nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +254,7 @@ class AllocatableChanged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodesSeen:
-    """The feed told of these nodes, by index: new ones, and such as have other labels now."""
+    """The feed told of these nodes, by index: new ones, and such as have other labels or taints now."""
 
     nodes: Mapping[int, KnownNode]
 
@@ -271,6 +303,9 @@ Event = (
     | Fenced
     | Verified
     | Released
+    | Assigned
+    | Respecified
+    | BindingRefused
     | Evicted
     | HistoryMissed
     | LedgerLost
@@ -385,6 +420,7 @@ class Confirm:
     commits: Commits
     rows: Rows
     uids: Uids
+    batch: int = 0  # in which they were answered for; 0: none that is known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -402,6 +438,23 @@ class Release:
     rows: Rows
     uids: Uids
     nodes: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reserve:
+    """Kubernetes mode: these pods, which are on their nodes already, are to be reserved there, whatever there is room for."""
+
+    rows: Rows
+    uids: Uids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Remove:
+    """Kubernetes mode: these pods have lost their reservations to others and are to be deleted at the API server."""
+
+    rows: Rows
+    uids: Uids
+    preemptors: tuple[bytes, ...]  # (n,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -452,6 +505,8 @@ Instruction = (
     | Confirm
     | Verify
     | Release
+    | Reserve
+    | Remove
     | Evict
     | Forget
     | Note

@@ -4,12 +4,14 @@ Vectorised over all pods; what depends on labels is decided once a template.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.podtable import Phase, Rows
+from dispatcher.core.disruptions import PodCounts
+from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.registry import PodRegistry
 from hoss.model.cluster import DisruptionBudget
 from hoss.model.cluster_objects import PodDisruptionBudget
@@ -22,11 +24,16 @@ class Occupied(NamedTuple):
     nodes_seen: int
 
 
-def lower_pods(registry: PodRegistry, nodes: NDArray[np.uint32], priority: int, limit: int) -> Occupied:
-    """Pods of less than `priority` bound to these nodes, in whose order up to `limit` nodes that have any are taken."""
+def lower_pods(
+    registry: PodRegistry, nodes: NDArray[np.uint32], priority: int, limit: int, *, assigned: bool = False
+) -> Occupied:
+    """Pods of less than `priority` bound to these nodes, in whose order up to `limit` nodes that have any are taken. `assigned`:
+    only those that the API server has there, and that are not on their way out."""
     pods, templates = registry.pods, registry.templates
     lower = templates.priority < priority
     wanted = (pods.phase[: pods.size] == Phase.BOUND) & lower[pods.template[: pods.size]]
+    if assigned:
+        wanted &= pods.assigned[: pods.size] & (pods.eviction[: pods.size] == NO_REASON)
     rows = np.flatnonzero(wanted).astype(np.uint32)
     # Of each node its place among those asked about, or behind them all. Only as far as there are pods: indexes are the worker's.
     place = np.full(int(pods.node[rows].max(initial=0)) + 1, len(nodes), np.intp)
@@ -41,18 +48,12 @@ def lower_pods(registry: PodRegistry, nodes: NDArray[np.uint32], priority: int, 
 
 def budgets_now(registry: PodRegistry, budgets: Iterable[PodDisruptionBudget]) -> list[DisruptionBudget]:
     """How many more pods of each budget may go: those bound, less those that are to stay of all that were accepted."""
-    pods, templates = registry.pods, registry.templates
     listed = list(budgets)
     if not listed:
         return []
-    phase, template = pods.phase[: pods.size], pods.template[: pods.size]
-    count = len(templates.priority)
-    accepted = np.bincount(template[~np.isin(phase, (Phase.ABSENT, Phase.DELETED))], minlength=count)
-    bound = np.bincount(template[phase == Phase.BOUND], minlength=count)
+    counts = PodCounts(registry)
     found = []
     for budget in listed:
         now = DisruptionBudget(budget.namespace, budget.selector, 0)
-        mine = [i for i in templates.live_ids() if now.selects(templates.pod_spec(int(templates.class_id[i])))]
-        allowed = int(bound[mine].sum()) - budget.desired(int(accepted[mine].sum()))
-        found.append(DisruptionBudget(budget.namespace, budget.selector, max(0, allowed)))
+        found.append(replace(now, allowed=counts.standing(budget, now.selects).allowed))
     return found

@@ -18,6 +18,8 @@ from hoss.wire.columns import NONE_U32, UID_PREFIX_BYTES, Uids, uid_text
 
 REQUEST_KEY_BYTES = 12
 
+_REMEDY = "delete it first, or submit under another name"
+
 
 class AlreadyExists(InvalidInput):
     """A name or UID belongs to another pod or job."""
@@ -106,6 +108,7 @@ class PodSet:
     names: tuple[str, ...] | None = None
     given_uids: bool = False
     ungated: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # gate -> pods from which it was removed
+    refused: NDArray[np.bool_] | None = None  # of a list its pods, of a job itself: whether the ledger ever refused it
 
     @property
     def rows(self) -> slice:
@@ -150,10 +153,15 @@ class Directory:
         for job in order.jobs:
             key = (order.templates[job.template].kind.namespace, job.name)
             if key in new_jobs or key in self._jobs:
-                raise AlreadyExists(f"job {key[1]!r} is there already in namespace {key[0]!r}", where="jobs.name")
+                raise AlreadyExists(
+                    f"job {key[1]!r} is there already in namespace {key[0]!r}; {_REMEDY}", where="jobs.name"
+                )
             clash = next((i for i in self._ordinals.get(key, ()) if i < job.replicas), None)
             if clash is not None:
-                raise AlreadyExists(f"pod {job.name}-{clash} is there already", where="jobs.name")
+                raise AlreadyExists(
+                    f"pod {job.name}-{clash}, of job {job.name!r}, is there already in namespace {key[0]!r}; {_REMEDY}",
+                    where="jobs.name",
+                )
             new_jobs[key] = job.replicas
         if order.pods is not None:
             self._check_listed(order, order.pods, new_jobs)
@@ -185,16 +193,22 @@ class Directory:
         if pod_set.names is None:
             del self._jobs[pod_set.namespace, pod_set.name]
             return
-        for key in zip(namespaces, pod_set.names, strict=True):
-            del self._listed[key]
-            stem, ordinal = _split(key[1])
-            if ordinal is not None:
-                self._ordinals[key[0], stem].discard(ordinal)
-                if not self._ordinals[key[0], stem]:
-                    del self._ordinals[key[0], stem]
+        for row, key in enumerate(zip(namespaces, pod_set.names, strict=True), start=pod_set.first):
+            self.vacate(row, key)
         if pod_set.given_uids:
             for uid in map(bytes, uids):
                 del self._given_uids[uid]
+
+    def vacate(self, row: int, key: tuple[str, str]) -> None:
+        """The pod in this row, which is of a list, has its name, (namespace, name), no longer: another may take it."""
+        if self._listed.get(key) != row:
+            return  # it was vacated before, and may be another's by now
+        del self._listed[key]
+        stem, ordinal = _split(key[1])
+        if ordinal is not None:
+            self._ordinals[key[0], stem].discard(ordinal)
+            if not self._ordinals[key[0], stem]:
+                del self._ordinals[key[0], stem]
 
     def jobs(self) -> Iterator[PodSet]:
         """Every job."""
@@ -242,7 +256,9 @@ class Directory:
                 job = self._jobs.get((key[0], stem))
                 taken = ordinal < max(job.count if job else 0, new_jobs.get((key[0], stem), 0))
             if taken:
-                raise AlreadyExists(f"pod {name!r} is there already in namespace {key[0]!r}", where="pods.names")
+                raise AlreadyExists(
+                    f"pod {name!r} is there already in namespace {key[0]!r}; {_REMEDY}", where="pods.names"
+                )
             seen.add(key)
         if pods.uids is not None:
             self._check_uids(pods.uids)

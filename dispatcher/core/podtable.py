@@ -30,6 +30,9 @@ class Phase(IntEnum):
     DELETED = 7
 
 
+_WAITING = frozenset((Phase.QUEUED, Phase.UNSCHEDULABLE, Phase.BACKOFF))
+
+
 class GrowingColumns:
     """Equally long NumPy columns that grow together, doubling. Subclasses name them in `_columns`."""
 
@@ -67,6 +70,10 @@ class PodTable(GrowingColumns):
         "faults",
         "doubted",
         "eviction",
+        "eviction_open",
+        "assigned",
+        "outdated",
+        "in_queue",
     )
 
     def __init__(self) -> None:
@@ -82,8 +89,14 @@ class PodTable(GrowingColumns):
         self.since_ms = np.zeros(0, np.int64)  # in this phase since, Unix milliseconds
         self.gang = np.zeros(0, np.uint32)  # number of its gang, 0 if it has none
         self.faults = np.zeros(0, np.uint8)  # how many of dispatcher.core.faults it has
-        self.eviction = np.zeros(0, np.uint32)  # why it lost its last place to another, index into Reasons
+        self.eviction = np.zeros(0, np.uint32)  # why it lost its last place, index into Reasons
+        # Told of that, and not yet looked up whether the pod has another place by now.
+        self.eviction_open = np.zeros(0, np.bool_)
         self.doubted = np.zeros(0, np.bool_)  # news of its place came out of order once: more of it is verified
+        self.assigned = np.zeros(0, np.bool_)  # Kubernetes mode: the API server has it on its node
+        self.outdated = np.zeros(0, np.bool_)  # ... it has changed since it was last given to a worker
+        # Has waited since it was last with a worker: some queue may refer to it, even if it waits no more.
+        self.in_queue = np.zeros(0, np.bool_)
         self.size = 0  # rows below are, or were, in use
         self._free: list[tuple[int, int]] = []  # (first, count), ascending, never touching each other
 
@@ -105,11 +118,15 @@ class PodTable(GrowingColumns):
         self.faults[rows] = 0
         self.doubted[rows] = False
         self.eviction[rows] = NO_REASON
+        self.eviction_open[rows] = False
+        self.assigned[rows] = False
+        self.outdated[rows] = False
         return first
 
     def free(self, first: int, count: int) -> None:
         """Give a set's rows back. No queue and no work batch may still hold them."""
         self.phase[first : first + count] = Phase.ABSENT
+        self.in_queue[first : first + count] = False
         merged: list[tuple[int, int]] = []
         for start, length in sorted([*self._free, (first, count)]):
             if merged and sum(merged[-1]) == start:
@@ -133,6 +150,10 @@ class PodTable(GrowingColumns):
         """Put pods into a phase."""
         self.phase[rows] = phase
         self.since_ms[rows] = now_ms
+        if phase in _WAITING:
+            self.in_queue[rows] = True
+        elif phase == Phase.SCHEDULING:  # only queues give pods to workers, and let go of them
+            self.in_queue[rows] = False
 
     def _take_free(self, count: int) -> int | None:
         for i, (first, length) in enumerate(self._free):

@@ -124,8 +124,7 @@ class ActiveQueue:
     def pass_over(self, lane: int) -> None:
         """What is next in this lane must wait; others' pods need not, until the next `begin`."""
         tenant = self._place_known(lane).tenant
-        levels = (level.get(tenant, ()) for level in self._lanes.levels(lane).values())
-        self._passed_over[lane, tenant] = sum(len(segment.rows) for segments in levels for segment in segments)
+        self._passed_over[lane, tenant] = self._lanes.count_of(lane, tenant)
         self._next.pop(lane, None)
 
     def drop_next(self, lane: int, taken: Rows) -> None:
@@ -160,13 +159,19 @@ class ActiveQueue:
             return np.empty(0, np.uint32)
         return taken[0] if len(taken) == 1 else np.concatenate(taken)
 
-    def sweep(self, phase: NDArray[np.uint8]) -> None:
-        """Drop rows that are no longer QUEUED, so that nothing here refers to them."""
-        for lane, place, segment in self._lanes.take_all():
+    def sweep(self, phase: NDArray[np.uint8]) -> int:
+        """Drop rows that are no longer QUEUED, so that nothing here refers to them. Returns how many segments it went through."""
+        segments = self._lanes.take_all()
+        for lane, place, segment in segments:
             segment.rows = segment.rows[phase[segment.rows] == Phase.QUEUED]
             if len(segment.rows):
                 self._lanes.add(lane, place, segment)
         self._next.clear()
+        return len(segments)
+
+    def standing(self) -> list[Rows]:
+        """All rows that stand here, those that wait no more included."""
+        return [segment.rows for _, _, segment in self._lanes.segments()]
 
     def drain(self) -> list[tuple[Rows, float]]:
         """Empty the queue: all segments in order of arrival, each with the time it was queued."""

@@ -4,6 +4,7 @@ Moves between the three keep the pod table's phase in step. A pod that was tried
 for ever: each refusal lengthens its backoff.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +18,13 @@ from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.queue import ActiveQueue
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.tenants import Tenants
-from dispatcher.core.waiting import Backoff, Group, Unschedulable, by_backoff
+from dispatcher.core.waiting import Backoff, Group, Unschedulable, Woken, by_backoff
+
+# Events that bring pods to a queue, by kube-scheduler's names where it has them (scheduler_queue_incoming_pods_total).
+POD_ADD = "PodAdd"
+ATTEMPT_FAILURE = "ScheduleAttemptFailure"
+CLUSTER_CHANGE = "ClusterChange"
+POD_UPDATE = "PodUpdate"
 
 # Changes of the cluster come in bursts; one look at the waiting pods serves all within this time. A look costs 2 to 20
 # microseconds a group: the more there are, the rarer it is, so that it takes a small part of the time.
@@ -42,6 +49,12 @@ class Queues:
         self._unschedulable = Unschedulable()
         self._history = History()
         self._woke_at = float("-inf")
+        self.incoming: Counter[tuple[str, str]] = Counter()  # pods by queue and event, of which metrics tell
+
+    def admit(self, rows: Rows, now: float) -> None:
+        """Queue pods that are new."""
+        self.incoming["active", POD_ADD] += len(rows)
+        self.enqueue(rows, now)
 
     def enqueue(self, rows: Rows, now: float, *, front: bool = False) -> None:
         """Queue pods that are QUEUED, each in its template's lane, at its priority and for its tenant; gangs as `gather` does."""
@@ -121,8 +134,9 @@ class Queues:
         gang = self._registry.gangs.numbered(self.active.next_gang(lane))
         return 0 if gang is None else min(len(self._registry.gangs.in_phase(gang, Phase.QUEUED)), MAX_GANG_PODS)
 
-    def requeue(self, rows: Rows, now: float, now_ms: int, *, front: bool = True) -> None:
-        """Put pods back as QUEUED, before those not tried yet."""
+    def requeue(self, rows: Rows, now: float, now_ms: int, *, event: str, front: bool = True) -> None:
+        """Put pods back as QUEUED, before those not tried yet. `event`: why."""
+        self.incoming["active", event] += len(rows)
         self._registry.pods.move(rows, Phase.QUEUED, now_ms)
         self.enqueue(rows, now, front=front)
 
@@ -131,7 +145,7 @@ class Queues:
         attempts = self._registry.pods.attempts[rows]
         patient = attempts <= PATIENT_ATTEMPTS
         if patient.any():
-            self.requeue(rows[patient], now, now_ms)
+            self.requeue(rows[patient], now, now_ms, event=ATTEMPT_FAILURE)
         if not patient.all():
             self._back_off(rows[~patient], now, now_ms)
 
@@ -149,6 +163,7 @@ class Queues:
             if any(self._helped(group, changes) for changes in missed):
                 self._back_off(part, now, now_ms)
                 continue
+            self.incoming["unschedulable", ATTEMPT_FAILURE] += len(part)
             pods.move(part, Phase.UNSCHEDULABLE, now_ms)
             for seconds, equal in by_backoff(part, pods.attempts[part]):
                 self._unschedulable.add(group, equal, now, seconds)
@@ -170,16 +185,30 @@ class Queues:
         self._tell_changes(now, now_ms)
         phase = self._registry.pods.phase
         for rows in self._backoff.take_due(now, phase):
-            self.requeue(rows, now, now_ms, front=False)
+            self.requeue(rows, now, now_ms, event="BackoffComplete", front=False)
         for rows in self._unschedulable.take_overdue(now, phase):
-            self.requeue(rows, now, now_ms, front=False)
+            self.requeue(rows, now, now_ms, event="UnschedulableTimeout", front=False)
 
-    def sweep(self) -> None:
-        """Drop deleted pods from everywhere."""
-        phase = self._registry.pods.phase
-        self.active.sweep(phase)
-        self._backoff.sweep(phase)
-        self._unschedulable.sweep(phase)
+    def sweep(self) -> int:
+        """Drop deleted pods from everywhere. Returns how many entries it went through."""
+        pods = self._registry.pods
+        entries = sum(queue.sweep(pods.phase) for queue in (self.active, self._backoff, self._unschedulable))
+        pods.in_queue &= pods.phase != Phase.DELETED
+        return entries
+
+    def respecified(self, rows: Rows, now: float, now_ms: int, *, moved: bool) -> None:
+        """These pods have other templates now: those that wait for a change have seen one, as kube-scheduler has it, and where they
+        go another way (`moved`), the queued ones are sorted into their lanes again."""
+        if moved:
+            self._relane()
+        woken = self._unschedulable.wake_pods(rows, now, self._registry.pods.phase)
+        self._set_free(woken, now, now_ms, event=POD_UPDATE)
+
+    def standing(self) -> Rows:
+        """All rows that any queue refers to, those that wait no more included."""
+        none = np.empty(0, np.uint32)
+        parts = (self.active.standing(), self._backoff.standing(), self._unschedulable.standing())
+        return np.concatenate([none, *(rows for part in parts for rows in part)])
 
     def policy_changed(self, moved: NDArray[np.bool_], now: float, now_ms: int) -> None:
         """Sort queued pods into their new lanes, in order of arrival, and queue those that wait and whose template went another
@@ -193,7 +222,7 @@ class Queues:
             *self._backoff.take(lambda rows: moved[template[rows]], phase),
             *self._unschedulable.take(lambda rows: moved[template[rows]], phase),
         ):
-            self.requeue(rows, now, now_ms, front=False)
+            self.requeue(rows, now, now_ms, event="PolicyChange", front=False)
 
     def _relane(self) -> None:
         phase = self._registry.pods.phase
@@ -204,6 +233,7 @@ class Queues:
 
     def _back_off(self, rows: Rows, now: float, now_ms: int) -> None:
         pods = self._registry.pods
+        self.incoming["backoff", ATTEMPT_FAILURE] += len(rows)
         pods.move(rows, Phase.BACKOFF, now_ms)
         for seconds, part in by_backoff(rows, pods.attempts[rows]):
             self._backoff.add(part, now + seconds)
@@ -219,11 +249,19 @@ class Queues:
         self._woke_at = now
         changes = together(told)
         pods = self._registry.pods
-        woken = self._unschedulable.wake(lambda group: self._helped(group, changes), now, pods.phase)
+        self._set_free(
+            self._unschedulable.wake(lambda group: self._helped(group, changes), now, pods.phase),
+            now,
+            now_ms,
+            event=CLUSTER_CHANGE,
+        )
+
+    def _set_free(self, woken: Woken, now: float, now_ms: int, *, event: str) -> None:
         for rows in woken.ready:
-            self.requeue(rows, now, now_ms, front=False)
+            self.requeue(rows, now, now_ms, event=event, front=False)
         for due, rows in woken.later:
-            pods.move(rows, Phase.BACKOFF, now_ms)
+            self.incoming["backoff", event] += len(rows)
+            self._registry.pods.move(rows, Phase.BACKOFF, now_ms)
             self._backoff.add(rows, due)
 
     def _grouped(self, rows: Rows) -> Iterator[tuple[Group, Rows]]:

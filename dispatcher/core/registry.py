@@ -5,13 +5,23 @@ A submission is *accepted* first (rows and names taken, pods still ABSENT), then
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.faults import MAX_FAULTS, Faults
 from dispatcher.core.gangs import Gangs
-from dispatcher.core.podsets import Directory, NewPods, Order, PodSet, Submission, request_key, uid_prefix
+from dispatcher.core.podsets import (
+    Directory,
+    NewPods,
+    NewTemplate,
+    Order,
+    PodSet,
+    Submission,
+    request_key,
+    uid_prefix,
+)
 from dispatcher.core.podtable import Phase, PodTable, Reasons, Rows
 from dispatcher.core.policy import ClassFacts
 from dispatcher.core.templates import TemplateTable
@@ -86,9 +96,10 @@ class PodRegistry:
     abandon = forget  # before it was durable nothing can refer to its pods
 
     def forgettable(self, submission: Submission) -> bool:
-        """Whether all its pods are deleted, hold nothing in the ledger and are with no worker."""
-        return submission.live == 0 and all(
-            bool((self.pods.node[s.rows] == NONE_U32).all() and (self.pods.batch[s.rows] == 0).all())
+        """Whether all its pods are deleted, hold nothing in the ledger, are with no worker and in no queue."""
+        pods = self.pods
+        return submission.live == 0 and not any(
+            (pods.node[s.rows] != NONE_U32).any() or pods.batch[s.rows].any() or pods.in_queue[s.rows].any()
             for s in submission.sets
         )
 
@@ -103,6 +114,11 @@ class PodRegistry:
             if submission.live == 0:
                 emptied.append(submission)
         return emptied
+
+    def vacate(self, rows: Rows) -> None:
+        """The names of these deleted pods, which are of lists, are free: others may have them before the whole list is gone."""
+        for row in rows.tolist():
+            self.directory.vacate(row, (self.namespace_of(row), self.set_of(row).pod_name(row)))
 
     def gated(self, rows: Rows) -> NDArray[np.bool_]:
         """Which of these pods have scheduling gates."""
@@ -138,6 +154,15 @@ class PodRegistry:
             ordinals = rows[self.pods.pod_set[rows] == index] - pod_set.first
             for gate in gates:
                 pod_set.ungated.setdefault(gate, np.zeros(pod_set.count, np.bool_))[ordinals] = True
+
+    def respecify(self, row: int, template: NewTemplate) -> None:
+        """The pod in this row has another template from now on, but for its gates (see `remove_gates`)."""
+        rows = np.array([row], np.uint32)
+        before = self.pods.template[rows]
+        kind = template.kind._replace(gates=self.templates.kind(int(before[0])).gates)
+        self.pods.template[rows] = self._intern_one(replace(template, kind=kind))
+        self.templates.hold(self.pods.template[rows])
+        self.templates.drop(before)
 
     def set_of(self, row: int) -> PodSet:
         """The set a row belongs to."""
@@ -179,13 +204,16 @@ class PodRegistry:
     def _intern(self, order: Order) -> NDArray[np.uint32]:
         ids = np.empty(len(order.templates), np.uint32)
         for i, template in enumerate(order.templates):
-            template_id, new = self.templates.intern(template.spec, template.kind, template.priority)
-            self.minds_pods |= template.minds_pods
-            self.minds_nodes |= template.kind.during_execution is not DuringExecution.IGNORE
-            if new:
-                self._route(template_id)
-            ids[i] = template_id
+            ids[i] = self._intern_one(template)
         return ids
+
+    def _intern_one(self, template: NewTemplate) -> int:
+        template_id, new = self.templates.intern(template.spec, template.kind, template.priority)
+        self.minds_pods |= template.minds_pods
+        self.minds_nodes |= template.kind.during_execution is not DuringExecution.IGNORE
+        if new:
+            self._route(template_id)
+        return template_id
 
     def _new_set(self, submission: Submission, number: int, count: int) -> PodSet:
         return PodSet(

@@ -20,17 +20,21 @@ from dispatcher.core.messages import (
     OutcomeCode,
     OutcomesArrived,
     Release,
+    Remove,
+    Reserve,
     Verify,
     Warn,
 )
 from dispatcher.core.nominations import Nominations
+from dispatcher.core.phases import PhaseTimes
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
-from dispatcher.core.queues import Queues
+from dispatcher.core.queues import POD_UPDATE, Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.residence import Residence
 from hoss.wire.columns import NONE_U32
 
 MAX_ATTEMPTS_COUNTED = 0xFFFF
+CHANGED = "the pod has changed since it was placed; what was reserved for it is given back"
 VICTIMS_LEAVE = "its claim on the node stands; pods that had to go for it are still leaving"
 SCHEDULING_GATES = "SchedulingGates"  # kube-scheduler's plugin that keeps gated pods out of the queues
 
@@ -39,14 +43,23 @@ class Settlement:
     """Applies answers to the registry, the queues and the log; returns what the ledger must be told."""
 
     def __init__(
-        self, registry: PodRegistry, residence: Residence, queues: Queues, log: EventLog, counters: Counter[str]
+        self,
+        registry: PodRegistry,
+        residence: Residence,
+        queues: Queues,
+        log: EventLog,
+        counters: Counter[str],
+        *,
+        victims_leave_by_word: bool = False,
     ) -> None:
+        """`victims_leave_by_word`: their pods' end is told, and not a matter of their grace periods."""
         self._registry = registry
         self._queues = queues
         self._log = log
-        self.nominations = Nominations(registry.pods)
+        self.nominations = Nominations(registry.pods, by_word=victims_leave_by_word)
         self._counters = counters
         self._residence = residence
+        self.times = PhaseTimes()
 
     def answer(self, worker: Worker, told: OutcomesArrived, now: float, now_ms: int) -> list[Instruction]:
         """A worker's outcomes for one of its batches."""
@@ -60,6 +73,8 @@ class Settlement:
             out.append(Warn("outcomes_ignored", fields))
         if batch is None or ignored == len(told.positions):
             return out
+        if told.refused is not None:
+            self._note_refused(batch, told.refused)
         rows = batch.rows[told.positions[fresh]]
         self._registry.pods.batch[rows] = 0
         worker.answered(batch, len(rows))
@@ -70,23 +85,35 @@ class Settlement:
             if code == OutcomeCode.BOUND:
                 worker.bound += int(mine.sum())
                 worker.throughput.count(int(mine.sum()), now)
+                self.times.answered(told.deciding_seconds, told.committing_seconds, int(mine.sum()))
                 if told.leaving_ms is not None:
                     self.nominations.add(rows[mine], told.leaving_ms[fresh][mine], now)
                 out += self.bound(rows[mine], nodes[mine], now, now_ms)
                 kept = rows[mine][self._registry.pods.phase[rows[mine]] != Phase.BACKOFF]
                 if len(kept):
-                    out.append(Confirm(told.commits, kept, self._registry.pods.uid[kept]))
+                    out.append(Confirm(told.commits, kept, self._registry.pods.uid[kept], told.batch))
             else:
                 self._unbound(worker, batch, code, rows[mine], reasons[mine], seen=told.seen, now=now, now_ms=now_ms)
         self._queues.gather(rows, now)
         return out
 
     def bound(self, rows: Rows, nodes: NDArray[np.uint32], now: float, now_ms: int) -> list[Instruction]:
-        """These pods have reservations. Those deleted meanwhile give them back, and so do too few of a gang: they are in
-        BACKOFF until their release is answered."""
+        """These pods have reservations. Those deleted meanwhile give them back, and so do too few of a gang and those that have changed
+        since: they are in BACKOFF until their release is answered."""
         pods = self._registry.pods
+        settled = pods.assigned[rows]
+        if settled.any():  # somebody was faster, at the API server; there it is, and the ledger is to say so too
+            return [
+                *self.bound(rows[~settled], nodes[~settled], now, now_ms),
+                Reserve(rows[settled], pods.uid[rows[settled]]),
+            ]
         pods.node[rows] = nodes
         gone = pods.phase[rows] == Phase.DELETED
+        outdated = pods.outdated[rows] & ~gone
+        if outdated.any():
+            pods.reason[rows[outdated]] = self._registry.reasons.number(CHANGED)
+            pods.move(rows[outdated], Phase.BACKOFF, now_ms)
+            gone |= outdated
         for gang in self._registry.gangs.incomplete(rows):
             gone |= self._count_gang(gang, rows, now, now_ms)
         if gone.any():
@@ -99,23 +126,25 @@ class Settlement:
             pods.move(rows, Phase.BOUND, now_ms)
             pods.reason[rows] = NO_REASON
             self._counters["bound"] += len(rows)
+            self._note_scheduled(rows, now_ms)
             self._tell_bound(rows)
             if self._registry.minds_pods:
                 self._queues.cluster_changed(Changes(came=self._registry.pod_specs(rows)), now, now_ms)
-        return out + self._verify_doubted(rows) + self.look(rows)
+        return out + self._verify_doubted(rows) + self.look(rows, now_ms)
 
-    def look(self, rows: Rows) -> list[Instruction]:
+    def look(self, rows: Rows, now_ms: int) -> list[Instruction]:
         """Whether these bound pods may stay where they are."""
-        out, changed = self._residence.look(rows)
+        out, changed = self._residence.look(rows, now_ms)
         self.publish(changed)
         return out
 
-    def tick(self, now: float) -> None:
-        """Time went by: nominated pods whose victims have left are bound for everyone to see."""
+    def tick(self, now: float, now_ms: int) -> list[Instruction]:
+        """Time went by: nominated pods whose victims have left are bound for everyone to see, and some pods may stay no longer."""
         rows = self.nominations.take_due(now)
         if len(rows):
             self._registry.pods.reason[rows] = NO_REASON
             self._tell_bound(rows)
+        return self.look(self._residence.due(now_ms), now_ms)
 
     def _tell_bound(self, rows: Rows) -> None:
         pods = self._registry.pods
@@ -129,7 +158,8 @@ class Settlement:
     def _count_gang(self, gang: Gang, rows: Rows, now: float, now_ms: int) -> NDArray[np.bool_]:
         """Which of the rows, reserved now, are a part of the gang that is too small. Else it is complete."""
         pods, gangs = self._registry.pods, self._registry.gangs
-        mine: NDArray[np.bool_] = (pods.gang[rows] == gang.number) & (pods.phase[rows] != Phase.DELETED)
+        going = (Phase.DELETED, Phase.BACKOFF)
+        mine: NDArray[np.bool_] = (pods.gang[rows] == gang.number) & ~np.isin(pods.phase[rows], going)
         reserved, needed = gangs.bound(gang) + int(mine.sum()), gangs.needed(gang)
         if reserved >= needed:
             gangs.complete(gang)
@@ -155,7 +185,7 @@ class Settlement:
             self.give_up(alive[given_up], now_ms)
             alive = alive[~given_up]
         self._counters["requeued"] += len(alive)
-        self._queues.requeue(alive, now, now_ms)
+        self._queues.requeue(alive, now, now_ms, event="WorkerLost")
         self._queues.gather(rows, now)
         self.publish(alive)
 
@@ -181,26 +211,45 @@ class Settlement:
         # Its worker has not said yet that it is bound there. When it does, that is old news.
         with_worker = known[pods.phase[rows[known]] == Phase.SCHEDULING]
         pods.doubted[rows[with_worker]] = True
-        pods.eviction[rows[with_worker]] = [
-            self._registry.reasons.number(told.reasons[i]) for i in with_worker.tolist()
-        ]
         there = known[(pods.phase[rows[known]] == Phase.BOUND) & (pods.node[rows[known]] == told.nodes[known])]
         out = self._verify_doubted(rows[there])
-        there = there[~pods.doubted[rows[there]]]
-        if not len(there):
-            return out
-        evicted = rows[there]
-        pods.node[evicted] = NONE_U32
-        pods.attempts[evicted] = 0
-        self._registry.tried.append(evicted)
-        self._registry.faults.forgive(evicted)
-        pods.reason[evicted] = [self._registry.reasons.number(told.reasons[i]) for i in there.tolist()]
-        pods.eviction[evicted] = pods.reason[evicted]
-        self._counters["evicted"] += len(evicted)
-        self._queues.cluster_changed(Changes(left=self._registry.pod_specs(evicted)), now, now_ms)
-        self._queues.requeue(evicted, now, now_ms, front=False)
-        self.publish(evicted)
+        certain = ~pods.doubted[rows[there]]
+        for i in (*with_worker.tolist(), *there.tolist()):
+            pods.eviction[rows[i]] = self._registry.reasons.number(told.reasons[i])
+        pods.eviction_open[rows[with_worker]] = pods.eviction_open[rows[there[~certain]]] = True
+        there = there[certain]
+        assigned = pods.assigned[rows[there]]
+        if assigned.any():
+            out += self._remove(told, rows, there[assigned])
+        self._queue_evicted(rows[there[~assigned]], now, now_ms)
         return out
+
+    def _queue_evicted(self, rows: Rows, now: float, now_ms: int) -> None:
+        """These bound pods went for others, for the reason that stands under `eviction`."""
+        if not len(rows):
+            return
+        pods = self._registry.pods
+        pods.node[rows] = NONE_U32
+        pods.attempts[rows] = 0
+        self._registry.tried.append(rows)
+        self._registry.faults.forgive(rows)
+        pods.reason[rows] = pods.eviction[rows]
+        self._counters["evicted"] += len(rows)
+        self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
+        self._queues.requeue(rows, now, now_ms, event="Evicted", front=False)
+        self.publish(rows)
+
+    def _remove(self, told: Evicted, rows: Rows, which: NDArray[np.intp]) -> list[Instruction]:
+        """Those of the evicted pods that the API server has on nodes: they are there until it has them no more."""
+        pods = self._registry.pods
+        leaving = rows[which]
+        preemptors = tuple(told.preemptors[i] for i in which.tolist())
+        for preemptor, row in zip(preemptors, leaving.tolist(), strict=True):
+            self.nominations.heard(preemptor, pods.uid[row].tobytes())
+        pods.reason[leaving] = pods.eviction[leaving]
+        self._counters["evicted"] += len(leaving)
+        self.publish(leaving)
+        return [Remove(leaving, pods.uid[leaving], preemptors)]
 
     def _verify_doubted(self, rows: Rows) -> list[Instruction]:
         """Of these bound pods those of which news may be out of order are looked up."""
@@ -208,17 +257,30 @@ class Settlement:
         rows = rows[pods.doubted[rows]]
         return [Verify(rows, pods.uid[rows])] if len(rows) else []
 
-    def unbound_by_ledger(self, rows: Rows, now: float, now_ms: int) -> None:
-        """Pods held as bound have no reservation (any more): they are queued again."""
+    def unbound_by_ledger(self, rows: Rows, now: float, now_ms: int) -> list[Instruction]:
+        """Pods held as bound have no reservation (any more): they are queued again. Those that the API server has on their nodes
+        are there all the same, and get one."""
         pods = self._registry.pods
+        assigned = rows[pods.assigned[rows] & (pods.eviction[rows] == NO_REASON)]  # others are on their way out
+        rows = rows[~pods.assigned[rows]]
+        nodes = pods.node[rows]
         pods.node[rows] = NONE_U32
-        rows = rows[pods.phase[rows] == Phase.BOUND]
+        there = pods.phase[rows] == Phase.BOUND
+        rows, nodes = rows[there], nodes[there]
+        evicted = pods.eviction_open[rows]
+        self._queue_evicted(rows[evicted], now, now_ms)
+        rows, nodes = rows[~evicted], nodes[~evicted]
         self._counters["reservations_lost"] += len(rows)
+        for node in np.unique(nodes).tolist():
+            if why := self._residence.why_gone(node):
+                mine = rows[nodes == node]
+                pods.reason[mine] = pods.eviction[mine] = self._registry.reasons.number(why)
         pods.doubted[rows] = True  # if it was evicted, the feed will tell so when it may be bound again
         if len(rows):
             self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
-        self._queues.requeue(rows, now, now_ms)
+        self._queues.requeue(rows, now, now_ms, event="ReservationLost")
         self.publish(rows)
+        return [Reserve(assigned, pods.uid[assigned])] if len(assigned) else []
 
     def gate(self, rows: Rows, now_ms: int) -> None:
         """These pods have scheduling gates: they are in no queue until the last is removed."""
@@ -237,7 +299,7 @@ class Settlement:
         self.gate(rows[gated], now_ms)
         free = rows[~gated]
         self._registry.pods.reason[free] = NO_REASON
-        self._queues.requeue(free, now, now_ms, front=False)
+        self._queues.requeue(free, now, now_ms, event="GatesRemoved", front=False)
         self.publish(free)
 
     def publish(self, rows: Rows) -> None:
@@ -287,6 +349,10 @@ class Settlement:
     ) -> None:
         pods = self._registry.pods
         alive = pods.phase[rows] == Phase.SCHEDULING
+        outdated = alive & pods.outdated[rows]  # whatever was said of them is said of what they were
+        if outdated.any():
+            self._queues.requeue(rows[outdated], now, now_ms, event=POD_UPDATE)
+        alive &= ~outdated
         rows = rows[alive]
         pods.reason[rows] = reasons[alive]
         if code == OutcomeCode.UNSCHEDULABLE:
@@ -308,7 +374,33 @@ class Settlement:
         else:  # returned or fenced: not tried, so no attempt; an unknown code of a newer worker likewise
             worker.returned += len(rows)
             self._counters["returned"] += len(rows)
-            self._queues.requeue(rows, now, now_ms)
+            self._queues.requeue(rows, now, now_ms, event="Returned")
+
+    def _note_refused(self, batch: Batch, positions: NDArray[np.uint32]) -> None:
+        """Count the jobs, and pods of lists, that the ledger refused for the first time."""
+        rows = batch.rows[positions[positions < len(batch.rows)]]
+        rows = rows[self._registry.pods.batch[rows] == batch.serial]
+        owners = self._registry.pods.pod_set[rows]
+        for index in np.unique(owners).tolist():
+            pod_set = self._registry.directory.sets[index]
+            of_list = pod_set.names is not None
+            if pod_set.refused is None:
+                pod_set.refused = np.zeros(pod_set.count if of_list else 1, np.bool_)
+            before = np.count_nonzero(pod_set.refused)
+            pod_set.refused[rows[owners == index] - pod_set.first if of_list else 0] = True
+            self._counters["jobs_refused"] += int(np.count_nonzero(pod_set.refused) - before)
+
+    def _note_scheduled(self, rows: Rows, now_ms: int) -> None:
+        """Note how long these bound pods took since their submission: not those that had gates, or lost a place before."""
+        pods = self._registry.pods
+        rows = rows[pods.eviction[rows] == NO_REASON]
+        owners, counts = np.unique(pods.pod_set[rows], return_counts=True)
+        for index, count in zip(owners.tolist(), counts.tolist(), strict=True):
+            pod_set = self._registry.directory.sets[index]
+            if pod_set.ungated:
+                mine = rows[pods.pod_set[rows] == index] - pod_set.first
+                count -= int(np.logical_or.reduce(list(pod_set.ungated.values()))[mine].sum())  # noqa: PLW2901 - fewer of them
+            self.times.scheduled.add_equal(max(0, now_ms - pod_set.submission.submitted_ms) / 1000, count)
 
     def _count_attempt(self, rows: Rows) -> None:
         attempts = self._registry.pods.attempts

@@ -29,6 +29,7 @@ class Kind(NamedTuple):
     grace_seconds: int = 0  # how long its pods may take to leave when they have to
     gates: tuple[str, ...] = ()  # scheduling gates, sorted; no part of the class, for they go while the class stays
     during_execution: DuringExecution = DuringExecution.IGNORE
+    limits: tuple[tuple[str, int], ...] = ()  # see PodTemplate
 
 
 class TemplateTable(GrowingColumns):
@@ -90,6 +91,7 @@ class TemplateTable(GrowingColumns):
             owner_kind=kind.owner_kind,
             during_execution=kind.during_execution,
             termination_grace_seconds=kind.grace_seconds,
+            limits=kind.limits,
         )
 
     def facts(self, template_id: int) -> Facts:
@@ -112,6 +114,11 @@ class TemplateTable(GrowingColumns):
     def kind(self, template_id: int) -> Kind:
         """What it adds to its class."""
         return self._kinds[int(self.kind_id[template_id])]
+
+    def differs(self, template_id: int, spec: bytes, kind: Kind) -> bool:
+        """Whether a template is another one than this, but for its gates."""
+        mine = self.kind(template_id)
+        return self.spec(template_id) != spec or mine != kind._replace(gates=mine.gates)
 
     def places(self, template_ids: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """(3, n): the lane, priority and tenant that say where in the queue pods of each template stand."""

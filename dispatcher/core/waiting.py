@@ -59,11 +59,17 @@ class Backoff:
         """When a row that waits here is queued again."""
         return next((due for due, _, rows in self._heap if row in rows), None)
 
-    def sweep(self, phase: NDArray[np.uint8]) -> None:
-        """Drop rows that no longer wait here."""
+    def sweep(self, phase: NDArray[np.uint8]) -> int:
+        """Drop rows that no longer wait here. Returns how many entries it went through."""
+        entries = len(self._heap)
         kept = [(due, order, rows[phase[rows] == Phase.BACKOFF]) for due, order, rows in self._heap]
         self._heap = [entry for entry in kept if len(entry[2])]
         heapq.heapify(self._heap)
+        return entries
+
+    def standing(self) -> list[Rows]:
+        """All rows that stand here."""
+        return [rows for _, _, rows in self._heap]
 
 
 class Group(NamedTuple):
@@ -129,6 +135,23 @@ class Unschedulable:
         taken.sort(key=lambda parcel: parcel.order)
         return [parcel.rows for parcel in taken if len(parcel.rows)]
 
+    def wake_pods(self, rows: Rows, now: float, phase: NDArray[np.uint8]) -> Woken:
+        """These pods are others now: those that wait here can be tried again, each after its backoff."""
+        ready: list[tuple[float, Rows]] = []
+        later: list[tuple[float, Rows]] = []
+        for group, parcels in list(self._groups.items()):
+            if not any(np.isin(parcel.rows, rows).any() for parcel in parcels):
+                continue
+            left = []
+            for parcel in _still_waiting(parcels, phase):
+                changed = np.isin(parcel.rows, rows)
+                if changed.any():
+                    (ready if parcel.not_before <= now else later).append((parcel.not_before, parcel.rows[changed]))
+                if not changed.all():
+                    left.append(replace(parcel, rows=parcel.rows[~changed]))
+            self._keep(group, left)
+        return Woken([part for _, part in ready], later)
+
     def take_overdue(self, now: float, phase: NDArray[np.uint8]) -> list[Rows]:
         """Remove and return those that waited five minutes: a change may have been missed."""
         overdue = []
@@ -139,10 +162,16 @@ class Unschedulable:
             self._keep(group, [p for p in parcels if p.flush_at > now])
         return [parcel.rows for parcel in overdue]
 
-    def sweep(self, phase: NDArray[np.uint8]) -> None:
-        """Drop rows that no longer wait here."""
+    def sweep(self, phase: NDArray[np.uint8]) -> int:
+        """Drop rows that no longer wait here. Returns how many entries it went through."""
+        entries = sum(map(len, self._groups.values()))
         for group, parcels in list(self._groups.items()):
             self._keep(group, _still_waiting(parcels, phase))
+        return entries
+
+    def standing(self) -> list[Rows]:
+        """All rows that stand here."""
+        return [parcel.rows for parcels in self._groups.values() for parcel in parcels]
 
     def times(self, row: int) -> tuple[float, float] | None:
         """Before when a row that waits here is not tried again whatever happens, and when it is at the latest."""

@@ -125,6 +125,7 @@ class Workforce:
         out: list[m.Instruction] = []
         if reserved.any():
             kept = rows[reserved]
+            self._settlement.nominations.found_reserved(kept, now)
             out += self._settlement.bound(kept, event.nodes[reserved], now, self._unix_ms(now))
             kept = kept[pods.phase[kept] != Phase.BACKOFF]
             out.append(m.Confirm(event.commits, kept, pods.uid[kept]))

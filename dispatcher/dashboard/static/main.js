@@ -1,0 +1,214 @@
+// Puts the page together: the stream fills the model, the model's news go to the panels.
+
+import { ask, lock, unlock, unlocked } from "./api.js";
+import { Chart } from "./chart.js";
+import { find, make, say } from "./dom.js";
+import { clock, count, duration, percent } from "./format.js";
+import { HeatMap } from "./heatmap.js";
+import { emptyModel, take } from "./model.js";
+import * as panels from "./panels.js";
+import { Story } from "./story.js";
+import { Stream } from "./stream.js";
+
+const ASK_AFTER_MS = 120; // the pointer rests on a node: then its exact numbers are worth a question
+const NAMES = { cpu: "CPU", memory: "Memory", pods: "Pods", cards: "Cards" };
+const NOTHING = 255;
+const OVER = 201;
+
+const model = emptyModel();
+const story = new Story();
+const heat = new HeatMap(find("heat"), { focus: tellNode, choose: () => askNode(0) });
+const rates = new Chart(find("rate-chart"), find("rate-legend"), [
+  { name: "bound", of: (point) => point[1][0] },
+  { name: "submitted", of: (point) => point[1][1] },
+  { name: "refused", of: (point) => point[1][2] },
+], { log: false, write: count });
+const latencies = new Chart(find("lat-chart"), find("lat-legend"), [
+  { name: "in queue", of: (point) => point[3][0] },
+  { name: "deciding", of: (point) => point[3][1] },
+  { name: "committing", of: (point) => point[3][2] },
+], { log: true, write: duration });
+
+// --- the connection ---
+
+let lostSince = 0;
+
+new Stream("/api/stream", {
+  look(message) {
+    lostSince = 0;
+    link("live", "Live");
+    notice("");
+    show(take(model, message));
+  },
+  away({ why, active }) {
+    link("away", "Standing by");
+    notice(`Nothing to show from here: ${why}.${active ? ` The active dispatcher is ${active}.` : ""}`);
+  },
+  lost(retryMs) {
+    lostSince = lostSince || Date.now();
+    link("lost", "Disconnected");
+    const shown = model.at ? ` What is shown was so at ${clock(model.at)}.` : "";
+    notice(`The dispatcher has not answered since ${clock(lostSince)}.${shown} Trying again in ${Math.round(retryMs / 1000)} s.`);
+  },
+});
+
+function link(state, text) {
+  document.body.dataset.link = state;
+  say(find("link-text"), text);
+}
+
+function notice(text) {
+  say(find("notice"), text);
+  find("notice").hidden = !text;
+}
+
+// --- what is new ---
+
+function show({ fresh, rows }) {
+  const { sections } = model;
+  const any = (...names) => names.some((name) => fresh.has(name));
+  if (any("platform")) about(sections.platform);
+  if (any("problems")) problems(sections.problems);
+  if (any("queues", "workers", "conflicts", "capacity", "points")) panels.showFigures(model);
+  if (any("queues")) panels.showQueues(sections);
+  if (any("pending", "queues")) panels.showPending(sections, (name) => story.look(name));
+  if (any("workers")) showWorkers();
+  if (any("conflicts", "workers")) panels.showConflicts(sections);
+  rates.show(model.points, model.at);
+  latencies.show(model.points, model.at);
+  if (rows === "all") showNodes();
+  heat.show(model.nodes, rows);
+  if (rows === "all" || rows.includes(heat.focused)) tellNode(heat.focused);
+}
+
+function about(platform) {
+  const steering = `${platform.overlap}, ${platform.workersAtOnce ? `${platform.workersAtOnce} workers at once` : "all workers"}`;
+  say(find("about"), `HOSS ${platform.version} at ${platform.address}, term ${platform.term}, up since ${clock(platform.startedMs)}; ${count(platform.jobs)} jobs; placing ${steering}.`);
+}
+
+function problems(texts) {
+  find("problems").hidden = !texts.length;
+  find("problems").replaceChildren(...texts.map((text) => make("li", {}, text)));
+}
+
+// --- nodes ---
+
+function showNodes() {
+  const { names, resources, values, stride } = model.nodes;
+  find("nodes").classList.toggle("is-empty", !names.length);
+  say(find("nodes-count"), count(names.length));
+  const offered = resources.filter((_, column) => names.some((_, row) => values[row * stride + column] !== NOTHING));
+  const tabs = offered.map((resource) => {
+    const button = make("button", { type: "button" }, NAMES[resource]);
+    button.setAttribute("aria-pressed", String(resources.indexOf(resource) === heat.column));
+    button.onclick = () => {
+      heat.colourBy(resources.indexOf(resource));
+      for (const other of find("resources").children) other.setAttribute("aria-pressed", String(other === button));
+    };
+    return button;
+  });
+  find("resources").replaceChildren(...tabs);
+}
+
+let asking = 0;
+
+function tellNode(row) {
+  clearTimeout(asking);
+  if (row === null || row >= model.nodes.names.length) return say(find("node-now"), "Point at a node, or move with the arrow keys.");
+  const { names, resources, values, stride } = model.nodes;
+  const shares = resources.map((resource, column) => [NAMES[resource], values[row * stride + column]])
+    .filter(([, value]) => value !== NOTHING)
+    .map(([name, value]) => `${name} ${value === OVER ? "over 100 %" : percent(value / 200)}`);
+  find("node-now").replaceChildren(make("b", {}, names[row]), ` ${shares.join(" · ")}`);
+  asking = setTimeout(() => askNode(row), ASK_AFTER_MS);
+}
+
+async function askNode() {
+  const row = heat.focused;
+  if (row === null) return;
+  const name = model.nodes.names[row];
+  const node = await ask(`/api/nodes/${encodeURIComponent(name)}`);
+  if (row !== heat.focused || node.error) return;
+  const amounts = node.resources.map(({ name, requested, allocatable }) => `${NAMES[name]} ${requested} of ${allocatable}`);
+  const states = ["cordoned", "quarantined", "shrunk"].filter((state) => node[state]);
+  const parts = [make("b", {}, name), ` ${[...amounts, ...states].join(" · ")}`];
+  if (unlocked()) {
+    const label = node.cordoned ? "Uncordon" : "Cordon";
+    parts.push(make("button", { type: "button", onclick: () => act(`/api/nodes/${encodeURIComponent(name)}`, { unschedulable: !node.cordoned }) }, label));
+  }
+  find("node-now").replaceChildren(...parts);
+}
+
+// --- actions ---
+
+function showWorkers() {
+  panels.showWorkers(model.sections, unlocked() ? (name, state) => act(`/api/workers/${encodeURIComponent(name)}`, { state }) : null);
+}
+
+async function act(path, body) {
+  const { error } = await ask(path, body);
+  notice(error ? `That was not done: ${error}` : "");
+  if (!error && heat.focused !== null) askNode();
+}
+
+find("unlock").addEventListener("click", () => {
+  if (unlocked()) {
+    lock();
+    return showLock();
+  }
+  const form = find("token-form");
+  form.hidden = !form.hidden;
+  find("unlock").setAttribute("aria-expanded", String(!form.hidden));
+  if (!form.hidden) find("token").focus();
+});
+
+find("token-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const why = await unlock(find("token").value.trim());
+  say(find("token-said"), why);
+  if (why) return;
+  find("token").value = "";
+  find("token-form").hidden = true;
+  find("unlock").setAttribute("aria-expanded", "false");
+  showLock();
+});
+
+function showLock() {
+  say(find("unlock"), unlocked() ? "Lock" : "Unlock");
+  if (model.sections.workers) showWorkers();
+  tellNode(heat.focused);
+}
+
+// --- finding, theme, keys ---
+
+find("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  story.look(find("find-name").value);
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.target.matches("input")) return;
+  event.preventDefault();
+  find("find-name").focus();
+});
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+const dark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
+
+function themed() {
+  say(find("theme"), dark() ? "Light" : "Dark");
+  heat.restyle();
+}
+
+find("theme").addEventListener("click", () => {
+  const chosen = dark() ? "light" : "dark";
+  document.documentElement.dataset.theme = chosen;
+  try {
+    localStorage.setItem("hoss-theme", chosen);
+  } catch {
+    // Storage is forbidden here: the choice holds until the page is left.
+  }
+  themed();
+});
+system.addEventListener("change", themed);
+themed();

@@ -1,0 +1,42 @@
+// The connection to the dispatcher: looks as they come, and whether what is on the screen is still so.
+
+const SILENCE_MS = 6000; // the server has a word every two seconds
+const FIRST_RETRY_MS = 1000;
+const LONGEST_RETRY_MS = 5000;
+
+export class Stream {
+  /** `on.look(message)`, `on.away({why, active})`, `on.lost(retryMs)`. */
+  constructor(url, on) {
+    this.url = url;
+    this.on = on;
+    this.retryMs = FIRST_RETRY_MS;
+    this.open();
+  }
+
+  open() {
+    const source = (this.source = new EventSource(this.url));
+    const heard = (handle) => (event) => {
+      this.retryMs = FIRST_RETRY_MS;
+      this.listen();
+      handle(JSON.parse(event.data));
+    };
+    source.addEventListener("look", heard(this.on.look));
+    source.addEventListener("away", heard(this.on.away));
+    source.addEventListener("word", heard(() => {}));
+    source.onerror = () => this.lose();
+    this.listen();
+  }
+
+  listen() {
+    clearTimeout(this.silence);
+    this.silence = setTimeout(() => this.lose(), SILENCE_MS);
+  }
+
+  lose() {
+    clearTimeout(this.silence);
+    this.source.close(); // a new one begins with a whole look
+    this.on.lost(this.retryMs);
+    setTimeout(() => this.open(), this.retryMs);
+    this.retryMs = Math.min(this.retryMs * 2, LONGEST_RETRY_MS);
+  }
+}
