@@ -18,6 +18,7 @@ from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hoss.wire.columns import U8, U32, UID_BYTES, decode, decode_uids, uid_text
+from hossctl.console import Document
 
 WAIT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
@@ -38,6 +39,10 @@ class Finding:
 
     invariant: int
     text: str
+
+    def as_json(self) -> Document:
+        """Both."""
+        return {"invariant": self.invariant, "text": self.text}
 
 
 @dataclass(slots=True)
@@ -109,7 +114,7 @@ async def audit(
 
 
 async def until_caches_agree(
-    dispatcher: DispatcherClient, resolver: ResolverClient, workers: int, *, wait_seconds: float = 30.0
+    dispatcher: DispatcherClient, resolver: ResolverClient, workers: int, *, wait_seconds: float = 120.0
 ) -> bool:
     """Wait until `workers` workers serve and each has the ledger's state; False when the time is up first."""
     deadline = time.monotonic() + wait_seconds

@@ -4,21 +4,38 @@ Exit codes: 0 done; 1 it failed, was not found, or an invariant is broken; 2 wro
 cannot be reached.
 """
 
+import errno
 import importlib
 import os
 import sys
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
+from hossctl.examples import add_examples
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_UNREACHABLE = 3
+
+QUIET = "HOSS_QUIET"  # set: as with --quiet
+_QUIET = ("-q", "--quiet")
+
+# What a person can do about files and disks. A command that can say more raises a HossError of its own.
+_ELSEWHERE = "name a place that you may write to (for the local platform with HOSS_HOME)"
+_REMEDIES = {
+    errno.ENOSPC: "make room on that disk, or name another (for the local platform with HOSS_HOME)",
+    errno.EDQUOT: "make room on that disk, or name another (for the local platform with HOSS_HOME)",
+    errno.EROFS: _ELSEWHERE,
+    errno.EACCES: _ELSEWHERE,
+    errno.EPERM: _ELSEWHERE,
+    errno.ENOTDIR: _ELSEWHERE,
+}
 
 # Command -> (module in hossctl.commands, summary). A module is imported when one of its commands runs, not before:
 # `hoss --help` and completion must not wait for NumPy and gRPC.
@@ -34,6 +51,7 @@ COMMANDS = {
         "List pods, nodes, workers, jobs, tenants, reservations, conflicts, namespaces, services, disruption budgets.",
     ),
     "describe": ("get", "One pod, node, worker or job in full."),
+    "trace": ("trace", "One pod's way from Submit to its node, span by span, from a file of traces."),
     "explain": ("explain", "Why, where and with which scores a pod would be placed, node by node."),
     "delete": ("delete", "Delete pods, jobs, or what a manifest names; what pods held is free again."),
     "ungate": ("ungate", "Take scheduling gates off pods or jobs; those without any left are scheduled."),
@@ -62,12 +80,20 @@ class CommandTable(TyperGroup):
         self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
         self._loaded: set[str] = set()
 
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        """Run, with those options of the root in front that people write anywhere."""
+        given = list(sys.argv[1:] if args is None else args)
+        end = given.index("--") if "--" in given else len(given)
+        anywhere = [word for word in given[:end] if word in _QUIET]
+        return super().main([*anywhere, *(w for w in given[:end] if w not in _QUIET), *given[end:]], *rest, **options)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that is about to run."""
         name = args[0] if args else ""
         if name in COMMANDS and name not in self._loaded:
             module = importlib.import_module(f"hossctl.commands.{COMMANDS[name][0]}")
             self.commands[name] = get_group(module.app).commands[name]
+            add_examples(name, self.commands[name])
             self._loaded.add(name)
         return super().resolve_command(ctx, args)
 
@@ -78,6 +104,10 @@ class CommandTable(TyperGroup):
         except HossError as exc:
             report(exc)
             raise typer.Exit(exit_code(exc)) from exc
+        except BrokenPipeError:
+            # Whoever read our output has enough, as `head` has. Nothing more is written, not at the end either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit from None
 
 
 app = typer.Typer(
@@ -86,12 +116,22 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done; 1 failed, not found, or a broken invariant; 2 wrong usage or bad input; 3 cannot be reached.",
 )
 
 
 @app.callback()
-def root() -> None:
-    """Options of all commands would stand here; there are none."""
+def root(
+    context: typer.Context,
+    *,
+    quiet: Annotated[
+        bool, typer.Option(*_QUIET, help="Say nothing but results and errors; may also stand after the command.")
+    ] = False,
+) -> None:
+    """Options of all commands."""
+    if quiet and QUIET not in os.environ:
+        os.environ[QUIET] = "1"
+        context.call_on_close(lambda: os.environ.pop(QUIET))
 
 
 def exit_code(error: HossError) -> int:
@@ -109,6 +149,9 @@ def report(error: BaseException) -> None:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, HossError):
         typer.echo(f"error: {error}", err=True)
+    elif isinstance(error, OSError) and error.errno in _REMEDIES:
+        place = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {place}{error.strerror}; {_REMEDIES[error.errno]}", err=True)
     else:
         text = f"error: {type(error).__name__}: {error}; this is a fault in hoss, run again with HOSS_DEBUG=1 for the place"
         typer.echo(text, err=True)

@@ -12,6 +12,7 @@ from hoss.model.cluster_objects import (
     key_of,
 )
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.v1.dispatcher_pb2 import BudgetStatus
 from hossctl.console import Column, Document
 
 
@@ -33,6 +34,17 @@ def object_document(item: ClusterObject) -> Document:
             document["globalDefault"] = item.global_default
             document["preemptionPolicy"] = "Never" if item.never_preempts else "PreemptLowerPriority"
     return document
+
+
+def budget_document(budget: PodDisruptionBudget, status: BudgetStatus) -> Document:
+    """A disruption budget and how it stands, in the words of Kubernetes' status."""
+    return {
+        **object_document(budget),
+        "expectedPods": status.expected_pods,
+        "currentHealthy": status.current_healthy,
+        "desiredHealthy": status.desired_healthy,
+        "disruptionsAllowed": status.disruptions_allowed,
+    }
 
 
 def written_labels(labels: Mapping[str, str]) -> str:
@@ -83,6 +95,9 @@ OBJECT_COLUMNS: dict[str, Sequence[Column]] = {
         Column("NAME", lambda document: document["name"]),
         Column("MIN AVAILABLE", lambda document: _or_none(document["minAvailable"])),
         Column("MAX UNAVAILABLE", lambda document: _or_none(document["maxUnavailable"])),
+        Column("ALLOWED DISRUPTIONS", lambda document: document["disruptionsAllowed"]),
+        Column("HEALTHY", lambda document: f"{document['currentHealthy']}/{document['expectedPods']}", wide=True),
+        Column("DESIRED", lambda document: document["desiredHealthy"], wide=True),
         Column("SELECTOR", _written_selector, wide=True),
     ),
     "priorityclasses": (

@@ -10,7 +10,7 @@ from hossctl.figures import share, written_duration
 
 _NOBODY = "-"
 
-_PAIRS = (
+PAIR_COLUMNS = (
     Column("REFUSED", lambda pair: pair["loser"]),
     Column("FOR", lambda pair: pair["winner"] or _NOBODY),
     Column("REASON", lambda pair: pair["reason"]),
@@ -86,7 +86,7 @@ def written_steering(steering: Document) -> str:
 def print_conflicts(document: Document) -> None:
     """The pairs, and below them everything else."""
     if document["pairs"]:
-        print_rows(document["pairs"], _PAIRS, wide=False)
+        print_rows(document["pairs"], PAIR_COLUMNS, wide=False)
     refused, proposed = document["refused"], document["proposed"]
     lines: list[tuple[str, object]] = [
         ("refused", f"{refused:,} of {proposed:,} proposed ({document['conflictShare']:.1%})"),

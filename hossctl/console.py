@@ -1,5 +1,7 @@
 """What commands write: one document or table on stdout, everything for people on stderr."""
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,9 @@ import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
+
+from hossctl.cli import QUIET
+from hossctl.jsonpath import Template, written
 
 Document = dict[str, Any]  # what -o json prints: JSON's own types only
 
@@ -39,25 +44,34 @@ class Column:
     wide: bool = False
 
 
-def print_document(document: Document, output: Format) -> None:
-    """One document on stdout, as JSON or YAML."""
-    if output is Format.YAML:
+def print_document(document: Document, output: Format, template: Template | None = None) -> None:
+    """One document on stdout, as JSON, as YAML, or as a template is filled in from it."""
+    if template is not None:
+        sys.stdout.write(written(template, document).rstrip("\n") + "\n")
+    elif output is Format.YAML:
         sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
     else:
         sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
 def print_rows(rows: Sequence[Document], columns: Sequence[Column], *, wide: bool, headings: bool = True) -> None:
-    """A plain table as kubectl prints it: capital headings, columns set apart by spaces, nothing cut."""
+    """A plain table as kubectl prints it: capital headings, columns set apart by spaces. Nothing is cut, but where a
+    terminal's lines end, unless `wide`."""
     shown = [column for column in columns if wide or not column.wide]
     cells = [[_cell(column.cell(row)) for column in shown] for row in rows]
     if headings:
         cells.insert(0, [column.heading for column in shown])
     widths = [max((len(line[i]) for line in cells), default=0) for i in range(len(shown))]
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() and not wide else None
     for line in cells:
-        sys.stdout.write(
-            "   ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() + "\n"
-        )
+        text = "   ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        sys.stdout.write((text if most is None or len(text) <= most else text[: most - 1] + "…") + "\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Sentences beside a table, on stdout."""
+    for line in lines:
+        sys.stdout.write(line + "\n")
 
 
 def print_summary(title: str, lines: Iterable[tuple[str, object]], *, to_stderr: bool = False) -> None:
@@ -71,13 +85,19 @@ def print_summary(title: str, lines: Iterable[tuple[str, object]], *, to_stderr:
 
 
 def say(text: str) -> None:
-    """A line for people, on stderr."""
-    typer.echo(text, err=True)
+    """A line for people, on stderr; nothing with --quiet."""
+    if not os.environ.get(QUIET):
+        typer.echo(text, err=True)
 
 
 def warn(text: str) -> None:
-    """Something that was left out or looks wrong, and does not stop the command."""
-    typer.echo(f"warning: {text}", err=True)
+    """Something that was left out or looks wrong, and does not stop the command; nothing with --quiet."""
+    say(f"warning: {text}")
+
+
+def complain(text: str) -> None:
+    """What failed of several things that were asked for, on stderr; the others were done."""
+    typer.echo(f"error: {text}", err=True)
 
 
 def _cell(value: object) -> str:

@@ -6,9 +6,9 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.conflicts import fetch_conflicts
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, dispatcher_of
-from hossctl.figures import share
 from hossctl.listing import Kind, Query, fetch
-from hossctl.objects import phase_name
+from hossctl.node_story import story
+from hossctl.objects import decision_document, phase_name, pod_document
 from hossctl.tracking import reason_kinds
 
 _MOST_PODS = 200  # listed one by one; of the others, how many
@@ -18,22 +18,18 @@ async def describe(endpoints: Endpoints, query: Query) -> Document:
     """The one object that the query names, with more. Raises NotFound."""
     document = (await fetch(endpoints, query))[0]
     if query.kind is Kind.NODES:
-        allocatable = document["allocatable"]
-        document["utilisation"] = {
-            name: f"{share(used, allocatable.get(name, 0)):.1%}" for name, used in document["requested"].items() if used
-        }
-        pods = await _pods_on(endpoints, document["name"])
-        document["pods"] = pods[:_MOST_PODS]
-        document["podsNotListed"] = max(0, len(pods) - _MOST_PODS)
+        document |= story(document, await _pods_on(endpoints, document["name"]), most=_MOST_PODS)
     elif query.kind is Kind.WORKERS:
         document |= await _conflicts_of(endpoints, document["name"])
     elif query.kind is Kind.PODS and document["phase"] == phase_name(pb.FAILED):
         document["whatToDo"] = _after_failure(document)
     elif query.kind is Kind.PODS:
         async with dispatcher_of(endpoints) as dispatcher:
-            pod = await dispatcher.get_pod(query.namespace, query.names[0], queue=True)
+            pod = await dispatcher.get_pod(query.namespace, query.names[0], queue=True, decisions=True)
         if pod.queue.behind:
             document["waitsBehind"] = pod.queue.behind
+        if pod.decisions:
+            document["decisions"] = [decision_document(decision) for decision in pod.decisions]
     elif query.kind is Kind.JOBS:
         document["reasons"] = await _reasons(endpoints, query)
     return document
@@ -49,9 +45,9 @@ def _after_failure(pod: Document) -> str:
     return f"see why {workers} died, in their logs; once that is mended, {again}"
 
 
-async def _pods_on(endpoints: Endpoints, node: str) -> list[str]:
+async def _pods_on(endpoints: Endpoints, node: str) -> list[Document]:
     async with dispatcher_of(endpoints) as dispatcher:
-        return [f"{pod.namespace}/{pod.name}" async for pod in dispatcher.list_pods(node=node)]
+        return [pod_document(pod) async for pod in dispatcher.list_pods(node=node, templates=True)]
 
 
 async def _conflicts_of(endpoints: Endpoints, worker: str) -> Document:

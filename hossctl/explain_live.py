@@ -48,6 +48,7 @@ async def explain_live(endpoints: Endpoints, namespace: str, name: str, profile:
         "phase": phase_name(pod.phase),
         "attempts": pod.attempts,
         "reason": pod.reason,
+        "eviction": pod.eviction,
         "worker": pod.worker,
         "rule": pod.rule,
     }
@@ -133,6 +134,8 @@ def _would_help(pod: pb.PodInfo, spec: PodSpec, ground: LiveGround) -> list[str]
 def _lines(document: Document, now: float) -> list[tuple[str, object]]:
     lines: list[tuple[str, object]] = [("phase", document["phase"]), ("attempts", document["attempts"])]
     lines += [(key, document[key]) for key in ("node", "worker", "rule", "reason") if document.get(key)]
+    if document["eviction"] not in ("", document["reason"]):
+        lines.append(("lost its place", document["eviction"]))
     queue = document.get("queue")
     if queue is not None:
         lines += _queue_lines(queue, now)

@@ -29,15 +29,6 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def written_amount(resource: str, amount: int) -> str:
-    """An amount in schema units as people write it: cores for cpu, binary units for bytes, else the plain number."""
-    if resource == "cpu":
-        return f"{amount / 1000:g}" if amount % 1000 == 0 or amount > 10_000 else f"{amount}m"
-    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
-        return _binary(amount)
-    return str(amount)
-
-
 def written_duration(seconds: float) -> str:
     """A duration to two significant units: 340ms, 12s, 5m3s, 2h10m, 3d4h."""
     if seconds < 1:
@@ -48,12 +39,3 @@ def written_duration(seconds: float) -> str:
             rest = whole % size // smaller_size
             return f"{whole // size}{unit}{rest}{smaller}" if rest else f"{whole // size}{unit}"
     return f"{whole}s"
-
-
-def _binary(amount: int) -> str:
-    value = float(amount)
-    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
-        if abs(value) < 1024:
-            return f"{value:.4g}{unit}"
-        value /= 1024
-    return f"{value:.4g}Pi"

@@ -3,25 +3,27 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 
 from hoss.client.dispatcher import DispatcherClient
-from hoss.errors import InvalidInput, NotFound
+from hoss.errors import InvalidInput, NotFound, TransportError
 from hoss.model.label_selector import parse_label_selector
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32, U8, U16, U32, decode, decode_uids
-from hossctl.cluster_objects import object_document
-from hossctl.console import Document
+from hossctl.cluster_objects import budget_document, object_document
+from hossctl.console import Document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
+from hossctl.guessing import did_you_mean
 from hossctl.objects import (
     NAMESPACED,
     job_document,
     node_document,
     phase_name,
     pod_document,
-    reservation_documents,
     tenant_document,
     worker_document,
 )
+from hossctl.reservations import EVERY, Wanted, pod_names, reservation_documents
 
 ALL = ""  # as a namespace
 
@@ -62,16 +64,26 @@ _SPELLINGS = {
     "tenant": Kind.TENANTS,
     "reservation": Kind.RESERVATIONS, "namespace": Kind.NAMESPACES, "ns": Kind.NAMESPACES, "service": Kind.SERVICES,
     "svc": Kind.SERVICES, "poddisruptionbudget": Kind.BUDGETS, "pdb": Kind.BUDGETS, "pdbs": Kind.BUDGETS,
-    "priorityclass": Kind.PRIORITY_CLASSES, "pc": Kind.PRIORITY_CLASSES,
+    "priorityclass": Kind.PRIORITY_CLASSES, "pc": Kind.PRIORITY_CLASSES, "wo": Kind.WORKERS, "jo": Kind.JOBS,
+    "res": Kind.RESERVATIONS, "ten": Kind.TENANTS, "conflict": Kind.CONFLICTS,
 }  # fmt: skip
+_SHORT = 3  # characters
+
+
+def titled(kind: Kind) -> str:
+    """A kind with its shortest spelling, where it has a short one: `pods (po)`."""
+    short = min((text for text, meant in _SPELLINGS.items() if meant is kind), key=len, default=kind.value)
+    return f"{kind.value} ({short})" if len(short) <= _SHORT else kind.value
 
 
 def read_kind(text: str, *allowed: Kind) -> Kind:
-    """A kind as people write it. Raises InvalidInput naming those that are allowed here."""
+    """A kind as people write it. Raises InvalidInput naming those that are allowed here, and the one that may be meant."""
     kind = _SPELLINGS.get(text) or next((kind for kind in Kind if kind.value == text), None)
     if kind is None or (allowed and kind not in allowed):
-        names = ", ".join(choice.value for choice in allowed or tuple(Kind))
-        raise InvalidInput(f"{text!r} is not listed here; it is one of {names}", where="kind")
+        choices = allowed or tuple(Kind)
+        names = ", ".join(choice.value for choice in choices)
+        meant = did_you_mean(text, [choice.value for choice in choices])
+        raise InvalidInput(f"{text!r} is not listed here; it is one of {names}{meant}", where="kind")
     return kind
 
 
@@ -84,21 +96,28 @@ def check_found(missing: Sequence[str], namespace: str, kind: Kind) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to list. `phases` is about pods alone."""
+    """What to list. `phases` is about pods alone, `wanted` and `pods` (names of pods are to be told, too) about reservations."""
 
     kind: Kind
     names: Sequence[str] = ()
     namespace: str = "default"
     selector: str = ""
     phases: Sequence[pb.PodPhase] = ()
+    wanted: Wanted = EVERY
+    pods: bool = False
 
     def check(self) -> None:
         """Raise InvalidInput for what a kind does not have."""
-        if self.selector and self.kind not in (Kind.PODS, Kind.NODES, Kind.WORKERS):
-            raise InvalidInput(f"{self.kind.value} are not selected by label; pods, nodes and workers are", where="-l")
+        if self.selector and self.kind not in (Kind.PODS, Kind.NODES, Kind.WORKERS, Kind.RESERVATIONS):
+            raise InvalidInput(
+                f"{self.kind.value} are not selected by label; pods, nodes, workers and (by their pods') reservations are",
+                where="-l",
+            )
         parse_label_selector(self.selector, where="-l")
         if self.phases and self.kind is not Kind.PODS:
             raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed and --waiting")
+        if self.wanted != EVERY and self.kind is not Kind.RESERVATIONS:
+            raise InvalidInput(f"are about reservations, not {self.kind.value}", where="--node, --worker and --state")
         if self.names and self.kind is Kind.CONFLICTS:
             raise InvalidInput("conflicts have no names; `hoss describe worker NAME` shows those of one", where="NAME")
         if self.names and self.selector:
@@ -110,17 +129,31 @@ class Query:
 async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
     """The documents. Raises NotFound for the first name that nothing has."""
     query.check()
-    if query.kind in (Kind.NODES, Kind.RESERVATIONS):
+    if query.kind is Kind.NODES:
         async with resolver_of(endpoints) as resolver:
-            if query.kind is Kind.NODES:
-                found = [node_document(node) for node in await resolver.list_nodes(query.names, query.selector)]
-                return _by_name(found, query)
-            held = [document async for document in reservation_documents(resolver)]
-            return _by_name(held, query, key="uid")
+            found = [node_document(node) for node in await resolver.list_nodes(query.names, query.selector)]
+            return _by_name(found, query)
+    if query.kind is Kind.RESERVATIONS:
+        return _by_name(await _reservations(endpoints, query), query, key="uid")
     async with dispatcher_of(endpoints) as dispatcher:
         if query.kind is Kind.PODS:
             return await _pods(dispatcher, query)
         return _by_name(await _known_to(dispatcher, query), query)
+
+
+async def _reservations(endpoints: Endpoints, query: Query) -> list[Document]:
+    pods = None
+    if query.pods or query.selector:
+        async with dispatcher_of(endpoints) as dispatcher:
+            try:
+                pods = await pod_names(dispatcher, query.selector)
+            except TransportError as exc:
+                if query.selector:
+                    raise
+                warn(f"which pods they are is not known: {exc}")
+    async with resolver_of(endpoints) as resolver:
+        held = reservation_documents(resolver, query.wanted, pods, only_pods=bool(query.selector))
+        return sorted([document async for document in held], key=itemgetter("node", "uid"))
 
 
 async def _known_to(dispatcher: DispatcherClient, query: Query) -> list[Document]:
@@ -132,6 +165,8 @@ async def _known_to(dispatcher: DispatcherClient, query: Query) -> list[Document
         return [tenant_document(tenant) for tenant in await dispatcher.list_tenants()]
     if query.kind is Kind.JOBS:
         return [job_document(job) for job in await dispatcher.list_jobs(query.namespace)]
+    if query.kind is Kind.BUDGETS:
+        return [budget_document(*told) for told in await dispatcher.list_budgets(query.namespace)]
     return list(map(object_document, await dispatcher.list_objects(OBJECT_KINDS[query.kind], query.namespace)))
 
 
@@ -149,7 +184,7 @@ def _by_name(documents: list[Document], query: Query, key: str = "name") -> list
     missing = [name for name in query.names if name not in known]
     if missing:
         raise NotFound(
-            f"is not there; `hoss get {query.kind.value}` lists those that are",
+            f"is not there; `hoss get {query.kind.value}` lists those that are{did_you_mean(missing[0], list(known))}",
             where=f"{query.kind.singular} {missing[0]!r}",
         )
     return [known[name] for name in query.names]

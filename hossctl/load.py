@@ -5,24 +5,19 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from hoss.client.dispatcher import submission
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, QosClass, Workload
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.resources import DEVICE_RESOURCE, MAX_CARDS
+from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.taints import Toleration
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.nodes import (
-    CARD_TAINT,
-    DEDICATED,
-    GIB,
-    UNIFORM,
-    ZONE_LABEL,
-    ZONES,
-    Shape,
-    simulated,
-)
+from hossctl.node_pools import HOSTNAME_LABEL, ZONE_LABEL
+from hossctl.nodes import CARD_TAINT, DEDICATED, GIB, UNIFORM, ZONES, Shape, simulated
 
 MIB = 2**20
 PODS_PER_JOB = 1000
@@ -35,6 +30,7 @@ class Mix(str, Enum):
     UNIFORM = "uniform"  # all alike
     OPENB = "openb"  # as in the Alibaba GPU trace
     UNIQUE = "unique"  # no two with the same requests
+    CONSTRAINED = "constrained"  # nine in ten with a required rule about other pods, see _constrained
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +96,8 @@ def bench_load(
         return list(_messages(_jobs(name, _template(_requests(250, 512 * MIB)), pods)))
     if mix is Mix.UNIQUE:
         return list(submission(_distinct("unique", pods, seed)))
+    if mix is Mix.CONSTRAINED:
+        return list(_messages(_constrained(pods, seed)))
     return list(submission(_openb(pods, cards, trace, seed)))
 
 
@@ -222,6 +220,43 @@ def _distinct(name: str, pods: int, seed: int) -> list[Workload]:
         Workload(f"{name}-{i}", _template(_requests(chance.randrange(50, 400), 64 * MIB + 4096 * i), app=name))
         for i in range(pods)
     ]
+
+
+def _constrained(pods: int, seed: int) -> list[Workload]:
+    """Jobs of 50 to 100 replicas, the last with what is left. Of ten jobs one is plain; three are spread over the zones (DoNotSchedule,
+    maxSkew 1), three keep their own pods apart by host, and three go only where a pod of that plain job is in the zone. The plain
+    ones come first: what waits for them would have to be placed twice, and that is not what is measured.
+    """
+    return sorted(
+        _constrained_jobs(pods, seed), key=lambda job: bool(job.template.spec.spread or job.template.spec.pod_affinity)
+    )
+
+
+def _constrained_jobs(pods: int, seed: int) -> Iterator[Workload]:
+    chance = random.Random(seed)
+    number, plain = 0, ""
+    while pods > 0:
+        name, kind = f"constrained-{number}", number % 10
+        plain = plain if kind else name
+        own, near = (
+            PodAffinityTerm(key, _app(app), ("default",)) for key, app in ((HOSTNAME_LABEL, name), (ZONE_LABEL, plain))
+        )
+        rules: dict[str, Any] = {}
+        if kind % 3 == 1:
+            rules["spread"] = (SpreadConstraint(1, ZONE_LABEL, _app(name)),)
+        elif kind:
+            rules["pod_affinity"] = (
+                PodAffinity(anti_required=(own,)) if kind % 3 == 2 else PodAffinity(required=(near,))
+            )
+        template = _template(_requests(chance.randrange(100, 400), 256 * MIB), owner="Job", app=name)
+        replicas = min(pods, chance.randint(50, 100))
+        yield Workload(name, replace(template, spec=replace(template.spec, **rules)), replicas)
+        pods -= replicas
+        number += 1
+
+
+def _app(name: str) -> LabelSelector:
+    return LabelSelector((Requirement("app", "In", (name,)),))
 
 
 def _jobs(name: str, template: PodTemplate, pods: int, size: int = PODS_PER_JOB) -> list[Workload]:

@@ -10,7 +10,9 @@ from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
 from hoss.model.resources import DEVICE_RESOURCE
 from hoss.model.taints import Taint
-from hoss.wire.manifests import read_manifest
+from hoss.wire.manifests import read_manifest, read_objects
+from hossctl import node_pools
+from hossctl.node_pools import HOSTNAME_LABEL, ZONE_LABEL
 from hossctl.openb import read_nodes
 
 GIB = 2**30
@@ -18,7 +20,6 @@ NODES_PER_CALL = 500  # some 200 KB a message
 ZONES = ("zone-a", "zone-b", "zone-c")
 CARD_MODELS = ("A10", "T4", "V100")
 MODEL_LABEL = "nvidia.com/gpu.product"
-ZONE_LABEL = "topology.kubernetes.io/zone"
 DEDICATED = Taint("dedicated", "batch")
 CARD_TAINT = Taint(DEVICE_RESOURCE, "present")  # as cloud providers do: pods that need no card stay away
 
@@ -57,7 +58,8 @@ def simulated(count: int, *, seed: int = 1, shapes: Sequence[Shape] = SHAPES, pr
 
 
 def read_nodes_file(path: Path) -> list[NodeSpec]:
-    """Nodes of a file: manifests of kind Node, or the openb trace's node list when the name ends in .csv.
+    """Nodes of a file: manifests of kind Node, a SimulatedNodes document, or the openb trace's node list when the name
+    ends in .csv.
 
     Raises InvalidInput naming the file and the place in it.
     """
@@ -67,9 +69,15 @@ def read_nodes_file(path: Path) -> list[NodeSpec]:
         content = path.read_bytes()
     except OSError as exc:
         raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(path)) from exc
+    first = next(read_objects(content, where=str(path)), None)
+    if first is not None and first[1].get("kind") == node_pools.KIND:
+        return node_pools.read_pools(path)
     nodes = list(read_manifest(content, where=str(path)).nodes)
     if not nodes:
-        raise InvalidInput("holds no Node; give manifests of kind Node, or a .csv node list", where=str(path))
+        raise InvalidInput(
+            "holds no Node; give manifests of kind Node, a SimulatedNodes document, or a .csv node list",
+            where=str(path),
+        )
     return nodes
 
 
@@ -95,7 +103,7 @@ def _chunks(nodes: Sequence[NodeSpec]) -> Iterator[Sequence[NodeSpec]]:
 
 def _node(name: str, number: int, shape: Shape, chance: random.Random) -> NodeSpec:
     labels = {
-        "kubernetes.io/hostname": name,
+        HOSTNAME_LABEL: name,
         ZONE_LABEL: ZONES[number % len(ZONES)],
         "node.kubernetes.io/instance-type": shape.name,
         "disk": "ssd" if chance.random() < 0.4 else "hdd",

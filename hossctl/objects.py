@@ -1,15 +1,17 @@
-"""Pods, nodes, workers, tenants, jobs and reservations as documents: what `-o json` prints, and what tables are cut from."""
+"""Pods, nodes, workers, tenants and jobs as documents: what `-o json` prints, and what tables are cut from."""
 
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
-from hoss.client.resolver import ResolverClient
+from hoss.model.resources import written_amount
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
-from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, uid_text
+from hoss.wire.columns import uid_text
 from hossctl.cluster_objects import OBJECT_COLUMNS, written_labels
 from hossctl.console import Column, Document
-from hossctl.figures import share, written_amount, written_duration
+from hossctl.figures import share, written_duration
+from hossctl.reservations import RESERVATION_COLUMNS
 
 
 def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
@@ -36,8 +38,25 @@ def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
             {"atUnixMs": f.at_unix_ms, "worker": f.worker, "text": f.text, "final": f.final} for f in pod.faults
         ]
     if pod.HasField("template"):
-        document["template"] = _template(pod.template)
+        document["template"] = template_document(pod.template)
     return document
+
+
+def decision_document(decision: common_pb2.Decision) -> Document:
+    """One proposal of a pod; times are milliseconds since the epoch."""
+    choice, *alternates = decision.candidate_names or [""]
+    return {
+        "atUnixMs": decision.at_unix_ms,
+        "worker": decision.worker,
+        "snapshotSeq": decision.snapshot_seq,
+        "shard": decision.shard,
+        "choice": choice,
+        "alternates": alternates,
+        "verdict": decision.verdict,
+        "node": decision.node_name,
+        "seq": decision.seq,
+        "traceparent": decision.traceparent,
+    }
 
 
 def job_document(job: dispatcher_pb2.JobInfo) -> Document:
@@ -112,7 +131,7 @@ def node_document(node: resolver_pb2.NodeInfo) -> Document:
         "name": spec.name,
         "index": node.index,
         "labels": _labels(spec.labels),
-        "taints": [{"key": t.key, "value": t.value, "effect": t.effect} for t in spec.taints],
+        "taints": list(map(_taint, spec.taints)),
         "unschedulable": spec.unschedulable,
         "quarantine": _quarantine(node),
         "allocatable": {amount.resource: amount.amount for amount in spec.allocatable},
@@ -128,50 +147,12 @@ def _quarantine(node: resolver_pb2.NodeInfo) -> Document | None:
     return {"reason": told.reason, "sinceUnixMs": told.since_unix_ms, "untilUnixMs": told.until_unix_ms}
 
 
-async def reservation_documents(resolver: ResolverClient) -> AsyncIterator[Document]:
-    """Every reservation in the ledger."""
-    async for chunk in resolver.reservations():
-        for document in _reservations(chunk):
-            yield document
-
-
-def _reservations(chunk: resolver_pb2.ReservationChunk) -> Iterable[Document]:
-    uids = decode_uids(chunk.uids)
-    rows = len(uids)
-    names = {entry.index: entry.name for entry in chunk.node_names}
-    schema = list(chunk.schema)
-
-    def column(name: str, dtype: Any) -> list[int]:
-        values: list[int] = decode(getattr(chunk, name), dtype, name=name, rows=rows).tolist()
-        return values
-
-    requests = decode(chunk.requests, I64, name="requests").reshape(rows, -1).tolist()
-    nodes, seqs, epochs = column("nodes", U32), column("seqs", U64), column("epochs", U64)
-    priorities, attempts = column("priorities", I32), column("attempts", U16)
-    masks, millis, assumed = column("card_masks", U16), column("card_millis", U16), column("assumed", U8)
-    for i in range(rows):
-        yield {
-            "kind": "Reservation",
-            "uid": uid_text(uids[i].tobytes()),
-            "node": names.get(nodes[i], str(nodes[i])),
-            "state": "Assumed" if assumed[i] else "Confirmed",
-            "requests": {name: amount for name, amount in zip(schema, requests[i], strict=False) if amount},
-            "cards": [card for card in range(16) if masks[i] >> card & 1],
-            "cardMilli": millis[i],
-            "priority": priorities[i],
-            "attempt": attempts[i],
-            "shard": chunk.shard,
-            "seq": seqs[i],
-            "workerEpoch": epochs[i],
-        }
-
-
 def phase_name(phase: int) -> str:
     """QUEUED as Queued."""
     return dispatcher_pb2.PodPhase.Name(phase).replace("POD_PHASE_", "").capitalize()
 
 
-def _template(template: dispatcher_pb2.PodTemplate) -> Document:
+def template_document(template: dispatcher_pb2.PodTemplate) -> Document:
     spec = template.spec
     document: Document = {
         "labels": _labels(spec.labels),
@@ -181,11 +162,9 @@ def _template(template: dispatcher_pb2.PodTemplate) -> Document:
         "qosClass": template.qos_class,
         "ownerKind": template.owner_kind,
         "requests": {amount.resource: amount.amount for amount in spec.requests},
+        "limits": {amount.resource: amount.amount for amount in template.limits},
         "nodeSelector": _labels(spec.node_selector),
-        "tolerations": [
-            {"key": t.key, "operator": t.operator or "Equal", "value": t.value, "effect": t.effect}
-            for t in spec.tolerations
-        ],
+        "tolerations": list(map(_toleration, spec.tolerations)),
     }
     if spec.HasField("devices"):
         document["devices"] = {"count": spec.devices.count, "milli": spec.devices.milli}
@@ -194,6 +173,16 @@ def _template(template: dispatcher_pb2.PodTemplate) -> Document:
     if template.required_during_execution:
         document["requiredDuringExecution"] = template.required_during_execution
     return document
+
+
+def _taint(taint: common_pb2.Taint) -> Document:
+    document = {"key": taint.key, "value": taint.value, "effect": taint.effect}
+    return {**document, "addedUnixMs": taint.time_added_unix_ms} if taint.time_added_unix_ms else document
+
+
+def _toleration(t: common_pb2.Toleration) -> Document:
+    document = {"key": t.key, "operator": t.operator or "Equal", "value": t.value, "effect": t.effect}
+    return {**document, "tolerationSeconds": t.toleration_seconds} if t.HasField("toleration_seconds") else document
 
 
 def _labels(labels: Iterable[common_pb2.Label]) -> dict[str, str]:
@@ -241,6 +230,11 @@ def _node_status(node: Document) -> str:
     return ",".join(states) or "Ready"
 
 
+def _quarantined_until(node: Document) -> str:
+    told = node["quarantine"]
+    return told and datetime.fromtimestamp(told["untilUnixMs"] / 1000, timezone.utc).strftime("%H:%M:%S UTC")
+
+
 def _field(name: str) -> Any:
     return lambda document: document[name]
 
@@ -265,6 +259,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("MEMORY", _in_use("memory")),
         Column("PODS", _in_use("pods")),
         Column("CARDS", _cards),
+        Column("QUARANTINED UNTIL", _quarantined_until, wide=True),
         Column("INDEX", _field("index"), wide=True),
         Column(
             "TAINTS", lambda node: ",".join(f"{t['key']}={t['value']}:{t['effect']}" for t in node["taints"]), wide=True
@@ -316,22 +311,6 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("UNSCHEDULABLE", _field("unschedulable")),
     ),
     **OBJECT_COLUMNS,
-    "reservations": (
-        Column("UID", _field("uid")),
-        Column("NODE", _field("node")),
-        Column("STATE", _field("state")),
-        Column("REQUESTS", lambda held: written_requests(held["requests"])),
-        Column("CARDS", lambda held: ",".join(map(str, held["cards"])) or "-"),
-        Column("PRIORITY", _field("priority"), wide=True),
-        Column("ATTEMPT", _field("attempt"), wide=True),
-        Column("SHARD", _field("shard"), wide=True),
-        Column("SEQ", _field("seq"), wide=True),
-        Column("EPOCH", _field("workerEpoch"), wide=True),
-    ),
+    "reservations": RESERVATION_COLUMNS,
 }
 NAMESPACED = frozenset({"pods", "jobs", "services", "poddisruptionbudgets"})
-
-
-def written_requests(requests: dict[str, int]) -> str:
-    """cpu=500m,memory=1Gi."""
-    return ",".join(f"{name}={written_amount(name, amount)}" for name, amount in requests.items() if name != "pods")

@@ -5,23 +5,16 @@ gpu_milli (below 1000: a share of one card), gpu_spec (card models allowed, sepa
 times in seconds.
 """
 
-import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, QosClass, Workload
 from hoss.model.resources import DEVICE_RESOURCE, MAX_AMOUNT, MAX_CARDS
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from hossctl.traces.recording import HOSTNAME_LABEL, PODS_PER_NODE, TracePod
+from hossctl.traces.rows import rows
 
 CARD_MODEL_LABEL = "hoss.dev/gpu-model"
-HOSTNAME_LABEL = "kubernetes.io/hostname"
-
-# The trace says nothing of a limit on pods. Generous, so that cpu, memory and cards decide alone; the kubelet's default
-# of 110 could stop small pods on a node of 128 cores.
-PODS_PER_NODE = 256
 
 _MIB = 2**20
 _MOST_MIB = MAX_AMOUNT // _MIB
@@ -31,20 +24,10 @@ _POD_COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TracePod:
-    """One row of the pod list: the pod, and when it came and went."""
-
-    workload: Workload
-    qos: str  # the trace's own: LS (latency sensitive), BE (best effort), Burstable, Guaranteed
-    creation_seconds: int
-    deletion_seconds: int
-
-
 def read_nodes(path: Path) -> list[NodeSpec]:
     """The trace's nodes, in file order. Raises InvalidInput naming file, line, column and value."""
     nodes: dict[str, NodeSpec] = {}
-    for row in _rows(path, _NODE_COLUMNS):
+    for row in rows(path, _NODE_COLUMNS):
         cards = row.number("gpu")
         if cards > MAX_CARDS:
             raise row.error("gpu", f"is {cards}; HOSS keeps account of {MAX_CARDS} cards of a node at most")
@@ -73,7 +56,7 @@ def read_trace(path: Path) -> list[TracePod]:
     """The trace's pods with their times. Raises InvalidInput naming file, line, column and value."""
     shapes: dict[tuple[int, int, int, int, str], PodTemplate] = {}
     pods: dict[str, TracePod] = {}
-    for row in _rows(path, _POD_COLUMNS):
+    for row in rows(path, _POD_COLUMNS):
         cards, card_milli = row.number("num_gpu"), row.number("gpu_milli")
         if cards > MAX_CARDS:
             raise row.error("num_gpu", f"is {cards}; no node can have more than {MAX_CARDS} cards")
@@ -95,12 +78,7 @@ def read_trace(path: Path) -> list[TracePod]:
         template = shapes.get(shape)
         if template is None:
             template = shapes[shape] = _template(*shape)
-        pods[name] = TracePod(
-            Workload(name, template),
-            row.text("qos", optional=True),
-            row.number("creation_time"),
-            row.number("deletion_time"),
-        )
+        pods[name] = TracePod(Workload(name, template), row.number("creation_time"), row.number("deletion_time"))
     return list(pods.values())
 
 
@@ -122,58 +100,3 @@ def _template(cpu_milli: int, memory_mib: int, cards: int, card_milli: int, mode
     # The trace names no limits, so by Kubernetes' rule whatever requests something is Burstable.
     qos = QosClass.BURSTABLE if cpu_milli or memory_mib else QosClass.BEST_EFFORT
     return PodTemplate(spec, qos_class=qos)
-
-
-class _Row:
-    """One line of a CSV file by column name."""
-
-    def __init__(self, path: Path, line: int, columns: dict[str, int], cells: Sequence[str]) -> None:
-        self._path, self._line, self._columns, self._cells = path, line, columns, cells
-
-    def text(self, column: str, *, optional: bool = False) -> str:
-        """The cell, without spaces around it; InvalidInput where it is empty and not optional."""
-        cell = self._cells[self._columns[column]].strip()
-        if not cell and not optional:
-            raise self.error(column, "is empty")
-        return cell
-
-    def number(self, column: str, *, most: int = MAX_AMOUNT) -> int:
-        """The cell as a whole number from 0 to `most`."""
-        cell = self.text(column)
-        # The trace writes some numbers as 12.0.
-        digits = cell.removesuffix(".0")
-        if not (digits.isascii() and digits.isdigit()):
-            raise self.error(column, f"is {cell!r}; a whole number belongs here")
-        if len(digits) > 20 or int(digits) > most:
-            raise self.error(column, f"is {cell}; it is {most} at most")
-        return int(digits)
-
-    def error(self, column: str, problem: str) -> InvalidInput:
-        """An error at this line and column."""
-        return InvalidInput(problem, where=f"{self._path} line {self._line}, column {column}")
-
-
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, strict=True)
-            header = next(lines, [])
-            missing = [column for column in columns if column not in header]
-            if missing:
-                found = ", ".join(header) or "nothing"
-                raise InvalidInput(f"has no column {', '.join(missing)}; found {found}", where=f"{path} line 1")
-            places = {column: header.index(column) for column in columns}
-            for cells in lines:
-                if not cells:
-                    continue
-                if len(cells) != len(header):
-                    short = f"; {header[len(cells)]} is missing" if len(cells) < len(header) else ""
-                    raise InvalidInput(
-                        f"has {len(cells)} columns where {len(header)} belong{short}",
-                        where=f"{path} line {lines.line_num}",
-                    )
-                yield _Row(path, lines.line_num, places, cells)
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror or exc}", where=str(path)) from exc
-    except (csv.Error, UnicodeDecodeError) as exc:
-        raise InvalidInput(f"is no CSV text: {exc}", where=str(path)) from exc

@@ -8,6 +8,7 @@ import typer
 from hoss.errors import InvalidInput
 from hoss.redis_access import PASSWORD_VARIABLE, parse_redis_url, without_password
 from hossctl.console import Format
+from hossctl.jsonpath import Template, read_template
 from hossctl.platform import WorkerOptions
 
 Dispatcher = Annotated[
@@ -50,6 +51,31 @@ RedisUrl = Annotated[
 Seed = Annotated[
     int, typer.Option("--seed", help="For simulated nodes, loads and ties: the same seed, the same input.")
 ]
+
+
+JSONPATH = "jsonpath="
+
+# Of commands that print a template's text, too.
+OutputOrTemplate = Annotated[
+    str,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="table|wide|json|yaml|name|jsonpath=TEMPLATE",
+        help="How to print. A template: '{.items[*].name}', '{range .items[*]}{.name} {.node}{\"\\n\"}{end}'.",
+    ),
+]
+
+
+def read_output(text: str) -> tuple[Format, Template | None]:
+    """The format; with a template, JSON's, and it. Raises InvalidInput naming those that there are."""
+    if text.startswith(JSONPATH):
+        return Format.JSON, read_template(text.removeprefix(JSONPATH))
+    try:
+        return Format(text), None
+    except ValueError as exc:
+        names = ", ".join(choice.value for choice in Format)
+        raise InvalidInput(f"{text!r} is no format; choose one of {names}, {JSONPATH}TEMPLATE", where="-o") from exc
 
 
 def only(output: Format, *allowed: Format) -> Format:

@@ -8,15 +8,13 @@ import contextlib
 import fcntl
 import os
 import shutil
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -25,6 +23,7 @@ from hossctl.process import READY_SECONDS, ProcessRecord, Service, record_of, st
 from hossctl.redis_server import RedisServer
 
 STATE_FILE = "platform.json"
+TRACE_FILE = "trace.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,18 @@ class PlatformOptions:
     workers: tuple[WorkerOptions, ...]
     resolvers: int = 1
     dispatchers: int = 1  # one is active, the others stand by
+    port: int = 0  # of the first dispatcher; 0: a free one, as the others take
     redis_url: str = ""  # empty: a Redis of its own
     policy: Path | None = None
+    kubeconfig: Path | None = None  # Kubernetes mode, for the cluster of this file
+    webhook_port: int = 0  # on loopback, where the first resolver guards the cluster's bindings; 0: none does
+    webhook_certificates: Path | None = None  # with tls.crt and tls.key; None: resolvers make their own
+    dashboard_listen: str = ""  # host:port; of several dispatchers the others take the ports after it. Empty: none
+    dashboard_token_file: Path | None = None
     append_only: bool = False  # keep the ledger on disk; without it a stopped platform leaves nothing
     unchecked: bool = False  # workers commit without validation, for comparisons
+    trace_ratio: float | None = None  # share of work batches whose traces are kept; None: nothing is traced
+    metrics: bool = False  # every service shows Prometheus how it does, on a port of its own
     seed: int = 1  # worker i breaks ties by seed + i
 
 
@@ -58,6 +65,12 @@ class PlatformState:
     dispatcher: str = ""  # of several, all addresses with commas
     resolvers: tuple[str, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()
+    guarded: str = ""  # the kubeconfig of the cluster that may have been told to ask our guard
+
+    @property
+    def dashboards(self) -> tuple[str, ...]:
+        """URLs, one for each dispatcher that shows one; of several all but the active one's say which that is."""
+        return tuple(record.dashboard for record in self.processes if record.dashboard)
 
     def living(self) -> list[ProcessRecord]:
         """The processes that still run."""
@@ -87,6 +100,7 @@ def load_state(directory: Path) -> PlatformState | None:
             dispatcher=raw["dispatcher"],
             resolvers=tuple(raw["resolvers"]),
             processes=tuple(ProcessRecord(**record) for record in raw["processes"]),
+            guarded=raw.get("guarded", ""),
         )
     except FileNotFoundError:
         return None
@@ -96,9 +110,15 @@ def load_state(directory: Path) -> PlatformState | None:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Let one `up` or `down` at a time work on a directory. Raises HossError while another does."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
+    """Let one `up` or `down` at a time work on a directory. Raises HossError while another does, and where it cannot be used."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock_file = (directory / "lock").open("w")
+    except OSError as exc:
+        raise HossError(
+            f"the local platform cannot be kept in {directory} ({exc.strerror}); name a directory of yours with HOSS_HOME"
+        ) from exc
+    with lock_file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
@@ -112,7 +132,7 @@ class Starter:
     """Starts a platform process by process. What was started is in `state` and in the state file at every moment."""
 
     def __init__(self, directory: Path, options: PlatformOptions) -> None:
-        self.state = PlatformState()
+        self.state = PlatformState(guarded=str(options.kubeconfig) if options.webhook_certificates else "")
         self._directory = directory
         self._options = options
         self._deadline = time.monotonic() + READY_SECONDS
@@ -140,8 +160,17 @@ class Starter:
         self._ready(worker)
         return worker.record
 
-    def _start_redis(self) -> str:
-        server = RedisServer.start(self._directory / "redis", append_only=self._options.append_only)
+    def lose_redis(self) -> None:
+        """Kill the platform's own Redis, as a crash would, and start another at its address, which has nothing."""
+        for record in self.state.processes:
+            if record.name == "redis" and (process := record.find()) is not None:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self._directory / "redis")
+        self._start_redis(port=urlsplit(self.state.redis_url).port)
+
+    def _start_redis(self, port: int | None = None) -> str:
+        server = RedisServer.start(self._directory / "redis", port=port, append_only=self._options.append_only)
         record = record_of("redis", server.pid, self._directory / "redis" / "redis.log", f"127.0.0.1:{server.port}")
         self._note(self.state.with_process(record))
         return server.url
@@ -150,14 +179,37 @@ class Starter:
         arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url]
         if self._options.unchecked:
             arguments.append("--allow-unchecked")
+        arguments += self._cluster_flags()
+        if self._options.webhook_port and number == 1:
+            arguments += ["--webhook-listen", f"127.0.0.1:{self._options.webhook_port}", "--webhook-host", "127.0.0.1"]
+            if self._options.webhook_certificates is not None:
+                arguments += ["--webhook-cert-dir", str(self._options.webhook_certificates)]
         return self._service(f"resolver-{number}", "resolver", arguments)
 
     def _dispatcher(self, number: int, redis_url: str) -> Service:
-        arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url, "--resolver", ",".join(self.state.resolvers)]
+        port = self._options.port if number == 1 else 0
+        arguments = [
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--redis-url",
+            redis_url,
+            "--resolver",
+            ",".join(self.state.resolvers),
+        ]
         if self._options.policy is not None:
             arguments += ["--policy", str(self._options.policy)]
+        arguments += self._cluster_flags()
+        if self._options.dashboard_listen:
+            arguments += ["--dashboard-listen", _nth_address(self._options.dashboard_listen, number)]
+        if self._options.dashboard_token_file is not None:
+            arguments += ["--dashboard-token-file", str(self._options.dashboard_token_file)]
+        if self._options.trace_ratio is not None:
+            arguments += ["--trace-ratio", str(self._options.trace_ratio)]
         name = "dispatcher" if self._options.dispatchers == 1 else f"dispatcher-{number}"
         return self._service(name, "dispatcher", arguments)
+
+    def _cluster_flags(self) -> list[str]:
+        return [] if self._options.kubeconfig is None else ["--kubeconfig", str(self._options.kubeconfig.resolve())]
 
     def _worker(self, number: int, options: WorkerOptions) -> Service:
         arguments = ["--name", options.name, "--dispatcher", self.state.dispatcher]
@@ -170,6 +222,10 @@ class Starter:
         return self._service(f"worker-{options.name}", "scheduler_worker", arguments)
 
     def _service(self, name: str, module: str, arguments: list[str]) -> Service:
+        if self._options.trace_ratio is not None:
+            arguments = [*arguments, "--trace-file", str(self._directory / TRACE_FILE)]
+        if self._options.metrics:
+            arguments = [*arguments, "--metrics-listen", "127.0.0.1:0"]
         service = Service(name, module, arguments, self._directory / "logs")
         self._note(self.state.with_process(service.record))
         return service
@@ -186,11 +242,22 @@ class Starter:
             "dispatcher": state.dispatcher,
             "resolvers": list(state.resolvers),
             "processes": [record.as_json() for record in state.processes],
+            "guarded": state.guarded,
         }
-        path = self._directory / STATE_FILE
-        fresh = path.with_suffix(".new")
+        fresh = _fresh(self._directory)
         fresh.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        fresh.replace(path)
+        fresh.replace(self._directory / STATE_FILE)
+
+
+def _fresh(directory: Path) -> Path:
+    """Where the next state file is written before it takes the present one's place."""
+    return (directory / STATE_FILE).with_suffix(".new")
+
+
+def _nth_address(address: str, number: int) -> str:
+    """The address for the process of that number, from 1 on: each has the next port, where the port is not left to chance."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + number - 1}" if port.isdecimal() and int(port) else address
 
 
 def start(directory: Path, options: PlatformOptions) -> PlatformState:
@@ -211,27 +278,25 @@ def stop(directory: Path, state: PlatformState) -> list[str]:
     killed: list[str] = []
     for tier in ("worker-", "dispatcher", "resolver-", "redis"):
         killed += stop_all([record for record in state.processes if record.name.startswith(tier)])
-    (directory / STATE_FILE).unlink(missing_ok=True)
+    for left in (directory / STATE_FILE, _fresh(directory), *(directory / "logs").glob("*.ready")):
+        left.unlink(missing_ok=True)
     return killed
+
+
+def purge(directory: Path) -> None:
+    """Remove what a stopped platform keeps for its next start: the ledger, the journal and the logs."""
+    for folder in ("redis", "logs"):
+        shutil.rmtree(directory / folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def temporary(options: PlatformOptions) -> Iterator[Starter]:
-    """A platform for the length of a with block, in a directory of its own that goes with it.
-
-    SIGTERM ends the block as Ctrl-C does, so that no process is left behind.
-    """
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        sys.exit(143)
-
+    """A platform for the length of a with block, in a directory of its own that goes with it."""
     directory = Path(tempfile.mkdtemp(prefix="hoss-"))
     starter = Starter(directory, options)
-    previous = signal.signal(signal.SIGTERM, end)
     try:
         starter.start()
         yield starter
     finally:
         stop(directory, starter.state)
-        signal.signal(signal.SIGTERM, previous)
         shutil.rmtree(directory, ignore_errors=True)

@@ -10,7 +10,7 @@ from dispatcher.policy_document import parse_policy
 from dispatcher.policy_trials import trials
 from hoss.model.pod import Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.convert import scope_from_proto
+from hoss.wire.convert import conflict_rule_from_proto, scope_from_proto
 from hossctl.console import Column, Document, print_rows
 from hossctl.figures import written_duration
 from hossctl.platform import WorkerOptions
@@ -85,6 +85,7 @@ def trial_document(workload: Workload, trial: pb.PolicyTrial) -> Document:
         "worker": trial.worker,
         "reason": trial.reason,
         "nodes": None,
+        "conflicts": None,
         "rules": [{"rule": r.rule, "matches": r.matches, "reason": r.reason} for r in trial.rules],
         "workers": [
             {
@@ -100,6 +101,13 @@ def trial_document(workload: Workload, trial: pb.PolicyTrial) -> Document:
     if trial.HasField("scope"):
         scope = scope_from_proto(trial.scope)
         document["nodes"] = {"selector": str(scope), "partition": "Hard" if scope.required else "Soft"}
+    if trial.HasField("conflicts"):
+        rule = conflict_rule_from_proto(trial.conflicts)
+        document["conflicts"] = {
+            "criteria": rule.criteria.name.capitalize(),
+            "commit": "AllOrNothing" if rule.all_or_nothing else "Incremental",
+            "displace": {"minPriorityGap": rule.displace_gap} if rule.displace_gap else None,
+        }
     return document
 
 
@@ -116,8 +124,20 @@ def print_trial(document: Document) -> None:
     if document["nodes"]:
         how = "only on" if document["nodes"]["partition"] == "Hard" else "rather on"
         sys.stdout.write(f"  to be placed {how} nodes with {document['nodes']['selector']}\n")
+    if document["conflicts"]:
+        sys.stdout.write(f"  conflicts: {_written_conflicts(document['conflicts'])}\n")
     print_rows(document["rules"], _RULES, wide=False)
     print_rows(document["workers"], _WORKERS, wide=False)
+
+
+def _written_conflicts(conflicts: Document) -> str:
+    """In the words of the policy's document, and what they mean for pods that are not confirmed."""
+    if conflicts["displace"] is None:
+        displaces = "displaces nobody"
+    else:
+        gap = conflicts["displace"]["minPriorityGap"]
+        displaces = f"displaces unconfirmed pods whose priority is lower by {gap:,} or more"
+    return f"criteria {conflicts['criteria']}, commit {conflicts['commit']}, {displaces}"
 
 
 def _since(unix_ms: int) -> str:

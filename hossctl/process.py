@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ import psutil
 
 from hoss.errors import HossError
 
-READY_SECONDS = 30.0  # a service takes half a second; a loaded machine is given time
+READY_SECONDS = (
+    120.0  # a service takes half a second, and one that fails is told at once; a loaded machine is given time
+)
 STOP_SECONDS = 8.0  # services drain for up to some seconds, then they are killed
 _POLL_SECONDS = 0.02
 _LOG_LINES = 12
@@ -32,6 +34,8 @@ class ProcessRecord:
     started: float
     log: str
     address: str = ""
+    dashboard: str = ""  # URL, of a dispatcher that shows one
+    metrics: str = ""  # host:port of what Prometheus reads
 
     def find(self) -> psutil.Process | None:
         """The process, if it is still this one and alive."""
@@ -82,9 +86,9 @@ class Service:
                 raise HossError(f"{self.name} did not serve in time\n{log_tail(self.log)}")
             time.sleep(_POLL_SECONDS)
         ready = orjson.loads(self._ready.read_bytes())
-        address = f"127.0.0.1:{ready['port']}" if ready.get("port") else ""
-        record = self.record
-        self.record = ProcessRecord(record.name, record.pid, record.started, record.log, address)
+        address, metrics = (f"127.0.0.1:{ready[port]}" if ready.get(port) else "" for port in ("port", "metrics_port"))
+        dashboard = f"http://127.0.0.1:{ready['dashboard_port']}/" if ready.get("dashboard_port") else ""
+        self.record = replace(self.record, address=address, metrics=metrics, dashboard=dashboard)
         return self.record
 
 
@@ -98,6 +102,12 @@ def stop_all(records: Sequence[ProcessRecord], *, grace_seconds: float = STOP_SE
         _signal(process.kill)
     _wait(late, grace_seconds)
     return [name for name, _ in late]
+
+
+def kill_children() -> None:
+    """End at once whatever this process has started and not ended, and what that has started."""
+    for child in psutil.Process().children(recursive=True):
+        _signal(child.kill)
 
 
 def _wait(running: list[tuple[str, psutil.Process]], seconds: float) -> list[tuple[str, psutil.Process]]:

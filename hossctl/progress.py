@@ -1,5 +1,6 @@
 """Progress on stderr: a moving bar on a terminal, now and then a line elsewhere, nothing for programs."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.cli import QUIET
 from hossctl.console import say
 from hossctl.tracking import Tracker
 
@@ -18,7 +20,7 @@ _LINE_SECONDS = 2.0
 @contextmanager
 def bar(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
     """Yields a function to be called with how much is done in all, and a remark."""
-    if quiet:
+    if quiet or os.environ.get(QUIET):
         yield lambda _done, _remark: None
     elif sys.stderr.isatty():
         columns = (

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hoss.errors import ConfigError, LedgerUnavailable
+from hossctl.ports import free_ports
 
-_START_SECONDS = 10.0
+_START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PORT_ATTEMPTS = 5
 
@@ -68,7 +69,7 @@ class RedisServer:
         directory.mkdir(parents=True, exist_ok=True)
         # Between finding a free port and the server's bind somebody else may take it: then another is tried.
         for _ in range(1 if port else _PORT_ATTEMPTS):
-            server = cls._launch(binary, directory, port or _free_port(), append_only, options or {})
+            server = cls._launch(binary, directory, port or free_ports(1)[0], append_only, options or {})
             if server is not None:
                 return server
         if port:
@@ -102,10 +103,14 @@ class RedisServer:
         )
         server = cls(process, port)
         deadline = time.monotonic() + _START_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            if _answers(port, process.pid):
-                return server
-            time.sleep(0.01)
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                if _answers(port, process.pid):
+                    return server
+                time.sleep(0.01)
+        except BaseException:  # whoever started it is to end, and does not know of it yet
+            server.kill()
+            raise
         server.kill()
         said = log.read_bytes()[log_start:].decode(errors="replace") if log.exists() else ""
         if "Address already in use" in said:
@@ -135,12 +140,6 @@ class RedisServer:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(port: int, pid: int) -> bool:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from dispatcher.core.hints import untolerated
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
+from hoss.model.resources import written_amount
 from hoss.model.selectors import LabelSelector, NodeSelectorTerm, Requirement
 from hoss.model.taints import Taint
-from hossctl.figures import written_amount
 
 _NAMED = 3  # nodes by name, or sorts of obstacle, in one answer
 
@@ -74,7 +74,7 @@ def _taints(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
             kept_off.setdefault(taints, []).append(node.spec.name)
     most = sorted(kept_off.items(), key=lambda entry: -len(entry[1]))[:_NAMED]
     return [
-        f"the removal of taint{'s' * (len(taints) > 1)} {' and '.join(map(_taint, taints))} from {_one_of(names)}"
+        f"the removal of taint{'s' * (len(taints) > 1)} {' and '.join(map(str, taints))} from {_one_of(names)}"
         for taints, names in most
     ] or ["a node whose taints it tolerates"]
 
@@ -171,10 +171,6 @@ def _one_of(names: list[str]) -> str:
         return names[0]
     shown = ", ".join(names[:_NAMED])
     return f"one of {len(names)} nodes ({shown}{', ...' if len(names) > _NAMED else ''})"
-
-
-def _taint(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
 def _term(term: NodeSelectorTerm) -> str:

@@ -31,7 +31,8 @@ class Placement:
     """How a load was placed. Latency: from sending the message that holds a pod to the report that it is bound."""
 
     pods: int
-    bound: int
+    bound: int  # at the end
+    departed: int  # bound for a time, and deleted by whoever submitted them
     unschedulable: int
     failed: int
     reasons: dict[str, int]  # of the unschedulable and failed, by kind
@@ -45,18 +46,19 @@ class Placement:
     @property
     def pods_per_second(self) -> float:
         """Pods bound per second."""
-        return per_second(self.bound, self.seconds)
+        return per_second(self.bound + self.departed, self.seconds)
 
     @property
     def unaccounted(self) -> int:
         """Pods that ended in no final state: always 0, or something was lost."""
-        return self.pods - self.bound - self.unschedulable - self.failed
+        return self.pods - self.bound - self.departed - self.unschedulable - self.failed
 
     def as_json(self) -> Document:
         """All figures, named as the fields."""
         return {
             "pods": self.pods,
             "bound": self.bound,
+            "departed": self.departed,
             "unschedulable": self.unschedulable,
             "failed": self.failed,
             "unaccounted": self.unaccounted,
@@ -74,7 +76,7 @@ class Placement:
         """A summary's lines."""
         lines: list[tuple[str, object]] = [
             ("pods", f"{self.pods:,}"),
-            ("bound", f"{self.bound:,} in {self.seconds:.2f} s"),
+            ("bound", f"{self.bound + self.departed:,} in {self.seconds:.2f} s"),
             ("pods/s", f"{self.pods_per_second:,.0f}"),
             ("latency", f"p50 {self.latency_p50_ms:,.0f} ms, p99 {self.latency_p99_ms:,.0f} ms"),
             ("unschedulable", f"{self.unschedulable:,}"),
@@ -86,7 +88,7 @@ class Placement:
         if self.unaccounted:
             lines.append(("UNACCOUNTED", f"{self.unaccounted:,} pods are in no final state"))
         return lines + [
-            (f"worker {name}", f"{count:,} bound ({share(count, self.bound):.0%})")
+            (f"worker {name}", f"{count:,} bound ({share(count, self.bound + self.departed):.0%})")
             for name, count in sorted(self.bound_by_worker.items())
         ]
 
@@ -98,7 +100,7 @@ async def prepare(
     await register(clients.resolver, nodes, registered)
     if not await auditing.until_caches_agree(clients.dispatcher, clients.resolver, workers):
         raise HossError(
-            f"{workers} workers with filled caches were expected within 30 s; see `hoss get workers` and their logs"
+            f"{workers} workers with filled caches were expected within 120 s; see `hoss get workers` and their logs"
         )
 
 
@@ -117,6 +119,7 @@ def figures(tracker: Tracker, before: Tally, after: Tally) -> Placement:
     return Placement(
         pods=tracker.pods,
         bound=tracker.count(pb.BOUND),
+        departed=tracker.count(pb.DELETED),
         unschedulable=tracker.count(pb.UNSCHEDULABLE),
         failed=tracker.count(pb.FAILED),
         reasons=dict(tracker.reasons() + tracker.reasons(pb.FAILED)),
@@ -190,7 +193,7 @@ def audit_json(result: auditing.AuditResult) -> Document:
         "reservations": result.reservations,
         "bound": result.bound,
         "workers": result.workers,
-        "violations": [{"invariant": f.invariant, "text": f.text} for f in result.findings],
+        "violations": [finding.as_json() for finding in result.findings],
         "unchecked": result.unchecked,
         "reports": result.reports,
         "mended": result.mended,

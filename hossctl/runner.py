@@ -40,8 +40,8 @@ async def place(
     # Watched from the present revision on, so nothing is missed whichever stream the server serves first.
     revision = (await client.status()).revision
     finished = asyncio.Event()
-    following = asyncio.ensure_future(_follow(client, tracker, revision, finished))
-    submitting = asyncio.ensure_future(_submit(client, tracker, requests, finished))
+    following = asyncio.ensure_future(follow(client, tracker, revision, finished))
+    submitting = asyncio.ensure_future(submit(client, tracker, requests, finished))
     watching = asyncio.ensure_future(_until(tracker, finished, progress, stall_seconds, look_seconds))
     tasks = {following, submitting, watching}
     try:
@@ -57,13 +57,23 @@ async def place(
     return tracker
 
 
-async def _submit(
-    client: DispatcherClient, tracker: Tracker, requests: Sequence[pb.SubmitRequest], finished: asyncio.Event
+async def submit(
+    client: DispatcherClient,
+    tracker: Tracker,
+    requests: Sequence[pb.SubmitRequest],
+    finished: asyncio.Event,
+    *,
+    at_seconds: Sequence[float] = (),
 ) -> None:
+    """Send the messages and tell the tracker the answers; each `at_seconds` after the first, ascending, or (none given) as
+    fast as they are taken. `finished` when all pods are settled. Raises HossError where the dispatcher answers too few."""
     sent_at: list[float] = []
+    began = time.perf_counter()
 
     async def outgoing() -> AsyncIterator[pb.SubmitRequest]:
-        for request in requests:
+        for number, request in enumerate(requests):
+            if at_seconds and (early := began + at_seconds[number] - time.perf_counter()) > 0:
+                await asyncio.sleep(early)
             sent_at.append(time.perf_counter())
             yield request
 
@@ -77,7 +87,8 @@ async def _submit(
         raise HossError(f"the dispatcher answered {answered} of {len(requests)} messages and ended the stream")
 
 
-async def _follow(client: DispatcherClient, tracker: Tracker, revision: int, finished: asyncio.Event) -> None:
+async def follow(client: DispatcherClient, tracker: Tracker, revision: int, finished: asyncio.Event) -> None:
+    """Tell the tracker what happens after a revision, until cancelled; `finished` when all its pods are settled."""
     async for batch in client.watch(revision):
         tracker.add_batch(batch, time.perf_counter())
         if tracker.done:

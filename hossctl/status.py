@@ -85,7 +85,10 @@ class Status:
             ("event", f"{_clock(e.unix_ms)} node {e.node}: {e.text}") for e in self.resolver.events[-_EVENTS_SHOWN:]
         ]
         if self.local is not None:
+            lines += [("dashboard", url) for url in self.local.dashboards]
             lines.append(("processes", ", ".join(f"{record.name} {record.pid}" for record in self.local.living())))
+            shown = [(record.name, record.metrics) for record in self.local.living() if record.metrics]
+            lines += [(f"metrics {name}", f"http://{address}/metrics") for name, address in shown]
         return lines + [("PROBLEM", text) for text in self.problems]
 
     def as_json(self) -> Document:
@@ -155,8 +158,16 @@ def state_json(state: platform.PlatformState) -> Document:
         "dispatcher": state.dispatcher,
         "resolvers": list(state.resolvers),
         "redisUrl": state.redis_url,
+        "dashboards": list(state.dashboards),
         "processes": [
-            {"name": r.name, "pid": r.pid, "running": r.find() is not None, "address": r.address, "log": r.log}
+            {
+                "name": r.name,
+                "pid": r.pid,
+                "running": r.find() is not None,
+                "address": r.address,
+                "metrics": r.metrics,
+                "log": r.log,
+            }
             for r in state.processes
         ],
     }

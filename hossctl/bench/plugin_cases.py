@@ -12,7 +12,8 @@ from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint,
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.model.taints import Toleration
 from hossctl.bench.in_process import empty_pool
-from hossctl.nodes import DEDICATED, GIB, ZONE_LABEL, simulated
+from hossctl.node_pools import ZONE_LABEL
+from hossctl.nodes import DEDICATED, GIB, simulated
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation

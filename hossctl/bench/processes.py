@@ -32,7 +32,9 @@ def by_service(before: dict[str, float], after: dict[str, float]) -> dict[str, f
 
 
 def service_of(name: str) -> str:
-    """`worker-w1` as workers, and so on."""
+    """`worker-w1` as workers, and so on; parts of a control plane have names of their own."""
+    if name.startswith("kube-"):
+        return name
     kind = name.partition("-")[0]
     return {"worker": "workers", "resolver": "resolvers"}.get(kind, kind)
 

@@ -89,7 +89,7 @@ class Reconnect:
             "podsPerSecondMeanwhile": round(meanwhile, 1),
             "ratio": round(share(meanwhile, alone), 4),
             "runs": [asdict(run) for run in self.runs],
-            "violations": [{"invariant": f.invariant, "text": f.text} for f in self.findings],
+            "violations": [finding.as_json() for finding in self.findings],
         }
 
     def lines(self) -> list[tuple[str, object]]:

@@ -52,6 +52,7 @@ class Setting:
     trace: Sequence[TraceClass] = OPENB_SHAPE
     worker_start: bool = False
     overlap: str = ""  # of workers' node preferences (`hoss steer`); empty: as the dispatcher chooses
+    trace_ratio: float | None = None  # share of work batches whose traces are kept; None: nothing is traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class Throughput:
             "workerStartSeconds": self.worker_start_seconds,
             "runs": [run.as_json() for run in self.runs],
             "peakMib": {name: round(mib, 1) for name, mib in self.peak_mib.items()},
-            "violations": [{"invariant": f.invariant, "text": f.text} for f in self.audit.findings],
+            "violations": [finding.as_json() for finding in self.audit.findings],
         }
 
     def _latency(self, level: int) -> float:
@@ -155,6 +156,7 @@ def measure(setting: Setting, *, quiet: bool) -> Throughput:
     options = PlatformOptions(
         workers=tuple(WorkerOptions(f"w{i + 1}") for i in range(setting.workers)),
         redis_url=setting.redis_url,
+        trace_ratio=setting.trace_ratio,
         seed=setting.seed,
     )
     result = Throughput(setting)

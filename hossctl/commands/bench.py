@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from hossctl.bench import compare as comparison
 from hossctl.bench import dispatch as dispatching
 from hossctl.bench import gpu
 from hossctl.bench import plugins as plugin_costs
@@ -13,9 +12,12 @@ from hossctl.bench import policy as policies
 from hossctl.bench import resolver as deciding
 from hossctl.bench import throughput as speed
 from hossctl.bench.trace import trace_classes
+from hossctl.bench.tracing import measure_tracing
 from hossctl.cli import EXIT_FAILED
-from hossctl.commands import bench_views
+from hossctl.commands import bench_guard, bench_kubernetes, bench_views
 from hossctl.commands.bench_file import JsonFile, check, publish
+from hossctl.commands.compare import compare
+from hossctl.commands.compare_report import report
 from hossctl.commands.plan import plan
 from hossctl.console import Column, Document, Format, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
@@ -26,20 +28,15 @@ app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Measure throughput, or compare schedulers with and without HOSS.")
 app.add_typer(group, name="bench")
 group.command()(plan)
+group.command()(compare)
+group.command()(report)
 group.command("sync")(bench_views.sync)
 group.command("reconnect")(bench_views.reconnect)
+group.command("rebuild")(bench_views.rebuild)
+group.command("guard")(bench_guard.guard)
+group.command("kubernetes")(bench_kubernetes.kubernetes)
 
 Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
-
-_COLUMNS = (
-    Column("MODE", lambda row: row["mode"]),
-    Column("PODS/S", lambda row: f"{row['podsPerSecond']:,.0f}"),
-    Column("BOUND", lambda row: f"{row['bound']:,.0f}"),
-    Column("UNSCHEDULABLE", lambda row: f"{row['unschedulable']:,.0f}"),
-    Column("CONFLICTS", lambda row: f"{row['conflicts']:,.0f}"),
-    Column("RETRIES", lambda row: f"{row['retries']:,.0f}"),
-    Column("OVERCOMMITTED NODES", lambda row: f"{row['overcommittedNodes']:,.0f}"),
-)
 
 
 @group.command()
@@ -49,7 +46,10 @@ def throughput(
     pods: Annotated[int, typer.Option(min=1)] = 100_000,
     workers: Annotated[int, typer.Option(min=1)] = 2,
     mix: Annotated[
-        Mix, typer.Option(help="uniform: all pods alike; openb: as in the trace; unique: no two alike.")
+        Mix,
+        typer.Option(
+            help="uniform: all pods alike; openb: as in the trace; unique: no two alike; constrained: rules about other pods."
+        ),
     ] = Mix.UNIFORM,
     trace: Annotated[
         Path | None, typer.Option(help="The trace's pod list for --mix openb; else a built-in list like it.")
@@ -80,35 +80,26 @@ def throughput(
 
 
 @group.command()
-def compare(
+def tracing(
     *,
-    nodes: Annotated[int, typer.Option(min=1)] = 500,
-    workers: Annotated[int, typer.Option(min=2, help="Workers in the two modes with several.")] = 4,
-    fill: Annotated[float, typer.Option(min=0.01, max=2.0, help="How much of all cpu the load asks for.")] = 0.95,
-    repeat: Repeat = 1,
-    redis_url: RedisUrl = "",
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[int, typer.Option(min=1)] = 100_000,
+    workers: Annotated[int, typer.Option(min=1)] = 2,
+    ratio: Annotated[
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Of work batches whose traces are kept.")
+    ] = 0.01,
+    repeat: Annotated[int, typer.Option(min=1, help="Pairs of runs, without and with tracing.")] = 5,
     seed: Seed = 1,
     json: JsonFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """The same load under one scheduler, several uncoordinated ones, and several with HOSS. Exit 1 if HOSS overcommits."""
+    """What tracing costs: CPU per pod of platforms without and with it, in turn."""
     check(output, json)
-    setting = comparison.Setting(nodes, workers, fill, seed, repeat, redis_url)
-    modes = comparison.compare(setting, quiet=not output.for_people)
-    document: Document = {
-        "nodes": nodes,
-        "workers": workers,
-        "fill": fill,
-        "seed": seed,
-        "repeat": repeat,
-        "modes": [mode.as_json() for mode in modes],
-    }
-    publish(document, output, json)
+    setting = speed.Setting(nodes, pods, workers, Mix.UNIFORM, seed, repeat, trace_ratio=ratio)
+    cost = measure_tracing(setting, quiet=not output.for_people)
+    publish(cost.as_json(), output, json)
     if output.for_people:
-        print_rows(document["modes"], _COLUMNS, wide=False)
-    checked = [mode for mode in modes if mode.mode is not comparison.Mode.UNCOORDINATED]
-    if any(run.used.overcommitted for mode in checked for run in mode.runs):
-        raise typer.Exit(EXIT_FAILED)
+        print_summary(f"{pods:,} pods, {nodes:,} nodes, {workers} workers, traces of {ratio:.1%}", cost.lines())
 
 
 _GPU_COLUMNS = (

@@ -1,10 +1,11 @@
-"""bench sync, bench reconnect: what workers know of the ledger, how soon, and what it costs."""
+"""bench sync, bench reconnect, bench rebuild: what workers know of the ledger, how soon, and how soon it is there again."""
 
 from typing import Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
+from hossctl.bench import rebuild as rebuilding
 from hossctl.bench import reconnect as returning
 from hossctl.bench import sync as staleness
 from hossctl.cli import EXIT_FAILED
@@ -78,4 +79,24 @@ def reconnect(
     if output.for_people:
         print_summary(f"a worker comes back beside {pods:,} pods on {nodes:,} nodes", result.lines())
     if result.findings:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def rebuild(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[int, typer.Option(min=1, help="Bound when Redis is killed.")] = 100_000,
+    workers: Annotated[int, typer.Option(min=1)] = 2,
+    repeat: Repeat = 1,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Redis is killed and comes back empty: how soon commits are accepted again. Exit 1 if a bound pod moved or an audit finds anything."""
+    check(output, json)
+    result = rebuilding.measure(rebuilding.Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
+    publish(result.as_json(), output, json)
+    if output.for_people:
+        print_summary(f"Redis loses {pods:,} bound pods on {nodes:,} nodes", result.lines())
+    if result.findings or result.moved_pods:
         raise typer.Exit(EXIT_FAILED)

@@ -7,8 +7,9 @@ import typer
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound
+from hossctl import completing
 from hossctl.cli import EXIT_FAILED
-from hossctl.console import Document, Format, print_document, say
+from hossctl.console import Document, Format, complain, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
 from hossctl.listing import Kind, read_kind
@@ -17,8 +18,11 @@ from hossctl.options import Dispatcher, Output, Resolver, only
 
 app = typer.Typer()
 
-NodeOrWorker = Annotated[str, typer.Argument(metavar="KIND", help="node or worker.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME...")]
+NodeOrWorker = Annotated[
+    str,
+    typer.Argument(metavar="KIND", help="node or worker.", autocompletion=completing.kinds(Kind.NODES, Kind.WORKERS)),
+]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", autocompletion=completing.names)]
 
 
 @app.command()
@@ -98,7 +102,7 @@ def _finish(changed: list[Document], output: Format) -> None:
     for document in changed:
         kind, name = document["kind"].lower(), document["name"]
         if "error" in document:
-            say(f"error: {kind} {name}: {document['error']}")
+            complain(f"{kind} {name}: {document['error']}")
         elif output.for_people:
             say(f"{kind} {name}: {document['state']}")
     if any("error" in document for document in changed):

@@ -10,6 +10,7 @@ from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import InvalidInput
 from hoss.model.cluster_objects import ObjectKey, key_of
 from hoss.wire.manifests import Manifest
+from hossctl import completing
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
@@ -38,9 +39,14 @@ class _Named:
 @app.command()
 def delete(
     kind: Annotated[
-        str, typer.Argument(metavar="[KIND]", help="pod, job, namespace, service, pdb or priorityclass.")
+        str,
+        typer.Argument(
+            metavar="[KIND]",
+            help="pod, job, namespace, service, pdb or priorityclass.",
+            autocompletion=completing.kinds(Kind.PODS, Kind.JOBS, *OBJECT_KINDS),
+        ),
     ] = "",
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", autocompletion=completing.names)] = None,
     *,
     file: Annotated[
         list[str], typer.Option("-f", "--file", metavar="FILE", help="Delete what these manifests name; - is stdin.")

@@ -12,7 +12,7 @@ from hoss.errors import InvalidInput
 from hoss.model.fields import Object
 from hoss.wire.manifests import read_objects
 from hossctl.cli import EXIT_BAD_INPUT
-from hossctl.console import Document, Format, print_document, say
+from hossctl.console import Document, Format, complain, print_document, say
 from hossctl.endpoints import Endpoints
 from hossctl.eventloop import run_async
 from hossctl.explain import answer_case, cluster_of, explain_offline, pending_pods, preset
@@ -96,7 +96,7 @@ def _answer(name: str) -> None:
             answer = answer_case(case)
         except InvalidInput as exc:
             answer = {"id": case.get("id"), "line": number, "error": str(exc)}
-            say(f"error: {'stdin' if name == '-' else name} line {number}: {exc}")
+            complain(f"{'stdin' if name == '-' else name} line {number}: {exc}")
             failed = True
         # Quantities have values beyond the 64 bits of quicker writers.
         sys.stdout.write(json.dumps(answer, separators=(",", ":"), ensure_ascii=False) + "\n")

@@ -9,7 +9,7 @@ from hoss.errors import InvalidInput
 from hoss.wire.columns import UID_BYTES
 from hossctl import nodes as pool
 from hossctl.cli import EXIT_FAILED
-from hossctl.console import Document, Format, print_document, say, warn
+from hossctl.console import Document, Format, complain, print_document, say, warn
 from hossctl.endpoints import Endpoints, resolver_of
 from hossctl.eventloop import run_async
 from hossctl.options import Output, Resolver, Seed, only
@@ -25,7 +25,8 @@ def add(
     *,
     count: Annotated[int | None, typer.Option(min=1, help="That many simulated nodes.")] = None,
     file: Annotated[
-        Path | None, typer.Option("-f", "--file", help="Manifests of kind Node, or the openb trace's node list (.csv).")
+        Path | None,
+        typer.Option("-f", "--file", help="Manifests of kind Node, SimulatedNodes, or the openb trace's list (.csv)."),
     ] = None,
     prefix: Annotated[
         str, typer.Option(help="Simulated nodes are named PREFIX-00000 and on; known names are changed.")
@@ -77,7 +78,7 @@ def remove(
     if output.for_people:
         say(f"removed {len(result['removed'])} nodes, released {result['releasedPods']} pods")
         for name in result["notFound"]:
-            say(f"error: node {name!r} is not there; `hoss get nodes` lists those that are")
+            complain(f"node {name!r} is not there; `hoss get nodes` lists those that are")
     else:
         print_document(result, output)
     if result["notFound"]:

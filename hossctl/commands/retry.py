@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from hoss.errors import InvalidInput, NotFound
+from hossctl import completing
 from hossctl.console import Document, Format, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
@@ -17,7 +18,7 @@ app = typer.Typer()
 @app.command()
 def retry(
     kind: Annotated[str, typer.Argument(metavar="[KIND]", help="pod or job.")] = "pod",
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", autocompletion=completing.names)] = None,
     *,
     failed: Annotated[bool, typer.Option("--failed", help="Every failed pod of the namespace.")] = False,
     namespace: Namespace = "default",

@@ -1,7 +1,10 @@
 """simulate cluster, simulate omega."""
 
+import importlib
+import json
 import os
 import time
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
@@ -10,14 +13,18 @@ import typer
 
 from hoss.errors import InvalidInput
 from hossctl.cli import EXIT_FAILED
+from hossctl.compare.document import read as read_comparison
+from hossctl.compare.publishing import PlotsPath, Wanted, write, write_plots
+from hossctl.compare.publishing import check as check_outputs
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, say, warn
 from hossctl.options import Output, Seed, only
 from hossctl.progress import bar
-from hossctl.simulate import cluster_report
+from hossctl.simulate import cluster_report, omega_document
+from hossctl.simulate.agreement import Check
 from hossctl.simulate.cluster import ServiceTimes, Setting, Simulation
 from hossctl.simulate.measured import read_measured
 from hossctl.simulate.omega_setting import Cell
-from hossctl.simulate.omega_sweep import DAY_SECONDS, QUICK_SECONDS, QUICK_T_JOBS, T_JOBS, Sweep
+from hossctl.simulate.omega_sweep import DAY_SECONDS, QUICK_SECONDS, QUICK_T_JOBS, T_JOBS, Sweep, play
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Play clusters and hours that no laptop holds, on virtual time.")
@@ -37,6 +44,19 @@ _OMEGA_COLUMNS = (
     Column("SERVICE TRIES A JOB", lambda row: _tries(row["kinds"]["service"]["triesPerJob"])),
 )
 
+_CHECK_COLUMNS = (
+    Column("MODE", lambda row: row["mode"]),
+    Column("WORKERS", lambda row: str(row["workers"])),
+    Column("NODES", lambda row: f"{row['nodes']:,}"),
+    Column("FILL", lambda row: f"{row['fill']:.0%}" if row["fill"] else ""),
+    Column("PODS", lambda row: f"{row['pods']:,}"),
+    Column("PODS/S MEASURED", lambda row: _range(row["podsPerSecond"], "{:,.0f}")),
+    Column("SIMULATED", lambda row: f"{row['podsPerSecond']['simulated']:,.0f}"),
+    Column("CONFLICTS MEASURED", lambda row: _range(row["conflictShare"], "{:.2%}")),
+    Column("SIMULATED", lambda row: f"{row['conflictShare']['simulated']:.2%}"),
+    Column("AGREE", lambda row: "yes" if row["agrees"] else "unclear" if row["unclear"] else "no"),
+)
+
 
 @group.command()
 def omega(
@@ -52,28 +72,50 @@ def omega(
         typer.Option("--t-job", metavar="S,S", help="Decision times of service jobs, seconds; else 0.001 to 100."),
     ] = "",
     seed: Seed = 1,
+    jobs: Annotated[
+        int, typer.Option("-j", "--jobs", min=1, help="So many runs at a time, each on a core of its own.")
+    ] = 1,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write the document there after every run; go on with what it has."
+        ),
+    ] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write a line for each run and kind of jobs.")
+    ] = None,
+    plots: PlotsPath = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Omega's experiment (EuroSys 2013): busyness, conflicts and waits as service jobs take longer to decide on. Exit 1 if a node is
-    overcommitted."""
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    """Omega's experiment (EuroSys 2013): busyness, conflicts and waits as service jobs take longer to decide on. Interrupted with --json,
+    the same command goes on. Exit 1 if a node is overcommitted."""
+    check_outputs(output, Wanted(json=json_file, csv=csv_file, plots=plots))
     horizon = 3600 * hours if hours is not None else QUICK_SECONDS if quick else DAY_SECONDS
     t_jobs = read_seconds(t_job, where="--t-job") if t_job else QUICK_T_JOBS if quick else T_JOBS
     sweep = Sweep(t_jobs, horizon, Cell(nodes=nodes, fill=fill), seed)
-    runs = len(sweep.settings())
-    if output.for_people:
-        say(f"{runs} runs of {horizon / 3600:g} h, about {_duration(sweep.expected_seconds(time.perf_counter))} in all")
-    results = []
-    with bar("runs", runs, quiet=not output.for_people) as progress:
-        for result in sweep.run():
-            results.append(result)
-            progress(len(results), f"{result.setting.architecture.value}, t_job {result.setting.service_t_job:g} s")
-    document = sweep.as_json(results)
+    points = [] if json_file is None else omega_document.points_in(json_file, sweep, where=f"--json {json_file}")
+    runs, missing = len(sweep.settings()), omega_document.missing(sweep, points)
+    if output.for_people and missing:
+        known = f", {len(points)} of them in {json_file.name}" if points and json_file is not None else ""
+        expected = _duration(sweep.expected_seconds(-(-len(missing) // jobs), time.perf_counter))
+        say(f"{runs} runs of {horizon / 3600:g} h{known}, about {expected} in all")
+    with bar("runs", runs, quiet=not output.for_people) as progress, closing(play(missing, jobs)) as results:
+        for result in results:
+            points.append(omega_document.point(result))
+            if json_file is not None:
+                _keep(json_file, omega_document.as_json(sweep, points))
+            progress(len(points), f"{result.setting.architecture.value}, t_job {result.setting.service_t_job:g} s")
+    document = omega_document.as_json(sweep, points)
+    if csv_file is not None:
+        write(csv_file, omega_document.as_csv(document).encode(), "--csv")
+    if plots is not None:
+        # Not before: it takes matplotlib.
+        write_plots(plots, importlib.import_module("hossctl.simulate.omega_plots").draw(document))
     if output.for_people:
         _print_omega(document)
     else:
         print_document(document, output)
-    _fail_if_overcommitted(sum(result.overcommitted for result in results))
+    _fail_if_overcommitted(sum(point["overcommittedNodes"] for point in points))
 
 
 @group.command("cluster")
@@ -131,6 +173,53 @@ def whole_cluster(
     _fail_if_overcommitted(outcome.overcommitted)
 
 
+@group.command()
+def check(
+    *,
+    measured: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="Written by `hoss bench compare --json FILE`: modes single and multi-hoss."),
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="Simulated runs of each cell; their mean is shown.")] = 20,
+    output: Output = Format.TABLE,
+) -> None:
+    """What was measured beside what is simulated with the same service times: throughput and conflicts. Exit 1 if they are further apart
+    than 20 %, unless the measured runs differ too much from one another to tell."""
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    comparison = Check(read_comparison(measured), seeds)
+    cells = []
+    if not comparison.cells:
+        problem = "holds no whole run of the modes single or multi-hoss under the load uniform"
+        raise InvalidInput(problem, where=f"--measured {measured}")
+    with bar("cells", len(comparison.cells), quiet=not output.for_people) as progress:
+        for cell in comparison.beside():
+            cells.append(cell)
+            progress(len(cells), "")
+    document = comparison.as_json(cells)
+    if output.for_people:
+        print_rows(document["cells"], _CHECK_COLUMNS, wide=False)
+        if comparison.not_played:
+            say(f"not simulated: {comparison.not_played} runs of other modes or loads, or interrupted")
+    else:
+        print_document(document, output)
+    unclear = sum(cell.unclear for cell in cells)
+    if unclear:
+        warn(
+            f"{unclear} of {len(cells)} cells are unclear: their measured runs differ too much; repeat them more often"
+        )
+    apart = sum(not cell.agrees for cell in cells) - unclear
+    if apart:
+        warn(f"{apart} of {len(cells)} cells are further apart than 20 %")
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _keep(path: Path, document: Document) -> None:
+    """In its place at once, so that whoever interrupts this has the former one or this one."""
+    unfinished = path.with_name(f"{path.name}.part")
+    write(unfinished, f"{json.dumps(document, indent=1)}\n".encode(), "--json")
+    unfinished.replace(path)
+
+
 def _fail_if_overcommitted(nodes: int) -> None:
     if nodes:
         warn(f"{nodes} nodes are overcommitted; this is a fault in the simulation's ledger")
@@ -156,6 +245,11 @@ def _print_omega(document: Document) -> None:
     for title, points in groupby(document["points"], variant):
         typer.echo(f"\n{title}")
         print_rows(list(points), _OMEGA_COLUMNS, wide=False)
+
+
+def _range(figure: Document, form: str) -> str:
+    middle, lowest, highest = (form.format(figure[name]) for name in ("measured", "lowest", "highest"))
+    return f"{middle} ({lowest} to {highest})"
 
 
 def _tries(tries: float | None) -> str:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from hossctl import completing
 from hossctl.console import Document, Format, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
@@ -16,7 +17,7 @@ app = typer.Typer()
 @app.command()
 def ungate(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="pod or job.")],
-    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", autocompletion=completing.names)],
     *,
     gate: Annotated[
         list[str], typer.Option("--gate", metavar="GATE", help="Only this one; may be given several times.")

@@ -5,32 +5,36 @@ is `hoss.model.fit`. What is assumed is how long each service takes for a pod, h
 message is under way.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from dispatcher.core.costs import CostReport
+from dispatcher.core.membership import Vitals
 from dispatcher.core.messages import OutcomeCode, SendWork
 from dispatcher.core.policy import Policy
+from dispatcher.runtime import TICK_SECONDS
 from hoss.model.pod import PodSpec
 from hossctl.bench.in_process import empty_pool
-from hossctl.load import MIB, PODS_PER_JOB, Mix, bench_nodes
-from hossctl.simulate.dispatching import TICK_SECONDS, Dispatching, Worker
+from hossctl.load import JOBS_PER_MESSAGE, MIB, PODS_PER_JOB, Mix, bench_nodes
+from hossctl.simulate.dispatching import Dispatching, Told, Worker
 from hossctl.simulate.ledger import ColumnLedger, NodeIndexes
-from hossctl.simulate.placing import Answers, Decision, Entry, Placing, Proposed, entry_of
+from hossctl.simulate.placing import Answers, Entry, Judgement, Placing, Proposed, entry_of, judged
 from hossctl.simulate.processes import Cores, Process
 from hossctl.simulate.timeline import Happening, Timeline
+from scheduler_worker.decision import DECIDES_AT_ONCE, Decision
 
 WINDOW = 2000  # pods that a worker takes at once, as a real one does
+HEARTBEAT_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0  # without a pod bound: then the rest fits nowhere
 _CLASS = "uniform"
-_CPU_MILLI, _MEMORY_BYTES = 250, 512 * MIB  # as `hoss bench throughput --mix uniform`
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTimes:
-    """Microseconds of CPU for each pod, and seconds that a message is under way. The defaults are those of docs/benchmarks.md for
+    """Microseconds of CPU for each pod, and seconds that a message is under way in the mean. The defaults are those of docs/benchmarks.md for
     uniform pods and two workers."""
 
     client: float = 1.5  # sending pods and reading what became of them
@@ -44,8 +48,19 @@ class ServiceTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Pods, all alike, and how they come. The default is that of `hoss bench throughput --mix uniform`."""
+
+    cpu_milli: int = 250
+    memory_bytes: int = 512 * MIB
+    job_pods: tuple[int, int] = (PODS_PER_JOB, PODS_PER_JOB)  # the fewest and the most of a job
+    jobs_per_message: int = JOBS_PER_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
-    """One run. `cores` for all processes together; 0: each has its own."""
+    """One run. `cores` for all processes together; 0: each has its own. What deciding takes besides CPU time is waited for, as in the
+    real worker."""
 
     nodes: int
     pods: int
@@ -55,6 +70,8 @@ class Setting:
     cores: int = 0
     times: ServiceTimes = ServiceTimes()
     seed: int = 1
+    load: Load = Load()
+    decision: Decision = DECIDES_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +110,14 @@ class Simulation:
         self._setting = setting
         self._bound_at = 0.0
         self._time = Timeline()
+        self._delays = np.random.default_rng([setting.seed, 1])
+        self._last_arrivals: dict[Hashable, float] = {}  # by stream
         pool = empty_pool(bench_nodes(Mix.UNIFORM, setting.nodes, seed=setting.seed))
         self._ledger = ColumnLedger(np.ascontiguousarray(pool.accounts.records["amounts"][:, :, 0].T))
-        specs = {_CLASS: _pod()}
+        specs = {_CLASS: _spec_of(setting.load)}
         names = [f"worker-{number + 1}" for number in range(setting.workers)]
         workers = [Worker(name, {}, WINDOW) for name in names]
-        self._dispatching = Dispatching(specs, workers, Policy(), seed=setting.seed)
+        self._dispatching = Dispatching(specs, workers, Policy(), seed=setting.seed, told=self._tell_worker)
         self._placings = [
             Placing(pool, specs, shards=setting.shards, seed=setting.seed + number) for number in range(setting.workers)
         ]
@@ -108,8 +127,12 @@ class Simulation:
         self._workers = [Process(name, cores) for name in names]
         self._resolvers = [Process(f"resolver-{number + 1}", cores) for number in range(setting.resolvers)]
         self._shards = [Process(f"ledger-{number + 1}", cores) for number in range(setting.shards)]
-        for start in range(0, setting.pods, PODS_PER_JOB):
-            self._submit(min(PODS_PER_JOB, setting.pods - start))
+        jobs, together = list(_jobs_of(setting)), setting.load.jobs_per_message
+        for first in range(0, len(jobs), together):
+            self._submit(jobs[first : first + together])
+        for number in range(setting.workers):
+            begin = partial(self._time.every, HEARTBEAT_SECONDS, partial(self._beat, number))
+            self._time.after(HEARTBEAT_SECONDS * number / setting.workers, begin)  # nobody's beats at the same moment
         self._time.every(TICK_SECONDS, lambda: self._send(self._dispatching.tick(self._time.now)))
 
     def advance(self, pods: int) -> bool:
@@ -139,16 +162,16 @@ class Simulation:
 
     # --- one pod's journey. Half of the client's and the dispatcher's time goes into the way there, half into the way back. ---
 
-    def _submit(self, pods: int) -> None:
+    def _submit(self, jobs: Sequence[int]) -> None:
         def admit() -> None:
-            _, sent = self._dispatching.submit(_CLASS, pods, self._time.now)
-            self._send(sent)
+            self._send(self._dispatching.submit_jobs(_CLASS, jobs, self._time.now))
 
-        self._work(self._client, pods, self._setting.times.client / 2, partial(self._on_the_way, admit))
+        arrived = partial(self._on_the_way, "submissions", admit)
+        self._work(self._client, sum(jobs), self._setting.times.client / 2, arrived)
 
     def _send(self, sent: Iterable[SendWork]) -> None:
         for work in sent:
-            arrived = partial(self._on_the_way, partial(self._accept, work))
+            arrived = partial(self._on_the_way, ("work", work.link), partial(self._accept, work))
             self._work(self._dispatcher, len(work.uids), self._setting.times.dispatcher / 2, arrived)
         due = self._dispatching.wake_at
         if due is not None:
@@ -166,12 +189,16 @@ class Simulation:
         placing, times = self._placings[worker], self._setting.times
         if self._placing_now[worker] or not placing.has_work:
             return
-        heard = placing.heard_pods
-        pods, proposals = placing.place(self._ledger, self._time.now)
+        heard = placing.learn(self._ledger)
+        pods, proposals = placing.place(self._time.now)
         if pods:
             self._placing_now[worker] = True
             seconds = (pods * times.worker + heard * times.feed) / 1e6
-            self._workers[worker].do(seconds, partial(self._propose, worker, proposals))
+            thinking = self._setting.decision.seconds(pods)
+            propose = partial(self._propose, worker, proposals)
+            # Thinking uses no core.
+            self._workers[worker].do(seconds, partial(self._time.after, thinking, propose) if thinking else propose)
+            self._workers[worker].busy_seconds += thinking
 
     def _propose(self, worker: int, proposals: list[Proposed]) -> None:
         self._placing_now[worker] = False
@@ -180,28 +207,26 @@ class Simulation:
             pods = len(proposal.uids)
             decide = partial(self._decide, worker, proposal)
             script = partial(self._work, self._shards[proposal.shard], pods, times.ledger, decide)
-            self._on_the_way(partial(self._work, resolver, pods, times.resolver, script))
+            self._on_the_way(("proposals", worker), partial(self._work, resolver, pods, times.resolver, script))
         self._report(worker)
         self._place(worker)
 
     def _decide(self, worker: int, proposal: Proposed) -> None:
-        candidates = proposal.candidates.astype(np.int32).astype(np.intp)  # NONE_U32 becomes -1
-        committed, nodes = self._ledger.commit_ranked(candidates, proposal.requests[0])  # all are alike
-        decision = Decision(self._ledger.seq if committed.any() else 0, committed, nodes)
-        self._on_the_way(partial(self._settle, worker, proposal, decision))
-        if decision.seq:
-            self._tell(proposal.shard, nodes[committed])
+        judgement = judged(self._ledger, proposal)
+        self._on_the_way(("verdicts", worker), partial(self._settle, worker, proposal, judgement))
+        if judgement.seq:
+            self._tell(proposal.shard, judgement.nodes[judgement.committed])
 
     def _tell(self, shard: int, nodes: NodeIndexes) -> None:
         """Every resolver passes the commit on to the workers that follow it."""
         entry = entry_of(self._ledger, shard, nodes)
         for number, resolver in enumerate(self._resolvers):
             followers = self._placings[number :: len(self._resolvers)]
-            told = partial(self._on_the_way, partial(_hear, followers, entry))
+            told = partial(self._on_the_way, ("feed", number), partial(_hear, followers, entry))
             self._work(resolver, len(nodes) * len(followers), self._setting.times.follower, told)
 
-    def _settle(self, worker: int, proposal: Proposed, decision: Decision) -> None:
-        self._placings[worker].settle(proposal, decision, self._ledger)
+    def _settle(self, worker: int, proposal: Proposed, judgement: Judgement) -> None:
+        self._placings[worker].settle(proposal, judgement, self._ledger)
         self._report(worker)
         self._place(worker)
 
@@ -209,7 +234,9 @@ class Simulation:
         micros = self._setting.times.dispatcher / 2
         for answers in self._placings[worker].outcomes():
             taken = partial(self._answer, worker, answers)
-            self._on_the_way(partial(self._work, self._dispatcher, len(answers.positions), micros, taken))
+            self._on_the_way(
+                ("outcomes", worker), partial(self._work, self._dispatcher, len(answers.positions), micros, taken)
+            )
 
     def _answer(self, worker: int, answers: Answers) -> None:
         now = self._time.now
@@ -217,7 +244,26 @@ class Simulation:
         bound = int((answers.codes == OutcomeCode.BOUND).sum())
         if bound:
             read = partial(self._work, self._client, bound, self._setting.times.client / 2, partial(self._count, bound))
-            self._on_the_way(read)
+            self._on_the_way("events", read)
+
+    # --- besides the pods ---
+
+    def _beat(self, worker: int) -> None:
+        placing, busy = self._placings[worker], self._workers[worker].busy_seconds
+        micros = busy / placing.proposed * 1e6 if placing.proposed else 0.0
+        classes = placing.classes if micros else np.empty(0, np.uint32)
+        costs = CostReport(classes, np.full(len(classes), micros))
+        vitals = Vitals(busy, micros, placing.backlog, True, placing.conflicts, placing.proposed, seen_micros=micros)
+        heard = partial(self._dispatching.heard, worker, vitals, costs)
+        self._on_the_way(("outcomes", worker), lambda: self._send(heard(self._time.now)))
+
+    def _tell_worker(self, told: Told) -> None:
+        def take() -> None:
+            self._placings[told.link].take(told)
+            self._report(told.link)
+            self._beat(told.link)
+
+        self._on_the_way(("work", told.link), take)
 
     def _count(self, pods: int) -> None:
         self.bound += pods
@@ -226,8 +272,22 @@ class Simulation:
     def _work(self, process: Process, pods: int, micros: float, then: Happening) -> None:
         process.do(pods * micros / 1e6, then)
 
-    def _on_the_way(self, arrived: Happening) -> None:
-        self._time.after(self._setting.times.hop_seconds, arrived)
+    def _on_the_way(self, stream: Hashable, arrived: Happening) -> None:
+        """A message of a stream, which overtakes none before it. How long it takes is drawn: processes that always take the same
+        time would fall into step, and no real ones do."""
+        at = self._time.now + self._delays.exponential(self._setting.times.hop_seconds)
+        at = self._last_arrivals[stream] = max(at, self._last_arrivals.get(stream, 0.0))
+        self._time.after(at - self._time.now, arrived)
+
+
+def _jobs_of(setting: Setting) -> Iterator[int]:
+    """How many pods each job has."""
+    rng, left = np.random.default_rng(setting.seed), setting.pods
+    fewest, most = setting.load.job_pods
+    while left:
+        job = min(left, int(rng.integers(fewest, most + 1)))
+        yield job
+        left -= job
 
 
 def _hear(followers: Iterable[Placing], entry: Entry) -> None:
@@ -235,10 +295,10 @@ def _hear(followers: Iterable[Placing], entry: Entry) -> None:
         placing.hear(entry)
 
 
-def _pod() -> PodSpec:
+def _spec_of(pod: Load) -> PodSpec:
     return PodSpec(
         labels=(("app", "load"),),
-        requests=(("cpu", _CPU_MILLI), ("memory", _MEMORY_BYTES)),
-        nonzero_cpu_milli=_CPU_MILLI,
-        nonzero_memory_bytes=_MEMORY_BYTES,
+        requests=(("cpu", pod.cpu_milli), ("memory", pod.memory_bytes)),
+        nonzero_cpu_milli=pod.cpu_milli,
+        nonzero_memory_bytes=pod.memory_bytes,
     )

@@ -1,11 +1,11 @@
 """The dispatcher's own state machine on virtual time: its queues, policy, balance, attempts and backoff.
 
 All that simulations know of `dispatcher.core` is here. Journal and ledger answer at once; workers are whoever takes the
-work batches that the methods return.
+work batches that the methods return, and hears what else they are told.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ from hoss.wire.columns import NONE_U32, UID_PREFIX_BYTES, Uids
 
 TICK_SECONDS = 1.0
 _LOGGED_PODS = 10_000  # nobody watches
+
+Told = m.SendRecall | m.SendPreference
 
 
 class Worker(NamedTuple):
@@ -58,12 +60,14 @@ class Dispatching:
         *,
         seed: int,
         batches: BatchRules = DEFAULT_BATCH_RULES,
+        told: Callable[[Told], None] = lambda _: None,
     ) -> None:
-        """`specs`: the classes of pods there will be, by name."""
+        """`specs`: the classes of pods there will be, by name. `told` hears of whatever workers are told besides work."""
         self._templates = {name: _template(name, spec) for name, spec in specs.items()}
         settings = Settings(batches, worker_timeout_seconds=float("inf"), event_log_pods=_LOGGED_PODS)
         self.machine = Machine(settings, policy, lambda name: specs[name.decode()], random.Random(seed))
         self._jobs = 0
+        self._told = told
         for link, worker in enumerate(workers):
             self._take([m.Registered(link, worker.name, worker.labels, incarnation=1, window=worker.window)], 0.0)
             self._take([m.EpochGranted(link, link + 1), m.Heard(link, Vitals(ready=True))], 0.0)
@@ -73,12 +77,24 @@ class Dispatching:
     ) -> tuple[bytes, list[m.SendWork]]:
         """Pods of a class. With a minimum they are a gang and travel together until so many are bound. Returns what their parts
         name the job, and what leaves for workers."""
-        self._jobs += 1
-        gangs = () if minimum is None else (NewGang("default", f"job-{self._jobs}", minimum),)
-        job = NewJob(f"job-{self._jobs}", 0, replicas, None if minimum is None else 0)
-        order = Order(str(self._jobs), (self._templates[name],), (job,), None, gangs)
+        gangs = () if minimum is None else (NewGang("default", f"job-{self._jobs + 1}", minimum),)
+        sets, sent = self._submit(name, [replicas], now, gangs)
+        return sets[0], sent
+
+    def submit_jobs(self, name: str, replicas: Sequence[int], now: float) -> list[m.SendWork]:
+        """Jobs of a class that come in one message."""
+        return self._submit(name, replicas, now, ())[1]
+
+    def _submit(
+        self, name: str, replicas: Sequence[int], now: float, gangs: tuple[NewGang, ...]
+    ) -> tuple[list[bytes], list[m.SendWork]]:
+        first = self._jobs + 1
+        self._jobs += len(replicas)
+        gang = 0 if gangs else None
+        jobs = tuple(NewJob(f"job-{number}", 0, count, gang) for number, count in enumerate(replicas, start=first))
+        order = Order(str(first), (self._templates[name],), jobs, None, gangs)
         submission = self.machine.registry.accept(order, self.machine.unix_ms(now))
-        return submission.sets[0].uid_prefix, self._take([m.Admitted(submission)], now)
+        return [pod_set.uid_prefix for pod_set in submission.sets], self._take([m.Admitted(submission)], now)
 
     def answer(self, part: Part, code: m.OutcomeCode, at: NDArray[np.bool_], now: float) -> list[m.SendWork]:
         """The worker's answer for those pods of a part that `at`, (pods,), says. Which node they are on is the ledger's affair."""
@@ -94,9 +110,9 @@ class Dispatching:
         nodes = np.where(all_codes == m.OutcomeCode.BOUND, 0, NONE_U32).astype(np.uint32)
         return self._take([m.OutcomesArrived(worker, batch, positions, all_codes, nodes, None, (), {})], now)
 
-    def heard(self, worker: int, now: float, *, backlog: int = 0, costs: CostReport | None = None) -> list[m.SendWork]:
+    def heard(self, worker: int, vitals: Vitals, costs: CostReport, now: float) -> list[m.SendWork]:
         """A heartbeat."""
-        return self._take([m.Heard(worker, Vitals(ready=True, backlog=backlog), costs)], now)
+        return self._take([m.Heard(worker, vitals, costs)], now)
 
     def end(self, uids: Uids, now: float) -> list[m.SendWork]:
         """These pods are done and gave back what they held."""
@@ -130,9 +146,11 @@ class Dispatching:
                     sent.append(instruction)
                 case m.Release():
                     sent += self._take([m.Released(instruction.rows)], now)
+                case m.SendRecall() | m.SendPreference():
+                    self._told(instruction)
                 case m.Warn():
                     raise InvariantViolation(f"{instruction.event}: {instruction.fields}")
-                case _:  # epochs, leases, recalls of idle workers, the journal: nothing a simulation models
+                case _:  # epochs, leases, the journal: nothing a simulation models
                     pass
         return sent
 

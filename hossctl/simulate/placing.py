@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.messages import SendWork
+from dispatcher.core.messages import SendPreference, SendRecall, SendWork
 from hoss.model.pod import PodSpec
 from hoss.wire.account import account_dtype
-from hoss.wire.columns import NONE_U32
+from hossctl.simulate.dispatching import Told
 from hossctl.simulate.ledger import ColumnLedger, NodeIndexes
 from resolver.core.values import Verdict
 from scheduler_worker.core.cache import NodeInfoCache
@@ -36,12 +36,25 @@ class Entry(NamedTuple):
     requested: NDArray[np.int64]  # (resources, m)
 
 
-class Decision(NamedTuple):
-    """The ledger's answer to a proposal."""
+class Judgement(NamedTuple):
+    """The ledger's answer to a proposal, and how nodes that refused stood when it was decided."""
 
     seq: int  # 0 where nothing was committed
+    as_of: int
     committed: NDArray[np.bool_]  # (pods,)
     nodes: NodeIndexes  # (pods,)
+    refusing: NodeIndexes  # (m,), each once
+    requested: NDArray[np.int64]  # (resources, m)
+
+
+def judged(ledger: ColumnLedger, proposal: "Proposed") -> Judgement:
+    """Decide a proposal, whose pods are all alike, on the ledger as it is now."""
+    candidates = proposal.candidates.astype(np.int32).astype(np.intp)  # NONE_U32 becomes -1
+    committed, nodes = ledger.commit_ranked(candidates, proposal.requests[0])
+    refusing = np.unique(candidates[~committed])
+    refusing = refusing[refusing >= 0]
+    seq = ledger.seq if committed.any() else 0
+    return Judgement(seq, ledger.seq, committed, nodes, refusing, ledger.requested[:, refusing])
 
 
 def entry_of(ledger: ColumnLedger, shard: int, nodes: NodeIndexes) -> Entry:
@@ -61,6 +74,7 @@ class Placing:
         for shard in range(shards):
             self._scheduler.cache.apply_feed(_of_shard(pool, shard, shards))
         self._heard: list[Entry] = []
+        self._classes: set[int] = set()
 
     @property
     def has_work(self) -> bool:
@@ -77,9 +91,28 @@ class Placing:
         """Pods proposed, each as often as it was."""
         return self._scheduler.proposed
 
+    @property
+    def backlog(self) -> int:
+        """Pods not yet placed."""
+        return self._scheduler.backlog
+
+    @property
+    def classes(self) -> NDArray[np.uint32]:
+        """The dispatcher's numbers of classes it has had work of."""
+        return np.array(sorted(self._classes), np.uint32)
+
+    def take(self, told: Told) -> None:
+        """What the dispatcher wants besides work: pods back that were not started, or another order of nodes."""
+        match told:
+            case SendRecall():
+                self._scheduler.give_back(frozenset(told.batches), told.pods)
+            case SendPreference():
+                self._scheduler.prefer(told.preference)
+
     def accept(self, work: SendWork) -> None:
         """A work batch."""
         for number, name in work.classes:
+            self._classes.add(number)
             self._scheduler.define_class(number, self._specs[name.decode()])
         self._scheduler.accept(
             work.batch,
@@ -94,35 +127,8 @@ class Placing:
         """The feed tells of a change; it is taken in before the next placing."""
         self._heard.append(entry)
 
-    @property
-    def heard_pods(self) -> int:
-        """Pods that the feed told of since the last placing."""
-        return sum(entry.pods for entry in self._heard)
-
-    def place(self, ledger: ColumnLedger, now: float) -> tuple[int, list[Proposed]]:
-        """Take in what the feed told and place the next proposal's worth of pods: how many pods that settled, and what is proposed."""
-        self._learn(ledger)
-        pods = 0
-        while settled := self._scheduler.step():
-            pods += settled
-        return pods, self._scheduler.take_proposals(now)
-
-    def settle(self, proposal: Proposed, decision: Decision, ledger: ColumnLedger) -> None:
-        """Take in what the ledger said."""
-        codes = np.where(decision.committed, Verdict.COMMITTED, Verdict.CONFLICT_RESOURCE).astype(np.uint8)
-        refusing = np.unique(proposal.candidates[~decision.committed])
-        refusing = refusing[refusing != NONE_U32].astype(np.intp)
-        fresh = self._accounts(ledger, refusing, ledger.requested[:, refusing], ledger.seq)
-        none = np.empty(0, np.uint64)
-        seq = decision.seq and self._first_seq + decision.seq
-        answer = Verdicts(seq, codes, decision.nodes.astype(np.uint32), none, fresh, self._first_seq + ledger.seq)
-        self._scheduler.settle(proposal.batch_id, answer)
-
-    def outcomes(self) -> Sequence[Answers]:
-        """Answers since the last time."""
-        return self._scheduler.take_outcomes()
-
-    def _learn(self, ledger: ColumnLedger) -> None:
+    def learn(self, ledger: ColumnLedger) -> int:
+        """Take in what the feed told: of how many pods."""
         heard, self._heard = self._heard, []
         for shard in sorted({entry.shard for entry in heard}):
             entries = [entry for entry in heard if entry.shard == shard]
@@ -134,6 +140,28 @@ class Placing:
             accounts = self._accounts(ledger, distinct, requested, seq)
             self._scheduler.cache.apply_feed(FeedUpdate(shard, self._first_seq + seq, accounts))
             self._scheduler.resume(shard)
+        return sum(entry.pods for entry in heard)
+
+    def place(self, now: float) -> tuple[int, list[Proposed]]:
+        """Place the next proposal's worth of pods: how many pods that settled, and what is proposed."""
+        pods = 0
+        while settled := self._scheduler.step():
+            pods += settled
+        return pods, self._scheduler.take_proposals(now)
+
+    def settle(self, proposal: Proposed, judgement: Judgement, ledger: ColumnLedger) -> None:
+        """Take in what the ledger said."""
+        codes = np.where(judgement.committed, Verdict.COMMITTED, Verdict.CONFLICT_RESOURCE).astype(np.uint8)
+        fresh = self._accounts(ledger, judgement.refusing, judgement.requested, judgement.as_of)
+        none = np.empty(0, np.uint64)
+        seq = judgement.seq and self._first_seq + judgement.seq
+        nodes = judgement.nodes.astype(np.uint32)
+        answer = Verdicts(seq, codes, nodes, none, fresh, self._first_seq + judgement.as_of)
+        self._scheduler.settle(proposal.batch_id, answer)
+
+    def outcomes(self) -> Sequence[Answers]:
+        """Answers since the last time."""
+        return self._scheduler.take_outcomes()
 
     def _accounts(
         self, ledger: ColumnLedger, nodes: NodeIndexes, requested: NDArray[np.int64], seq: int

@@ -1,0 +1,161 @@
+"""`hoss bench rebuild`: how long nothing is bound after Redis was killed and came back empty.
+
+`pods` pods are bound, Redis, which writes nothing to disk, is killed (-9) and at once started again at its address. The dispatcher has
+the ledger rebuilt from its own record. Times are from the kill on, as who watches from outside sees them.
+
+The JSON document:
+
+    nodes, pods, workers, seed, repeat
+    servingSeconds       until a resolver serves again, with every reservation there was; median, as the next
+    boundSeconds         until a pod that was submitted then is reported as bound
+    movedPods            whose reservation was gone, or on another node than before, in any run: 0, or something is wrong
+    runs[]               servingSeconds, boundSeconds, movedPods of each
+    violations           of any audit after a run
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hoss.client.resolver import ResolverClient
+from hoss.errors import HossError
+from hoss.model.node import NodeSpec
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import U32, decode, decode_uids
+from hossctl import auditing, report, runner
+from hossctl.console import Document
+from hossctl.endpoints import clients_of, of_state
+from hossctl.eventloop import run_async
+from hossctl.figures import median
+from hossctl.load import Mix, bench_load, bench_nodes
+from hossctl.platform import PlatformOptions, Starter, WorkerOptions, temporary
+from hossctl.progress import placing
+
+_LOOK_SECONDS = 0.005
+_WAIT_SECONDS = 120.0
+
+Reserved = dict[bytes, int]  # node by UID
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is measured."""
+
+    nodes: int
+    pods: int
+    workers: int
+    seed: int
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One loss."""
+
+    serving_seconds: float
+    bound_seconds: float
+    moved_pods: int
+
+    def as_json(self) -> Document:
+        """See the module's docstring."""
+        return {
+            "servingSeconds": round(self.serving_seconds, 3),
+            "boundSeconds": round(self.bound_seconds, 3),
+            "movedPods": self.moved_pods,
+        }
+
+
+@dataclass(slots=True)
+class Rebuild:
+    """The whole measurement."""
+
+    setting: Setting
+    runs: list[Run] = field(default_factory=list)
+    findings: list[auditing.Finding] = field(default_factory=list)
+
+    @property
+    def moved_pods(self) -> int:
+        """In all runs."""
+        return sum(run.moved_pods for run in self.runs)
+
+    def as_json(self) -> Document:
+        """See the module's docstring."""
+        setting = self.setting
+        return {
+            "nodes": setting.nodes,
+            "pods": setting.pods,
+            "workers": setting.workers,
+            "seed": setting.seed,
+            "repeat": setting.repeat,
+            "servingSeconds": round(median([run.serving_seconds for run in self.runs]), 3),
+            "boundSeconds": round(median([run.bound_seconds for run in self.runs]), 3),
+            "movedPods": self.moved_pods,
+            "runs": [run.as_json() for run in self.runs],
+            "violations": [finding.as_json() for finding in self.findings],
+        }
+
+    def lines(self) -> list[tuple[str, object]]:
+        """For people."""
+        found = self.as_json()
+        return [
+            ("commits are accepted", f"{found['servingSeconds']:.2f} s after Redis was killed"),
+            ("the next pod is bound", f"{found['boundSeconds']:.2f} s after"),
+            ("bound pods that moved", f"{found['movedPods']:,}"),
+            *((f"INVARIANT {finding.invariant}", finding.text) for finding in self.findings),
+        ]
+
+
+def measure(setting: Setting, *, quiet: bool) -> Rebuild:
+    """`repeat` losses, each on a fresh platform."""
+    nodes = bench_nodes(Mix.UNIFORM, setting.nodes, seed=setting.seed)
+    workers = tuple(WorkerOptions(f"w{number + 1}") for number in range(setting.workers))
+    result = Rebuild(setting)
+    for _ in range(setting.repeat):
+        with temporary(PlatformOptions(workers=workers, seed=setting.seed)) as starter:
+            run_async(_run(result, starter, nodes, quiet=quiet))
+    return result
+
+
+async def _run(result: Rebuild, starter: Starter, nodes: Sequence[NodeSpec], *, quiet: bool) -> None:
+    setting = result.setting
+    async with clients_of(of_state(starter.state)) as clients:
+        await report.prepare(clients, nodes, setting.workers)
+        with placing("before", setting.pods, quiet=quiet) as progress:
+            await runner.place(clients.dispatcher, _load(setting, "before", setting.pods), progress=progress)
+        before = await _reserved(clients.resolver)
+        began = time.perf_counter()
+        await asyncio.to_thread(starter.lose_redis)
+        await _until_serving(clients.resolver, len(before))
+        serving_seconds = time.perf_counter() - began
+        tracker = await runner.place(clients.dispatcher, _load(setting, "after", 1))
+        bound_seconds = float(tracker.bound_at[0]) - began
+        moved = moved_pods(before, await _reserved(clients.resolver))
+        result.runs.append(Run(serving_seconds, bound_seconds, moved))
+        await auditing.until_caches_agree(clients.dispatcher, clients.resolver, setting.workers)
+        result.findings += (await auditing.audit(clients.dispatcher, clients.resolver)).findings
+
+
+def _load(setting: Setting, name: str, pods: int) -> list[pb.SubmitRequest]:
+    return bench_load(Mix.UNIFORM, pods, cards=0, seed=setting.seed, name=name)
+
+
+async def _reserved(resolver: ResolverClient) -> Reserved:
+    found: Reserved = {}
+    async for chunk in resolver.reservations():
+        nodes = decode(chunk.nodes, U32, name="nodes").tolist()
+        found.update(zip(map(bytes, decode_uids(chunk.uids)), nodes, strict=True))
+    return found
+
+
+def moved_pods(before: Reserved, after: Reserved) -> int:
+    """How many have no reservation any more, or one on another node."""
+    return sum(after.get(uid) != node for uid, node in before.items())
+
+
+async def _until_serving(resolver: ResolverClient, reservations: int) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not ((status := await resolver.status()).serving and status.reservations >= reservations):
+        if time.monotonic() > deadline:
+            raise HossError(f"the ledger was not rebuilt within {_WAIT_SECONDS:.0f} s: {status.problem}")
+        await asyncio.sleep(_LOOK_SECONDS)

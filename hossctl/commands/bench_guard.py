@@ -1,0 +1,84 @@
+"""bench guard: two schedulers on the same nodes, with and without the guard between them; and how long bindings wait for it."""
+
+from typing import Annotated
+
+import typer
+
+from hossctl.bench import guard as guarding
+from hossctl.bench import guard_latency
+from hossctl.cli import EXIT_FAILED
+from hossctl.commands.bench_file import JsonFile, check, publish
+from hossctl.console import Column, Document, Format, print_rows, say
+from hossctl.options import Output
+
+_COLUMNS = (
+    Column("GUARD", lambda row: "yes" if row["guarded"] else "no"),
+    Column("SECONDS", lambda row: f"{row['seconds']:.1f}"),
+    Column("BY HOSS", lambda row: f"{row['boundByHoss']:,}"),
+    Column("BY KUBE-SCHEDULER", lambda row: f"{row['boundByKubeScheduler']:,}"),
+    Column("NOT BOUND", lambda row: f"{row['unbound']:,}"),
+    Column("OVERCOMMITTED NODES", lambda row: f"{row['overcommittedNodes']:,}"),
+    Column("DENIED", lambda row: f"{row['denied']:,}"),
+    Column("WEBHOOK", lambda row: f"{row['webhookMeanMs']:.1f} ms" if row["guarded"] else ""),
+)
+_LATENCY_COLUMNS = (
+    Column("ASKED", lambda row: row["asked"]),
+    Column("PER SECOND", lambda row: f"{row['perSecond']:,.0f}"),
+    *(
+        Column(title, lambda row, field=field: f"{row[field]:.1f} ms")  # type: ignore[misc] # mypy takes the default for an argument
+        for title, field in (
+            ("P50", "p50Ms"),
+            ("P90", "p90Ms"),
+            ("P99", "p99Ms"),
+            ("P99.9", "p999Ms"),
+            ("MOST", "maxMs"),
+        )
+    ),
+    Column("CPU PER BINDING", lambda row: ", ".join(f"{name} {ms:.2f} ms" for name, ms in row["cpuMs"].items() if ms)),
+)
+
+
+def guard(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 200,
+    workers: Annotated[int, typer.Option(min=1)] = 4,
+    fill: Annotated[int, typer.Option(min=1, max=100, help="Per cent of all cpu that the pods ask for.")] = 98,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Instead: how long bindings wait for the guard at a steady rate.")
+    ] = False,
+    rate: Annotated[int, typer.Option(min=1, help="With --latency: bindings per second.")] = 500,
+    seconds: Annotated[float, typer.Option(min=0.1, help="With --latency: so long, each way of asking.")] = 20.0,
+    connections: Annotated[int, typer.Option(min=1, help="With --latency: to the webhook, as client-go keeps.")] = 25,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """HOSS and a real kube-scheduler fill the same nodes at once. Exit 1 if the guard lets any be overcommitted, or a pod waits."""
+    check(output, json)
+    if latency:
+        _latency(guard_latency.Setting(rate, seconds, connections, nodes), json, output)
+        return
+    setting = guarding.Setting(nodes, workers, fill / 100)
+    cases = guarding.measure(setting, quiet=not output.for_people)
+    document: Document = {
+        "nodes": nodes,
+        "pods": setting.pods,
+        "workers": workers,
+        "cases": [case.as_json() for case in cases],
+    }
+    publish(document, output, json)
+    if output.for_people:
+        print_rows(document["cases"], _COLUMNS, wide=False)
+    if any(case.guarded and (case.overcommitted or case.unbound) for case in cases):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _latency(setting: guard_latency.Setting, json: JsonFile, output: Format) -> None:
+    document = guard_latency.measure(setting, quiet=not output.for_people)
+    publish(document, output, json)
+    if output.for_people:
+        print_rows(document["cases"], _LATENCY_COLUMNS, wide=False)
+        waited = document["apiServer"]
+        say(
+            f"the API server itself waited {waited['meanMs']:.1f} ms for the webhook on average; {waited['under5Ms']:.1%} of the answers "
+            f"took under 5 ms, {waited['under25Ms']:.1%} under 25 ms"
+        )

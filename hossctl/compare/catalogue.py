@@ -1,0 +1,347 @@
+"""Each figure of a run: its name, its unit, what it means, and which way is better.
+
+The CSV's columns, the tables, the report's definitions and the comparison with a baseline all come from this list, so that a
+figure is defined once.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from hossctl.compare.document import Run
+from hossctl.figures import median, share
+
+PHASES: Final = ("queued", "deciding", "committing", "total")
+
+
+class Unit(str, Enum):
+    """What a figure counts."""
+
+    PODS_PER_SECOND = "pods/s"
+    MILLISECONDS = "ms"
+    SECONDS = "s"
+    MICROSECONDS_PER_POD = "us/pod"
+    MIB = "MiB"
+    SHARE = "share"  # a fraction; people see per cent
+    RATIO = "ratio"
+    COUNT = "count"
+
+
+class Better(str, Enum):
+    """Which way a change is a gain; NEITHER: the figure is shown and not judged."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure. `least` is the smallest change, in the figure's unit, that anybody would call one."""
+
+    key: str  # the CSV's column
+    title: str
+    unit: Unit
+    meaning: str
+    of: Callable[[Run], float | None]  # None: the run's mode does not have it
+    better: Better = Better.NEITHER
+    least: float = 0.0
+
+    def written(self, value: float | None) -> str:
+        """As people read it; a dash for what is not there."""
+        return "-" if value is None else written(self.unit, value)
+
+
+def written(unit: Unit, value: float) -> str:
+    """A value in its unit, to as many digits as it deserves."""
+    if unit is Unit.SHARE:
+        return f"{100 * value:.1f} %"
+    if unit in (Unit.COUNT, Unit.PODS_PER_SECOND):
+        return f"{value:,.0f}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if unit is Unit.RATIO or abs(value) < 10 else f"{value:.1f}"
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or whole is None else share(part, whole)
+
+
+THROUGHPUT = Figure(
+    "pods_per_second",
+    "pods/s",
+    Unit.PODS_PER_SECOND,
+    "Pods bound, by the seconds from the first message to the last pod bound.",
+    lambda run: run.pods_per_second,
+    Better.HIGHER,
+)
+P99 = Figure(
+    "total_p99_ms",
+    "p99 ms",
+    Unit.MILLISECONDS,
+    "Of the time from submitted to bound, 99 pods of 100 took at most this.",
+    lambda run: run.latency["total"].p99 if "total" in run.latency else None,
+    Better.LOWER,
+)
+CONFLICTS = Figure(
+    "conflict_share",
+    "conflicts",
+    Unit.SHARE,
+    "Conflicts by proposals: of pods proposed, counting each time, the share refused.",
+    lambda run: _share(run.conflicts, run.proposals),
+    Better.LOWER,
+    0.002,
+)
+OVERCOMMITTED = Figure(
+    "overcommitted_nodes",
+    "overcommitted nodes",
+    Unit.COUNT,
+    "Nodes on which pods ask for more than the node has, when the load is through.",
+    lambda run: float(run.overcommit.nodes),
+    Better.LOWER,
+    1.0,
+)
+OVERCOMMITTED_SHARE = Figure(
+    "overcommitted_share",
+    "overcommitted share",
+    Unit.SHARE,
+    "Overcommitted nodes, by all nodes.",
+    lambda run: share(run.overcommit.nodes, run.cell.nodes),
+)
+STRANDED = Figure(
+    "unschedulable_with_room",
+    "unschedulable with room",
+    Unit.COUNT,
+    "Pods left over though, at the end, some node had room for them alone; those of a gang where all it needs had room.",
+    lambda run: float(run.unschedulable_with_room),
+    Better.LOWER,
+    1.0,
+)
+CPU_PER_POD = Figure(
+    "cpu_us_per_pod",
+    "CPU us a pod",
+    Unit.MICROSECONDS_PER_POD,
+    "CPU time of all services together, by pods bound.",
+    lambda run: 1e6 * share(sum(s.cpu_seconds for s in run.services.values()), run.bound) if run.services else None,
+    Better.LOWER,
+)
+
+_FIXED = (
+    Figure("pods_submitted", "pods", Unit.COUNT, "Pods submitted.", lambda run: float(run.pods)),
+    Figure("bound", "bound", Unit.COUNT, "Pods bound.", lambda run: float(run.bound)),
+    Figure(
+        "unschedulable",
+        "unschedulable",
+        Unit.COUNT,
+        "Pods for which no node was found.",
+        lambda run: float(run.unschedulable),
+    ),
+    Figure(
+        "seconds", "seconds", Unit.SECONDS, "From the first message to the last pod bound.", lambda run: run.seconds
+    ),
+    THROUGHPUT,
+    Figure("jobs", "jobs", Unit.COUNT, "Jobs submitted.", lambda run: run.jobs),
+    Figure(
+        "proposals",
+        "proposals",
+        Unit.COUNT,
+        "Pods proposed to be bound, counting each time.",
+        lambda run: run.proposals,
+    ),
+    Figure(
+        "conflicts",
+        "refused",
+        Unit.COUNT,
+        "Proposals refused for a reason of their own.",
+        lambda run: run.conflicts,
+    ),
+    CONFLICTS,
+    Figure(
+        "job_conflict_share",
+        "jobs with conflicts",
+        Unit.SHARE,
+        "Jobs of which at least one pod was refused, by all jobs.",
+        lambda run: _share(run.jobs_with_conflicts, run.jobs),
+        Better.LOWER,
+        0.005,
+    ),
+    Figure(
+        "retries",
+        "retries",
+        Unit.COUNT,
+        "Refusals, each tried again: conflicts, and those that shared the fate of one in a gang.",
+        lambda run: run.retries,
+    ),
+    Figure(
+        "wasted_decisions",
+        "wasted decisions",
+        Unit.COUNT,
+        "Proposals that bound nothing.",
+        lambda run: run.wasted_decisions,
+    ),
+    Figure(
+        "busyness_mean",
+        "busyness, mean",
+        Unit.SHARE,
+        "The share of the run's time in which a worker was deciding, added decision cost included; mean over workers.",
+        lambda run: share(sum(w.busyness for w in run.workers), len(run.workers)) if run.workers else None,
+    ),
+    Figure(
+        "busyness_max",
+        "busyness, most",
+        Unit.SHARE,
+        "The same of the busiest worker.",
+        lambda run: max((w.busyness for w in run.workers), default=None),
+    ),
+    Figure(
+        "bound_imbalance",
+        "imbalance",
+        Unit.RATIO,
+        "Pods bound by the worker that bound most, by the median worker's.",
+        lambda run: (
+            share(max(w.bound for w in run.workers), median([w.bound for w in run.workers])) or None
+            if run.workers
+            else None
+        ),
+    ),
+    OVERCOMMITTED,
+    OVERCOMMITTED_SHARE,
+    Figure(
+        "overcommit_worst",
+        "worst node",
+        Unit.RATIO,
+        "Requested by allocatable on the most overcommitted node, of its worst resource.",
+        lambda run: run.overcommit.worst,
+    ),
+    STRANDED,
+    CPU_PER_POD,
+    Figure(
+        "memory_mib",
+        "memory MiB",
+        Unit.MIB,
+        "Peak memory of all services together.",
+        lambda run: sum(s.peak_mib for s in run.services.values()) if run.services else None,
+        Better.LOWER,
+    ),
+    Figure(
+        "violations",
+        "violations",
+        Unit.COUNT,
+        "Broken invariants that an audit found afterwards; uncoordinated schedulers break them, nobody else may.",
+        lambda run: None if run.violations is None else float(len(run.violations)),
+        Better.LOWER,
+        1.0,
+    ),
+)
+
+
+def figures(runs: Iterable[Run]) -> list[Figure]:
+    """All figures, those by phase, resource and service last: of these, what some of the runs have."""
+    runs = list(runs)
+    found = list(_FIXED)
+    phases = {name for run in runs for name in run.latency}
+    for phase in [name for name in PHASES if name in phases] + sorted(phases - set(PHASES)):
+        found += _of_phase(phase)
+    for resource in sorted({name for run in runs for name in run.utilisation}):
+        found.append(_utilisation(resource))
+    for resource in sorted({name for run in runs for name in run.fragmentation}):
+        found.append(_fragmentation(resource))
+    for resource in sorted({name for run in runs for name in run.overcommit.excess}):
+        found.append(_excess(resource))
+    for service in sorted({name for run in runs for name in run.services}):
+        found += _of_service(service)
+    return found
+
+
+def utilisation(resource: str) -> Callable[[Run], float | None]:
+    """A run's utilisation of one resource."""
+    return lambda run: run.utilisation.get(resource)
+
+
+_PHASE_MEANINGS = {
+    "queued": "in the dispatcher's queues and on the way to a worker",
+    "deciding": "in a worker, until it proposed a node",
+    "committing": "from proposed to decided by the ledger",
+    "total": "from submitted to bound",
+}
+
+
+def _of_phase(phase: str) -> list[Figure]:
+    meaning = _PHASE_MEANINGS.get(phase, "in this phase")
+
+    def level(name: str, title: str, of: str) -> Figure:
+        def value(run: Run) -> float | None:
+            measured = run.latency.get(phase)
+            return None if measured is None else float(getattr(measured, name))
+
+        return Figure(
+            f"{phase}_{name}_ms",
+            f"{phase} {title} ms",
+            Unit.MILLISECONDS,
+            f"Milliseconds {meaning}: {of} pods took at most this.",
+            value,
+            Better.LOWER if phase == "total" and name == "p50" else Better.NEITHER,
+            0.1,
+        )
+
+    levels = [
+        level("p50", "p50", "half of the"),
+        level("p99", "p99", "99 of 100"),
+        level("p999", "p99.9", "999 of 1,000"),
+    ]
+    return [levels[0], P99, levels[2]] if phase == "total" else levels
+
+
+def _utilisation(resource: str) -> Figure:
+    return Figure(
+        f"utilisation_{_column(resource)}",
+        f"{resource} used",
+        Unit.SHARE,
+        f"{resource} that bound pods ask for, by all there is, at the end; above 100 % only where nodes are overcommitted.",
+        utilisation(resource),
+    )
+
+
+def _fragmentation(resource: str) -> Figure:
+    return Figure(
+        f"fragmentation_{_column(resource)}",
+        f"{resource} fragmented",
+        Unit.SHARE,
+        f"Of the {resource} that is free at the end, the share on nodes where the load's median pod does not fit.",
+        lambda run: run.fragmentation.get(resource),
+    )
+
+
+def _excess(resource: str) -> Figure:
+    return Figure(
+        f"excess_{_column(resource)}",
+        f"{resource} sold twice",
+        Unit.COUNT,
+        f"{resource} asked for beyond what nodes have, over all overcommitted nodes, in the unit of the resource.",
+        lambda run: float(run.overcommit.excess.get(resource, 0)),
+    )
+
+
+def _of_service(service: str) -> list[Figure]:
+    return [
+        Figure(
+            f"cpu_seconds_{_column(service)}",
+            f"{service} CPU s",
+            Unit.SECONDS,
+            f"CPU time of all processes of {service}.",
+            lambda run: run.services[service].cpu_seconds if service in run.services else None,
+        ),
+        Figure(
+            f"peak_mib_{_column(service)}",
+            f"{service} MiB",
+            Unit.MIB,
+            f"Peak memory of all processes of {service}, summed.",
+            lambda run: run.services[service].peak_mib if service in run.services else None,
+        ),
+    ]
+
+
+def _column(name: str) -> str:
+    """A resource's or service's name as part of a column's: nvidia.com/gpu becomes nvidia_com_gpu."""
+    return "".join(char if char.isalnum() else "_" for char in name).lower()

@@ -1,0 +1,294 @@
+"""Plots of a comparison: throughput by workers, conflict share by fill, overcommit by mode, latency, utilisation; and, where they ran,
+throughput of the modes on Kubernetes, which no other plot has.
+
+Every plot has a panel for each load. What is not on its axes is held at one setting a load, named in the panel's title: the one with most cells or, for what crowding causes, the fullest.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED_SHARE, THROUGHPUT, utilisation
+from hossctl.compare.document import Decision, Load, Mode
+from hossctl.compare.drawing import (
+    COLOURS,
+    INK,
+    STYLE,
+    Drawing,
+    Plot,
+    legend,
+    line,
+    per_cent,
+    side_by_side,
+    thousands,
+)
+from hossctl.compare.summary import MODE_TITLES, Getter, Group, Setting, Spread, Summary
+
+_LANE_MARKERS: Final = "os^Dv"  # of runs; of workers
+_FEW_DECADES: Final = 50.0  # with room for numbers between the powers of ten
+_LINE_CROSSED_FROM: Final = 0.7  # a number beside a shorter bar ends before the line at 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """What one load shows."""
+
+    setting: Setting
+    groups: Sequence[Group]  # of the setting, or of all settings that differ in fill alone
+
+
+def draw(summary: Summary) -> Iterator[Plot]:
+    """Each plot for which there are runs."""
+    plots: tuple[Callable[[Summary], Drawing | None], ...] = (
+        _throughput,
+        _conflicts,
+        _overcommit,
+        _latency,
+        _utilisation,
+    )
+    in_process, on_kubernetes = (summary.only(on_kubernetes=there) for there in (False, True))
+    for plot, shown in [*((plot, in_process) for plot in plots), (_kubernetes, on_kubernetes)]:
+        with mpl.rc_context(STYLE):
+            drawing = plot(shown)
+            if drawing is not None:
+                yield drawing.rendered()
+
+
+def _throughput(summary: Summary) -> Drawing | None:
+    panels = _panels(summary, _richest)
+    if not panels:
+        return None
+    canvas, axes = side_by_side(_titles(panels), "pods/s", "workers")
+    for ax, panel in zip(axes, panels, strict=True):
+        counts = sorted({group.cell.workers for group in panel.groups})
+        for mode in _modes(panel.groups):
+            points = [
+                (g.cell.workers, s) for g in panel.groups if g.cell.mode is mode and (s := g.spread(THROUGHPUT.of))
+            ]
+            if mode is Mode.SINGLE:  # a reference for all numbers of workers
+                ax.axhline(points[0][1].median, color=COLOURS[mode], linestyle="--", linewidth=1.2)
+            line(ax, mode, [w for w, _ in points], [s for _, s in points])
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(counts, [str(count) for count in counts])
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        _from_zero(ax)
+        ax.yaxis.set_major_formatter(FuncFormatter(thousands))
+        if len(counts) == 1:
+            ax.set_xlim(counts[0] / 2, counts[0] * 2)
+    legend(canvas, axes)
+    caption = "Medians; bands from the slowest to the fastest run. Dashed: one scheduler."
+    return Drawing("throughput-by-workers", "Throughput by workers", caption, canvas)
+
+
+def _conflicts(summary: Summary) -> Drawing | None:
+    panels = [
+        _Panel(panel.setting, [g for g in groups if g.cell.mode is Mode.HOSS and g.cell.workers > 1])
+        for panel in _panels(summary, _richest)
+        if (groups := _all_fills(summary, panel.setting))
+    ]
+    panels = [panel for panel in panels if panel.groups and not panel.setting.pods]
+    if not panels:
+        return None
+    canvas, axes = side_by_side(
+        [panel.setting.title_of_all_fills for panel in panels],
+        "proposals refused",
+        "fill: per cent asked for, of all cpu (openb: of all cards)",
+    )
+    counts = sorted({group.cell.workers for panel in panels for group in panel.groups})
+    for ax, panel in zip(axes, panels, strict=True):
+        fills = sorted({group.cell.fill for group in panel.groups})
+        for shade, workers in enumerate(counts):
+            points = [
+                (g.cell.fill, s) for g in panel.groups if g.cell.workers == workers and (s := g.spread(CONFLICTS.of))
+            ]
+            line(
+                ax,
+                Mode.HOSS,
+                [fill for fill, _ in points],
+                [spread for _, spread in points],
+                label=f"{workers} workers",
+                marker=_LANE_MARKERS[shade % len(_LANE_MARKERS)],
+                alpha=0.3 + 0.7 * (shade + 1) / len(counts),
+            )
+        ax.set_xticks(fills, [f"{100 * fill:g}" for fill in fills])
+        _from_zero(ax)
+        ax.yaxis.set_major_formatter(FuncFormatter(per_cent))
+        ax.margins(x=0.12)
+    legend(canvas, axes)
+    caption = "HOSS. Of pods proposed, the share refused because others were first; all of them are decided again."
+    return Drawing("conflicts-by-fill", "Conflicts by fill", caption, canvas)
+
+
+def _overcommit(summary: Summary) -> Drawing | None:
+    canvas = _bars(summary, [("overcommitted nodes", OVERCOMMITTED_SHARE.of)], "nodes overcommitted, of all nodes")
+    caption = (
+        "Nodes on which pods ask for more than there is, with the most workers: the number after the mode. "
+        "Bars are medians, dots single runs."
+    )
+    return None if canvas is None else Drawing("overcommit-by-mode", "Overcommitted nodes by mode", caption, canvas)
+
+
+def _utilisation(summary: Summary) -> Drawing | None:
+    resources = sorted({name for group in summary.groups.values() for run in group.runs for name in run.utilisation})
+    resources = [name for name in resources if name != "pods"]  # the kubelet's limit, which nobody pays for
+    measures = [(name, utilisation(name)) for name in resources]
+    canvas = _bars(summary, measures, "asked for by bound pods, of all there is", full_line=True)
+    caption = "At the end, with the most workers. Beyond the line more is sold than there is."
+    return None if canvas is None else Drawing("utilisation-by-mode", "Utilisation by mode", caption, canvas)
+
+
+def _latency(summary: Summary) -> Drawing | None:
+    panels = [
+        _Panel(panel.setting, groups)
+        for panel in _panels(summary, _fullest)
+        if (groups := [g for g in _at_most_workers(panel) if any(run.latency_curve for run in g.runs)])
+    ]
+    if not panels:
+        return None
+    canvas, axes = side_by_side(_titles(panels), "pods bound within it", "milliseconds since submitted")
+    for ax, panel in zip(axes, panels, strict=True):
+        for group in panel.groups:
+            for run in group.runs:
+                milliseconds, shares = zip(*run.latency_curve, strict=True) if run.latency_curve else ((), ())
+                mode = group.cell.mode
+                ax.plot(milliseconds, shares, color=COLOURS[mode], linewidth=1.2, alpha=0.75, label=MODE_TITLES[mode])
+        ax.set_xscale("log")
+        left, right = ax.get_xlim()
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if right < _FEW_DECADES * left else (1,)))
+        ax.xaxis.set_major_formatter(FuncFormatter(thousands))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_ylim(0, 1.02)
+        ax.yaxis.set_major_formatter(FuncFormatter(per_cent))
+    legend(canvas, axes)
+    caption = "From submitted to bound, with the most workers; a line for every run. Further left is sooner."
+    return Drawing("latency", "Latency", caption, canvas)
+
+
+def _kubernetes(summary: Summary) -> Drawing | None:
+    panels = _panels(summary, _richest)
+    if not panels:
+        return None
+    canvas, axes = side_by_side(_titles(panels), "", "pods/s")
+    for ax, panel in zip(axes, panels, strict=True):
+        for row, group in enumerate(panel.groups):
+            if (spread := group.spread(THROUGHPUT.of)) is not None:
+                _bar(ax, row, 0.7, spread, colour=COLOURS[group.cell.mode], lane=0)
+                _number(ax, spread.high, row, THROUGHPUT.written(spread.median))
+        _name_rows(ax, panel.groups)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+        ax.xaxis.set_major_formatter(FuncFormatter(thousands))
+        ax.set_xlim(0, 1.2 * ax.get_xlim()[1])
+    caption = (
+        "Each on an API server and etcd of its own, which both pay for and no other mode does; the number after the mode is that of "
+        "schedulers. Bars are medians, dots single runs."
+    )
+    return Drawing("kubernetes", "Pods a second on Kubernetes", caption, canvas)
+
+
+def _bars(
+    summary: Summary, measures: Sequence[tuple[str, Getter]], label: str, *, full_line: bool = False
+) -> Canvas | None:
+    """A bar for each mode and measure, its median written beside it."""
+    panels = [_Panel(panel.setting, _at_most_workers(panel)) for panel in _panels(summary, _fullest)]
+    if not panels or not measures:
+        return None
+    canvas, axes = side_by_side(_titles(panels), "", label, share_x=True)
+    for ax, panel in zip(axes, panels, strict=True):
+        height = 0.8 / len(measures)
+        for row, group in enumerate(panel.groups):
+            for lane, (_, of) in enumerate(measures):
+                if (spread := group.spread(of)) is not None:
+                    y = row + (lane - (len(measures) - 1) / 2) * height
+                    _bar(ax, y, 0.86 * height, spread, colour=COLOURS[group.cell.mode], lane=lane)
+                    # A number across the line would be read as crossed out.
+                    crossed = full_line and spread.high > _LINE_CROSSED_FROM
+                    text = f"{100 * spread.median:.1f} %" if spread.median else "0 %"
+                    _number(ax, max(spread.high, 1.0) if crossed else spread.high, y, text)
+        _name_rows(ax, panel.groups)
+        ax.tick_params(axis="x", labelbottom=True)
+        ax.xaxis.set_major_formatter(FuncFormatter(per_cent))
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+        if full_line:
+            ax.axvline(1.0, color=INK, linewidth=1.0)
+    right = max(ax.get_xlim()[1] for ax in axes)
+    axes[0].set_xlim(0, max(1.18 * right, 0.02))
+    if len(measures) > 1:
+        for lane, (name, _) in enumerate(measures):
+            axes[0].barh([0], [0], color=INK, alpha=_lane_alpha(lane), label=name)
+        legend(canvas, axes[:1])
+    return canvas
+
+
+def _from_zero(ax: Axes) -> None:
+    """Show all there is down to nothing, and the highest marker whole."""
+    ax.set_ylim(0, max(1.06 * ax.dataLim.y1, 0.01))
+
+
+def _bar(ax: Axes, y: float, height: float, spread: Spread, *, colour: str, lane: int) -> None:
+    ax.barh(y, spread.median, height, color=colour, alpha=_lane_alpha(lane))
+    marker = _LANE_MARKERS[lane % len(_LANE_MARKERS)]
+    if spread.high > spread.low:
+        ax.plot(spread.values, [y] * len(spread.values), marker, markersize=2.2, color=INK, linestyle="none")
+
+
+def _name_rows(ax: Axes, groups: Sequence[Group]) -> None:
+    """A row for each, by its mode and number of workers, the first at the top."""
+    titles = [f"{MODE_TITLES[group.cell.mode]}, {group.cell.workers}" for group in groups]
+    ax.set_yticks(range(len(titles)), titles)
+    ax.set_ylim(len(titles) - 0.45, -0.55)
+    ax.grid(visible=False, axis="y")
+    ax.tick_params(axis="y", length=0)
+
+
+def _number(ax: Axes, x: float, y: float, text: str) -> None:
+    ax.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=7)
+
+
+def _lane_alpha(lane: int) -> float:
+    return max(0.3, 0.9 - 0.3 * lane)
+
+
+def _titles(panels: Sequence[_Panel]) -> list[str]:
+    return [panel.setting.title for panel in panels]
+
+
+def _panels(summary: Summary, choose: Callable[[Summary, list[Setting]], Setting]) -> list[_Panel]:
+    """One for each load, and for each decision cost it was tried with."""
+    found: dict[tuple[Load, Decision], list[Setting]] = {}
+    for setting in summary.settings:
+        found.setdefault((setting.load, setting.decision), []).append(setting)
+    chosen = [choose(summary, settings) for settings in found.values()]
+    return [_Panel(setting, summary.of_setting(setting)) for setting in chosen]
+
+
+def _richest(summary: Summary, settings: list[Setting]) -> Setting:
+    """The setting with most cells; of equals the one nearest to where clusters are run: full, with something left."""
+    return max(settings, key=lambda s: (len(summary.of_setting(s)), -abs(s.fill - 0.8), s.nodes))
+
+
+def _fullest(summary: Summary, settings: list[Setting]) -> Setting:
+    """Of the settings with most modes, the fullest."""
+    return max(settings, key=lambda s: (len(_modes(summary.of_setting(s))), s.fill, s.nodes))
+
+
+def _all_fills(summary: Summary, setting: Setting) -> list[Group]:
+    alike = [
+        s for s in summary.settings if (s.load, s.nodes, s.decision) == (setting.load, setting.nodes, setting.decision)
+    ]
+    return [group for each in alike for group in summary.of_setting(each) if not each.pods]
+
+
+def _at_most_workers(panel: _Panel) -> list[Group]:
+    """A cell for each mode: that with most workers."""
+    last = {group.cell.mode: group for group in panel.groups}  # groups ascend by workers
+    return list(last.values())
+
+
+def _modes(groups: Iterable[Group]) -> list[Mode]:
+    found = {group.cell.mode for group in groups}
+    return [mode for mode in Mode if mode in found]
