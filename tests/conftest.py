@@ -2,9 +2,9 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
-from redis_topologies import ClusterSetup, SentinelSetup
+from redis_topologies import ClusterSetup, SentinelSetup, as_documented
+from waiting import wait_until
 
 from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort, Pairs
@@ -22,6 +23,12 @@ from hoss.wire.columns import NONE_U32, numbered_uids
 from hossctl.redis_server import RedisServer
 from resolver.core.ports import claim_of
 from resolver.core.values import Group, NodeChange, Proposal
+
+
+def pytest_configure() -> None:
+    """A shell's jobs in the background ignore Ctrl-C, and so would every process that a test starts: some are to end by it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -69,15 +76,15 @@ def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
 
 @pytest.fixture
 def empty_redis(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """`empty_redis("server" | "sentinel" | "cluster")`: the URL of one that holds nothing."""
+    """`empty_redis("server" | "sentinel" | "cluster")`: the URL of one that holds nothing, for the documented user."""
 
     def find(topology: str) -> str:
         if topology == "server":
             server: RedisServer = request.getfixturevalue("redis_server")
-            return server.url
+            return as_documented(server.url, [server])
         setup: SentinelSetup | ClusterSetup = request.getfixturevalue(f"{topology}_setup")
         setup.flush()
-        return setup.url
+        return as_documented(setup.url, setup.servers)
 
     return find
 
@@ -190,11 +197,12 @@ def start_resolver(tmp_path: Path) -> Iterator[Callable[..., str]]:
         command = [sys.executable, "-m", "resolver", "--listen", "127.0.0.1:0", "--redis-url", redis_url]
         process = subprocess.Popen([*command, "--ready-file", str(ready), *flags])
         processes.append(process)
-        deadline = time.monotonic() + 20
-        while not ready.exists():
+
+        def serves() -> bool:
             assert process.poll() is None, f"the resolver ended with {process.returncode}"
-            assert time.monotonic() < deadline, "the resolver is not ready after 20 s"
-            time.sleep(0.01)
+            return ready.exists()
+
+        wait_until(serves, "the resolver to be ready")
         return f"127.0.0.1:{json.loads(ready.read_bytes())['port']}"
 
     yield start

@@ -1,32 +1,60 @@
-"""Redis as it is run: one server, a master under Sentinel, a Cluster of three masters. Real processes on loopback."""
+"""Redis as it is run: one server, a master under Sentinel, a Cluster of three masters. Real processes on loopback.
+
+Tests reach them as the user that docs/operations.md documents, so that what HOSS needs and what it says that it needs are the same.
+"""
 
 import contextlib
+import re
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import redis
+from waiting import wait_until
 
+from hossctl.ports import free_ports
 from hossctl.redis_server import RedisServer, find_redis_server
 
 SERVICE = "hoss"
 MASTERS = 3
 _SLOTS = 16384
 _BUS_PORT_OFFSET = 10_000
-_SECONDS = 30.0
+_OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
+_PASSWORD = "documented"
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
     """Wait for it; what cannot be asked yet is not so yet."""
-    deadline = time.monotonic() + _SECONDS
-    while True:
+
+    def holds() -> bool:
         with contextlib.suppress(redis.RedisError, OSError):
-            if condition():
-                return
-        assert time.monotonic() < deadline, f"not within {_SECONDS} s: {what}"
-        time.sleep(0.05)
+            return condition()
+        return False
+
+    wait_until(holds, what)
+
+
+@cache
+def documented_rights() -> tuple[str, ...]:
+    """What the documentation's ACL SETUSER says of the user beside its password."""
+    command = re.search(r"ACL SETUSER hoss on >PASSWORD (.*)", _OPERATIONS.read_text(encoding="utf-8"))
+    assert command is not None, f"{_OPERATIONS} has no ACL SETUSER"
+    return tuple(command[1].split())
+
+
+def make_account(server: RedisServer, password: str) -> None:
+    """Make the documented user there."""
+    with redis.Redis(port=server.port) as client:
+        client.execute_command("ACL", "SETUSER", "hoss", "on", f">{password}", *documented_rights())
+
+
+def as_documented(url: str, servers: Sequence[RedisServer]) -> str:
+    """The URL by which the documented user reaches these servers."""
+    for server in servers:
+        make_account(server, _PASSWORD)
+    return url.replace("://", f"://hoss:{_PASSWORD}@", 1)
 
 
 class SentinelSetup:
@@ -37,7 +65,7 @@ class SentinelSetup:
         self.replica = RedisServer.start(directory / "replica", append_only=True)
         with redis.Redis(port=self.replica.port) as client:
             client.replicaof("127.0.0.1", self.master.port)
-        self.sentinel_port = _free_port()
+        self.sentinel_port = free_ports(1)[0]
         file = directory / "sentinel.conf"
         file.write_text(
             f"port {self.sentinel_port}\nbind 127.0.0.1\ndir {directory}\n"
@@ -49,6 +77,7 @@ class SentinelSetup:
         )
         self.url = f"redis+sentinel://127.0.0.1:{self.sentinel_port}/{SERVICE}/0"
         until(self._knows_the_replica, "Sentinel knows master and replica")
+        self.servers = [self.master, self.replica]
 
     def _knows_the_replica(self) -> bool:
         with redis.Redis(port=self.sentinel_port) as sentinel, redis.Redis(port=self.replica.port) as replica:
@@ -117,12 +146,6 @@ def _cluster_state(client: redis.Redis, servers: int) -> bool:
     return facts["cluster_state"] == "ok" and int(facts["cluster_known_nodes"]) == servers
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _free_cluster_port() -> int:
     """A port whose bus port is free too."""
     for port in _candidates():
@@ -134,6 +157,6 @@ def _free_cluster_port() -> int:
 
 def _candidates() -> Iterator[int]:
     while True:
-        port = _free_port()
+        port = free_ports(1)[0]
         if port + _BUS_PORT_OFFSET < 2**16:
             yield port

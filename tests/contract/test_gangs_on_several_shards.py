@@ -1,4 +1,4 @@
-"""Two phases over the shards of any ledger: room is taken on all of them or on none, whatever happens between."""
+"""Two phases over the shards of any ledger: room is taken on all of them or on none. What may happen between is in test_gang_crashes."""
 
 import asyncio
 from dataclasses import replace
@@ -6,32 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hoss.errors import LedgerUnavailable
 from resolver.committer import Committer
 from resolver.core.values import Leases, Verdict
 from resolver.gangs import decide_parts
 
 C, D, ABORTED = Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.GANG_ABORTED
 HOUR_MS = 3_600_000
-
-
-class Interrupted:
-    """A ledger that goes away at its n-th operation: as a resolver that dies there, seen from the ledger."""
-
-    def __init__(self, ledger, operations):
-        self._ledger = ledger
-        self._left = operations
-
-    def __getattr__(self, name):
-        operation = getattr(self._ledger, name)
-
-        async def run(*arguments):
-            self._left -= 1
-            if self._left < 0:
-                raise LedgerUnavailable("gone")
-            return await operation(*arguments)
-
-        return run
 
 
 @pytest.fixture
@@ -47,12 +27,11 @@ async def nodes(ledger, make_node):
 
 @pytest.fixture
 def decide(nodes):
-    async def run(parts, minimum, *, ledger=None):
-        ledger = ledger or nodes
-        committers = [Committer(ledger, shard) for shard in range(2)]
+    async def run(parts, minimum):
+        committers = [Committer(nodes, shard) for shard in range(2)]
         lanes = [asyncio.ensure_future(committer.run()) for committer in committers]
         try:
-            return await decide_parts(ledger, committers, parts, minimum)
+            return await decide_parts(nodes, committers, parts, minimum)
         finally:
             for lane in lanes:
                 lane.cancel()
@@ -100,55 +79,6 @@ async def test_a_gang_whose_minimum_fits_without_the_refused_pods_is_committed(n
     decisions = await decide(parts_of(make_proposal, 600), 1)
     assert [decision.verdicts.tolist() for decision in decisions] == [[Verdict.CONFLICT_RESOURCE], [C]]
     assert await reap(nodes) == [0, 0]
-
-
-@pytest.mark.parametrize("operations", range(4))
-async def test_a_resolver_that_dies_between_the_phases_leaves_nothing_that_outlives_the_leases(
-    nodes, decide, make_proposal, operations
-):
-    """Two commits and two keeps make a gang: it dies before each of them."""
-    with pytest.raises(LedgerUnavailable):
-        await decide(parts_of(make_proposal, 600), 2, ledger=Interrupted(nodes, operations))
-    kept = operations == 3
-    assert sum(await reap(nodes)) == min(operations, 2) - kept
-    if kept:  # nobody confirms it, so it ends with the lease of a commit
-        nodes._leases = Leases(commit_ms=0)
-        uids = parts_of(make_proposal, 600)[1][1].uids
-        found = await nodes.lookup(0, uids)
-        await nodes.keep(0, uids, found["seq"])
-        assert await nodes.reap(0) == 1
-    assert await held(nodes) == [0, 0]
-
-
-@pytest.mark.parametrize("operations", range(3))
-async def test_a_resolver_that_dies_while_a_gang_fails_leaves_nothing_that_outlives_the_leases(
-    nodes, decide, make_proposal, operations
-):
-    """A commit, a refused commit and a withdrawal end it: it dies before each of them."""
-    await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
-    with pytest.raises(LedgerUnavailable):
-        await decide(parts_of(make_proposal, 600), 2, ledger=Interrupted(nodes, operations))
-    await reap(nodes)
-    assert await held(nodes) == [0, 1]
-
-
-@pytest.mark.parametrize("operations", range(4))
-async def test_a_gang_sent_again_after_an_interruption_is_completed(nodes, decide, make_proposal, operations):
-    with pytest.raises(LedgerUnavailable):
-        await decide(parts_of(make_proposal, 600), 2, ledger=Interrupted(nodes, operations))
-    decisions = await decide(parts_of(make_proposal, 600), 2)
-    assert all(int(decision.verdicts[0]) in (C, D) for decision in decisions)
-    assert await reap(nodes) == [0, 0]
-    assert await held(nodes) == [1, 1]
-
-
-async def test_a_part_held_by_an_earlier_try_is_withdrawn_when_the_gang_fails_after_all(nodes, decide, make_proposal):
-    with pytest.raises(LedgerUnavailable):
-        await decide(parts_of(make_proposal, 600), 2, ledger=Interrupted(nodes, 1))
-    await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
-    decisions = await decide(parts_of(make_proposal, 600), 2)
-    assert [decision.verdicts.tolist() for decision in decisions] == [[Verdict.CONFLICT_RESOURCE], [ABORTED]]
-    assert await held(nodes) == [0, 1]
 
 
 async def test_of_two_gangs_that_want_the_same_shards_at_once_one_gets_all_and_the_other_nothing(

@@ -258,6 +258,16 @@ async def test_a_refusal_says_as_of_when_and_so_does_a_commit(nodes, make_propos
     assert (made.as_of, refused.seq, refused.as_of) == (made.seq, 0, made.seq)
 
 
+async def test_pods_that_stand_already_make_a_node_shrunk_until_it_has_room_for_them_again(nodes, make_proposal):
+    stand = replace(make_proposal([1, 2], [[0], [0]], cpu=[800, 800], unchecked=True), stands=True)
+    [decision] = await nodes.commit(0, [stand])
+    assert decision.verdicts.tolist() == [C, C]
+    assert await requested(nodes, 0) == [1600, 0, 0, 2, 0, 0]
+    assert (await accounts_of(nodes))[0]["flags"] & FLAG_SHRUNK
+    await nodes.release(0, stand.uids[:1])
+    assert not (await accounts_of(nodes))[0]["flags"] & FLAG_SHRUNK
+
+
 async def test_unchecked_commits_hold_ports_together_and_give_back_their_own(nodes, make_proposal):
     proposal = make_proposal([1, 2], [[0], [0]], ports=[[HostPort(80)], [HostPort(80)]], unchecked=True)
     [decision] = await nodes.commit(0, [proposal])
@@ -382,3 +392,51 @@ async def test_an_aborted_gang_leaves_no_stamps_groups_or_ports(racks, by, make_
     state = await racks.state(0)
     assert (state.ports, state.groups) == ({}, {})
     assert await by(2, [4], [2], web(apart="web"), as_of=seen) == [C]
+
+
+def standing(make_proposal, *args, **fields):
+    return replace(make_proposal(*args, unchecked=True, **fields), stands=True)
+
+
+async def test_a_pod_that_grows_or_shrinks_where_it_stands_is_counted_anew_in_one_step(nodes, make_proposal):
+    [first] = await nodes.commit(0, [make_proposal([1, 2], [[0], [0]], cpu=[300, 700])])
+    await nodes.confirm(0, np.array([first.seq], np.uint64))
+    for cpu, exceeds in ((900, True), (100, False)):
+        [decision] = await nodes.commit(0, [standing(make_proposal, [1], [[0]], cpu=cpu)])
+        assert decision.verdicts.tolist() == [C]
+        assert await requested(nodes, 0) == [700 + cpu, 0, 0, 2, 0, 0]
+        assert bool((await accounts_of(nodes))[0]["flags"] & FLAG_SHRUNK) is exceeds
+        (entry,) = await nodes.feed(0, decision.seq - 1, 0)
+        assert entry.released == 1, "whoever waits for room looks again"
+    [again] = await nodes.commit(0, [standing(make_proposal, [1], [[0]], cpu=100)])
+    assert (again.verdicts.tolist(), again.seq) == ([D], 0), "it has what it asks for"
+    await nodes.release(0, uids_of(make_proposal, 1))
+    assert await requested(nodes, 0) == [700, 0, 0, 1, 0, 0]
+
+
+def uids_of(make_proposal, number):
+    return make_proposal([number], [[0]]).uids
+
+
+async def test_a_worker_that_proposes_a_pod_anew_with_another_size_changes_nothing(nodes, make_proposal):
+    await nodes.commit(0, [make_proposal([1], [[0]], cpu=300)])
+    for proposal in (make_proposal([1], [[0]], cpu=900), make_proposal([1], [[0]], cpu=900, unchecked=True)):
+        [decision] = await nodes.commit(0, [proposal])
+        assert decision.verdicts.tolist() == [D]
+    assert await requested(nodes, 0) == [300, 0, 0, 1, 0, 0]
+
+
+async def test_ports_of_a_pod_that_is_counted_anew_are_held_once(nodes, make_proposal):
+    await nodes.commit(0, [make_proposal([1], [[0]], cpu=300, ports=[[HostPort(80)]])])
+    await nodes.commit(0, [standing(make_proposal, [1], [[0]], cpu=400, ports=[[HostPort(80)]])])
+    assert await ports_of(nodes, 0) == ["80/TCP"]
+    await nodes.commit(0, [standing(make_proposal, [1], [[0]], cpu=400)])
+    assert await ports_of(nodes, 0) == []
+
+
+async def test_cards_that_are_not_there_leave_a_pod_with_what_it_had(nodes, make_proposal):
+    await nodes.commit(0, [make_proposal([1], [[4]], cpu=100, devices=[(2, 1000)])])
+    before = await cards_of(nodes, 4), await requested(nodes, 4)
+    [decision] = await nodes.commit(0, [standing(make_proposal, [1], [[4]], cpu=200, devices=[(9, 1000)])])
+    assert decision.verdicts.tolist() == [D]
+    assert (await cards_of(nodes, 4), await requested(nodes, 4)) == before

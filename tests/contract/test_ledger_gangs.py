@@ -112,3 +112,14 @@ async def test_withdrawing_takes_what_that_commit_reserved_and_nothing_else(node
     seqs = np.array([decisions[0].seq, decisions[0].seq], np.uint64)
     assert await nodes.withdraw(0, uids, seqs) == 1
     assert await requested_cpu(nodes) == {0: 0, 2: 100, 4: 0}
+
+
+async def test_a_gang_of_pods_counted_anew_that_falls_short_leaves_what_they_had(nodes, make_proposal):
+    [stood] = await nodes.commit(0, [make_proposal([1], [[0]], cpu=500)])
+    gang = replace(make_proposal([1, 2], [[0], [8]], cpu=700, unchecked=True), stands=True, gang_minimum=2)
+    [decision] = await nodes.commit(0, [gang])
+    assert decision.verdicts.tolist() == [ABORTED, Verdict.NODE_GONE]
+    assert await requested_cpu(nodes) == {0: 500, 2: 0, 4: 0}
+    [again] = await nodes.commit(0, [make_proposal([1], [[0]], cpu=500)])
+    assert again.verdicts.tolist() == [D]
+    assert again.duplicate_seqs.tolist() == [stood.seq]

@@ -1,5 +1,6 @@
 """What becomes of reservations and nodes in any ledger. Shard 0 of two, so node indexes are even."""
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -7,6 +8,7 @@ from hoss.model.pod import HostPort
 from hoss.wire.account import CARDS, FLAG_SHRUNK, account_dtype
 from hoss.wire.columns import NONE_U32
 from resolver.core.values import Verdict
+from resolver.ledger.memory import MemoryLedger
 
 
 async def account_of(ledger, node):
@@ -45,6 +47,23 @@ async def test_a_uid_given_twice_to_release_gives_back_once(placed):
     ledger, proposal, _ = placed
     assert await ledger.release(0, proposal.uids[[0, 0]]) == 1
     assert (await account_of(ledger, 0))["amounts"][0, 1] == 300
+
+
+async def test_epochs_are_known_by_the_worker_they_were_granted_to(ledger):
+    epochs = [await ledger.grant(worker) for worker in ("w1", "w2", "w1")]
+    assert await ledger.workers_of([*epochs, 99]) == dict(zip(epochs, ("w1", "w2", "w1"), strict=True))
+    assert await ledger.workers_of([]) == {}
+
+
+async def test_only_what_is_assumed_has_a_lease(placed):
+    ledger, _, decision = placed
+    seqs = np.array([decision.seq, 0, decision.seq], np.uint64)
+    since, ends = (await ledger.leases(0, seqs)).T
+    assert ends.tolist() == since.tolist()  # this ledger's leases are over at once
+    assert (since[0], since[1]) == (since[2], 0)
+    await ledger.confirm(0, seqs[:1])
+    assert (await ledger.leases(0, seqs)).tolist() == [[0, 0]] * 3
+    assert (await ledger.leases(0, seqs[:0])).shape == (0, 2)
 
 
 async def test_lookup_tells_node_commit_and_epoch(placed):
@@ -137,6 +156,38 @@ async def test_removing_a_node_releases_what_it_holds_and_names_the_pods(placed)
     assert (await ledger.remove_nodes(0, ["a"])).missing == [0]
 
 
+async def test_a_removal_that_broke_off_is_completed_by_naming_the_node_again(placed):
+    ledger, proposal, _ = placed
+    if isinstance(ledger, MemoryLedger):
+        pytest.skip("in memory a removal is one step")
+    await ledger.run("remove_nodes", 0, msgpack.packb(["a"]))  # and its resolver dies
+    assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [0, 0, 2]
+    again = await ledger.remove_nodes(0, ["a"])
+    assert (len(again.uids), again.missing) == (2, [0])
+    assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [NONE_U32, NONE_U32, 2]
+
+
+async def test_what_a_node_that_came_back_holds_is_not_taken_for_what_it_held_before(placed, make_node, make_proposal):
+    ledger, _, _ = placed
+    await ledger.remove_nodes(0, ["a"])
+    await ledger.upsert_nodes(0, [make_node("a")])
+    proposal = make_proposal([9], [[0]], snapshot_seq=await ledger.seq(0))
+    await ledger.commit(0, [proposal])
+    assert (await ledger.remove_nodes(0, ["nobody"])).missing == [0]
+    assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [0]
+
+
+async def test_nodes_are_found_by_name_while_they_are_there(placed, make_node):
+    ledger, _, _ = placed
+    assert await ledger.nodes_named(0, ["a", "nobody", "b"]) == {
+        "a": (0, make_node("a", cpu=1000).spec),
+        "b": (2, make_node("b").spec),
+    }
+    await ledger.remove_nodes(0, ["a"])
+    assert list(await ledger.nodes_named(0, ["a", "b"])) == ["b"]
+    assert await ledger.nodes_named(0, ["nobody"]) == {}
+
+
 async def test_a_name_that_comes_back_gets_its_index_and_is_born_anew(placed, make_node):
     ledger, _, _ = placed
     born = (await account_of(ledger, 0))["born"]
@@ -217,3 +268,10 @@ async def test_the_feed_names_where_pods_of_a_group_came_and_a_snapshot_where_th
     snapshot = await ledger.snapshot(0, groups=True)
     assert sorted((run.definition, nodes_of(run)) for run in snapshot.runs) == [(b"db", [2]), (b"web", [0])]
     assert (await ledger.snapshot(0)).runs == ()
+
+
+async def test_nodes_are_found_by_their_names_on_their_own_shard_and_keep_their_index_when_gone(placed):
+    ledger, _, _ = placed
+    await ledger.remove_nodes(0, ["b"])
+    assert (await ledger.node_indexes(0, ["b", "never-seen", "a"])).tolist() == [2, NONE_U32, 0]
+    assert (await ledger.node_indexes(1, ["a"])).tolist() == [NONE_U32]

@@ -104,6 +104,22 @@ async def test_a_placement_on_any_shard_that_a_worker_has_not_seen_refuses_it_in
     assert await decide(proposed(2, 4, 0, web(rule), await seqs(racks))) == [C]
 
 
+@pytest.mark.parametrize("rule", [APART, SPREAD, GATHERS])
+async def test_who_has_seen_a_rule_announced_is_not_refused_for_its_being_new(racks, decide, proposed, rule):
+    before, awaited = await seqs(racks), await racks.announce([web(rule), web()])
+    assert awaited == await seqs(racks)
+    assert await decide(proposed(1, 1, 0, web(rule), before, firsts=(True,))) == [T]
+    assert await decide(proposed(1, 1, 0, web(rule), awaited, firsts=(True,))) == [C]
+
+
+async def test_a_rule_that_is_known_is_announced_without_a_change(racks):
+    awaited = await racks.announce([web(APART)])
+    now = await seqs(racks)
+    assert await racks.announce([web(APART)]) == awaited
+    assert await racks.announce([web()]) == [0] * racks.shards
+    assert await seqs(racks) == now
+
+
 async def test_nobody_goes_for_a_pod_that_is_only_held(racks, decide, proposed, make_proposal):
     seen = await known(racks, decide, proposed, APART)
     [filled] = await racks.commit(0, [make_proposal([50], [[0]], cpu=10_000)])

@@ -1,19 +1,18 @@
 """A whole platform whose parts can be killed, frozen, and started again at the address they had."""
 
-import contextlib
-import random
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+from waiting import DEADLINE_SECONDS
 
 from hossctl.endpoints import Endpoints
+from hossctl.ports import free_ports
 from hossctl.process import Service, stop_all
 from hossctl.redis_server import RedisServer
 
-READY_SECONDS = 30.0
+READY_SECONDS = DEADLINE_SECONDS
 
 
 class Cluster:
@@ -31,16 +30,25 @@ class Cluster:
         redis_url: str = "",
         policy: Path | None = None,
         fsync: str = "everysec",
+        kubeconfig: Path | None = None,
+        resolver_flags: Sequence[str] = (),
+        dispatcher_flags: Sequence[str] = (),
     ) -> None:
-        """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync."""
+        """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync. `kubeconfig`: of the
+        cluster that it is to schedule."""
+        self._resolver_flags = resolver_flags
+        self._dispatcher_flags = dispatcher_flags
+        self._of_cluster = [] if kubeconfig is None else ["--kubeconfig", str(kubeconfig)]
         self._directory = directory
         self._shards = shards
         self._fsync = fsync
+        self._dispatcher_flags = dispatcher_flags
         self._policy = policy
         self._services: dict[str, Service] = {}
         self.redis: RedisServer | None = None
         self._dispatchers = ["dispatcher", "dispatcher-2"][:dispatchers]
-        self._ports = {name: _free_port() for name in ("redis", "resolver", *self._dispatchers)}
+        listening = ("redis", "resolver", *self._dispatchers)
+        self._ports = dict(zip(listening, free_ports(len(listening)), strict=True))
         self._redis_url = redis_url or f"redis://{self.address('redis')}/0"
         if not redis_url:
             self.start_redis()
@@ -59,18 +67,25 @@ class Cluster:
 
     def start_resolver(self) -> None:
         arguments = ["--listen", self.address("resolver"), "--redis-url", self._redis_url]
-        self._start("resolver", "resolver", *arguments, "--shards", str(self._shards))
+        self._start(
+            "resolver", "resolver", *arguments, "--shards", str(self._shards), *self._of_cluster, *self._resolver_flags
+        )
 
     def start_dispatcher(self, name: str = "dispatcher", *flags: str) -> None:
         arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
         if self._policy is not None:
             arguments += ["--policy", str(self._policy)]
-        self._start(name, "dispatcher", *arguments, "--resolver", self.address("resolver"), *flags)
+        arguments += ["--resolver", self.address("resolver"), *self._of_cluster, *self._dispatcher_flags]
+        self._start(name, "dispatcher", *arguments, *flags)
 
     def start_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:
         arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
         arguments += ["--resolver", self.address("resolver"), *options]
         self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
+
+    def pid(self, name: str) -> int:
+        """Of a service that was started."""
+        return self._services[name].record.pid
 
     def runs(self, name: str) -> bool:
         """Whether a service that was started has not ended."""
@@ -126,11 +141,6 @@ class Cluster:
         """Where a service listens."""
         return f"127.0.0.1:{self._ports[name]}"
 
-
-def _free_port() -> int:
-    """Below those that the system gives to outgoing connections, which could take it before its service does."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+    def dashboard(self, name: str) -> str:
+        """The URL of a dispatcher's dashboard."""
+        return self._services[name].record.dashboard

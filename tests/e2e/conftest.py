@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-COMMAND_SECONDS = 100
+COMMAND_SECONDS = 300  # only so that a test that hangs ends
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,12 @@ def hoss(tmp_path: Path) -> Iterator[Hoss]:
         left = command.processes()
         command("down", code=None)
         assert not [name for name, process in left.items() if process.is_running() and process.status() != "zombie"]
+
+
+@pytest.fixture
+def hoss_at() -> type[Hoss]:
+    """The command with a home of the test's choice, which the test takes down."""
+    return Hoss
 
 
 @pytest.fixture

@@ -1,28 +1,36 @@
 """Loads for a platform of real processes, and what must hold once they are through."""
 
-import asyncio
-import contextlib
-import time
-from collections.abc import Awaitable, Callable
+from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.dispatcher import submission
-from hoss.errors import TransportError
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.auditing import audit, until_caches_agree
+from hossctl.auditing import AuditResult, audit, until_caches_agree
 from hossctl.endpoints import Clients
 from hossctl.nodes import register
 
 GIB = 2**30
 NODES = 200
-PATIENCE_SECONDS = 60.0
 
 
 async def prepare(clients: Clients, *, workers: int, nodes: int = NODES, cpus: int = 64) -> None:
     allocatable = (("cpu", cpus * 1000), ("memory", 256 * GIB), ("pods", 250))
     await register(clients.resolver, [NodeSpec(f"node-{i:04d}", allocatable=allocatable) for i in range(nodes)])
-    assert await until_caches_agree(clients.dispatcher, clients.resolver, workers)
+    await until_agreed(clients, workers)
+
+
+async def until_agreed(clients: Clients, workers: int) -> None:
+    """Until so many workers serve, and each knows the ledger as it is."""
+    await until(
+        lambda: until_caches_agree(clients.dispatcher, clients.resolver, workers),
+        f"{workers} workers to agree with the ledger",
+    )
+
+
+async def audited(clients: Clients) -> AuditResult:
+    """What `hoss audit` finds; it waits for what is still moving."""
+    return await until(lambda: audit(clients.dispatcher, clients.resolver, wait_seconds=DEADLINE_SECONDS))
 
 
 async def submit(clients: Clients, *, jobs: int, replicas: int, name: str = "job", cpu_milli: int = 100) -> None:
@@ -44,17 +52,14 @@ async def all_bound(clients: Clients, pods: int) -> bool:
     return sum(job.bound for job in await counts(clients)) == pods
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        with contextlib.suppress(TransportError):  # a killed service is back, and the channel has not noticed yet
-            if await holds():
-                return
-        assert time.monotonic() < deadline, "the pods were not bound in time"
-        await asyncio.sleep(0.02)
+async def healed(clients: Clients, reservations: int) -> bool:
+    """The ledger is whole, holds so many, and nobody complains."""
+    status = await clients.resolver.status()
+    problems = (await clients.dispatcher.status()).problems
+    return status.serving and status.reservations == reservations and not problems
 
 
 async def assert_clean(clients: Clients, *, bound: int) -> None:
-    result = await audit(clients.dispatcher, clients.resolver)
+    result = await audited(clients)
     assert (result.findings, result.unchecked) == ([], [])
     assert result.bound == result.reservations == bound

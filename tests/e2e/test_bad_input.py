@@ -1,6 +1,6 @@
 """What users get wrong: refused with the place and what would be right, or told on the pod; and the worker goes on."""
 
-import time
+from waiting import wait_until
 
 POD = """\
 apiVersion: v1
@@ -70,7 +70,5 @@ def test_what_the_api_server_would_refuse_is_refused_and_the_rest_is_told_on_the
 
 
 def waiting(hoss, name):
-    deadline = time.monotonic() + 20
-    while (told := hoss.json("explain", "pod", name))["phase"] != "Unschedulable":
-        assert time.monotonic() < deadline, told
-    return told
+    wait_until(lambda: hoss.json("get", "pod", name)["phase"] == "Unschedulable", f"{name} to be refused")
+    return hoss.json("explain", "pod", name)

@@ -1,14 +1,14 @@
 """Rules that look at namespaces and services, on a live platform whose dispatcher dies."""
 
-import asyncio
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import until_agreed
+from waiting import until
 
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.errors import TransportError
@@ -20,16 +20,12 @@ from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.manifests import read_manifest
-from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 NODES = 6
-PATIENCE_SECONDS = 60.0
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 TEAM_A = LabelSelector((Requirement("team", "In", ("a",)),))
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
@@ -40,7 +36,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         cluster.start_worker("w1")
         async with clients_of(cluster.endpoints) as clients:
             await register(clients.resolver, [node(i) for i in range(NODES)])
-            assert await until_caches_agree(clients.dispatcher, clients.resolver, 1)
+            await until_agreed(clients, 1)
         yield cluster
     finally:
         cluster.stop()
@@ -139,10 +135,3 @@ async def reachable(client: DispatcherClient) -> bool:
     except TransportError:
         return False
     return True
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not await holds():
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.02)

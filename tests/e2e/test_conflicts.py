@@ -1,34 +1,30 @@
 """Whatever a policy takes as a conflict, two workers that race for the same room fill it, and nothing is lost."""
 
-import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import until_agreed
+from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 GIB = 2**30
 NODES, PODS_A_NODE = 4, 25
 JOBS = 5
-PATIENCE_SECONDS = 60.0
 RULES = [
     "{criteria: Version}",
     "{criteria: Strict}",
     "{commit: AllOrNothing}",
     "{criteria: Version, displace: {minPriorityGap: 10}}",
 ]
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -52,12 +48,12 @@ async def test_a_full_cluster_is_filled_to_the_last_pod_by_two_workers_whatever_
     async with clients_of(cluster.endpoints) as clients:
         allocatable = (("cpu", 100 * PODS_A_NODE), ("memory", 64 * GIB), ("pods", 1000))
         await register(clients.resolver, [NodeSpec(f"n{i}", allocatable=allocatable) for i in range(NODES)])
-        assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         pods = NODES * PODS_A_NODE // JOBS
         for message in submission([Workload(f"job-{i}", _template(10 * i), pods) for i in range(JOBS)]):
             await clients.dispatcher.submit(message)
         await _all_bound(clients, NODES * PODS_A_NODE)
-        assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         audit = await clients.resolver.audit()
         assert list(audit.violations) == []
         assert audit.reservations == NODES * PODS_A_NODE
@@ -70,10 +66,7 @@ def _template(priority: int) -> PodTemplate:
 
 
 async def _all_bound(clients: Clients, wanted: int) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        phases = Counter([pod.phase async for pod in clients.dispatcher.list_pods()])
-        if phases == {pb.BOUND: wanted}:
-            return
-        assert time.monotonic() < deadline, phases
-        await asyncio.sleep(0.05)
+    async def so_it_is() -> bool:
+        return Counter([pod.phase async for pod in clients.dispatcher.list_pods()]) == {pb.BOUND: wanted}
+
+    await until(so_it_is, f"{wanted} pods to be bound")

@@ -1,18 +1,14 @@
 """requiredDuringSchedulingRequiredDuringExecution as a user meets it: labels of a node change under its pods."""
 
-import asyncio
-import contextlib
-import time
-
 from e2e.cluster import Cluster
+from e2e.loads import audited
+from waiting import until, wait_until
 
 from hoss.client.dispatcher import submission
-from hoss.errors import TransportError
 from hoss.model.during_execution import DuringExecution
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.auditing import audit
 from hossctl.endpoints import clients_of
 from hossctl.nodes import register
 
@@ -41,13 +37,8 @@ def put(hoss, tmp_path, *documents, command=("submit",)):
     return hoss(*command, "-f", str(path), code=None)
 
 
-def until(hoss, name, **fields):
-    deadline = time.monotonic() + 20
-    while True:
-        pod = hoss.json("get", "pod", name)
-        if fields.items() <= pod.items():
-            return
-        assert time.monotonic() < deadline, pod
+def until_shown(hoss, name, **fields):
+    wait_until(lambda: fields.items() <= hoss.json("get", "pod", name).items(), f"{name} to be {fields}")
 
 
 def test_a_pod_whose_node_stops_matching_is_reported_or_evicted_and_placed_anew(hoss, tmp_path):
@@ -57,16 +48,16 @@ def test_a_pod_whose_node_stops_matching_is_reported_or_evicted_and_placed_anew(
     pods = [POD.format(name=asked, asked=asked) for asked in ("report", "evict")]
     assert put(hoss, tmp_path, *pods, command=("submit", "--wait")).returncode == 0
     put(hoss, tmp_path, NODE.format(name="a", disk="hdd"), NODE.format(name="b", disk="hdd"), command=add)
-    until(hoss, "report", phase="Bound", node="a", reason=MISPLACED)
-    until(hoss, "evict", phase="Unschedulable")
+    until_shown(hoss, "report", phase="Bound", node="a", reason=MISPLACED)
+    until_shown(hoss, "evict", phase="Unschedulable")
     assert MISPLACED in hoss("describe", "pod", "report").stdout
     assert any(MISPLACED in problem for problem in hoss.json("status", code=None)["problems"])
     audit = hoss.json("audit")
     assert [MISPLACED in report for report in audit["reports"]] == [True]
     put(hoss, tmp_path, NODE.format(name="b", disk="ssd"), command=add)
-    until(hoss, "evict", phase="Bound", node="b", reason="")
+    until_shown(hoss, "evict", phase="Bound", node="b", reason="")
     put(hoss, tmp_path, NODE.format(name="a", disk="ssd"), command=add)
-    until(hoss, "report", phase="Bound", node="a", reason="")
+    until_shown(hoss, "report", phase="Bound", node="a", reason="")
 
 
 def test_a_word_that_is_none_is_refused_with_its_place(hoss, tmp_path):
@@ -85,15 +76,11 @@ async def test_labels_that_change_while_the_dispatcher_is_away_are_found_when_it
         return NodeSpec(name, labels=(("disk", disk),), allocatable=amounts)
 
     async def until_bound(clients, node, reason):
-        deadline = time.monotonic() + 30
-        while True:
-            pods = []
-            with contextlib.suppress(TransportError):  # the dispatcher may just have come back
-                pods = [pod async for pod in clients.dispatcher.list_pods("default")]
-            if pods and all((pod.phase, pod.node, pod.reason) == (pb.BOUND, node, reason) for pod in pods):
-                return
-            assert time.monotonic() < deadline, pods
-            await asyncio.sleep(0.05)
+        async def all_are():
+            pods = [pod async for pod in clients.dispatcher.list_pods("default")]
+            return pods and all((pod.phase, pod.node, pod.reason) == (pb.BOUND, node, reason) for pod in pods)
+
+        await until(all_are, f"all to be on {node}: {reason!r}")
 
     cluster = Cluster(tmp_path)
     try:
@@ -110,7 +97,7 @@ async def test_labels_that_change_while_the_dispatcher_is_away_are_found_when_it
             cluster.start_dispatcher()
         async with clients_of(cluster.endpoints) as clients:
             await until_bound(clients, "b", "")
-            result = await audit(clients.dispatcher, clients.resolver)
+            result = await audited(clients)
             assert (result.findings, result.unchecked, result.bound) == ([], [], 20)
     finally:
         cluster.stop()

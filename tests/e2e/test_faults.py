@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until
+from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until_agreed
+from waiting import until
 
 from hoss.errors import LedgerUnavailable
-from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import clients_of
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
@@ -63,7 +61,7 @@ async def test_killing_the_dispatcher_loses_no_accepted_pod(cluster: Cluster) ->
         cluster.kill("dispatcher")
         cluster.start_dispatcher()
         await until(lambda: all_bound(clients, 8000))
-        await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         await assert_clean(clients, bound=8000)
 
 

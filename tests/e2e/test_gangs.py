@@ -1,28 +1,24 @@
 """Gangs on real processes, on a ledger of one shard and of three: all or none, and never in each other's way."""
 
 import asyncio
-import contextlib
 import re
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import audited, until_agreed
+from waiting import until
 
 from hoss.client.dispatcher import submission
-from hoss.errors import TransportError
 from hoss.model.node import NodeSpec
 from hoss.model.pod import Gang, PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.auditing import audit, until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 NODES, CPUS = 12, 8
-PATIENCE_SECONDS = 60.0
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(params=[1, 3], ids=["one shard", "three shards"])
@@ -43,17 +39,17 @@ async def test_of_two_gangs_that_each_fit_alone_one_is_placed_and_the_other_when
         # Eight whole nodes each, of twelve, and each on a worker of its own: both place theirs at the same moment.
         for _ in range(3):
             await asyncio.gather(_gang(clients, "a", 8, cpus=CPUS), _gang(clients, "b", 8, cpus=CPUS))
-            await _until(lambda: _bound_are(clients, [0, 8]))
+            await until(lambda: _bound_are(clients, [0, 8]))
             (waiting,) = [job for job in await clients.dispatcher.list_jobs() if not job.bound]
             # Four fit; a loser that looked while the winner's shards came in one by one saw room for some more.
             reason = rf"gang {waiting.name}: [4-7] of the 8 pods it needs fit"
-            await _until(lambda name=waiting.name, told=reason: _waits_for(clients, name, told))
+            await until(lambda name=waiting.name, told=reason: _waits_for(clients, name, told))
             await _assert_clean(clients)
             winner = "b" if waiting.name == "a" else "a"
             await clients.dispatcher.delete("default", jobs=[winner])
-            await _until(lambda name=waiting.name: _has_bound(clients, name, 8))
+            await until(lambda name=waiting.name: _has_bound(clients, name, 8))
             await clients.dispatcher.delete("default", jobs=[waiting.name])
-            await _until(lambda: _no_jobs(clients))
+            await until(lambda: _no_jobs(clients))
 
 
 async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(cluster: Cluster) -> None:
@@ -66,24 +62,15 @@ async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(c
             await _gang(clients, f"gang-{number}", 3 + number % 5, cpus=1 + number % 4, extra=number % 3)
             await _gang(clients, f"single-{number}", 0, cpus=1, extra=2)
         served: set[str] = set()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        for step in range(1000):
-            with contextlib.suppress(TransportError):  # a killed service is back, and the channel has not noticed yet
-                await _serve(clients, served)
-            if step == 2:
-                cluster.kill("w1")
-                cluster.start_worker("w1")
-            if step == 4:
-                cluster.kill("dispatcher")
-                cluster.start_dispatcher()
-            if step == 6:
-                cluster.kill("resolver")
-                cluster.start_resolver()
-            if len(served) == 30:
-                break
-            assert time.monotonic() < deadline, sorted(served)
-            await asyncio.sleep(0.05)
-        await until_caches_agree(clients.dispatcher, clients.resolver, 3)
+        again = {"w1": partial(cluster.start_worker, "w1"), "dispatcher": cluster.start_dispatcher}
+        again["resolver"] = cluster.start_resolver
+        for name, start in again.items():
+            await until(lambda: _serves_more(clients, served))
+            cluster.kill(name)
+            start()
+        while len(served) < 30:
+            await until(lambda: _serves_more(clients, served), lambda: f"more than {sorted(served)}")
+        await until_agreed(clients, 3)
         await _assert_clean(clients)
 
 
@@ -92,24 +79,26 @@ async def test_a_gang_takes_several_shards_and_all_of_it_is_confirmed(cluster: C
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=1)
         await _gang(clients, "all", NODES, cpus=CPUS)
-        await _until(lambda: _has_bound(clients, "all", NODES))
-        await _until(lambda: _all_confirmed(clients, NODES))
+        await until(lambda: _has_bound(clients, "all", NODES))
+        await until(lambda: _all_confirmed(clients, NODES))
         await _assert_clean(clients)
 
 
-async def _serve(clients: Clients, served: set[str]) -> None:
-    """Delete the jobs that have their minimum bound, and note their names."""
+async def _serves_more(clients: Clients, served: set[str]) -> bool:
+    """Delete the jobs that have their minimum bound, and note their names. Whether there were any new ones."""
+    before = len(served)
     for job in await clients.dispatcher.list_jobs():
         assert not job.min_available or job.bound == 0 or job.bound >= job.min_available, job
         if job.bound:
             served.add(job.name)
             await clients.dispatcher.delete("default", jobs=[job.name])
+    return len(served) > before
 
 
 async def _prepare(clients: Clients, *, workers: int) -> None:
     amounts = (("cpu", CPUS * 1000), ("memory", 64 * 2**30), ("pods", 110))
     await register(clients.resolver, [NodeSpec(f"node-{i:03}", allocatable=amounts) for i in range(NODES)])
-    assert await until_caches_agree(clients.dispatcher, clients.resolver, workers)
+    await until_agreed(clients, workers)
 
 
 async def _route_by_scheduler(clients: Clients) -> None:
@@ -151,13 +140,6 @@ async def _all_confirmed(clients: Clients, pods: int) -> bool:
     return sum(len(chunk.assumed) for chunk in chunks) == pods and not any(any(chunk.assumed) for chunk in chunks)
 
 
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not await holds():
-        assert time.monotonic() < deadline, "it did not come to hold in time"
-        await asyncio.sleep(0.05)
-
-
 async def _assert_clean(clients: Clients) -> None:
-    result = await audit(clients.dispatcher, clients.resolver, wait_seconds=30)
+    result = await audited(clients)
     assert (result.findings, result.unchecked) == ([], [])

@@ -1,9 +1,7 @@
 """The local platform from `up` to `down`, through the command line alone."""
 
-import time
-from collections.abc import Callable
-
 import psutil
+from waiting import wait_until
 
 DEPLOYMENT = """\
 apiVersion: apps/v1
@@ -24,13 +22,6 @@ spec:
   containers: [{name: c, image: i, resources: {requests: {cpu: 500}}}]
 """
 MANIFEST = f"{DEPLOYMENT}---\n{GIANT}"
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
 
 
 def test_a_platform_from_up_to_down(hoss, tmp_path):
@@ -65,7 +56,7 @@ def test_a_platform_from_up_to_down(hoss, tmp_path):
     running = hoss.processes()
     assert set(running) == {"redis", "resolver-1", "dispatcher", "worker-a", "worker-b"}
     hoss("down")
-    until(lambda: not [p for p in running.values() if p.is_running()], "every process to be gone")
+    wait_until(lambda: not [p for p in running.values() if p.is_running()], "every process to be gone")
     assert hoss("get", "pods", code=3).stderr.startswith("error: no platform is running here")
 
 
@@ -76,7 +67,7 @@ def test_a_cordoned_node_gets_nothing_until_it_is_uncordoned(hoss):
     hoss("submit", "-f", "-", "--wait", stdin=pod, code=1)
     assert "unschedulable" in hoss.json("get", "pod", "p")["reason"]
     hoss("uncordon", "node", "node-00000")
-    until(lambda: hoss.json("get", "pod", "p")["phase"] == "Bound", "the pod to be bound")
+    wait_until(lambda: hoss.json("get", "pod", "p")["phase"] == "Bound", "the pod to be bound")
     assert hoss("cordon", "node", "nope", code=1).stderr.startswith("error: node nope")
 
 
@@ -104,7 +95,7 @@ def test_pods_survive_down_and_up(hoss):
 def test_a_killed_worker_is_reported_and_its_pods_go_on(hoss):
     hoss("up", "--nodes", "20", "--workers", "2")
     hoss.processes()["worker-w1"].kill()
-    until(lambda: hoss("status", code=None).returncode == 1, "the status to notice")
+    wait_until(lambda: hoss("status", code=None).returncode == 1, "the status to notice")
     problems = hoss.json("status", code=1)["problems"]
     assert any("process worker-w1" in text for text in problems)
     hoss("submit", "-f", "-", "--wait", stdin=DEPLOYMENT)
@@ -126,15 +117,13 @@ def test_a_policy_that_no_worker_satisfies_makes_pods_wait_and_says_so(hoss, tmp
     assert "colour" in hoss("policy", "set", "-f", str(policy), code=2).stderr
     policy.write_text("apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules: [{name: any}]\n")
     hoss("policy", "set", "-f", str(policy))
-    until(lambda: hoss.json("get", "job", "web")["bound"] == 20, "the pods to be bound")
+    wait_until(lambda: hoss.json("get", "job", "web")["bound"] == 20, "the pods to be bound")
 
 
-def test_a_service_that_cannot_start_shows_its_log_and_leaves_nothing(hoss, tmp_path):
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("kind: Nonsense\n")
+def test_a_service_that_cannot_start_shows_its_log_and_leaves_nothing(hoss):
     before = {p.pid for p in psutil.Process().children(recursive=True)}
-    failed = hoss("up", "--nodes", "5", "--policy", str(policy), code=1)
-    assert "dispatcher ended with code" in failed.stderr
+    failed = hoss("up", "--nodes", "5", "--worker", "NO_NAME", code=1)
+    assert "worker-NO_NAME ended with code" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert not (hoss.home / "platform.json").exists()
     assert {p.pid for p in psutil.Process().children(recursive=True)} == before

@@ -1,14 +1,16 @@
 """Traces and benchmarks, end to end."""
 
 import csv
+import json
 import os
 import signal
 
 import pytest
+from e2e.loads import audited
 
 from hoss.client.dispatcher import submission
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl import auditing, platform, report, runner
+from hossctl import platform, report, runner
 from hossctl.endpoints import clients_of, of_state
 from hossctl.load import filling
 from hossctl.nodes import UNIFORM, simulated
@@ -55,6 +57,32 @@ def test_replay_of_the_openb_trace_overcommits_nothing(hoss, trace):
     assert result["audit"]["violations"] == []
 
 
+def test_a_replay_in_time_lets_pods_go_at_their_end(hoss, tmp_path):
+    def event(seconds, kind, instance):
+        request = {"cpus": 0.25, "memory": 0.1}
+        return {
+            "time": seconds * 10**6,
+            "type": kind,
+            "collection_id": 5,
+            "instance_index": instance,
+            "resource_request": request,
+        }
+
+    # Four fit on the one node. Two of them go at 30 s, when two more come; the fifth that comes before waits for one that goes.
+    events = [event(10, "SUBMIT", i) for i in range(5)] + [event(30, "FINISH", i) for i in range(2)]
+    events += [event(40, "SUBMIT", 5), event(50, "KILL", 5), event(400, "FINISH", 4)]
+    (tmp_path / "events.json").write_text("\n".join(map(json.dumps, events)))
+    result = hoss.json(
+        "replay", "--format", "google2019", "--nodes", "1", "--pods", str(tmp_path / "events.json"),
+        "--workers", "1", "--speedup", "20", "--to", "5m",
+    )  # fmt: skip
+    assert result["placement"]["departed"] == result["departures"]["pods"] == 3
+    assert result["placement"]["bound"] == 3
+    assert result["placement"]["unaccounted"] == 0
+    assert result["usage"]["utilisation"]["cpu"] == 0.75
+    assert result["audit"]["verdict"] == "clean"
+
+
 async def test_invariant_3_killing_a_worker_in_the_middle_of_a_replay_loses_no_pod(trace):
     nodes, pods = read_nodes(trace[0]), read_pods(trace[1])
     with platform.temporary(PlatformOptions(workers=workers(3))) as starter:
@@ -74,7 +102,7 @@ async def test_invariant_3_killing_a_worker_in_the_middle_of_a_replay_loses_no_p
             assert killed_at
             assert killed_at[0] < len(pods)
             assert tracker.count(pb.BOUND) + tracker.count(pb.UNSCHEDULABLE) == len(pods)
-            result = await auditing.audit(clients.dispatcher, clients.resolver)
+            result = await audited(clients)
             assert result.exit_code == 0, result
             assert result.bound == tracker.count(pb.BOUND)
 
@@ -87,21 +115,12 @@ async def test_invariant_1_four_workers_on_a_full_cluster_conflict_and_never_ove
             await report.prepare(clients, nodes, 4)
             placement = await report.place(clients, load)
             used = await report.usage(clients)
-            result = await auditing.audit(clients.dispatcher, clients.resolver)
+            result = await audited(clients)
     assert placement.conflicts > 0
     assert placement.unschedulable > 0
     assert placement.unaccounted == 0
     assert used.overcommitted == ()
     assert result.exit_code == 0, result
-
-
-def test_compare_shows_what_validation_prevents(hoss, tmp_path):
-    file = tmp_path / "compare.json"
-    result = hoss.json("bench", "compare", "--nodes", "300", "--fill", "1.1", "--json", str(file))
-    modes = {mode["mode"]: mode for mode in result["modes"]}
-    assert modes["multi-uncoordinated"]["overcommittedNodes"] > 0
-    assert modes["multi-hoss"]["overcommittedNodes"] == modes["single"]["overcommittedNodes"] == 0
-    assert file.exists()
 
 
 @pytest.mark.parametrize("mix", ["uniform", "openb", "unique"])

@@ -1,32 +1,28 @@
 """Policies on real processes: they narrow nodes, are replaced under load, and outlive the dispatcher."""
 
-import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import until_agreed
+from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.errors import InvalidInput, TransportError
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 GIB = 2**30
-PATIENCE_SECONDS = 20.0
 HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
 EVERYWHERE = HEAD + "rules: [{name: all}]\n"
 NARROW = (
     HEAD
     + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, nodes: {matchLabels: {pool: a}}}, {name: all}]\n"
 )
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -48,18 +44,18 @@ async def test_a_rules_nodes_hold_its_pods_until_another_policy_lets_them_go_els
     async with clients_of(cluster.endpoints) as clients:
         await _add_nodes(clients, 2)
         _mount(tmp_path / "mounted" / "policy.yaml", NARROW, 2)
-        await _until(lambda: _version(clients, 2))
+        await until(lambda: _version(clients, 2))
         await _submit(clients, Workload("web", _template("web"), 12))
-        await _until(lambda: _phases(clients, "web", {pb.BOUND: 8, pb.UNSCHEDULABLE: 4}))
+        await until(lambda: _phases(clients, "web", {pb.BOUND: 8, pb.UNSCHEDULABLE: 4}))
         await _submit(clients, Workload("db", _template("db"), 4))
-        await _until(lambda: _phases(clients, "db", {pb.BOUND: 4}))
+        await until(lambda: _phases(clients, "db", {pb.BOUND: 4}))
         pods = [pod async for pod in clients.dispatcher.list_pods(job="web")]
         assert {pod.node for pod in pods if pod.phase == pb.BOUND} == {"a-0", "a-1"}
         (reason,) = {pod.reason for pod in pods if pod.phase == pb.UNSCHEDULABLE}
         assert "2 node(s) were outside the nodes of policy rule web (pool=a)" in reason
 
         await clients.dispatcher.set_policy(EVERYWHERE)
-        await _until(lambda: _phases(clients, "web", {pb.BOUND: 12}))
+        await until(lambda: _phases(clients, "web", {pb.BOUND: 12}))
 
 
 async def test_policies_replaced_under_load_lose_nothing(cluster: Cluster) -> None:
@@ -83,7 +79,7 @@ async def test_policies_replaced_under_load_lose_nothing(cluster: Cluster) -> No
         async def all_bound() -> bool:
             return (await clients.dispatcher.status()).pods_by_phase["BOUND"] == 24 * 500
 
-        await _until(all_bound)
+        await until(all_bound)
         audit = await clients.dispatcher.audit()
         uids = {audit.bound_uids[at : at + 16] for at in range(0, len(audit.bound_uids), 16)}
         assert len(uids) == 24 * 500
@@ -98,7 +94,7 @@ async def test_a_policy_by_command_outlives_the_dispatcher_and_a_newer_file_repl
             await clients.dispatcher.set_policy(EVERYWHERE, if_version=1)
         cluster.kill("dispatcher")
         cluster.start_dispatcher()
-        await _until(lambda: _version(clients, 2))
+        await until(lambda: _version(clients, 2))
         kept = await clients.dispatcher.get_policy()
         assert (kept.yaml, kept.source) == (NARROW, "command")
 
@@ -109,11 +105,11 @@ async def test_a_policy_by_command_outlives_the_dispatcher_and_a_newer_file_repl
             policy = (await clients.dispatcher.status()).policy
             return policy.refusal.source == f"file {file}" and policy.version == 2
 
-        await _until(refused)
+        await until(refused)
         cluster.kill("dispatcher")
         _mount(file, EVERYWHERE.replace("all", "newer"), 4)
         cluster.start_dispatcher()
-        await _until(lambda: _version(clients, 3))
+        await until(lambda: _version(clients, 3))
         assert "newer" in (await clients.dispatcher.get_policy()).yaml
 
 
@@ -135,7 +131,7 @@ async def test_a_trial_says_what_then_happens_and_changes_nothing(cluster: Clust
         await clients.dispatcher.set_policy(rules)
         (now, _) = (await clients.dispatcher.test_policy([_template("web"), _template("db")])).trials
         await _submit(clients, Workload("web", _template("web"), 1))
-        await _until(lambda: _phases(clients, "web", {pb.BOUND: 1}))
+        await until(lambda: _phases(clients, "web", {pb.BOUND: 1}))
         (pod,) = [pod async for pod in clients.dispatcher.list_pods(job="web")]
         assert (pod.rule, pod.worker) == (now.rule, now.worker)
 
@@ -167,7 +163,7 @@ async def _add_nodes(clients: Clients, count: int, cpu: int = 4000) -> None:
         for i in range(count)
     ]
     await register(clients.resolver, nodes)
-    assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+    await until_agreed(clients, 2)
 
 
 async def _submit(clients: Clients, *workloads: Workload) -> None:
@@ -185,10 +181,3 @@ async def _version(clients: Clients, wanted: int) -> bool:
 async def _phases(clients: Clients, job: str, wanted: dict[int, int]) -> bool:
     pods = [pod async for pod in clients.dispatcher.list_pods(job=job)]
     return {phase: sum(pod.phase == phase for pod in pods) for phase in wanted} == wanted
-
-
-async def _until(holds) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not await holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)

@@ -1,29 +1,24 @@
 """Preemption on real processes: urgent pods take the places of others, nobody dies for nothing, nothing is lost."""
 
-import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import audited, until_agreed
+from waiting import until
 
 from hoss.client.dispatcher import submission
-from hoss.errors import TransportError
 from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.auditing import audit, until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 NODES = 20
-PATIENCE_SECONDS = 60.0
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
@@ -43,7 +38,7 @@ async def full_platform(directory: Path, **options: int) -> AsyncIterator[tuple[
         async with clients_of(cluster.endpoints) as clients:
             amounts = (("cpu", 4000), ("memory", 2**36), ("pods", 110))
             await register(clients.resolver, [NodeSpec(f"n{i}", allocatable=amounts) for i in range(NODES)])
-            assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+            await until_agreed(clients, 2)
             await submit(clients, "low", replicas=4 * NODES, cpu=1000)
             await until(lambda: bound(clients, "low", 4 * NODES))
             yield cluster, clients
@@ -227,18 +222,8 @@ async def evicted(clients: Clients, least: int) -> bool:
     return (await clients.dispatcher.status()).counters["evicted"] >= least
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        with contextlib.suppress(TransportError):  # a killed service is back, and the channel has not noticed yet
-            if await holds():
-                return
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.02)
-
-
 async def assert_clean(clients: Clients, *, held: int, workers: int = 2) -> None:
-    assert await until_caches_agree(clients.dispatcher, clients.resolver, workers)
-    result = await audit(clients.dispatcher, clients.resolver)
+    await until_agreed(clients, workers)
+    result = await audited(clients)
     assert (result.findings, result.unchecked) == ([], [])
     assert result.bound == result.reservations == held

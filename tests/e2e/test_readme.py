@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import until_agreed
 
 from hoss.model.node import NodeSpec
-from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import clients_of
 from hossctl.nodes import register
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE_SECONDS = 40
 NAMED_THERE = '"127.0.0.1:7070"'
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
@@ -38,7 +36,7 @@ async def test_the_readmes_examples_do_what_they_say(cluster: Cluster) -> None:
     async with clients_of(cluster.endpoints) as clients:
         allocatable = (("cpu", 64_000), ("memory", 2**38), ("pods", 250))
         await register(clients.resolver, [NodeSpec(f"node-{i}", allocatable=allocatable) for i in range(10)])
-        assert await until_caches_agree(clients.dispatcher, clients.resolver, 1)
+        await until_agreed(clients, 1)
         addresses = ", ".join(f'"{address}"' for address in cluster.endpoints.dispatcher_addresses())
         told = []
         for example in examples:

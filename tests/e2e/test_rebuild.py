@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until
+from e2e.loads import all_bound, assert_clean, healed, prepare, some_bound, submit, until_agreed
+from waiting import until
 
-from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 
-pytestmark = pytest.mark.timeout(180)
 WORKERS = ("w1", "w2")
 
 
@@ -40,11 +39,11 @@ async def test_redis_that_comes_back_empty_is_given_all_again_and_no_bound_pod_m
         cluster.redis.kill()
         _empty(tmp_path)
         cluster.start_redis()
-        await until(lambda: _healed(clients, 2000))
+        await until(lambda: healed(clients, 2000))
         assert await _where(clients) == before
         await submit(clients, jobs=5, replicas=200, name="after")
         await until(lambda: all_bound(clients, 3000))
-        await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         await assert_clean(clients, bound=3000)
         assert {uid: node for uid, node in (await _where(clients)).items() if uid in before} == before
 
@@ -58,7 +57,7 @@ async def test_redis_emptied_in_mid_load_loses_no_accepted_pod(cluster: Cluster,
         _empty(tmp_path)
         cluster.start_redis()
         await until(lambda: all_bound(clients, 8000))
-        await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         await assert_clean(clients, bound=8000)
 
 
@@ -74,14 +73,14 @@ async def test_what_was_given_again_survives_the_dispatcher(cluster: Cluster, tm
         cluster.redis.kill()
         _empty(tmp_path)
         cluster.start_redis()
-        await until(lambda: _healed(clients, 99))
+        await until(lambda: healed(clients, 99))
         cluster.kill("dispatcher")
         cluster.start_dispatcher()
         await until(lambda: all_bound(clients, 99))
         assert await _where(clients) == before
         jobs = {job.name: job for job in await clients.dispatcher.list_jobs()}
         assert (jobs["job-1"].deleted, jobs["vast-0"].queued + jobs["vast-0"].unschedulable) == (1, 10)
-        await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         await assert_clean(clients, bound=99)
 
 
@@ -98,9 +97,9 @@ async def test_a_resolver_that_is_started_on_the_empty_redis_is_noticed_by_the_l
         _empty(tmp_path)
         cluster.start_redis()
         cluster.start_resolver()
-        await until(lambda: _healed(clients, 500))
+        await until(lambda: healed(clients, 500))
         assert await _where(clients) == before
-        await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         await assert_clean(clients, bound=500)
 
 
@@ -110,7 +109,7 @@ async def test_a_redis_with_an_older_file_is_brought_up_to_date(cluster: Cluster
         await submit(clients, jobs=1, replicas=100, name="kept")
         await until(lambda: all_bound(clients, 100))
         await clients.dispatcher.delete("default", jobs=["kept-0"])
-        await until(lambda: _healed(clients, 0))
+        await until(lambda: healed(clients, 0))
         old = (tmp_path / "redis" / "appendonly.aof").read_bytes()
         await submit(clients, jobs=1, replicas=300, name="late")
         await until(lambda: all_bound(clients, 300))
@@ -118,9 +117,9 @@ async def test_a_redis_with_an_older_file_is_brought_up_to_date(cluster: Cluster
         cluster.redis.kill()
         (tmp_path / "redis" / "appendonly.aof").write_bytes(old)
         cluster.start_redis()
-        await until(lambda: _healed(clients, 300))
+        await until(lambda: healed(clients, 300))
         assert await _where(clients) == before
-        await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         await assert_clean(clients, bound=300)
 
 
@@ -136,7 +135,7 @@ async def test_with_a_dispatcher_that_starts_on_the_empty_redis_nothing_is_known
         _empty(tmp_path)
         cluster.start_redis()
         cluster.start_dispatcher()
-        await until(lambda: _healed(clients, 0))
+        await until(lambda: healed(clients, 0))
         await prepare(clients, workers=2)
         await submit(clients, jobs=1, replicas=100, name="new")
         await until(lambda: all_bound(clients, 100))
@@ -162,7 +161,7 @@ async def test_with_every_process_killed_at_once_all_that_was_acknowledged_is_th
             for name in WORKERS:
                 cluster.start_worker(name)
             await until(lambda: all_bound(clients, 4000))
-            await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+            await until_agreed(clients, 2)
             await assert_clean(clients, bound=4000)
     finally:
         cluster.stop()
@@ -184,11 +183,11 @@ async def test_a_standby_that_finds_the_lease_gone_with_redis_does_not_take_the_
             cluster.redis.kill()
             _empty(tmp_path)
             cluster.start_redis()
-            await until(lambda: _healed(clients, 500))
+            await until(lambda: healed(clients, 500))
             assert await _where(clients) == before
             await submit(clients, jobs=1, replicas=100, name="after")
             await until(lambda: all_bound(clients, 600))
-            await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+            await until_agreed(clients, 2)
             await assert_clean(clients, bound=600)
     finally:
         cluster.stop()
@@ -201,9 +200,3 @@ def _empty(directory: Path) -> None:
 async def _where(clients: Clients) -> dict[bytes, str]:
     """The node of every bound pod, as clients are told."""
     return {pod.uid: pod.node async for pod in clients.dispatcher.list_pods("default") if pod.node}
-
-
-async def _healed(clients: Clients, reservations: int) -> bool:
-    status = await clients.resolver.status()
-    problems = (await clients.dispatcher.status()).problems
-    return status.serving and status.reservations == reservations and not problems

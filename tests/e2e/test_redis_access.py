@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +11,9 @@ import pytest
 import redis
 import trustme
 from e2e.cluster import Cluster
-from e2e.loads import all_bound, assert_clean, prepare, submit, until
+from e2e.loads import all_bound, assert_clean, healed, prepare, submit
+from redis_topologies import make_account
+from waiting import until
 
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import PASSWORD_VARIABLE
@@ -20,22 +21,18 @@ from hossctl.endpoints import clients_of
 from hossctl.redis_server import RedisServer
 from resolver.ledger.store import RedisLedger
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 PASSWORD = "a secret: 100%"
 
 
 @pytest.fixture
 def account(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """The user that docs/operations.md has made; its password is in the environment."""
-    command = re.search(r"ACL SETUSER hoss on >PASSWORD (.*)", OPERATIONS.read_text(encoding="utf-8"))
-    assert command is not None
-    with redis.Redis(port=own_redis.port) as client:
-        client.execute_command("ACL", "SETUSER", "hoss", "on", f">{PASSWORD}", *command[1].split())
+    make_account(own_redis, PASSWORD)
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
     return "hoss"
 
 
-async def test_the_documented_account_is_enough_and_its_password_stands_in_no_process_list(
+async def test_the_documented_account_is_enough_even_for_a_rebuild_and_its_password_stands_in_no_process_list(
     tmp_path: Path, own_redis: RedisServer, account: str
 ) -> None:
     cluster = Cluster(tmp_path, redis_url=f"redis://{account}@127.0.0.1:{own_redis.port}/0", shards=2)
@@ -50,6 +47,10 @@ async def test_the_documented_account_is_enough_and_its_password_stands_in_no_pr
             cluster.start_dispatcher()
             await until(lambda: all_bound(clients, 300))
             await assert_clean(clients, bound=300)
+            with redis.Redis(port=own_redis.port) as client:
+                client.flushall()
+            await until(lambda: healed(clients, 300))
+            await assert_clean(clients, bound=300)
         children = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         arguments = [" ".join(child.cmdline()) for child in children]
         assert sum("--redis-url" in line for line in arguments) == 2
@@ -58,6 +59,17 @@ async def test_the_documented_account_is_enough_and_its_password_stands_in_no_pr
         cluster.stop()
     with redis.Redis(port=own_redis.port) as client:
         assert client.execute_command("ACL", "LOG") == []
+
+
+@pytest.mark.parametrize(
+    "command", ["FLUSHALL", "KEYS *", "CONFIG GET *", "GET another:key", "ACL LIST", "EVAL return(1) 0"]
+)
+def test_the_documented_account_has_no_other_rights(own_redis: RedisServer, account: str, command: str) -> None:
+    with (
+        redis.Redis(port=own_redis.port, username=account, password=PASSWORD) as client,
+        pytest.raises(redis.exceptions.NoPermissionError),
+    ):
+        client.execute_command(*command.split())
 
 
 async def test_a_wrong_password_is_said_and_not_shown(own_redis: RedisServer, account: str) -> None:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until
+from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until_agreed
 from redis_topologies import ClusterSetup, SentinelSetup
+from waiting import until
 
-from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import clients_of
 
-pytestmark = pytest.mark.timeout(180)
 WORKERS = ("w1", "w2")
 
 
@@ -59,5 +58,5 @@ async def _bind_all_through(cluster: Cluster, fail: Callable[[], None]) -> None:
         await until(lambda: some_bound(clients, 500))
         fail()
         await until(lambda: all_bound(clients, 8000))
-        await until_caches_agree(clients.dispatcher, clients.resolver, len(WORKERS))
+        await until_agreed(clients, len(WORKERS))
         await assert_clean(clients, bound=8000)

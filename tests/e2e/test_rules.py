@@ -1,14 +1,14 @@
 """Rules that cross nodes, on real processes with two workers at once."""
 
-import asyncio
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import audited, until_agreed
+from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.errors import TransportError
@@ -16,14 +16,10 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec, PodTemplate, Workload
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
-from hossctl.auditing import audit, until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 NODES = 30
-PATIENCE_SECONDS = 60.0
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(params=[1, 4], ids=["one shard", "four shards"])
@@ -46,14 +42,14 @@ async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
             for i in range(NODES)
         ]
         await register(clients.resolver, nodes)
-        assert await until_caches_agree(clients.dispatcher, clients.resolver, 2)
+        await until_agreed(clients, 2)
         yield clients
 
 
 async def test_two_workers_that_want_the_same_port_everywhere_share_the_nodes(clients: Clients) -> None:
     await submit(clients, jobs=10, replicas=5, spec=PodSpec(requests=(("cpu", 10),), host_ports=(HostPort(8080),)))
     await until(lambda: decided(clients, bound=NODES, unschedulable=50 - NODES))
-    result = await audit(clients.dispatcher, clients.resolver)
+    result = await audited(clients)
     assert (result.findings, result.unchecked, result.bound) == ([], [], NODES)
     assert list(Counter(await nodes_of_pods(clients)).values()) == [1] * NODES
 
@@ -85,7 +81,7 @@ async def test_two_workers_spread_pods_over_racks_no_more_unevenly_than_is_allow
     await until(lambda: decided(clients, bound=100, unschedulable=0))
     counts = await pods_by_rack(clients)
     assert max(counts.values()) - min(counts.values()) <= 1
-    assert (await audit(clients.dispatcher, clients.resolver)).findings == []
+    assert (await audited(clients)).findings == []
 
 
 async def test_a_resolver_killed_again_and_again_leaves_pods_no_less_apart_and_no_less_spread(
@@ -103,7 +99,7 @@ async def test_a_resolver_killed_again_and_again_leaves_pods_no_less_apart_and_n
         cluster.start_resolver()
     await until(lambda: decided(clients, bound=90, unschedulable=0))
     await until(lambda: answers(clients))
-    result = await audit(clients.dispatcher, clients.resolver)
+    result = await audited(clients)
     counts = await pods_by_rack(clients)
     assert (result.findings, result.unchecked) == ([], [])
     assert max(counts.values()) - min(counts.values()) <= 1
@@ -155,10 +151,3 @@ async def answers(clients: Clients) -> bool:
 
 async def bound_at_least(clients: Clients, pods: int) -> bool:
     return sum(job.bound for job in await clients.dispatcher.list_jobs()) >= pods
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not await holds():
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.02)

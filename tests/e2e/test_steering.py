@@ -1,6 +1,5 @@
 """Four workers that contend for few nodes: conflicts are told by pair, the dispatcher acts by itself, and people can fix it."""
 
-import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.loads import assert_clean, prepare
+from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
@@ -22,8 +22,6 @@ apiVersion: hoss.dev/v1alpha1
 kind: DispatcherConfig
 steering: {window_seconds: 0.5}
 """
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ async def test_what_is_fixed_by_hand_stays_whatever_the_conflicts(cluster: Clust
 
 async def _contend_until(clients: Clients, reached: Callable[[], Awaitable[pb.Conflicts | None]]) -> pb.Conflicts:
     """Fill the nodes again and again, with pods of which few fit on one and no two are alike."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 2 * DEADLINE_SECONDS
     turn = 0
     while time.monotonic() < deadline:
         turn += 1
@@ -88,22 +86,21 @@ async def _contend_until(clients: Clients, reached: Callable[[], Awaitable[pb.Co
 
 
 async def _until_settled(clients: Clients) -> None:
-    deadline = time.monotonic() + 30
-    while True:
+    async def nobody_is_under_way() -> bool:
         phases = (await clients.dispatcher.status()).pods_by_phase
-        if not phases["QUEUED"] + phases["SCHEDULING"] + phases["BACKOFF"]:
-            return
-        assert time.monotonic() < deadline, phases
-        await asyncio.sleep(0.02)
+        return not phases["QUEUED"] + phases["SCHEDULING"] + phases["BACKOFF"]
+
+    await until(nobody_is_under_way, "all pods to be settled")
 
 
 async def _delete_all(clients: Clients) -> None:
     names = [pod.name async for pod in clients.dispatcher.list_pods("default")]
     await clients.dispatcher.delete("default", pods=names)
-    deadline = time.monotonic() + 30
-    while (await clients.resolver.status()).reservations:
-        assert time.monotonic() < deadline, "reservations of deleted pods stay"
-        await asyncio.sleep(0.02)
+
+    async def given_back() -> bool:
+        return not (await clients.resolver.status()).reservations
+
+    await until(given_back, "the reservations of deleted pods to go")
 
 
 async def _judgement(clients: Clients) -> pb.Conflicts | None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -12,31 +12,27 @@ import grpc.aio
 import numpy as np
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import audited, until_agreed
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from waiting import until
 
 from dispatcher.reception import ACTIVE_ADDRESS
 from hoss.client.dispatcher import DispatcherClient, submission
-from hoss.errors import TransportError
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
 from hoss.wire.columns import U8, decode, decode_uids
-from hossctl.auditing import audit, until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 GIB = 2**30
-PATIENCE_SECONDS = 60.0
-TAKEOVER_SECONDS = 3.0
 STARTED = {"dispatcher": 1, "dispatcher-2": 2}
 POLICY = """apiVersion: hoss.dev/v1alpha1
 kind: SchedulingPolicy
 rules: [{name: anyone}]
 tenants: {by: {label: team}, defaultWeight: 2}
 """
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
@@ -64,7 +60,9 @@ async def test_one_of_two_serves_and_the_other_says_who(cluster: Cluster) -> Non
         assert (status.address, status.term) == (cluster.address("dispatcher"), 1)
 
 
-async def test_a_killed_dispatcher_is_replaced_within_three_seconds_and_nothing_is_lost(cluster: Cluster) -> None:
+async def test_a_killed_dispatcher_is_replaced_and_nothing_is_lost(
+    cluster: Cluster, record_property: Callable[[str, object], None]
+) -> None:
     for name in ("w1", "w2"):
         cluster.start_worker(name)
     async with clients_of(cluster.endpoints) as clients:
@@ -73,11 +71,11 @@ async def test_a_killed_dispatcher_is_replaced_within_three_seconds_and_nothing_
             await clients.dispatcher.submit(request)
         cluster.kill("dispatcher")
         killed = time.monotonic()
-        assert (await clients.dispatcher.status()).term == 2
-        assert time.monotonic() - killed < TAKEOVER_SECONDS
+        await until(lambda: _term_is(clients, 2))
+        record_property("takeover_seconds", time.monotonic() - killed)
         for request in _jobs("after", 1, replicas=100):
             await clients.dispatcher.submit(request)
-        await _until(lambda: _bound(clients, 8100))
+        await until(lambda: _bound(clients, 8100))
         cluster.start_dispatcher()
         assert not await _serves(cluster, "dispatcher")
         await _assert_clean(clients, bound=8100)
@@ -100,12 +98,12 @@ async def test_submissions_in_flight_are_answered_by_the_successor_and_accepted_
                 answered.append(reply.request_id)  # noqa: PERF401 - looked at meanwhile
 
         streaming = asyncio.ensure_future(submit_all())
-        await _until_true(lambda: len(answered) > 50)
+        await until(lambda: len(answered) > 50)
         cluster.kill("dispatcher")
         singles = [clients.dispatcher.submit(request) for request in _jobs("single", 20, replicas=10)]
         await asyncio.gather(streaming, *singles)
         assert answered == [request.request_id for request in requests]
-        await _until(lambda: _bound(clients, 3200))
+        await until(lambda: _bound(clients, 3200))
         await _assert_clean(clients, bound=3200)
 
 
@@ -123,14 +121,14 @@ async def test_a_watch_misses_no_final_state_through_a_takeover(cluster: Cluster
         watching = asyncio.ensure_future(watch())
         for request in _jobs("early", 4, replicas=100):
             await clients.dispatcher.submit(request)
-        await _until_true(lambda: _count(told, pb.BOUND) == 400)
+        await until(lambda: _count(told, pb.BOUND) == 400)
         cluster.kill("dispatcher")
         # While the watch is broken: a job goes altogether, and another comes and is bound.
         await clients.dispatcher.delete("default", jobs=["early-0"])
         for request in _jobs("late", 1, replicas=100):
             await clients.dispatcher.submit(request)
-        await _until(lambda: _bound(clients, 400))
-        await _until_true(lambda: (_count(told, pb.BOUND), _count(told, pb.DELETED)) == (400, 100))
+        await until(lambda: _bound(clients, 400))
+        await until(lambda: (_count(told, pb.BOUND), _count(told, pb.DELETED)) == (400, 100))
         watching.cancel()
 
 
@@ -144,28 +142,28 @@ async def test_a_dispatcher_that_was_frozen_can_do_nothing_when_it_goes_on(clust
         cluster.freeze("dispatcher")
         # Sent to the frozen one, which reads it only when it goes on.
         late = asyncio.ensure_future(_outcome(old, _jobs("late", 1, replicas=10)[0]))
-        await _until(lambda: _serves(cluster, "dispatcher-2"))
-        frozen = time.monotonic()
-        await _until(lambda: _bound(clients, 4000))
-        assert time.monotonic() - frozen < 20.0, "clients and workers stayed with a dispatcher that says nothing"
+        await until(lambda: _serves(cluster, "dispatcher-2"))
+        await until(lambda: _bound(clients, 4000), "clients and workers to leave a dispatcher that says nothing")
         await clients.dispatcher.delete("default", jobs=["before-0"])
         cluster.thaw("dispatcher")
         assert isinstance(await late, Exception), "a dispatcher that had lost its lease acknowledged a submission"
-        await _until_true(lambda: "term_over" in cluster.log("dispatcher"))
+        await until(lambda: "term_over" in cluster.log("dispatcher"))
         assert not await _serves(cluster, "dispatcher")
         for request in _jobs("after", 1, replicas=100):
             await clients.dispatcher.submit(request)
-        await _until(lambda: _bound(clients, 3900))
+        await until(lambda: _bound(clients, 3900))
         assert not [job for job in await clients.dispatcher.list_jobs() if job.name.startswith("late")]
         await _assert_clean(clients, bound=3900)
 
 
-async def test_a_dispatcher_that_is_stopped_gives_way_at_once(cluster: Cluster) -> None:
-    async with clients_of(cluster.endpoints) as clients:
-        cluster.end("dispatcher")
-        ended = time.monotonic()
-        assert (await clients.dispatcher.status()).term == 2
-        assert time.monotonic() - ended < 1.0
+async def test_a_dispatcher_that_is_stopped_does_not_leave_its_lease_to_run_out(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--lease-seconds", "60"))
+    try:
+        async with clients_of(cluster.endpoints) as clients:
+            cluster.end("dispatcher")
+            await until(lambda: _term_is(clients, 2), seconds=50)
+    finally:
+        cluster.stop()
 
 
 async def _serves(cluster: Cluster, name: str) -> bool:
@@ -198,7 +196,7 @@ async def test_a_policy_set_by_command_stands_after_a_takeover_and_its_tenants_t
         assert (after.yaml, after.version, after.source) == (POLICY, before.version, before.source)
         for request in _jobs("after", 1, replicas=10):
             await clients.dispatcher.submit(request)
-        await _until(lambda: _bound(clients, 10))
+        await until(lambda: _bound(clients, 10))
         assert [(t.name, t.weight) for t in await clients.dispatcher.list_tenants()] == [("", 2.0)]
         pod = await anext(clients.dispatcher.list_pods())
         assert pod.rule == "anyone"
@@ -207,7 +205,7 @@ async def test_a_policy_set_by_command_stands_after_a_takeover_and_its_tenants_t
 async def _prepare(clients: Clients, *, workers: int) -> None:
     allocatable = (("cpu", 64_000), ("memory", 256 * GIB), ("pods", 250))
     await register(clients.resolver, [NodeSpec(f"node-{i:04d}", allocatable=allocatable) for i in range(200)])
-    assert await until_caches_agree(clients.dispatcher, clients.resolver, workers)
+    await until_agreed(clients, workers)
 
 
 def _jobs(name: str, count: int, *, replicas: int) -> list[pb.SubmitRequest]:
@@ -221,29 +219,16 @@ def _count(told: dict[bytes, int], phase: int) -> int:
     return int(np.count_nonzero(np.array(list(told.values())) == phase))
 
 
+async def _term_is(clients: Clients, term: int) -> bool:
+    return (await clients.dispatcher.status()).term == term
+
+
 async def _bound(clients: Clients, pods: int) -> bool:
     return sum(job.bound for job in await clients.dispatcher.list_jobs()) == pods
 
 
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        with contextlib.suppress(TransportError):
-            if await holds():
-                return
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.02)
-
-
-async def _until_true(holds: Callable[[], bool]) -> None:
-    async def ask() -> bool:
-        return holds()
-
-    await _until(ask)
-
-
 async def _assert_clean(clients: Clients, *, bound: int) -> None:
-    result = await audit(clients.dispatcher, clients.resolver)
+    result = await audited(clients)
     assert (result.findings, result.unchecked) == ([], [])
     assert result.bound == result.reservations == bound
 

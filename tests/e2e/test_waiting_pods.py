@@ -2,6 +2,8 @@
 
 import time
 
+from waiting import wait_until
+
 GIANT = """\
 apiVersion: v1
 kind: Pod
@@ -55,9 +57,7 @@ def test_gates_are_removed_one_by_one_or_all_together(hoss, tmp_path):
     }
     assert "1 pods, of which 1 have none left" in hoss("ungate", "pod", "gated").stderr
     assert "error: pod nobody" in hoss("ungate", "pod", "nobody", code=1).stderr
-    deadline = time.monotonic() + 20
-    while hoss.json("explain", "pod", "gated")["phase"] != "Bound":
-        assert time.monotonic() < deadline
+    wait_until(lambda: hoss.json("explain", "pod", "gated")["phase"] == "Bound", "the pod to be bound")
 
 
 def test_a_bound_pod_is_explained_by_every_nodes_score_as_if_it_were_not_there(hoss, tmp_path):

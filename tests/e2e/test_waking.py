@@ -1,27 +1,24 @@
 """A full cluster with pods that wait: what happens wakes those it may help, and only these. On real processes."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.loads import until_agreed
+from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.taints import Taint
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.auditing import until_caches_agree
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 GIB = 2**30
-PATIENCE_SECONDS = 20.0
 DEDICATED = Taint("dedicated", "batch")
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -37,29 +34,29 @@ async def test_only_the_pods_that_a_change_may_help_are_tried_again(cluster: Clu
     cluster.start_worker("w1")
     async with clients_of(cluster.endpoints) as clients:
         await register(clients.resolver, [_node("full", 8), _node("tainted", 8, taints=(DEDICATED,))])
-        assert await until_caches_agree(clients.dispatcher, clients.resolver, 1)
+        await until_agreed(clients, 1)
         await _submit(clients, _pod("occupant", 2), _pod("rest", 6))
-        await _until(lambda: _phases(clients, occupant=pb.BOUND, rest=pb.BOUND))
+        await until(lambda: _phases(clients, occupant=pb.BOUND, rest=pb.BOUND))
         await _submit(clients, _pod("small", 2), _pod("large", 5), _pod("giant", 20))
-        await _until(lambda: _phases(clients, small=pb.UNSCHEDULABLE, large=pb.UNSCHEDULABLE, giant=pb.UNSCHEDULABLE))
+        await until(lambda: _phases(clients, small=pb.UNSCHEDULABLE, large=pb.UNSCHEDULABLE, giant=pb.UNSCHEDULABLE))
 
         # Room for the small one.
         await clients.dispatcher.delete("default", pods=["occupant"])
-        await _until(lambda: _phases(clients, small=pb.BOUND))
+        await until(lambda: _phases(clients, small=pb.BOUND))
         assert await _attempts(clients, "large") == 1
         assert await _attempts(clients, "giant") == 1
 
         # A label is no help to anyone; the removed taint is, to all it kept off. The giant does not fit there either.
         await register(clients.resolver, [_node("tainted", 8, taints=(DEDICATED,), labels=(("a", "b"),))])
         await register(clients.resolver, [_node("tainted", 8)])
-        await _until(lambda: _phases(clients, large=pb.BOUND))
-        await _until(lambda: _phases(clients, giant=pb.UNSCHEDULABLE))
+        await until(lambda: _phases(clients, large=pb.BOUND))
+        await until(lambda: _phases(clients, giant=pb.UNSCHEDULABLE))
         assert await _attempts(clients, "giant") == 2
 
         # A new node, too small for the giant, and one that is not.
         await register(clients.resolver, [_node("new", 8)])
         await register(clients.resolver, [_node("vast", 32)])
-        await _until(lambda: _phases(clients, giant=pb.BOUND))
+        await until(lambda: _phases(clients, giant=pb.BOUND))
         assert (await clients.dispatcher.get_pod("default", "giant")).node == "vast"
         assert await _attempts(clients, "giant") == 2
 
@@ -68,13 +65,13 @@ async def test_a_pod_that_nothing_helps_is_left_alone_while_others_come_and_go(c
     cluster.start_worker("w1")
     async with clients_of(cluster.endpoints) as clients:
         await register(clients.resolver, [_node("n1", 8)])
-        assert await until_caches_agree(clients.dispatcher, clients.resolver, 1)
+        await until_agreed(clients, 1)
         await _submit(clients, _pod("giant", 20))
-        await _until(lambda: _phases(clients, giant=pb.UNSCHEDULABLE))
+        await until(lambda: _phases(clients, giant=pb.UNSCHEDULABLE))
         for number in range(15):
             name = f"p{number}"
             await _submit(clients, _pod(name, 4))
-            await _until(lambda name=name: _phases(clients, **{name: pb.BOUND}))
+            await until(lambda name=name: _phases(clients, **{name: pb.BOUND}))
             await clients.dispatcher.delete("default", pods=[name])
             await asyncio.sleep(0.1)  # longer than changes are taken together
         assert await _attempts(clients, "giant") == 1
@@ -100,10 +97,3 @@ async def _phases(clients: Clients, **wanted: int) -> bool:
 
 async def _attempts(clients: Clients, name: str) -> int:
     return (await clients.dispatcher.get_pod("default", name)).attempts
-
-
-async def _until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not await condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.02)

@@ -36,7 +36,6 @@ def test_other_seeds_name_other_pods():
     assert not uids(made(seed=1)) & uids(made(seed=2))
 
 
-@pytest.mark.timeout(100)
 def test_each_case_decides_every_pod_and_refuses_those_on_full_nodes():
     arguments = ["--nodes", "50", "--resolvers", "1,2", "--shards", "2", "--batch", "10", "--conflicts", "0,50"]
     done = CliRunner().invoke(app, ["bench", "resolver", *arguments, "--pods", "400", "-o", "json"])

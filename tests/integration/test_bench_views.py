@@ -1,13 +1,11 @@
-"""`hoss bench sync` and `hoss bench reconnect` on real platforms."""
+"""`hoss bench sync`, `hoss bench reconnect` and `hoss bench rebuild` on real platforms."""
 
 import json
 
-import pytest
 from typer.testing import CliRunner
 
+from hossctl.bench.rebuild import moved_pods
 from hossctl.cli import app
-
-pytestmark = pytest.mark.timeout(150)
 
 
 def test_every_way_of_synchronising_places_the_same_load_and_overcommits_nothing():
@@ -31,6 +29,18 @@ def test_a_worker_that_comes_back_is_timed_beside_what_the_others_place():
     assert 0 < found["fillSeconds"] < found["startSeconds"]
     assert found["podsPerSecond"] > 0
     assert found["violations"] == []
+
+
+def test_an_emptied_redis_is_timed_until_the_next_pod_is_bound_and_no_bound_pod_moves():
+    done = CliRunner().invoke(app, ["bench", "rebuild", "--nodes", "20", "--pods", "500", "-o", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert 0 < found["servingSeconds"] < found["boundSeconds"]
+    assert (found["movedPods"], found["violations"]) == (0, [])
+
+
+def test_a_pod_has_moved_whose_reservation_is_gone_or_on_another_node():
+    assert moved_pods({b"stays": 1, b"moves": 2, b"goes": 3}, {b"stays": 1, b"moves": 3, b"comes": 3}) == 2
 
 
 def test_a_fill_of_more_than_there_is_is_refused_before_anything_starts():

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from hoss.errors import HossError, InvalidInput
 from hossctl import platform
@@ -59,7 +60,7 @@ def test_a_process_that_ignores_the_request_to_end_is_killed_and_named(tmp_path)
 def test_a_service_that_ends_before_it_serves_is_an_error_with_its_log(tmp_path):
     service = Service("worker-w", "scheduler_worker", ["--label", "nonsense"], tmp_path)
     with pytest.raises(HossError, match=r"worker-w ended with code \d+ before it served\n.*nonsense"):
-        service.wait_ready(time.monotonic() + 30)
+        service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
 
 
 def test_a_service_that_does_not_serve_in_time_is_an_error(tmp_path):

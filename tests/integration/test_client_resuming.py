@@ -1,6 +1,7 @@
 """What the client's streams do when the other end breaks off: against a server of the test's that breaks off when it is told."""
 # ruff: noqa: N802 - the server's methods have the contract's names
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -43,6 +44,8 @@ class Scripted(DispatcherServicer):
         self.taken: list[str] = []
         self.breaks_at: set[int] = set()
         self.failures = 0
+        self.refusals: list[grpc.StatusCode] = []  # of the next submit streams, each at its first message
+        self.came_together: list[int] = []  # how many messages came while that was not answered
 
     async def GetStatus(self, request, context):
         return pb.DispatcherStatus(revision=100)
@@ -62,10 +65,24 @@ class Scripted(DispatcherServicer):
 
     async def SubmitStream(self, requests, context):
         async for request in requests:
+            if self.refusals:
+                self.came_together.append(await _count(requests))
+                await context.abort(self.refusals.pop(0), f"{request.request_id} is there already")
             self.taken.append(request.request_id)
             if len(self.taken) in self.breaks_at:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
             yield pb.SubmitReply(request_id=request.request_id)
+
+
+async def _count(requests) -> int:
+    """How many messages come until none has for a while."""
+    found = 0
+    while True:
+        try:
+            await asyncio.wait_for(anext(requests), 0.3)
+        except (asyncio.TimeoutError, StopAsyncIteration):
+            return found
+        found += 1
 
 
 @pytest.fixture
@@ -170,6 +187,24 @@ async def test_what_a_broken_stream_left_unanswered_is_sent_again_in_order(scrip
     replies = [reply.request_id async for reply in client.submit_stream(outgoing())]
     assert replies == [request.request_id for request in requests]
     assert len(servicer.taken) > len(requests)
+
+
+async def test_what_is_sent_again_goes_alone_at_first_so_that_no_write_can_hide_its_refusal(scripted):
+    servicer, client = scripted
+    # gRPC's own word when a refusal meets a message that is being written.
+    servicer.refusals = [grpc.StatusCode.INTERNAL, grpc.StatusCode.ALREADY_EXISTS]
+
+    async def outgoing():
+        for number in range(12):
+            yield pb.SubmitRequest(request_id=f"r{number}")
+
+    async def submit_all() -> None:
+        async for _ in client.submit_stream(outgoing()):
+            pass
+
+    with pytest.raises(InvalidInput, match="r0 is there already"):
+        await submit_all()
+    assert servicer.came_together == [11, 0]
 
 
 async def test_what_the_callers_iterator_raises_reaches_the_caller(scripted):

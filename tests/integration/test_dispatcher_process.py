@@ -7,13 +7,14 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from waiting import DEADLINE_SECONDS, until
 
 from hoss import rpc
 from hoss.client.dispatcher import DispatcherClient, submission
@@ -25,7 +26,6 @@ from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
 from hoss.wire.columns import NONE_U32, decode, decode_uids
 
-DEADLINE_SECONDS = 15.0
 BOUND, UNSCHEDULABLE, RETURNED = 1, 2, 4
 
 
@@ -234,17 +234,6 @@ async def platform(ledger, redis_server, tmp_path) -> AsyncIterator[Platform]:
     await made.stop()
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = DEADLINE_SECONDS) -> None:
-    """Wait for something that nobody signals; a condition may be a coroutine function."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        holds = condition()
-        if holds if isinstance(holds, bool) else await holds:
-            return
-        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
-        await asyncio.sleep(0.01)
-
-
 async def phases(client: DispatcherClient) -> dict[str, int]:
     counts = (await client.status()).pods_by_phase
     return {phase: count for phase, count in counts.items() if count}
@@ -258,10 +247,7 @@ async def until_phases(client: DispatcherClient, **expected: int) -> None:
         seen.update(await phases(client))
         return seen == expected
 
-    try:
-        await until(as_expected)
-    except AssertionError:
-        assert seen == expected
+    await until(as_expected, lambda: f"{expected}; it is {seen}")
 
 
 def job(name: str, replicas: int, *, request_id: str | None = None, **spec) -> pb.SubmitRequest:
@@ -347,6 +333,29 @@ async def test_a_stream_answers_in_order_and_ends_at_the_first_bad_message(platf
     assert await phases(client) == {"QUEUED": 200}
 
 
+async def test_a_taken_name_in_a_stream_is_told_with_what_to_do_and_ends_it_there(platform):
+    client = await platform.start()
+    await client.submit(job("web", 10))
+
+    async def requests(number: int):
+        # Many are on their way when the refusal comes, which is when gRPC may lose it.
+        for name in (f"before-{number}", "web", *(f"after-{number}-{i}" for i in range(40))):
+            yield job(name, 1)
+
+    async def submit_all(number: int) -> tuple[int, str]:
+        answered = 0
+        try:
+            async for _ in client.submit_stream(requests(number)):
+                answered += 1
+        except InvalidInput as exc:
+            return answered, str(exc)
+        return answered, "no refusal"
+
+    told = "jobs.name: job 'web' is there already in namespace 'default'; delete it first, or submit under another name"
+    assert [await submit_all(number) for number in range(20)] == [(1, told)] * 20
+    assert await phases(client) == {"QUEUED": 30}
+
+
 async def test_a_dead_workers_pods_are_bound_if_it_reserved_them_and_go_to_another_if_not(platform):
     client = await platform.start()
     first = await platform.worker("w1")
@@ -375,7 +384,7 @@ async def test_a_silent_worker_is_lost_within_the_timeout(platform):
     async def lost() -> bool:
         return (await client.list_workers())[0].state == "Lost"
 
-    await until(lost, seconds=4.0)
+    await until(lost)
     await until_phases(client, QUEUED=10)
 
 

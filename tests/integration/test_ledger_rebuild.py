@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
+from redis_topologies import as_documented
 
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
@@ -41,7 +42,7 @@ async def open_ledger(own_redis: RedisServer) -> AsyncIterator[Callable[[], Any]
     ledgers = []
 
     async def open_one() -> Opened:
-        ledger = RedisLedger(own_redis.url)
+        ledger = RedisLedger(as_documented(own_redis.url, [own_redis]))
         await ledger.open(SHARDS)
         ledgers.append(ledger)
         return Opened(ledger)
@@ -242,6 +243,8 @@ async def test_repair_mends_what_differs_from_the_reservations_and_says_so(
     entries = await opened.ledger.feed(0, seq, 1)
     assert entries is not None
     assert [entry.seq for entry in entries] == [seq + 1]
+    # Who waits for room is woken by what mends it.
+    assert entries[0].released == len(np.frombuffer(entries[0].accounts.indexes, "<u4"))
     assert not (await opened.rebuilding.repair()).changes, "a second time there is nothing to mend"
 
 

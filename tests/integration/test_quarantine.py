@@ -1,12 +1,12 @@
 """Nodes that keep refusing what fits them as they are known: a real resolver over a real Redis, and a cache that follows it."""
 
 import asyncio
-import time
 
 import numpy as np
 import pytest
 import redis
 from google.protobuf.json_format import MessageToDict
+from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
@@ -58,7 +58,7 @@ async def platform(empty_redis, start_resolver, tmp_path):
                 attempts=bytes(2),
             )
         )
-        return await asyncio.wait_for(stream.read(), 10)
+        return await asyncio.wait_for(stream.read(), DEADLINE_SECONDS)
 
     connection = redis.Redis.from_url(url)
     yield client, connection, propose
@@ -85,14 +85,6 @@ async def status_of(client, node):
     return MessageToDict(found.quarantine)["reason"] if found.HasField("quarantine") else None
 
 
-async def until(look, *, seconds=15):
-    deadline = time.monotonic() + seconds
-    while not (found := await look()):
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
-    return found
-
-
 async def test_a_ledger_account_that_disagrees_with_its_reservations_is_quarantined_with_an_event_and_returns_by_itself(
     platform,
 ):
@@ -101,7 +93,7 @@ async def test_a_ledger_account_that_disagrees_with_its_reservations_is_quaranti
     for _ in range(REFUSALS):
         assert (await propose(1)).verdicts[0] == Verdict.CONFLICT_RESOURCE
     reason = await until(lambda: status_of(client, 1))
-    assert "says that [1000, 0, 0, 0, 0, 0] is requested, its reservations ask for [0, 0, 0, 0, 0, 0]" in reason
+    assert reason.startswith("its account has, as requested, cpu 1, 1 more than its reservations ask for;")
     assert (await propose(1, cpu=0)).verdicts[0] == Verdict.NODE_UNSCHEDULABLE
     assert (await propose(0)).verdicts[0] == Verdict.COMMITTED
     status = await client.status()
@@ -154,7 +146,7 @@ async def test_a_worker_with_a_corrupted_cache_is_noticed_and_its_view_of_the_no
 
     async def follow(node_is):
         while not node_is():
-            cache.apply_feed(feed_update(await asyncio.wait_for(feed.read(), 10)))
+            cache.apply_feed(feed_update(await asyncio.wait_for(feed.read(), DEADLINE_SECONDS)))
 
     await follow(lambda: cache.size > 1 and cache.requested[0, 1] == CPU)
     cache.accounts.committed[0, 1] = cache.requested[0, 1] = 0  # the fault: it takes the node for empty,

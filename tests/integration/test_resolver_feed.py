@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import time
 
 import numpy as np
 import pytest
 import redis
+from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.feed import follow
 from hoss.client.resolver import ResolverClient
@@ -99,13 +99,6 @@ async def following(client):
             await task  # what `apply` raised fails the test
 
 
-async def until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 async def client(redis_server, start_resolver):
     client = ResolverClient([start_resolver(redis_server.url)])
@@ -151,7 +144,7 @@ async def test_every_shard_has_a_feed_of_its_own(redis_server, start_resolver):
 
 async def first_message(client, **request):
     call = client.stub.Feed(pb.FeedRequest(subscriber="test", **request))
-    message = await asyncio.wait_for(call.read(), 10)
+    message = await asyncio.wait_for(call.read(), DEADLINE_SECONDS)
     call.cancel()
     return message
 
@@ -176,10 +169,11 @@ async def test_a_position_of_the_future_shows_that_the_ledger_has_lost_changes(c
     known = (await first_message(client)).ledger_epoch
     position = pb.ShardPosition(shard=0, seq=99)
     following = asyncio.ensure_future(first_message(client, resume=[position], ledger_epoch=known))
-    deadline = asyncio.get_running_loop().time() + 10
-    while "stands at 1 and stood at 99" not in (await client.status()).problem:
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.02)
+
+    async def told():
+        return "stands at 1 and stood at 99" in (await client.status()).problem
+
+    await until(told, "the status to tell")
     following.cancel()
 
 

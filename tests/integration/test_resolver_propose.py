@@ -5,82 +5,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from integration.proposing import NODES, Stream, batch
+from waiting import until
 
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound
 from hoss.model.node import NodeSpec
-from hoss.v1 import resolver_pb2 as pb
+from hoss.model.resources import CPU
 from hoss.wire.columns import numbered_uids
 from hossctl.redis_server import RedisServer
-from resolver.core.values import Verdict
-
-NODES = [NodeSpec(f"n{i}", allocatable=(("cpu", 1000), ("memory", 2**30), ("pods", 10))) for i in range(4)]
-
-
-def batch(batch_id, nodes, *, cpu=100, first=0, **fields):
-    """A proposal of one pod for each of `nodes`, all in one slot."""
-    requests = np.array([cpu, 0, 0, 1, 0, 0], "<i8")
-    count = len(nodes)
-    columns = {
-        "worker": "w1",
-        "epoch": 1,
-        "batch_id": batch_id,
-        "snapshot_seq": 2**40,
-        "resources": 6,
-        "uids": numbered_uids(b"test-prefix-", first, count).tobytes(),
-        "slots": bytes(2 * count),
-        "candidates": 1,
-        "nodes": np.array(nodes, "<u4").tobytes(),
-        "requests": requests.tobytes(),
-        "priorities": bytes(4),
-        "attempts": bytes(2),
-    }
-    return pb.ProposalBatch(**(columns | fields))
-
-
-class Stream:
-    """A Propose stream, one question at a time."""
-
-    def __init__(self, client):
-        self._call = client.stub.Propose()
-
-    async def ask(self, message):
-        await self._call.write(message)
-        return await asyncio.wait_for(self._call.read(), 10)
-
-    async def ask_until(self, message, accepts):
-        """Ask again, as workers do, until the answer is accepted."""
-        deadline = time.monotonic() + 20
-        while not accepts(answer := await self.ask(message)):
-            assert time.monotonic() < deadline, answer
-            await asyncio.sleep(0.05)
-        return answer
+from resolver.core.values import CONFLICT, Verdict
 
 
 def decided(answer):
     return not answer.unavailable
-
-
-async def until(condition):
-    deadline = time.monotonic() + 20
-    while not await condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-async def resolver(redis_server, start_resolver):
-    """A client of a resolver whose ledger has NODES and worker w1 at epoch 1."""
-    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "600")])
-    assert list((await client.upsert_nodes(NODES)).indexes) == [0, 1, 2, 3]
-    assert await client.grant_epoch("w1") == 1
-    yield client
-    await client.close()
 
 
 async def test_a_batch_is_committed_confirmed_looked_up_and_released(resolver):
@@ -97,39 +39,11 @@ async def test_a_batch_is_committed_confirmed_looked_up_and_released(resolver):
     assert (await resolver.status()).reservations == 0
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"requests": np.array([-1, 0, 0, 1, 0, 0], "<i8").tobytes()}, "requests: -1 is not between 0 and 2^53"),
-        ({"resources": 40}, "resources: 40 where the schema has"),
-        ({"slots": b"\1"}, "slots: 1 bytes"),
-        ({"shard": 7}, "shard: 7 where the ledger has shards 0 to 0"),
-        ({"uids": bytes(16 * 1001)}, "uids: 1001 pods"),
-        ({"worker": "nobody", "epoch": 1}, "worker: 'nobody' has never registered"),
-        ({"criteria": 9}, "criteria: 9 is none of"),
-    ],
-)
-async def test_a_bad_batch_is_told_why_writes_nothing_and_harms_no_other_of_its_stream(resolver, wrong, said):
-    stream = Stream(resolver)
-    before = (await resolver.audit()).digests[0]
-    answer = await stream.ask(batch(1, [0], **wrong))
-    assert said in answer.invalid
-    assert (await resolver.audit()).digests[0] == before
-    assert (await stream.ask(batch(2, [0]))).verdicts == bytes([Verdict.COMMITTED])
-
-
-async def test_a_node_that_was_never_registered_is_refused_and_the_rest_of_the_batch_commits(resolver):
-    answer = await Stream(resolver).ask(batch(1, [0, 99, 1]))
-    assert answer.verdicts == bytes([Verdict.COMMITTED, Verdict.NODE_GONE, Verdict.COMMITTED])
-
-
-async def test_an_epoch_that_is_over_is_no_bad_input_and_an_unknown_worker_is_told_to_register_all_the_same(resolver):
-    stream = Stream(resolver)
-    stale = await stream.ask(batch(1, [0], epoch=99))
-    unknown = await stream.ask(batch(2, [0], worker="nobody"))
-    assert (stale.verdicts, stale.invalid) == (bytes([Verdict.STALE_EPOCH]), "")
-    assert unknown.verdicts == bytes([Verdict.STALE_EPOCH])
-    assert unknown.invalid
+async def test_refused_pods_come_with_their_evidence_in_one_column(resolver):
+    await (stream := Stream(resolver)).ask(batch(1, [0], cpu=900))
+    answer = await stream.ask(batch(2, [0, 1, 0], cpu=200, first=5))
+    evidence = np.frombuffer(answer.evidence, CONFLICT)
+    assert evidence.tolist() == [(0, 0, CPU, 200, 100), (2, 0, CPU, 200, 100)]
 
 
 async def test_an_unconfirmed_pod_goes_for_a_much_more_urgent_one_over_the_wire(resolver):
@@ -152,14 +66,6 @@ async def test_invariant_2_a_resend_to_another_resolver_finds_the_commit_that_st
     assert again.verdicts == bytes([Verdict.DUPLICATE] * 2)
     assert np.frombuffer(again.duplicate_seqs, "<u8").tolist() == [first.seq] * 2
     await other.close()
-
-
-async def test_a_malformed_batch_is_refused_with_its_field_and_the_stream_goes_on(resolver):
-    stream = Stream(resolver)
-    refused = await stream.ask(batch(1, [0], slots=b"\0"))
-    assert refused.invalid.startswith("slots: 1 bytes")
-    assert (refused.batch_id, refused.verdicts) == (1, b"")
-    assert (await stream.ask(batch(2, [0]))).verdicts == bytes([Verdict.COMMITTED])
 
 
 async def test_many_batches_under_way_at_once_are_all_answered(resolver):
@@ -295,12 +201,3 @@ async def test_cordon_closes_a_node_and_names_one_that_is_not_there(resolver):
     assert (await stream.ask(batch(2, [1]))).verdicts == bytes([Verdict.COMMITTED])
     with pytest.raises(NotFound, match="nowhere"):
         await resolver.cordon_node("nowhere", True)
-
-
-async def test_bad_nodes_are_refused_whole(resolver):
-    good = NodeSpec("fine", allocatable=(("pods", 1),))
-    with pytest.raises(InvalidInput, match="'big' memory"):
-        await resolver.upsert_nodes([good, NodeSpec("big", allocatable=(("memory", 2**53 + 1),))])
-    with pytest.raises(InvalidInput, match="named twice"):
-        await resolver.upsert_nodes([good, good])
-    assert await resolver.list_nodes(["fine"]) == []

@@ -1,6 +1,7 @@
 """Servers and channels as every service makes them."""
 
 import asyncio
+import contextlib
 
 import grpc
 import grpc.aio
@@ -42,3 +43,36 @@ async def test_a_port_in_use_is_named():
 async def test_one_of_several_addresses_that_is_no_name_is_said():
     with pytest.raises(TransportError, match=r"no-such-host\.invalid"):
         rpc.channel(["127.0.0.1:1", "no-such-host.invalid:2"])
+
+
+async def test_a_background_job_that_loses_a_cancellation_is_told_again():
+    """As asyncio.wait_for does before Python 3.12, where it comes together with the result."""
+    told: list[int] = []
+
+    async def job() -> None:
+        for time in (1, 2):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            told.append(time)
+
+    async def body() -> None:
+        async with rpc.background(job()):
+            await asyncio.sleep(0)
+
+    await asyncio.wait_for(body(), 10)
+    assert told == [1, 2]
+
+
+async def test_of_the_servers_of_a_dns_name_only_those_get_calls_whose_service_serves():
+    """As a headless Service names dispatchers, of which one is active."""
+    server = rpc.Server()
+    port = await server.start("127.0.0.1:0", ["some.Service"], serving=False)
+    async with rpc.channel([f"dns:///localhost:{port}"], service="some.Service") as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=0.5)
+        assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await server.set_serving(True, "some.Service")
+        answer = await check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=5)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    await server.stop(0)

@@ -4,6 +4,7 @@ import asyncio
 
 import grpc
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from hoss import rpc
 from hoss.client.resolver import ResolverClient
@@ -83,7 +84,7 @@ def proposal(number):
 async def test_an_unanswered_proposal_is_sent_again_as_it_was(proposing, actions):
     stream, verdicts, resolver = await proposing(*actions)
     stream.send(proposal(1))
-    sent, verdict = await asyncio.wait_for(verdicts.get(), 10)
+    sent, verdict = await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
     assert (sent, verdict.seq) == (proposal(1), 7)
     assert resolver.seen == [proposal(1)] * (len(actions) + 1)
 
@@ -92,7 +93,7 @@ async def test_several_proposals_are_under_way_and_each_is_answered_once(proposi
     stream, verdicts, _ = await proposing("commit", "break")
     for number in range(5):
         stream.send(proposal(number))
-    answered = [(await asyncio.wait_for(verdicts.get(), 10))[0].batch_id for _ in range(5)]
+    answered = [(await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS))[0].batch_id for _ in range(5)]
     assert sorted(answered) == [0, 1, 2, 3, 4]
     assert verdicts.empty()
 
@@ -100,10 +101,10 @@ async def test_several_proposals_are_under_way_and_each_is_answered_once(proposi
 async def test_an_abandoned_proposal_is_not_sent_again(proposing):
     stream, verdicts, resolver = await proposing("delay")
     stream.send(proposal(1))
-    await asyncio.wait_for(resolver.first_seen.wait(), 10)
+    await asyncio.wait_for(resolver.first_seen.wait(), DEADLINE_SECONDS)
     stream.abandon()
     stream.send(proposal(2))
-    sent, _ = await asyncio.wait_for(verdicts.get(), 10)
+    sent, _ = await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
     assert sent.batch_id == 2
     assert [p.batch_id for p in resolver.seen] == [1, 2]
 
@@ -166,22 +167,22 @@ async def linked(serve):
 async def test_after_a_break_the_worker_registers_anew(linked, ending):
     dispatcher, duties, _, _ = await linked(ending)
     expected = [1, 2] if ending == "end" else [1]
-    assert [await asyncio.wait_for(duties.epochs.get(), 10) for _ in expected] == expected
-    heartbeat = await asyncio.wait_for(dispatcher.messages.get(), 10)
+    assert [await asyncio.wait_for(duties.epochs.get(), DEADLINE_SECONDS) for _ in expected] == expected
+    heartbeat = await asyncio.wait_for(dispatcher.messages.get(), DEADLINE_SECONDS)
     assert heartbeat.heartbeat.backlog == 3
 
 
 async def test_a_registration_that_is_wrong_in_itself_ends_the_worker(linked):
     _, _, _, job = await linked(grpc.StatusCode.INVALID_ARGUMENT)
     with pytest.raises(ConfigError, match="registration of w: as told"):
-        await asyncio.wait_for(job, 10)
+        await asyncio.wait_for(job, DEADLINE_SECONDS)
 
 
 async def test_what_was_sent_before_the_goodbye_arrives(linked):
     dispatcher, duties, link, _ = await linked()
-    await asyncio.wait_for(duties.epochs.get(), 10)
+    await asyncio.wait_for(duties.epochs.get(), DEADLINE_SECONDS)
     link.send(workerlink_pb2.WorkerMessage(outcomes=workerlink_pb2.Outcomes(batch_id=9)))
-    await asyncio.wait_for(link.leave(), 10)
+    await asyncio.wait_for(link.leave(), DEADLINE_SECONDS)
     received = []
     while not dispatcher.messages.empty():
         received.append(dispatcher.messages.get_nowait())

@@ -6,16 +6,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
+from waiting import DEADLINE_SECONDS, until
 
 from hoss import rpc
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, PodSpec
+from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer, add_WorkerLinkServicer_to_server
 from hoss.wire.columns import U8, U16, U32, decode, encode, numbered_uids
@@ -23,6 +27,8 @@ from hoss.wire.convert import pod_spec_to_proto
 
 BOUND, UNSCHEDULABLE, RETURNED = pb.OUTCOME_BOUND, pb.OUTCOME_UNSCHEDULABLE, pb.OUTCOME_RETURNED
 GIB = 2**30
+HOSTNAME = "kubernetes.io/hostname"
+WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 
 
 class PlayedDispatcher(WorkerLinkServicer):
@@ -80,7 +86,7 @@ class PlayedDispatcher(WorkerLinkServicer):
         codes, nodes = np.zeros(pods, np.uint8), np.full(pods, 0xFFFFFFFF, np.uint32)
         texts, commits, seen = set(), set(), 0
         while seen < pods:
-            message = (await asyncio.wait_for(self.inbox.get(), 20)).outcomes
+            message = (await asyncio.wait_for(self.inbox.get(), DEADLINE_SECONDS)).outcomes
             if not seen:
                 after_first()
             positions = decode(message.positions, U32, name="positions")
@@ -93,7 +99,7 @@ class PlayedDispatcher(WorkerLinkServicer):
 
     async def view(self):
         self.outbox.put_nowait(pb.DispatcherMessage(view=pb.ViewRequest(id=1)))
-        return (await asyncio.wait_for(self.inbox.get(), 20)).view
+        return (await asyncio.wait_for(self.inbox.get(), DEADLINE_SECONDS)).view
 
 
 @contextlib.asynccontextmanager
@@ -104,15 +110,7 @@ async def process(module: str, *flags: str, ready: Path) -> AsyncIterator[tuple[
     finally:
         with contextlib.suppress(ProcessLookupError):  # the test may have stopped it
             child.terminate()
-        assert await asyncio.wait_for(child.wait(), 10) == 0
-
-
-async def until(condition, *, seconds=20):
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not (value := condition()):
-        assert asyncio.get_running_loop().time() < deadline, "not within the deadline"
-        await asyncio.sleep(0.01)
-    return value
+        assert await asyncio.wait_for(child.wait(), DEADLINE_SECONDS) == 0
 
 
 @pytest.fixture
@@ -158,14 +156,17 @@ def pod(cpu, **fields):
 
 async def agreed(dispatcher, resolver):
     """Wait until the worker's view is the ledger's."""
-    deadline = asyncio.get_running_loop().time() + 10
-    while True:
+    compared = ""
+
+    async def so_it_is():
+        nonlocal compared
         view, audit = await dispatcher.view(), await resolver.audit()
         assert not audit.violations
         mine = {(s.shard, s.seq, s.digest) for s in view.shards}
-        if view.idle and mine == {(d.shard, d.seq, d.digest) for d in audit.digests}:
-            return
-        assert asyncio.get_running_loop().time() < deadline, f"{mine} against {audit.digests}"
+        compared = f"{mine} against {audit.digests}"
+        return view.idle and mine == {(d.shard, d.seq, d.digest) for d in audit.digests}
+
+    await until(so_it_is, lambda: f"agreement: {compared}")
 
 
 async def test_pods_are_bound_as_the_ledger_says_and_the_worker_sees_what_it_did(dispatcher, resolver, worker):
@@ -178,6 +179,19 @@ async def test_pods_are_bound_as_the_ledger_says_and_the_worker_sees_what_it_did
     assert (lookup.nodes == chosen).all()
     assert {(0, int(seq)) for seq in lookup.seqs} == commits
     await agreed(dispatcher, resolver)
+
+
+async def test_pods_of_rules_that_nobody_bore_before_are_bound_without_a_refusal(dispatcher, resolver, worker):
+    await resolver.upsert_nodes([replace(node, labels=((HOSTNAME, node.name),)) for node in nodes(10)])
+    await agreed(dispatcher, resolver)
+    apart = PodAffinity(anti_required=(PodAffinityTerm(HOSTNAME, WEB, ("default",)),))
+    even = (SpreadConstraint(1, HOSTNAME, WEB),)
+    dispatcher.submit((pod(100), 20), (pod(100, labels=(("app", "web"),), pod_affinity=apart, spread=even), 10))
+    codes, chosen, _, _ = await dispatcher.outcomes(30)
+    assert (codes == BOUND).all()
+    assert sorted(chosen[20:].tolist()) == list(range(10))
+    counters = (await resolver.status()).counters
+    assert (counters["announcements"], counters["conflict_topology"]) == (1, 0)
 
 
 async def test_what_does_not_fit_is_answered_with_the_reason(dispatcher, resolver, worker):

@@ -1,18 +1,22 @@
 """Several workers' cores at one ledger, in an order that a test decides: proposals and feed messages wait until told."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from dispatcher.core.budget_loans import BudgetLoans
+from hoss.model.cluster import DisruptionBudget
+from hoss.model.cluster_objects import PodDisruptionBudget
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1 import workerlink_pb2 as pb_link
 from hoss.wire.columns import I64, U32, encode, numbered_uids
 from hoss.wire.convert import node_to_proto, pod_spec_to_proto
+from hoss.wire.convert_rules import selector_to_proto
 from resolver.availability import Availability
 from resolver.core.values import Decision, Eviction, Proposal
 from resolver.feed import ShardFeed
@@ -24,7 +28,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.codes import Outcome
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.scheduler import Limits, Scheduler
-from scheduler_worker.core.work import MAX_PRIORITY
+from scheduler_worker.core.work import MAX_PRIORITY, Gang, OutcomeColumns
 
 
 @dataclass
@@ -36,7 +40,12 @@ class Racer:
     scheduler: Scheduler
     sent: list[pb.ProposalBatch] = field(default_factory=list)
     outcomes: list[int] = field(default_factory=list)
+    unschedulable: list[PodSpec] = field(default_factory=list)  # of each such outcome
+    refusals: list[OutcomeColumns] = field(default_factory=list)  # in which some are unschedulable
+    unheard: list[tuple[pb.ProposalBatch, pb.VerdictBatch]] = field(default_factory=list)
     batches: int = 0
+    specs: dict[int, list[PodSpec]] = field(default_factory=dict)  # by batch, of each of its pods
+    classes: list[PodSpec] = field(default_factory=list)  # by number
     deciding: Coroutine[Any, Any, pb.VerdictBatch] | None = None  # what a resolver does with the oldest proposal
 
 
@@ -81,12 +90,26 @@ HOLD_MS = 5_000
 class Race:
     """Nodes lie on the shards in turn. Everything goes through the messages that real services send."""
 
-    def __init__(self, workers: int, nodes: list[NodeSpec], *, seed: int = 1, tries: int = 3, shards: int = 1) -> None:
+    def __init__(
+        self,
+        workers: int,
+        nodes: list[NodeSpec],
+        *,
+        seed: int = 1,
+        tries: int = 3,
+        shards: int = 1,
+        announces: bool = False,
+        late: bool = False,
+    ) -> None:
+        """`late`: workers hear verdicts when they are told to."""
+        self._late = late
         self.now_ms = 0
         self.ledger = MemoryLedger(shards, lambda: self.now_ms, lease_ms=10**9, hold_ms=HOLD_MS)
         self._specs: dict[bytes, PodSpec] = {}
         self._known: dict[bytes, int] = {}
         self._known_seqs: dict[int, int] = {}
+        self.budget: PodDisruptionBudget | None = None  # of which `min_available` is a number
+        self._loans = BudgetLoans()
         self._feeds = [ShardFeed(self.ledger, shard) for shard in range(shards)]
         in_turns: Any = _InTurns(self.ledger)
         committers: Any = [_Committer(in_turns, shard) for shard in range(shards)]
@@ -103,6 +126,7 @@ class Race:
                 default_profile(),
                 np.random.default_rng(seed + number),
                 Limits(tries=tries),
+                announces=announces,
             )
             name = f"w{number}"
             self.workers.append(Racer(name, asyncio.run(self.ledger.grant(name)), scheduler))
@@ -115,17 +139,39 @@ class Race:
 
     def submit(self, worker: Racer, spec: PodSpec, count: int, *, lowest_priority: int = MAX_PRIORITY) -> None:
         """Give pods to a worker. Those of more than the lowest priority may have others go for them."""
+        self.submit_runs(worker, [(spec, count)], lowest_priority=lowest_priority)
+
+    def submit_runs(
+        self,
+        worker: Racer,
+        runs: Sequence[tuple[PodSpec, int]],
+        *,
+        lowest_priority: int = MAX_PRIORITY,
+        gang: bool = False,
+    ) -> int:
+        """Give pods of several classes to a worker in one work batch, whose number is returned; as a `gang` all or none."""
+        first = len(worker.classes)
         worker.batches += 1
         number = worker.batches
-        worker.scheduler.define_class(number, spec)
-        uids = numbered_uids(f"race {worker.name:7}".encode(), 1000 * number, count)
-        columns = np.array([number], np.uint32), np.array([count], np.uint32), np.zeros(1, np.uint16)
-        self._specs.update(dict.fromkeys((uid.tobytes() for uid in uids), spec))
-        worker.scheduler.accept(number, uids, *columns, lowest_priority=lowest_priority)
+        for offset, (spec, _) in enumerate(runs):
+            worker.scheduler.define_class(first + offset, spec)
+        worker.classes += [spec for spec, _ in runs]
+        counts = np.array([count for _, count in runs], np.uint32)
+        uids = numbered_uids(f"race {worker.name:7}".encode(), 1000 * number, int(counts.sum()))
+        specs = [spec for spec, count in runs for _ in range(count)]
+        worker.specs[number] = specs
+        self._specs.update(zip((uid.tobytes() for uid in uids), specs, strict=True))
+        classes = np.arange(first, len(worker.classes), dtype=np.uint32)
+        columns = classes, counts, np.zeros(len(runs), np.uint16)
+        together = Gang(f"gang {number}", len(uids)) if gang else None
+        worker.scheduler.accept(number, uids, *columns, gang=together, lowest_priority=lowest_priority)
+        for told in worker.scheduler.take_announcements():
+            worker.sent.append(messages.announcement(told, worker=worker.name, epoch=worker.epoch))
+        return number
 
     def know(self) -> None:
         """The dispatcher hears of everything that happened."""
-        self._known = {uid: held.node for arbiter in self.ledger.arbiters for uid, held in arbiter.reservations.items()}
+        self._known = self.reservations()
         self._known_seqs = {shard: arbiter.seq for shard, arbiter in enumerate(self.ledger.arbiters)}
 
     def answer(self, worker: Racer) -> None:
@@ -149,10 +195,22 @@ class Race:
                 since_ms=encode([0] * len(found), I64),
                 grace_ms=encode([0] * len(found), U32),
                 class_specs=[pod_spec_to_proto(self._specs[uid]).SerializeToString() for uid in found],
+                budgets=self._budgets(worker),
                 seen=[pb_link.CommitRef(shard=shard, seq=seq) for shard, seq in self._known_seqs.items()],
             )
             worker.scheduler.preempt(messages.preemption_answer(answer), now=0.0)
         self._collect(worker)
+
+    def _budgets(self, worker: Racer) -> list[pb_link.Budget]:
+        """As the dispatcher tells them, in one moment: no loan ends."""
+        if self.budget is None or self.budget.selector is None:
+            return []
+        covered = DisruptionBudget(self.budget.namespace, self.budget.selector, 0)
+        bound = sum(covered.selects(self._specs[uid]) for uid in self._known)
+        [granted] = self._loans.lend([self.budget], worker.name, 0.0)
+        allowed = max(0, bound - self.budget.desired(bound)) if granted else 0
+        selector = selector_to_proto(self.budget.selector)
+        return [pb_link.Budget(namespace=self.budget.namespace, selector=selector, allowed=allowed)]
 
     def evictions(self) -> list[Eviction]:
         """All that the ledger evicted, in order shard by shard."""
@@ -180,7 +238,10 @@ class Race:
             worker.deciding.send(None)
         except StopIteration as ended:
             worker.deciding = None
-            self._hear(worker, ended.value)
+            if not ended.value.unavailable:  # else it is sent again as it was
+                worker.unheard.append((worker.sent.pop(0), ended.value))
+            if not self._late:
+                self.hear(worker)
         return True
 
     def decide(self, worker: Racer) -> None:
@@ -204,11 +265,16 @@ class Race:
         """The ledger forgets all rules that it can."""
         asyncio.run(self.ledger.forget_rules([arbiter.seq for arbiter in self.ledger.arbiters]))
 
-    def _hear(self, worker: Racer, answer: pb.VerdictBatch) -> None:
+    def hear(self, worker: Racer) -> None:
+        """The worker hears the oldest verdict that it has not heard."""
+        if not worker.unheard:
+            return
+        batch, answer = worker.unheard.pop(0)
         assert not answer.invalid, answer.invalid
-        if answer.unavailable:
-            return  # it is sent again as it was
-        batch = worker.sent.pop(0)
+        if not batch.uids:
+            known = {position.shard: position.seq for position in answer.awaits}
+            worker.scheduler.rules_known(batch.batch_id, known)
+            return
         for part, verdict in zip((batch, *batch.parts), (answer, *answer.parts), strict=True):
             pods = len(part.uids) // 16
             worker.scheduler.settle(part.batch_id, messages.verdicts(verdict, pods))
@@ -224,11 +290,26 @@ class Race:
         """Go on, one step of each worker after the other, until every pod is answered for and every worker knows."""
         while not all(worker.scheduler.idle for worker in self.workers):
             self.know()
-            for step in (self.place, self.answer, self.decide, self.tell):
+            for step in (self.place, self.answer, self.decide, self.hear, self.tell):
                 for worker in self.workers:
                     step(worker)
         for worker in self.workers:
             self.tell(worker)
+
+    def news(self, seen: Mapping[int, int]) -> Iterator[tuple[int, int, pb.FeedMessage]]:
+        """Shard, seq and message of all that happened after these seqs, by shard, shard by shard."""
+        for shard, feed in enumerate(self._feeds):
+            for entry in asyncio.run(self.ledger.feed(shard, seen[shard], 0)):
+                yield shard, entry.seq, asyncio.run(feed._message(entry))
+
+    def end(self, uid: bytes) -> None:
+        """A bound pod ends and gives back what it has."""
+        node = self.reservations()[uid]
+        asyncio.run(self.ledger.release(node % self.ledger.shards, np.frombuffer(uid, np.uint8).reshape(1, 16)))
+
+    def reservations(self) -> dict[bytes, int]:
+        """UID to node of every reservation."""
+        return {uid: held.node for arbiter in self.ledger.arbiters for uid, held in arbiter.reservations.items()}
 
     def placed(self) -> list[tuple[PodSpec, str]]:
         """(group's name, node index) of every reservation."""
@@ -250,3 +331,8 @@ class Race:
     def _collect(self, worker: Racer) -> None:
         for columns in worker.scheduler.take_outcomes():
             worker.outcomes += columns.codes.tolist()
+            specs = worker.specs[columns.batch_id]
+            refused = columns.positions[columns.codes == Outcome.UNSCHEDULABLE]
+            worker.unschedulable += [specs[position] for position in refused.tolist()]
+            if len(refused):
+                worker.refusals.append(columns)

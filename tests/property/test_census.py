@@ -3,6 +3,7 @@
 import gc
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property.builders_pods import (
@@ -34,6 +35,15 @@ questions = (
     | st.builds(PortHolders, st.lists(host_ports, min_size=1, max_size=2).map(tuple))
     | affinities.flatmap(lambda a: st.sampled_from(bearings_of(a) or (Bearing(PodAffinityTerm(ZONE, None), None),)))
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collections_look_at_this_module_alone():
+    """What earlier tests have left makes a collection take a second, and here are thousands."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @settings(max_examples=150, deadline=None)

@@ -51,7 +51,11 @@ pod_specs = st.builds(
     node_selector=pairs,
     required_node_affinity=st.none() | st.builds(NodeSelector, tuples(terms)),
     preferred_node_affinity=tuples(st.builds(PreferredTerm, st.integers(1, 100), terms)),
-    tolerations=tuples(st.builds(Toleration, texts, st.sampled_from(["Equal", "Exists"]), texts, texts)),
+    tolerations=tuples(
+        st.builds(
+            Toleration, texts, st.sampled_from(["Equal", "Exists"]), texts, texts, st.none() | st.integers(0, 2**63 - 1)
+        )
+    ),
     host_ports=tuples(st.builds(HostPort, st.integers(1, 65535), st.sampled_from(["TCP", "UDP"]), host_addresses)),
     devices=st.none() | st.builds(DeviceRequest, st.integers(1, 16), st.integers(1, 1000)),
     pending_nonzero=st.none() | st.tuples(amounts, amounts),

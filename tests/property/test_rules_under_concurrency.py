@@ -24,6 +24,7 @@ moves = st.lists(
     max_size=24,
 )
 several = st.sampled_from([1, 2, 4])
+announced = st.booleans()
 
 
 def rack(node):
@@ -63,9 +64,9 @@ def assert_everyone_counts_what_the_ledger_holds(race):
 
 
 @settings(max_examples=60, deadline=None)
-@given(moves, several)
-def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history, shards):
-    race = Race(2, racks(4), tries=10, shards=shards)
+@given(moves, several, announced)
+def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history, shards, announces):
+    race = Race(2, racks(4), tries=10, shards=shards, announces=announces)
     for worker in race.workers:
         race.submit(worker, pod(host_ports=(WEB,)), 3)
     play(race, history)
@@ -77,9 +78,9 @@ def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history, shards):
 
 
 @settings(max_examples=40, deadline=None)
-@given(moves, st.booleans(), several)
-def test_every_census_is_the_ledgers_whatever_order_verdicts_and_feed_come_in(history, anew, shards):
-    race = Race(2, racks(5), tries=10, shards=shards)
+@given(moves, st.booleans(), several, announced)
+def test_every_census_is_the_ledgers_whatever_order_verdicts_and_feed_come_in(history, anew, shards, announces):
+    race = Race(2, racks(5), tries=10, shards=shards, announces=announces)
     for number, worker in enumerate(race.workers):
         race.submit(worker, pod(labels=(("app", f"a{number}"),)), 7)
         race.submit(worker, pod(labels=(("app", "both"),), namespace="x"), 4)
@@ -104,9 +105,9 @@ def racks_of(race, name):
 
 
 @settings(max_examples=60, deadline=None)
-@given(moves, several)
-def test_two_workers_never_bring_pods_together_that_keep_apart(history, shards):
-    race = Race(2, racks(4), tries=20, shards=shards)
+@given(moves, several, announced)
+def test_two_workers_never_bring_pods_together_that_keep_apart(history, shards, announces):
+    race = Race(2, racks(4), tries=20, shards=shards, announces=announces)
     for worker in race.workers:
         race.submit(worker, pod(labels=(("app", "db"),), pod_affinity=apart("db", "kubernetes.io/hostname")), 3)
     play(race, history)
@@ -116,9 +117,11 @@ def test_two_workers_never_bring_pods_together_that_keep_apart(history, shards):
 
 
 @settings(max_examples=60, deadline=None)
-@given(moves, st.booleans(), several)
-def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to_it(history, shunned_first, shards):
-    race = Race(2, racks(6), tries=20, shards=shards)
+@given(moves, st.booleans(), several, announced)
+def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to_it(
+    history, shunned_first, shards, announces
+):
+    race = Race(2, racks(6), tries=20, shards=shards, announces=announces)
     first, second = race.workers if shunned_first else race.workers[::-1]
     race.submit(first, pod(labels=(("app", "web"),)), 2)
     race.submit(second, pod(labels=(("app", "db"),), pod_affinity=apart("web", "rack")), 2)
@@ -128,19 +131,31 @@ def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to
 
 
 @settings(max_examples=100, deadline=None)
-@given(moves, st.integers(1, 5), st.integers(1, 5), several, st.booleans())
-def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, mine, yours, shards, one_batch):
-    race = Race(2, racks(4), tries=40, shards=shards)
+@given(moves, st.tuples(st.integers(1, 5), st.integers(1, 5)), several, st.booleans(), announced)
+def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, pods, shards, one_batch, announces):
+    race = Race(2, racks(4), tries=40, shards=shards, announces=announces)
     spread = (SpreadConstraint(1, "rack", app("web")),)
-    for worker, count in zip(race.workers, (mine, yours), strict=True):
+    for worker, count in zip(race.workers, pods, strict=True):
         # A batch each, so that one worker's proposals are under way together; or one, whose pods count on each other.
         for _ in range(1 if one_batch else count):
             race.submit(worker, pod(labels=(("app", "web"),), spread=spread), count if one_batch else 1)
     play(race, history)
     counts = racks_of(race, "web")
-    assert counts.total() == mine + yours
+    assert counts.total() == sum(pods)
     assert abs(counts[0] - counts[1]) <= 1
     assert_everyone_counts_what_the_ledger_holds(race)
+
+
+@settings(max_examples=30, deadline=None)
+@given(moves, st.integers(1, 4), st.integers(1, 4), several)
+def test_a_worker_by_itself_is_never_refused_for_rules_that_it_announced(history, apart_pods, spread_pods, shards):
+    race = Race(1, racks(4), tries=1, shards=shards, announces=True)
+    [worker] = race.workers
+    race.submit(worker, pod(labels=(("app", "db"),), pod_affinity=apart("db", "kubernetes.io/hostname")), apart_pods)
+    race.submit(worker, pod(labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", app("web")),)), spread_pods)
+    play(race, [(move, 0) for move, _ in history if move in ("place", "decide", "tell", "advance")])
+    assert worker.outcomes == [Outcome.BOUND] * (apart_pods + spread_pods)
+    assert worker.scheduler.conflicts == 0
 
 
 def test_a_pod_refused_for_a_port_waits_for_the_feed_and_then_goes_elsewhere():

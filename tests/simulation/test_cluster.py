@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dispatcher.core.messages import SendRecall
 from hossctl.nodes import PODS_PER_NODE
-from hossctl.simulate.cluster import ServiceTimes, Setting, Simulation
+from hossctl.simulate.cluster import Load, ServiceTimes, Setting, Simulation
+from scheduler_worker.decision import Decision
 
 
 def run(setting):
@@ -33,7 +35,7 @@ def test_with_the_feed_drained_every_workers_cache_is_the_ledger():
     simulation = run(FULL)
     simulation._time.run(simulation._time.now + 1.0)
     for placing in simulation._placings:
-        placing._learn(simulation._ledger)
+        placing.learn(simulation._ledger)
         cache = placing._scheduler.cache
         assert np.array_equal(cache.requested[:, : FULL.nodes], simulation._ledger.requested)
         assert np.array_equal(cache.accounts.committed[:, : FULL.nodes], simulation._ledger.requested)
@@ -52,7 +54,7 @@ def test_with_several_shards_too_every_cache_is_the_ledger_in_the_end():
     simulation = run(replace(FULL, shards=3))
     simulation._time.run(simulation._time.now + 1.0)
     for placing in simulation._placings:
-        placing._learn(simulation._ledger)
+        placing.learn(simulation._ledger)
         assert np.array_equal(placing._scheduler.cache.requested[:, : FULL.nodes], simulation._ledger.requested)
 
 
@@ -68,7 +70,10 @@ def test_more_pods_than_fit_leave_the_rest_unbound_and_the_simulation_ends():
 
 
 def test_conflicts_grow_with_the_number_of_workers_on_nodes_that_get_full():
-    one, two, eight = (run(replace(FULL, workers=workers)).outcome().conflict_share for workers in (1, 2, 8))
+    small = replace(
+        FULL, load=Load(job_pods=(10, 100))
+    )  # workers that get all at once, and equal parts, spread it evenly
+    one, two, eight = (run(replace(small, workers=workers)).outcome().conflict_share for workers in (1, 2, 8))
     assert one == 0
     assert 0 < two < eight
 
@@ -83,7 +88,7 @@ def test_workers_that_are_the_limit_place_in_proportion_to_their_number():
 
 
 def test_the_ledger_is_the_limit_of_many_workers_and_is_named_so():
-    outcome = run(Setting(nodes=1000, pods=50_000, workers=8)).outcome()
+    outcome = run(Setting(nodes=2000, pods=100_000, workers=8)).outcome()
     assert outcome.pods_per_second == pytest.approx(1e6 / ServiceTimes().ledger, rel=0.05)
     assert outcome.ledger_ratio == pytest.approx(1.0, rel=0.05)
     assert max(outcome.busyness, key=outcome.busyness.get) == "ledger-1"
@@ -101,3 +106,29 @@ def test_on_few_cores_the_sum_of_all_work_is_the_limit():
     a_pod = times.client + times.dispatcher + times.worker + 2 * times.feed + times.resolver + 2 * times.follower
     outcome = run(Setting(nodes=1000, pods=50_000, workers=2, cores=2, times=times)).outcome()
     assert outcome.pods_per_second == pytest.approx(2e6 / (a_pod + times.ledger), rel=0.1)
+
+
+def test_what_is_thought_is_waited_for_on_no_core_and_scales_with_the_workers():
+    slow = Decision(job_seconds=0.01, task_seconds=0.0005)
+    setting = Setting(nodes=300, pods=15_000, workers=1, cores=1, decision=slow, load=Load(500, 2**30, (10, 100), 20))
+    outcomes = {workers: run(replace(setting, workers=workers)).outcome() for workers in (1, 4)}
+    assert outcomes[1].pods_per_second == pytest.approx(1 / (0.0005 + 0.01 / 1000), rel=0.03)
+    assert outcomes[4].pods_per_second > 3.4 * outcomes[1].pods_per_second
+    assert outcomes[1].busyness["worker-1"] > 0.95
+
+
+def test_a_worker_that_is_asked_gives_back_what_it_has_not_started_and_all_is_bound_in_the_end():
+    slow = Decision(task_seconds=0.0005)
+    setting = Setting(nodes=300, pods=15_000, workers=4, decision=slow, load=Load(500, 2**30, (10, 100), 20))
+    simulation = Simulation(setting)
+    simulation.advance(3000)
+    first = max(range(4), key=lambda number: simulation._placings[number].backlog)
+    before = simulation._placings[first].backlog
+    assert before > 100
+    simulation._placings[first].take(SendRecall(first, tuple(range(1, 1000)), 100))
+    assert simulation._placings[first].backlog <= before - 100
+    simulation._report(first)
+    while simulation.advance(5000):
+        pass
+    assert simulation.outcome().bound == setting.pods
+    simulation._dispatching.machine.check()

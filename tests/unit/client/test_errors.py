@@ -53,3 +53,11 @@ def test_a_peer_that_cannot_be_reached_is_named():
     error = translate(status, "resolver at h:1")
     assert isinstance(error, TransportError)
     assert str(error) == "resolver at h:1: UNAVAILABLE: connection refused"
+
+
+def test_where_nobody_listens_the_error_says_why_and_what_to_look_at():
+    told = "connections to all backends failing; last error: UNKNOWN: ipv4:1.2.3.4:1: Failed to connect: Connection refused"
+    status = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details=told)
+    assert str(translate(status, "dispatcher h:1")) == (
+        "dispatcher h:1 cannot be reached (Connection refused): see that it runs there and that the address is right"
+    )

@@ -72,7 +72,10 @@ class Bench:
         return self.admit((template,), (), NewPods(names, np.zeros(len(names), np.uint32), None))
 
     def admit(self, templates, jobs, pods) -> np.ndarray:
-        submission = self.accept(Order(f"request-{next(self._orders)}", templates, jobs, pods))
+        return self.admit_order(Order(f"request-{next(self._orders)}", templates, jobs, pods))
+
+    def admit_order(self, order: Order) -> np.ndarray:
+        submission = self.accept(order)
         self.tell(m.Admitted(submission))
         return np.concatenate([np.arange(s.first, s.first + s.count, dtype=np.uint32) for s in submission.sets])
 

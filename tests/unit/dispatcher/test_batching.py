@@ -1,10 +1,13 @@
 """When pods leave the queue, in which batches, and to whom."""
 
 import numpy as np
+import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.dispatch import BatchRules
+from dispatcher.core.costs import CostReport
+from dispatcher.core.dispatch import CHEAP_MICROS, BatchRules
 from dispatcher.core.machine import Settings
+from dispatcher.core.membership import Vitals
 from dispatcher.core.podtable import Phase
 from hoss.model.pod import PodSpec
 
@@ -32,6 +35,19 @@ def test_a_full_batch_does_not_wait(bench):
     bench.job("first", 500)
     bench.job("second", 500)
     assert [len(work.uids) for work in bench.sent["w1"]] == [500, 500]
+
+
+@pytest.mark.parametrize(("micros", "sizes"), [(CHEAP_MICROS, [1000, 1000]), (CHEAP_MICROS + 1, [500] * 4)])
+def test_pods_of_a_class_that_the_worker_measured_as_cheap_travel_in_larger_batches(bench, micros, sizes):
+    link = bench.join("w1", window=2000)
+    bench.job("first", 500)
+    [class_id] = bench.sent["w1"][0].run_classes.tolist()
+    bench.answer("w1", m.OutcomeCode.BOUND)
+    costs = CostReport(np.array([class_id], np.uint32), np.array([micros]))
+    bench.tell(m.Heard(link, Vitals(ready=True), costs))
+    bench.sent["w1"].clear()
+    bench.job("second", 4000)
+    assert [len(work.uids) for work in bench.sent["w1"]] == sizes
 
 
 def test_outstanding_never_exceeds_the_window(bench):

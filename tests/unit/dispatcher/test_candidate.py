@@ -113,9 +113,11 @@ async def test_a_term_in_doubt_goes_on_when_the_store_is_back_and_nobody_had_a_n
     await until(lambda: dispatcher.doubts == [True])
     assert dispatcher.serving
     assert not dispatcher.terms[0].certain()
+    assert dispatcher.terms[0].doubt() == "it is away"
     lease.away = False
     await until(lambda: dispatcher.doubts == [True, False])
     assert dispatcher.terms[0].certain()
+    assert dispatcher.terms[0].trouble == ""
     assert len(dispatcher.terms) == 1
 
 

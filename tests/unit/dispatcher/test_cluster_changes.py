@@ -1,12 +1,13 @@
 """What a feed message says has changed."""
 
 import numpy as np
+import pytest
 
 from dispatcher.cluster_changes import NodeHistory
 from dispatcher.core.changes import Aspect
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.account import FLAG_UNSCHEDULABLE, account_dtype
+from hoss.wire.account import FLAG_QUARANTINED, FLAG_UNSCHEDULABLE, account_dtype
 
 SCHEMA = ["cpu", "memory", "ephemeral-storage", "pods"]
 
@@ -42,8 +43,34 @@ def test_a_release_tells_the_room_of_the_nodes_it_touched():
     assert changes.rooms[0].allocatable[0].tolist() == [5, 7]
 
 
-def test_a_cordoned_node_has_no_room_to_tell_of():
-    assert not started().read(pb.FeedMessage(seq=2, accounts=accounts(5, flags=FLAG_UNSCHEDULABLE), released=1))
+@pytest.mark.parametrize("flag", [FLAG_UNSCHEDULABLE, FLAG_QUARANTINED])
+def test_a_closed_node_has_no_room_to_tell_of(flag):
+    assert not started().read(pb.FeedMessage(seq=2, accounts=accounts(5, flags=flag), released=1))
+
+
+def test_the_end_of_a_quarantine_opens_the_node_and_tells_its_room():
+    history = started()
+    assert not history.read(pb.FeedMessage(seq=2, accounts=accounts(5, flags=FLAG_QUARANTINED)))
+    assert not history.read(pb.FeedMessage(seq=3, accounts=accounts(4, flags=FLAG_QUARANTINED)))
+    changes = history.read(pb.FeedMessage(seq=4, accounts=accounts(5), released=1))
+    assert [(node.spec.name, node.aspects) for node in changes.nodes] == [("n1", Aspect.UNCORDONED)]
+    assert changes.rooms[0].allocatable[0].tolist() == [5]
+    assert not history.read(pb.FeedMessage(seq=5, accounts=accounts(5))), "told once"
+
+
+def test_a_quarantine_that_a_snapshot_told_of_ends_like_any_other():
+    history = NodeHistory()
+    nodes = [pb.NodeEntry(index=0, spec=spec())]
+    out = accounts(5, flags=FLAG_QUARANTINED)
+    history.read(pb.FeedMessage(seq=1, shards=1, snapshot=True, nodes=nodes, schema=SCHEMA, accounts=out))
+    assert [node.spec.name for node in history.read(pb.FeedMessage(seq=2, accounts=accounts(5))).nodes] == ["n1"]
+
+
+def test_a_quarantined_node_that_is_removed_is_not_told_of_as_back():
+    history = started()
+    history.read(pb.FeedMessage(seq=2, accounts=accounts(5, flags=FLAG_QUARANTINED)))
+    history.read(pb.FeedMessage(seq=3, nodes=[pb.NodeEntry(index=0, removed=True)]))
+    assert not history.read(pb.FeedMessage(seq=4, accounts=accounts(5)))
 
 
 def test_each_aspect_of_a_changed_node_is_told_apart():

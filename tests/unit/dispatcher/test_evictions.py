@@ -76,6 +76,29 @@ def test_a_pod_evicted_before_its_worker_says_that_it_is_bound_is_looked_up_then
     assert bench.phases(rows) == [Phase.SCHEDULING, Phase.BOUND]
     texts, last = bench.machine.registry.reasons.texts, bench.machine.registry.pods.eviction
     assert [texts[i] for i in last[rows]] == ["preempted by default/urgent on node n3", ""]
+    assert reason(bench, rows[0]) == "preempted by default/urgent on node n3"
+    assert bench.machine.counters["evicted"] == 1
+
+
+def test_a_reservation_lost_later_for_another_reason_is_not_laid_to_an_eviction_of_before(bench):
+    bench.join("w1")
+    rows = bench.job("job", 1)
+    uids = bench.machine.registry.pods.uid[rows].copy()
+    bench.tell(evicted(bench, rows))
+    bench.answer("w1", m.OutcomeCode.BOUND, node=4)
+    bench.tell(m.Verified(rows, uids, np.array([4], np.uint32)))
+    bench.tell(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
+    assert reason(bench, rows[0]) == ""
+    assert (bench.machine.counters["evicted"], bench.machine.counters["reservations_lost"]) == (0, 1)
+
+
+def test_an_eviction_of_a_pod_whose_news_came_out_of_order_before_is_told_with_its_reason(bench):
+    rows = bound_job(bench, 1)
+    uids = bench.machine.registry.pods.uid[rows].copy()
+    bench.machine.registry.pods.doubted[rows] = True
+    bench.tell(evicted(bench, rows, by="default/later"))
+    bench.tell(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
+    assert reason(bench, rows[0]) == "preempted by default/later on node n3"
 
 
 def test_an_eviction_that_a_lookup_told_of_first_does_not_count_against_a_later_place(bench):

@@ -164,7 +164,7 @@ def test_a_starting_dispatcher_gives_back_half_a_gang_that_nobody_confirmed(benc
     template, gangs = bench._template(PodSpec()), (NewGang("default", "g", 4),)
     half = bench.accept(Order("r", (template,), (NewJob("j", 0, 4, 0),), None, gangs))
     rows = np.arange(4, dtype=np.uint32)
-    bench.machine.restore_bound(rows[:2], np.array([1, 2], np.uint32), bench.now)
+    bench.machine.restore_bound(rows[:2], np.array([1, 2], np.uint32))
     (release,) = bench.machine.restore_gangs(rows[:2], bench.now)
     bench.tell(m.Admitted(half))
     assert release.rows.tolist() == [0, 1]

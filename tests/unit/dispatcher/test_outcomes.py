@@ -5,6 +5,7 @@ import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.podtable import Phase
+from dispatcher.core.queues import PATIENT_ATTEMPTS
 
 
 def test_bound_pods_are_confirmed_and_reported_with_their_node(bench):
@@ -212,3 +213,22 @@ def test_rows_that_lie_deleted_in_a_queue_are_not_given_to_others_before_the_que
     assert set(again.tolist()) == set(rows.tolist())
     bench.join("w1")
     assert bench.in_hand("w1") == 10
+
+
+def test_what_comes_to_a_queue_is_counted_by_the_event_that_brought_it(bench):
+    bench.join("w1")
+    bench.job("job", 10)
+    bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="full")
+    bench.tell(m.ClusterChanged())
+    bench.pass_time(0.1)
+    for _ in range(PATIENT_ATTEMPTS):
+        bench.pass_time(2.0)
+        bench.answer("w1", m.OutcomeCode.CONFLICT)
+    assert bench.machine.queues.incoming == {
+        ("active", "PodAdd"): 10,
+        ("unschedulable", "ScheduleAttemptFailure"): 10,
+        ("backoff", "ClusterChange"): 10,
+        ("active", "BackoffComplete"): 10,
+        ("active", "ScheduleAttemptFailure"): 20,  # refused by the ledger: again at once ...
+        ("backoff", "ScheduleAttemptFailure"): 10,  # ... until it was too often
+    }

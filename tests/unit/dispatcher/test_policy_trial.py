@@ -6,8 +6,10 @@ from dispatcher.core.balance import make_balancer
 from dispatcher.core.membership import Vitals, Worker, WorkerState
 from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
 from dispatcher.policy_trials import trials
+from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.model.selectors import NodeScope, Requirement
+from hoss.wire.convert import conflict_rule_from_proto
 
 GOLD = Selector((Requirement("tier", "In", ("gold",)),))
 POD = PodTemplate(PodSpec(namespace="prod"))
@@ -95,6 +97,14 @@ def test_a_pod_that_no_rule_matches_waits():
 def test_the_nodes_of_the_rule_are_told():
     found = trial([Rule("all", nodes=NodeScope("all", GOLD.requirements, required=False))], [worker("w1")])
     assert (found.scope.rule, found.scope.required) == ("all", False)
+
+
+def test_how_conflicts_of_its_pods_are_decided_is_told_of_the_rule_that_decides():
+    strict = ConflictRule(Criteria.STRICT, all_or_nothing=True)
+    found = trial([Rule("all", conflicts=strict)], [worker("w1")])
+    assert conflict_rule_from_proto(found.conflicts) == strict
+    nobody = trial([Rule("test", Match(namespaces=frozenset({"test"})))], [worker("w1")])
+    assert not nobody.HasField("conflicts")
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))

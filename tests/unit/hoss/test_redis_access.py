@@ -1,9 +1,10 @@
 """What --redis-url takes."""
 
 import pytest
+from redis.asyncio import Connection
 
 from hoss.errors import ConfigError
-from hoss.redis_access import PASSWORD_VARIABLE, parse_redis_url, without_password
+from hoss.redis_access import PASSWORD_VARIABLE, parse_redis_url, reach, without_password
 
 
 def test_one_server_by_host_port_and_database():
@@ -87,3 +88,17 @@ def test_no_message_shows_the_password(text):
 def test_the_password_is_taken_out_of_a_url():
     assert without_password("redis://u:p%40ss@h:1/2") == ("redis://u@h:1/2", "p@ss")
     assert without_password("redis://h:1/2") == ("redis://h:1/2", "")
+
+
+@pytest.mark.parametrize("connections", [None, 4])
+@pytest.mark.parametrize("url", ["redis://a", "rediss://a", "unix:///a", "redis+sentinel://a/main"])
+async def test_commands_are_packed_by_hiredis_in_one_piece_and_as_redis_py_would(url, connections):
+    access = reach(url, timeout_seconds=1, connections=connections)
+    connection = (await access.at("key")).connection_pool.make_connection()
+    for command in (
+        ("SCRIPT LOAD", "return 1"),
+        ("EVALSHA", "00", 2, b"\0\r\n", "\u00e4", 1.5, b"x" * 10_000),
+        (b"PING",),
+    ):
+        assert connection.pack_command(*command) == [b"".join(Connection().pack_command(*command))]
+    await access.close()

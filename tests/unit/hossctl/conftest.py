@@ -1,6 +1,6 @@
 """The command line in one process, with a dispatcher and a resolver that remember what they were told."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from hoss.errors import InvalidInput, NotFound
 from hoss.model.cluster_objects import key_of
+from hoss.model.label_selector import parse_label_selector
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hossctl import endpoints
 from hossctl.cli import app
@@ -46,22 +47,35 @@ class FakeDispatcher:
         in_place = {"", namespace} if namespace else {key.namespace for key in self.objects}
         return [o for k, o in sorted(self.objects.items()) if kind in ("", k.kind) and k.namespace in in_place]
 
+    async def list_budgets(self, namespace=""):
+        status = dispatcher_pb2.BudgetStatus(
+            expected_pods=4, current_healthy=3, desired_healthy=2, disruptions_allowed=1
+        )
+        return [(o, status) for o in await self.list_objects("PodDisruptionBudget", namespace)]
+
     async def submit(self, request):
         self._maybe_fail()
         self.submitted.append(request)
         return dispatcher_pb2.SubmitReply(request_id=request.request_id)
 
-    async def get_pod(self, namespace="", name="", *, uid=b"", queue=False):
+    async def get_pod(self, namespace="", name="", *, uid=b"", queue=False, decisions=False):
         for pod in self.pods:
             if (pod.namespace, pod.name) == (namespace, name) or (uid and pod.uid == uid):
                 return pod
         raise NotFound(f"pod {namespace}/{name} is not there")
 
-    async def list_pods(self, namespace="", *, job="", phases=(), node="", label_selector="") -> AsyncIterator[Any]:
+    async def list_pods(
+        self, namespace="", *, job="", phases=(), node="", label_selector="", templates=False, page_pods=1000
+    ):
         self._maybe_fail()
+        wanted_labels = parse_label_selector(label_selector, where="label_selector")
         for pod in self.pods:
             wanted = namespace in ("", pod.namespace) and (not phases or pod.phase in phases)
+            labels = {label.key: label.value for label in pod.template.spec.labels}
+            wanted = wanted and all(requirement.matches(labels) for requirement in wanted_labels)
             if wanted and job in ("", pod.job) and node in ("", pod.node):
+                if templates:  # as of a pod that asks for nothing
+                    pod.template.SetInParent()
                 yield pod
 
     async def list_jobs(self, namespace=""):
@@ -123,8 +137,14 @@ class FakeResolver:
 
     nodes: list[resolver_pb2.NodeInfo] = field(default_factory=list)
     upserted: list[Any] = field(default_factory=list)
+    chunks: list[resolver_pb2.ReservationChunk] = field(default_factory=list)
 
     async def close(self) -> None: ...
+
+    async def reservations(self, *, details=False):
+        assert details
+        for chunk in self.chunks:
+            yield chunk
 
     async def list_nodes(self, names=(), label_selector=""):
         return [node for node in self.nodes if not names or node.spec.name in names]

@@ -47,7 +47,9 @@ def test_objects_in_a_list_are_taken_one_by_one(hoss):
 @pytest.mark.parametrize(
     ("kind", "output", "shown"),
     [
-        ("pdb", "wide", "NAME   MIN AVAILABLE   MAX UNAVAILABLE   SELECTOR\nweb    50%             N/A               app in (api,web)"),
+        ("pdb", "table", "NAME   MIN AVAILABLE   MAX UNAVAILABLE   ALLOWED DISRUPTIONS\nweb    50%             N/A               1"),
+        ("pdb", "wide", ("NAME   MIN AVAILABLE   MAX UNAVAILABLE   ALLOWED DISRUPTIONS   HEALTHY   DESIRED   SELECTOR\n"
+                        "web    50%             N/A               1                     3/4       2         app in (api,web)")),
         ("services", "table", "NAME   SELECTOR\nweb    app=web"),
         ("svc", "name", "service/web"),
     ],
@@ -55,6 +57,14 @@ def test_objects_in_a_list_are_taken_one_by_one(hoss):
 def test_objects_of_a_namespace_are_listed_as_kubectl_does(hoss, kind, output, shown):
     hoss("submit", "-f", "-", stdin=ALL)
     assert hoss("get", kind, "-n", "shop", "-o", output).stdout == shown + "\n"
+
+
+def test_a_budget_says_how_it_stands_in_kubernetes_words(hoss):
+    hoss("submit", "-f", "-", stdin=ALL)
+    document = json.loads(hoss("get", "pdb", "web", "-n", "shop", "-o", "json").stdout)
+    numbers = {key: document[key] for key in ("expectedPods", "currentHealthy", "desiredHealthy", "disruptionsAllowed")}
+    assert list(numbers.values()) == [4, 3, 2, 1]
+    assert document["minAvailable"] == "50%"
 
 
 def test_one_object_is_one_document(hoss):

@@ -151,6 +151,7 @@ def test_describe_shows_a_nodes_pods(hoss, a_node, a_pod):
     hoss.dispatcher.pods = [a_pod("here", node="n1"), a_pod("there", node="n2")]
     document = json.loads(hoss("describe", "node", "n1", "-o", "json").stdout)
     assert document["pods"] == ["default/here"]
+    assert [pod["pod"] for pod in document["podResources"]] == ["default/here"]
     assert document["utilisation"] == {"cpu": "25.0%"}
 
 

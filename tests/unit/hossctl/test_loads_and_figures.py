@@ -29,6 +29,22 @@ def test_the_openb_mix_leaves_room_for_its_cards():
     assert 500_000 < wanted < 700_000
 
 
+def test_of_ten_constrained_jobs_nine_have_a_rule_and_all_have_50_to_100_pods():
+    jobs = [
+        (job.replicas, request.templates[job.template].spec)
+        for request in load.bench_load(load.Mix.CONSTRAINED, 10_000, cards=0, seed=1)
+        for job in request.jobs
+    ]
+    assert sum(50 <= replicas <= 100 for replicas, _ in jobs) >= len(jobs) - 1
+    kinds = [
+        (len(spec.spread), len(spec.pod_affinity.anti_required), len(spec.pod_affinity.required)) for _, spec in jobs
+    ]
+    plain = kinds.count((0, 0, 0))
+    assert kinds[:plain] == [(0, 0, 0)] * plain
+    assert kinds[plain : plain + 90] == [(1, 0, 0), (0, 1, 0), (0, 0, 1)] * 30
+    assert len(kinds) / 10 <= plain < len(kinds) / 10 + 1
+
+
 def test_filling_asks_for_the_fraction_of_all_cpu():
     pool = nodes.simulated(50, shapes=nodes.UNIFORM)
     requests = load.filling(pool, 0.9, seed=3)
@@ -75,20 +91,6 @@ def test_an_overcommitted_node_is_named_with_its_numbers(a_node):
     used = usage_of([a_node("ok", {"cpu": 10}, {"cpu": 10}, [1000]), a_node("bad", {"cpu": 10}, {"cpu": 11}, [1001])])
     assert used.overcommitted == ("bad: cpu 11 requested of 10, card 0 1001 thousandths used",)
     assert used.shares() == {"cards": 2001 / 2000, "cpu": 21 / 20}
-
-
-@pytest.mark.parametrize(
-    ("resource", "amount", "text"),
-    [
-        ("cpu", 1500, "1500m"),
-        ("cpu", 2000, "2"),
-        ("memory", 1536 * 2**20, "1.5Gi"),
-        ("pods", 7, "7"),
-        ("memory", 0, "0"),
-    ],
-)
-def test_amounts_are_written_as_people_write_them(resource, amount, text):
-    assert figures.written_amount(resource, amount) == text
 
 
 @pytest.mark.parametrize(

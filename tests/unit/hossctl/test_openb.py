@@ -51,7 +51,7 @@ def test_pods_of_one_shape_share_a_template_and_keep_their_times(file):
     rows = "a,6000,1024,1,460,,LS,Running,7,9,8\nb,6000,1024,1,460,,BE,Running,8,10,8\n"
     first, second = read_trace(file(PODS + rows))
     assert first.workload.template is second.workload.template
-    assert (first.qos, first.creation_seconds, first.deletion_seconds) == ("LS", 7, 9)
+    assert (first.creation_seconds, first.deletion_seconds) == (7, 9)
     assert second.workload.name == "b"
 
 

@@ -14,6 +14,7 @@ rules:
     match: {priority: {min: 100}}
     workers: {matchLabels: {tier: gold}}
     nodes: {matchLabels: {pool: fast}, partition: Soft}
+    conflicts: {criteria: Version, displace: {minPriorityGap: 500}}
   - name: rest
     match: {ownerKinds: [Pod]}
 """
@@ -43,6 +44,12 @@ def test_a_trial_without_a_dispatcher_says_rule_worker_and_why(hoss, files):
     urgent, report = json.loads(result.stdout)["pods"]
     assert (urgent["rule"], urgent["worker"]) == ("gold", "a")
     assert urgent["nodes"] == {"selector": "pool=fast", "partition": "Soft"}
+    assert urgent["conflicts"] == {
+        "criteria": "Version",
+        "commit": "Incremental",
+        "displace": {"minPriorityGap": 500},
+    }
+    assert report["conflicts"] is None
     assert [(w["worker"], w["eligible"], w["reason"]) for w in urgent["workers"]] == [
         ("a", True, ""),
         ("b", False, "does not match tier=gold"),
@@ -57,6 +64,10 @@ def test_a_trial_is_told_to_people_in_full(hoss, files):
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0] == "pod default/urgent: rule gold, worker a: the only one that fits and takes pods now"
     assert lines[1] == "  to be placed rather on nodes with pool=fast"
+    assert lines[2] == (
+        "  conflicts: criteria Version, commit Incremental, "
+        "displaces unconfirmed pods whose priority is lower by 500 or more"
+    )
     assert "job night/report (3 pods): no rule, waits: no rule of the policy matches" in lines
     assert "warning: no rule matches every pod" in result.stderr
 

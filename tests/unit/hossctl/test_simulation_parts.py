@@ -7,7 +7,7 @@ import pytest
 from hoss.errors import InvalidInput
 from hossctl.simulate.cluster import ServiceTimes
 from hossctl.simulate.measured import read_measured
-from hossctl.simulate.processes import Cores, Process
+from hossctl.simulate.processes import SLICE_SECONDS, Cores, Process
 from hossctl.simulate.timeline import Timeline
 
 
@@ -62,6 +62,28 @@ def test_a_process_with_much_to_do_takes_turns_with_others_on_one_core():
     do(other, 1.0, "other")
     timeline.run(until=10.0)
     assert [name for _, name in done] == ["busy 1", "other", "busy 2"]
+
+
+def test_who_does_many_small_things_is_not_kept_waiting_by_who_does_few_large_ones():
+    timeline, [small, large], do, done = processes(1, 2)
+    for number in range(12):
+        do(small, SLICE_SECONDS / 4, f"small {number}")
+        do(large, SLICE_SECONDS, f"large {number}")
+    timeline.run(until=SLICE_SECONDS * 5.9)
+    # Each had as much of the core as the other, and not as many turns.
+    assert sum(name.startswith("small") for _, name in done) == 12
+    assert sum(name.startswith("large") for _, name in done) == 2
+
+
+def test_who_slept_has_no_claim_on_the_time_it_did_not_use():
+    timeline, [busy, late], do, done = processes(1, 2)
+    for number in range(100):
+        do(busy, SLICE_SECONDS, f"busy {number}")
+    timeline.run(until=SLICE_SECONDS * 50)
+    for number in range(100):
+        do(late, SLICE_SECONDS, f"late {number}")
+    timeline.run(until=SLICE_SECONDS * 70.5)
+    assert 9 <= sum(name.startswith("late") for _, name in done) <= 11
 
 
 DOCUMENT = {

@@ -85,6 +85,10 @@ def test_cards_are_counted_from_the_device_resource():
             r"status\.allocatable\.memory: is .* HOSS counts up to 2\^53",
         ),
         ({"status": {"allocatable": {"memory": "4GB"}}}, r"status\.allocatable\.memory: '4GB' is no quantity"),
+        (
+            {"spec": {"taints": [{"key": "a", "effect": "NoExecute", "timeAdded": "noon"}]}},
+            r"spec\.taints\[0\]\.timeAdded: 'noon' is no time; write it as 2026-01-02T03:04:05Z",
+        ),
         ({"spec": {"taints": [{"key": "a"}]}}, r"spec\.taints\[0\]\.effect: is missing; allowed: NoSchedule"),
         ({"spec": {"taints": [{"effect": "NoExecute"}]}}, r"spec\.taints\[0\]\.key: '' is no valid key"),
     ],

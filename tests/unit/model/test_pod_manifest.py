@@ -180,18 +180,27 @@ def test_an_unusable_affinity_is_refused(template, affinity, problem):
         template(affinity={"nodeAffinity": affinity})
 
 
-def test_tolerations_are_a_sorted_set_and_their_seconds_do_not_matter(template):
+def test_tolerations_are_a_sorted_set(template):
     a, b = (
         {"key": "a", "operator": "Exists"},
-        {"key": "b", "value": "x", "effect": "NoSchedule", "tolerationSeconds": 3},
+        {"key": "b", "value": "x", "effect": "NoSchedule"},
     )
     spec = template(tolerations=[b, a, b]).spec
     assert spec.tolerations == (Toleration("a", "Exists"), Toleration("b", "Equal", "x", "NoSchedule"))
 
 
+def test_a_toleration_of_no_execute_may_be_for_a_time_and_less_than_nothing_is_nothing(template):
+    timed = [{"key": "a", "effect": "NoExecute", "tolerationSeconds": s} for s in (300, -5)]
+    seconds = [toleration.seconds for toleration in template(tolerations=timed).spec.tolerations]
+    assert seconds == [0, 300]
+
+
 @pytest.mark.parametrize(
     ("toleration", "problem"),
     [
+        ({"key": "a", "effect": "NoSchedule", "tolerationSeconds": 3}, "tolerationSeconds: is 3, but only with effect"),
+        ({"key": "a", "tolerationSeconds": 3}, "tolerationSeconds: is 3, but only with effect"),
+        ({"key": "a", "effect": "NoExecute", "tolerationSeconds": "3"}, "tolerationSeconds: is '3', where a whole"),
         ({"key": "a", "operator": "Gt", "value": "1"}, "operator: is 'Gt'; allowed: Equal, Exists"),
         ({"key": "a", "effect": "NoSleep"}, "effect: is 'NoSleep'; allowed: NoSchedule"),
         ({"value": "x"}, "operator: is Equal without a key"),

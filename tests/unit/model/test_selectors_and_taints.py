@@ -1,7 +1,7 @@
 import pytest
 
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from hoss.model.taints import Taint, Toleration
+from hoss.model.taints import FOR_EVER, NO_EXECUTE, Taint, Toleration, stay_seconds
 
 LABELS = {"zone": "a", "cores": "64", "empty": ""}
 
@@ -52,3 +52,18 @@ def test_terms_are_ored_their_parts_anded_and_an_empty_one_matches_nothing():
 )
 def test_a_toleration_covers_its_key_value_and_effect(toleration, tolerates):
     assert toleration.tolerates(Taint("a", "x", "NoSchedule")) is tolerates
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stays"),
+    [((), None), ((None,), FOR_EVER), ((None, None), FOR_EVER), ((None, 60, 30), 30), ((0, 60), 0), ((-1,), 0)],
+)
+def test_a_pod_stays_for_the_least_time_that_a_covering_toleration_names(seconds, stays):
+    covering = [Toleration("a", "Exists", "", NO_EXECUTE, s) for s in seconds]
+    others = [Toleration("b", "Exists", "", NO_EXECUTE, 1), Toleration("a", "Exists", "", "NoSchedule")]
+    assert stay_seconds(Taint("a", "x", NO_EXECUTE), [*others, *covering]) == stays
+
+
+def test_taints_are_equal_whenever_they_came():
+    assert Taint("a", "x", NO_EXECUTE, 5) == Taint("a", "x", NO_EXECUTE)
+    assert len({Taint("a", "x", NO_EXECUTE, 5), Taint("a", "x", NO_EXECUTE)}) == 1

@@ -5,7 +5,7 @@ import pytest
 
 from hoss.wire.account import account_dtype
 from hoss.wire.columns import U32
-from resolver.core.quarantine import QuarantineRules, Step, Suspicions, disagreeing
+from resolver.core.quarantine import QuarantineRules, Step, Suspicions, difference, disagreeing
 from resolver.core.values import CONFLICT, AccountRows, Decision, Verdict
 
 REFUSED, COMMITTED, PORT = Verdict.CONFLICT_RESOURCE, Verdict.COMMITTED, Verdict.CONFLICT_PORT
@@ -73,3 +73,19 @@ def test_what_was_held_against_a_quiet_node_is_forgotten(decided):
     suspicions.forget(now=11.0)
     suspicions.heard(*decided([1]), now=12.0)
     assert suspicions.heard(*decided([1]), now=12.0) == [(1, Step.READ_AGAIN)]  # not quarantine: it begins anew
+
+
+@pytest.mark.parametrize(
+    ("requested", "reserved", "told"),
+    [
+        ([1000, 2**30], [1000, 2**30], ""),
+        ([1000, 0, 0], [1000], ""),
+        ([1500, 2**30], [1000, 2**30], "cpu 1500m, 500m more"),
+        ([1000, 2**36], [2000, 2**36 - 2**20], "cpu 1, 1 less; memory 64Gi, 1Mi more"),
+        ([1000], [1000, 0, 3], "nvidia.com/gpu 0, 3 less"),
+    ],
+)
+def test_a_wrong_account_is_told_by_name_and_unit_where_it_differs(requested, reserved, told):
+    schema = ["cpu", "memory", "nvidia.com/gpu"]
+    found = difference(np.array(requested, np.int64), np.array(reserved, np.int64), schema)
+    assert found == (f"its account has, as requested, {told} than its reservations ask for" if told else "")

@@ -129,13 +129,21 @@ class Harness:
         return self.batches
 
     def place(self):
-        """Place everything there is; the proposals."""
+        """Place everything that can be placed now; the proposals."""
         proposals = []
-        while self.scheduler.backlog:
-            while self.scheduler.step():
-                pass
+        while settled := self.scheduler.step():
+            while settled:
+                settled = self.scheduler.step()
             proposals += self.scheduler.take_proposals(now=0.0)
         return proposals
+
+    def settle(self, proposals):
+        """The ledger says yes to all of these, the feed shows it, and what waited for that is looked at again."""
+        for proposal in proposals:
+            verdicts, update = self.ledger.commit(proposal)
+            self.scheduler.settle(proposal.batch_id, verdicts)
+            self.cache.apply_feed(update)
+        assert self.place() == []
 
     def outcomes(self):
         """[(code, node or None, reason)] by position, of all answers so far."""

@@ -121,8 +121,8 @@ def test_a_node_the_ledger_holds_as_cordoned_takes_those_pods_alone_that_tolerat
 def test_too_many_pods_are_refused_by_number(make_ledger, harness_of, make_pod):
     harness = harness_of(make_ledger(1, allocatable={"cpu": 4000, "memory": 2**34, "pods": 2}))
     harness.submit((make_pod(), 3))
-    harness.place()
-    assert harness.outcomes()[0][2] == "0/1 nodes are available: 1 Too many pods."
+    harness.settle(harness.place())
+    assert harness.outcomes()[2][2] == "0/1 nodes are available: 1 Too many pods."
 
 
 def test_a_changed_label_taint_or_cordon_counts_from_the_next_pod_on(cluster, harness_of, make_pod):

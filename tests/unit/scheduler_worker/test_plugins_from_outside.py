@@ -65,7 +65,8 @@ def test_the_documents_example_filters_and_scores(green_energy, make_ledger, mak
     harness.submit((make_pod(cpu=400, memory=0), 7))
     (proposal,) = harness.place()
     assert proposal.candidates[:, 0].tolist() == [3, 3, 2, 2, 0, 0]
-    assert harness.outcomes()[0][2] == (
+    harness.settle([proposal])
+    assert harness.outcomes()[6][2] == (
         "0/4 nodes are available: 1 node(s) were about to be serviced, 3 Insufficient cpu, 3 Too many pods."
     )
 

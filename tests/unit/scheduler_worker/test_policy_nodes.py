@@ -47,8 +47,8 @@ def test_preferred_nodes_are_filled_before_others_are_used(harness, make_pod):
 
 def test_a_refusal_names_the_rule_that_narrowed_the_nodes(harness, make_pod):
     harness.submit((make_pod(4000), 3), scope=GPU)
-    harness.place()
-    ((code, _, reason),) = harness.outcomes()
+    harness.settle(harness.place())
+    code, _, reason = harness.outcomes()[2]
     assert code == Outcome.UNSCHEDULABLE
     assert reason == (
         "0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were outside the nodes of policy rule gpu (pool=gpu)."

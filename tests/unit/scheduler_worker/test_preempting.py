@@ -80,6 +80,7 @@ def test_what_fits_nowhere_is_asked_about_and_placed_with_its_victims(full, make
 def test_one_question_is_asked_for_a_class_and_each_pod_reckons_with_those_before_it(full, make_pod):
     submit(full, make_pod(cpu=2000, priority=10), count=5)
     (question,) = full.scheduler.take_questions()
+    assert full.scheduler.preemption_attempts == 5
     full.scheduler.preempt(occupants(question, make_pod(cpu=2000)), 0.0)
     (columns,) = full.scheduler.take_proposals(0.0)
     assert columns.victims == {0: (uid(3),), 1: (uid(2),), 2: (uid(1),), 3: (uid(0),)}

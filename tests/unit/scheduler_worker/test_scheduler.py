@@ -112,9 +112,11 @@ def test_a_verdict_of_a_former_epoch_changes_nothing(make_ledger, harness_of, ma
 def test_higher_priority_is_placed_first(make_ledger, harness_of, make_pod):
     harness = harness_of(make_ledger(1))
     harness.submit((make_pod(3000, priority=1), 1), (make_pod(3000, priority=9), 1))
-    harness.place()
-    codes = harness.outcomes()
-    assert codes == [(UNSCHEDULABLE, None, "0/1 nodes are available: 1 Insufficient cpu.")]
+    harness.settle(harness.place())
+    assert harness.outcomes() == [
+        (UNSCHEDULABLE, None, "0/1 nodes are available: 1 Insufficient cpu."),
+        (Outcome.BOUND, 0, ""),
+    ]
 
 
 def test_drained_work_is_returned_and_what_was_proposed_is_not(make_ledger, harness_of, make_pod):

@@ -1,0 +1,70 @@
+"""A gRPC server between two parts of a platform, that passes everything on and can hold one method's messages back."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+SERVICE = "/hoss.v1.Resolver/"
+
+
+class Interposed(grpc.GenericRpcHandler):
+    """Listens on `address`. `asked` and `answered` are gates by method name: what they are closed for waits, and is not lost."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.aio.insecure_channel(target)
+        self._server = grpc.aio.server()
+        self._server.add_generic_rpc_handlers((self,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.asked: dict[str, Gate] = defaultdict(Gate)
+        self.answered: dict[str, Gate] = defaultdict(Gate)
+
+    async def serve(self) -> None:
+        """On the event loop that runs: what waits for an answer that passes here must not block it."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End every call under way."""
+        await self._server.stop(None)
+        await self._channel.close()
+
+    def service(self, details: Any) -> Any:
+        """A handler of bytes: on the wire every method is a stream of messages either way."""
+        method, name = details.method, details.method.removeprefix(SERVICE)
+
+        async def pass_on(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            async def gated() -> AsyncIterator[bytes]:
+                async for request in requests:
+                    await self.asked[name].open.wait()
+                    yield request
+
+            call = self._channel.stream_stream(method)(gated(), timeout=context.time_remaining())
+            try:
+                async for answer in call:
+                    await self.answered[name].open.wait()
+                    yield answer
+            except grpc.aio.AioRpcError as exc:
+                await context.abort(exc.code(), exc.details())
+            finally:
+                call.cancel()
+
+        return grpc.stream_stream_rpc_method_handler(pass_on)
+
+
+class Gate:
+    """Open until it is closed."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def close(self) -> None:
+        """What comes from now on waits."""
+        self.open.clear()
+
+    def release(self) -> None:
+        """What waited goes on, and so does what comes."""
+        self.open.set()

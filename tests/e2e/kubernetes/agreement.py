@@ -1,0 +1,87 @@
+"""Whether the ledger says of pods what the API server says."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+from e2e.cluster import Cluster
+from e2e.kubernetes.api import Api
+from waiting import DEADLINE_SECONDS
+
+from hoss.client.resolver import ResolverClient
+from hoss.wire.columns import U32, decode, decode_uids, uid_text
+
+
+def assigned(api: Api) -> dict[str, str]:
+    """Nodes by UID, of the pods that take room."""
+    pods = api("GET", "/api/v1/pods")["items"]
+    there = [p for p in pods if p["spec"].get("nodeName") and p["status"].get("phase") not in ("Succeeded", "Failed")]
+    return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in there}
+
+
+def reserved(cluster: Cluster) -> dict[str, str]:
+    """Nodes by UID, of what the ledger holds."""
+    return asyncio.run(_reserved(cluster.address("resolver")))
+
+
+async def _reserved(address: str) -> dict[str, str]:
+    client = ResolverClient([address])
+    found: dict[str, str] = {}
+    names: dict[int, str] = {}
+    try:
+        async for chunk in client.reservations():
+            names.update((named.index, named.name) for named in chunk.node_names)
+            nodes: Any = decode(chunk.nodes, U32, name="nodes")
+            uids = decode_uids(chunk.uids)
+            found.update((uid_text(u.tobytes()), names[int(n)]) for u, n in zip(uids, nodes, strict=True))
+    finally:
+        await client.close()
+    return found
+
+
+def requested(cluster: Cluster, node: str) -> dict[str, int]:
+    """What the ledger has as requested on a node, in schema units."""
+    return asyncio.run(_requested(cluster.address("resolver"), node))
+
+
+async def _requested(address: str, node: str) -> dict[str, int]:
+    client = ResolverClient([address])
+    try:
+        (found,) = await client.list_nodes([node])
+    finally:
+        await client.close()
+    return {amount.resource: amount.amount for amount in found.requested}
+
+
+def overcommitted(api: Api) -> dict[str, int]:
+    """Thousandths of a core by which pods on a node ask for more than it has."""
+    used: Counter[str] = Counter()
+    for pod in api("GET", "/api/v1/pods")["items"]:
+        for container in pod["spec"]["containers"]:
+            used[pod["spec"].get("nodeName", "")] += _milli(container["resources"]["requests"]["cpu"])
+    offered = {
+        n["metadata"]["name"]: _milli(n["status"]["allocatable"]["cpu"]) for n in api("GET", "/api/v1/nodes")["items"]
+    }
+    return {name: used[name] - milli for name, milli in offered.items() if used[name] > milli}
+
+
+def _milli(cpu: str) -> int:
+    return int(cpu[:-1]) if cpu.endswith("m") else int(cpu) * 1000
+
+
+def run_hoss(cluster: Cluster, *arguments: str) -> str:
+    """What a command says about this platform, on whichever stream."""
+    where = {"HOSS_DISPATCHER": cluster.endpoints.dispatcher, "HOSS_RESOLVER": cluster.endpoints.resolver}
+    command = [sys.executable, "-m", "hossctl", *arguments]
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        env={**os.environ, **where, "COLUMNS": "200"},
+    )
+    return done.stdout + done.stderr

@@ -1,0 +1,120 @@
+"""What tests ask of an API server: a few verbs on raw objects, and objects as short as they can be."""
+
+from typing import Any
+
+import orjson
+import urllib3
+
+from hossctl.kube_control_plane import ControlPlane
+
+
+class Api:
+    """An administrator's calls. `request` gives status and body; the other verbs insist on success."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._base = plane.url
+        self._headers = {"Authorization": f"Bearer {plane.token}", "Content-Type": "application/json"}
+        self._pool = urllib3.PoolManager(ca_certs=str(plane.certificate_authority), maxsize=32, retries=False)
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """`path` from the server's root, with its query."""
+        reply = self._pool.request(
+            method,
+            self._base + path,
+            body=None if body is None else orjson.dumps(body),
+            headers={**self._headers, **headers},
+        )
+        return reply.status, orjson.loads(reply.data) if reply.data.startswith(b"{") else reply.data
+
+    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        status, answer = self.request(method, path, body, **headers)
+        assert status < 300, f"{method} {path}: {status} {answer}"
+        return answer
+
+    def create_node(self, name: str, *, cpu: str = "4", memory: str = "8Gi", pods: int = 110, **spec: Any) -> Any:
+        """A plain Node object, ready, as KWOK's are."""
+        amounts = {"cpu": cpu, "memory": memory, "pods": str(pods)}
+        return self(
+            "POST",
+            "/api/v1/nodes",
+            {
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+                "spec": spec,
+                "status": {
+                    "capacity": amounts,
+                    "allocatable": amounts,
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            },
+        )
+
+    def create_pod(
+        self,
+        name: str,
+        *,
+        cpu: str = "100m",
+        memory: str = "64Mi",
+        namespace: str = "default",
+        scheduler: str = "somebody-else",
+        **spec: Any,
+    ) -> Any:
+        """A pod of one container. `spec` is more of its spec, as `nodeName="n1"`."""
+        container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        return self(
+            "POST",
+            f"/api/v1/namespaces/{namespace}/pods",
+            {"metadata": {"name": name}, "spec": {"schedulerName": scheduler, "containers": [container], **spec}},
+        )
+
+    def bind(self, pod: Any, node: str, *, dry_run: bool = False, **headers: str) -> tuple[int, Any]:
+        """As any scheduler does."""
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding"
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {name: metadata[name] for name in ("name", "namespace", "uid")},
+            "target": {"kind": "Node", "name": node},
+        }
+        return self.request("POST", path + ("?dryRun=All" if dry_run else ""), binding, **headers)
+
+    def pod(self, name: str, namespace: str = "default") -> Any:
+        return self("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def delete_pod(self, name: str, namespace: str = "default") -> None:
+        self("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
+
+    def create_namespace(self, name: str, **labels: str) -> None:
+        self("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+
+    def clear(self) -> None:
+        """Without webhooks, pods and nodes. Namespaces stay: nobody is there to end them."""
+        self("DELETE", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations")
+        for namespace in self("GET", "/api/v1/namespaces")["items"]:
+            self("DELETE", f"/api/v1/namespaces/{namespace['metadata']['name']}/pods?gracePeriodSeconds=0")
+        self("DELETE", "/api/v1/nodes")
+
+
+def find_events(api: Api, name: str) -> list[Any]:
+    """Of a pod of this name."""
+    found: list[Any] = api("GET", f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}")[
+        "items"
+    ]
+    return found
+
+
+def events_of(api: Api, name: str) -> list[tuple[str, str]]:
+    """Their reasons and messages."""
+    return [(event["reason"], event["message"]) for event in find_events(api, name)]
+
+
+def patch_pod(api: Api, name: str, body: Any) -> None:
+    """A merge patch."""
+    api("PATCH", f"/api/v1/namespaces/default/pods/{name}", body, **{"Content-Type": "application/merge-patch+json"})
+
+
+def resize(api: Api, name: str, cpu: str) -> None:
+    """In place, as `kubectl patch --subresource resize` does."""
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    patch = {"Content-Type": "application/strategic-merge-patch+json"}
+    api("PATCH", f"/api/v1/namespaces/default/pods/{name}/resize", {"spec": {"containers": [container]}}, **patch)

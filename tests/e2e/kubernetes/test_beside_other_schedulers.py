@@ -1,0 +1,97 @@
+"""HOSS and other schedulers on the same nodes, with the guard between them."""
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+from e2e.kubernetes.agreement import assigned, overcommitted, reserved, run_hoss
+from e2e.kubernetes.api import Api
+from e2e.kubernetes.guarded import await_guard, install
+from waiting import wait_until
+
+from hossctl.kube_control_plane import ControlPlane
+from hossctl.ports import free_ports
+
+
+@pytest.fixture
+def guarded_cluster(tmp_path: Path, own_control_plane: ControlPlane) -> Iterator[Callable[..., tuple[Api, Cluster]]]:
+    """Starts a platform whose resolver guards the bindings: `guarded_cluster("--reservation-lease-seconds", "2")`."""
+    made: list[Cluster] = []
+
+    def make(*flags: str) -> tuple[Api, Cluster]:
+        api, (port,) = Api(own_control_plane), free_ports(1)
+        install(api, f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
+        webhook = ["--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1"]
+        made.append(Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig, resolver_flags=[*webhook, *flags]))
+        await_guard(api)
+        return api, made[0]
+
+    yield make
+    for cluster in made:
+        cluster.stop()
+
+
+def test_kube_scheduler_and_hoss_fill_the_same_nodes_and_overcommit_none(
+    guarded_cluster: Callable[..., tuple[Api, Cluster]], own_control_plane: ControlPlane
+) -> None:
+    api, cluster = guarded_cluster()
+    for number in range(20):
+        api.create_node(f"n{number}", cpu="2")
+    for number in range(2):
+        cluster.start_worker(f"w{number}")
+    own_control_plane.start_scheduler()
+    # 6 of them fit on a node, 120 in all: with 116 there is hardly a choice left at the end.
+    names = [
+        (f"{scheduler}-{number}", scheduler) for number in range(58) for scheduler in ("hoss", "default-scheduler")
+    ]
+    with concurrent.futures.ThreadPoolExecutor(8) as several:
+        list(several.map(lambda pod: api.create_pod(pod[0], cpu="300m", scheduler=pod[1]), names))
+    wait_until(lambda: len(assigned(api)) == len(names), "all pods of both are bound")
+    assert overcommitted(api) == {}
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    assert "clean (20 nodes, 116 reservations, 116 bound, 2 caches)" in run_hoss(cluster, "audit")
+
+
+def test_what_the_guard_reserved_stays_once_the_pod_is_seen_and_ends_with_it(
+    guarded_cluster: Callable[..., tuple[Api, Cluster]],
+) -> None:
+    lease_seconds = 1.0
+    api, cluster = guarded_cluster("--reservation-lease-seconds", f"{lease_seconds}")
+    api.create_node("n1", cpu="1")
+    wait_until(lambda: "n1" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    pod, another = (api.create_pod(name, cpu="800m") for name in ("pod", "another"))
+    assert api.bind(pod, "n1")[0] == 201
+    time.sleep(3 * lease_seconds)  # the claim is that nothing happens meanwhile
+    assert reserved(cluster) == {pod["metadata"]["uid"]: "n1"}
+    assert api.bind(another, "n1")[0] == 403
+    api.delete_pod("pod")
+    wait_until(lambda: api.bind(another, "n1")[0] == 201, "its room is free again")
+
+
+def test_a_binding_that_comes_to_nothing_gives_its_room_back_when_the_lease_is_over(
+    guarded_cluster: Callable[..., tuple[Api, Cluster]],
+) -> None:
+    """A second webhook, which runs beside ours, says no."""
+    api, cluster = guarded_cluster("--reservation-lease-seconds", "1")
+    api.create_node("n1", cpu="1")
+    wait_until(lambda: "n1" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    (port,) = free_ports(1)
+    rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/binding"]}
+    hook = {
+        "name": "nobody.example.com",
+        "clientConfig": {"url": f"https://127.0.0.1:{port}/"},
+        "rules": [rule],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    api("POST", path, {"metadata": {"name": "nobody"}, "webhooks": [hook]})
+    pod = api.create_pod("pod", cpu="800m")
+    wait_until(lambda: "nobody.example.com" in str(api.bind(pod, "n1")), "the other webhook is in force")
+    wait_until(lambda: reserved(cluster) == {}, "the lease is over")
+    api("DELETE", f"{path}/nobody")
+    wait_until(lambda: api.bind(pod, "n1")[0] == 201, "there is room")

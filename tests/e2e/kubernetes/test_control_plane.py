@@ -1,0 +1,61 @@
+"""The ground that the other tests here stand on."""
+
+import asyncio
+
+import pytest
+from e2e.kubernetes.api import Api
+from waiting import wait_until
+
+from hoss.kube.api import Refused
+from hossctl.bench.kube_ground import opened
+from hossctl.kube_control_plane import HOSS, ControlPlane
+from hossctl.kube_rights import grant
+
+
+def test_a_binding_is_accepted_whatever_it_asks_of_the_node(api: Api) -> None:
+    """Why HOSS has a guard: the API server never looks at room."""
+    api.create_node("n1", cpu="1")
+    pods = [api.create_pod(f"p{number}", cpu="800m") for number in range(2)]
+    assert [api.bind(pod, "n1")[0] for pod in pods] == [201, 201]
+    assert [api.pod(f"p{number}")["spec"]["nodeName"] for number in range(2)] == ["n1", "n1"]
+
+
+def test_a_real_kube_scheduler_schedules_the_pods_that_are_its_own(own_control_plane: ControlPlane) -> None:
+    own_control_plane.start_scheduler()
+    api = Api(own_control_plane)
+    api.create_node("n1")
+    api.create_pod("mine", scheduler="default-scheduler")
+    api.create_pod("others")
+    wait_until(lambda: api.pod("mine")["spec"].get("nodeName"), "kube-scheduler binds its pod")
+    assert "nodeName" not in api.pod("others")["spec"]
+
+
+def test_a_user_who_is_granted_hoss_s_rights_has_those_and_had_none_before(own_control_plane: ControlPlane) -> None:
+    """As which HOSS is measured beside kube-scheduler."""
+    binding = {"target": {"kind": "Node", "name": "n1"}, "metadata": {"name": "absent"}}
+
+    async def run() -> None:
+        async with (
+            opened(own_control_plane.kubeconfig) as administrator,
+            opened(own_control_plane.hoss_kubeconfig) as hoss,
+        ):
+            with pytest.raises(Refused, match='User "hoss" cannot list resource "pods"'):
+                await hoss.get("/api/v1/pods")
+            await grant(administrator, HOSS)
+            assert (await hoss.get("/api/v1/pods"))["items"] == []
+            path = "/api/v1/namespaces/default/pods/absent/binding"
+            assert (await hoss.ask("POST", path, binding)).status == 404
+            node = {"metadata": {"name": "n1"}}
+            assert (await hoss.ask("POST", "/api/v1/nodes", node)).status == 403
+
+    asyncio.run(run())
+
+
+def test_an_api_server_that_was_killed_is_back_with_what_it_had(own_control_plane: ControlPlane) -> None:
+    api = Api(own_control_plane)
+    api.create_node("n1")
+    own_control_plane.kill("kube-apiserver")
+    own_control_plane.kill("etcd")
+    own_control_plane.start_etcd()
+    own_control_plane.start_apiserver()
+    assert [node["metadata"]["name"] for node in api("GET", "/api/v1/nodes")["items"]] == ["n1"]

@@ -1,0 +1,111 @@
+"""The services work with the rights that deploy/ gives them, on an API server that grants nobody anything else; and use them."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+from e2e.kubernetes import renderers
+from e2e.kubernetes.agreement import assigned, reserved
+from e2e.kubernetes.api import Api
+from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of
+from waiting import wait_until
+
+from hossctl.kube_control_plane import ControlPlane
+from hossctl.ports import free_ports
+
+pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
+
+# What is only needed when an answer is lost, or a certificate grows old.
+RARE = {"hoss-resolver get pods", "hoss-resolver update secrets"}
+
+RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api) -> Iterator[Cluster]:
+    """The services of the overlay `guard`, each as its service account."""
+    documents = renderers.objects_of(renderers.kustomized("guard"))
+    for (kind, _), document in documents.items():
+        if kind in RIGHTS:
+            apply(api, document)
+    (port,) = free_ports(1)
+    install(api, f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
+    kubeconfigs = {name: tmp_path / f"{name}.kubeconfig" for name in ("dispatcher", "resolver")}
+    for name, path in kubeconfigs.items():
+        path.write_text(kubeconfig_of(api, control_plane, f"hoss-{name}"))
+    flags = ["--kubeconfig", str(kubeconfigs["resolver"])]
+    flags += ["--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1"]
+    configuration = tmp_path / "dispatcher.yaml"
+    configuration.write_text(documents["ConfigMap", "hoss-dispatcher"]["data"]["dispatcher.yaml"])
+    made = Cluster(
+        tmp_path,
+        kubeconfig=kubeconfigs["dispatcher"],
+        resolver_flags=flags,
+        dispatcher_flags=["--config", str(configuration)],
+    )
+    made.start_worker("w1")
+    yield made
+    made.stop()
+
+
+def reasons(api: Api, name: str) -> set[str]:
+    """Of the events about a pod."""
+    events = api("GET", "/api/v1/namespaces/default/events")["items"]
+    return {event["reason"] for event in events if event["involvedObject"]["name"] == name}
+
+
+def granted() -> set[str]:
+    """As "account verb resource", by the overlay's roles."""
+    found = list(renderers.objects_of(renderers.kustomized("guard")).values())
+    rules = {(d["kind"], d["metadata"]["name"]): d["rules"] for d in found if d["kind"] in ("ClusterRole", "Role")}
+    bindings = [(d["subjects"], d["roleRef"]) for d in found if d["kind"] in ("ClusterRoleBinding", "RoleBinding")]
+    return {
+        f"{subject['name']} {verb} {resource}"
+        for subjects, role in bindings
+        for subject in subjects
+        for rule in rules[role["kind"], role["name"]]
+        for verb, resource in itertools.product(rule["verbs"], rule["resources"])
+    }
+
+
+def used(plane: ControlPlane) -> tuple[set[str], set[str]]:
+    """What was asked and allowed, as `granted`, and what was asked and refused."""
+    allowed, refused = set[str](), set[str]()
+    for line in plane.audit_log.read_text().splitlines():
+        event = json.loads(line)
+        about = event["objectRef"]
+        resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+        asked = f"{event['user']['username'].rpartition(':')[2]} {event['verb']} {resource}"
+        by_rights = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
+        (allowed if by_rights else refused).add(asked)
+    return allowed, refused
+
+
+def test_hoss_may_do_what_it_does_and_does_what_it_may(control_plane: ControlPlane, api: Api, cluster: Cluster) -> None:
+    await_guard(api)
+    api.create_node("n1", cpu="1")
+    low = api.create_pod("low", cpu="600m", scheduler="hoss", terminationGracePeriodSeconds=0)
+    wait_until(lambda: assigned(api) == {low["metadata"]["uid"]: "n1"}, "a pod is bound")
+    wait_until(lambda: "Scheduled" in reasons(api, "low"), "its event is there")
+
+    api.create_pod("waits", cpu="900m", scheduler="hoss")
+    wait_until(lambda: api.pod("waits")["status"].get("conditions"), "why it waits is on the pod")
+    wait_until(lambda: "FailedScheduling" in reasons(api, "waits"), "its event is there")
+
+    status, answer = api.bind(api.create_pod("foreign", cpu="900m"), "n1")
+    assert (status, "has no room" in str(answer)) == (403, True)
+    assert set(api("GET", SECRET)["data"]) == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
+
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    api.request("POST", path, {"metadata": {"name": "urgent"}, "value": 1000})
+    urgent = api.create_pod("urgent", cpu="700m", scheduler="hoss", priorityClassName="urgent")
+    wait_until(lambda: assigned(api) == {urgent["metadata"]["uid"]: "n1"}, "it took the other's place")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    renewed = "hoss-dispatcher update leases"  # by its own clock, whatever happens here
+    wait_until(lambda: renewed in used(control_plane)[0], "the Lease is renewed")
+    allowed, refused = used(control_plane)
+    assert not refused
+    assert granted() - allowed <= RARE

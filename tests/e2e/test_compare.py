@@ -1,0 +1,149 @@
+"""bench compare on real services: each mode is what it says, and an interrupted comparison keeps what it has."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from waiting import DEADLINE_SECONDS, until, wait_until
+
+from hossctl.compare.document import ON_KUBERNETES, Comparison, Mode
+from hossctl.endpoints import Endpoints, dispatcher_of
+
+SLOW = ("--decision-job-ms", "10", "--decision-task-ms", "1")
+
+
+def compared(hoss, *options, code=0):
+    found = hoss("bench", "compare", "--repeat", "1", *options, "-o", "json", code=code)
+    return Comparison.model_validate_json(found.stdout)
+
+
+def test_every_mode_is_what_it_says(hoss, tmp_path):
+    file = tmp_path / "compare.json"
+    found = compared(hoss, "--nodes", "100", "--fills", "1.0", "--json", str(file))
+    assert Comparison.model_validate_json(file.read_text()) == found
+    assert found.finished
+    assert {"hoss", "redis-server", "numpy"} <= found.machine.versions.keys()
+    runs = {run.cell.mode: run for run in found.runs}
+    assert runs.keys() == set(Mode) - set(ON_KUBERNETES)
+    for mode, run in runs.items():
+        assert run.complete
+        assert run.pods == run.bound + run.unschedulable
+        assert set(run.latency) == {"queued", "deciding", "committing", "total"}
+        assert set(run.services) == {"redis", "resolvers", "dispatcher", "workers"}
+        assert len(run.workers) == (1 if mode is Mode.SINGLE else 4)
+        assert sum(worker.bound for worker in run.workers) == run.bound
+        assert run.wasted_decisions == run.proposals - run.bound
+        if mode is Mode.UNCOORDINATED:
+            assert run.overcommit.nodes > 0
+            assert run.overcommit.worst > 1
+            assert run.violations[0].startswith("invariant 1: ")
+        else:
+            assert run.overcommit.nodes == 0
+            assert run.overcommit.worst <= 1
+            assert run.violations == []
+    assert runs[Mode.LOCKED].conflicts == runs[Mode.PARTITIONED].conflicts == runs[Mode.SINGLE].conflicts == 0
+    # With every node to be full to the last pod, one worker's share is full while another's has room.
+    assert runs[Mode.PARTITIONED].unschedulable_with_room > 0
+    assert runs[Mode.HOSS].utilisation["cpu"] > runs[Mode.PARTITIONED].utilisation["cpu"]
+
+
+@pytest.mark.parametrize("load", ["openb", "unique", "gangs", "constrained", "skewed", "churn"])
+def test_hoss_places_every_load_without_overcommitting_a_node(hoss, load):
+    (run,) = compared(hoss, "--modes", "multi-hoss", "--loads", load, "--nodes", "40", "--fills", "0.7").runs
+    assert run.bound == run.pods > 0
+    assert run.overcommit.nodes == 0
+    assert run.violations == []
+    assert run.jobs_with_conflicts <= run.jobs
+    if load == "churn":
+        assert run.utilisation["cpu"] < 0.75 * run.pods / 100  # what came is more than ever was there
+        assert run.seconds > 4
+
+
+def test_slow_schedulers_decide_one_at_a_time_only_under_one_lock(hoss):
+    options = ("--modes", "single,multi-locked,multi-hoss", "--workers", "2", "--nodes", "100", "--fills", "0.8", *SLOW)
+    single, locked, together = compared(hoss, *options).runs
+    assert [run.cell.mode for run in (single, locked, together)] == [Mode.SINGLE, Mode.LOCKED, Mode.HOSS]
+    assert {run.bound for run in (single, locked, together)} == {single.pods}
+    # One after the other takes what all decisions cost, at 1 ms a pod: of one worker, and of two that need the lock to decide.
+    for run in (single, locked):
+        assert run.seconds >= 0.99 * run.pods / 1000
+    # Under the lock no two decide at once; without it both do, and how much sooner they are through is a benchmark's to say.
+    assert sum(worker.busyness for worker in locked.workers) <= 1.05
+    assert all(worker.bound for worker in together.workers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_comparison_keeps_what_it_has_and_leaves_no_process(hoss, tmp_path, number):
+    file = tmp_path / "compare.json"
+    options = ["--modes", "single,multi-hoss", "--nodes", "40", "--fills", "0.8", "--decision-task-ms", "20"]
+    command = [sys.executable, "-m", "hossctl", "bench", "compare", *options, "--json", str(file), "-o", "json"]
+    environment = {**os.environ, "HOSS_HOME": str(hoss.home)}
+    comparing = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    services = asyncio.run(services_amid_binding(comparing.pid))
+    comparing.send_signal(number)
+    output, errors = comparing.communicate(timeout=DEADLINE_SECONDS)
+    assert comparing.returncode == 130, errors
+    found = Comparison.model_validate_json(file.read_text())
+    assert json.loads(output)["runs"] == json.loads(file.read_text())["runs"]
+    assert not found.finished
+    assert found.notes[-1].startswith("interrupted: ")
+    assert [run.complete for run in found.runs] == [False]
+    assert 0 < found.runs[0].bound < found.runs[0].pods
+    # An init that takes its time to notice the dead leaves them as zombies.
+    assert not [p for p in services if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+async def services_amid_binding(pid):
+    """The services of a comparison, once its worker has bound pods twice: of the first ones the comparison has heard by then."""
+
+    def services():
+        return psutil.Process(pid).children(recursive=True)
+
+    def address():
+        for process in services():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "scheduler_worker" in " ".join(command := process.cmdline()):
+                    return command[command.index("--dispatcher") + 1]
+        return ""
+
+    async with dispatcher_of(Endpoints(wait_until(address, "a worker"), "")) as dispatcher:
+
+        async def more_bound(than=0):
+            bound = (await dispatcher.status()).counters.get("bound", 0)
+            return bound if bound > than else 0
+
+        first = await until(more_bound, "a bound pod")
+        await until(lambda: more_bound(first), "another bound pod")
+    return services()
+
+
+def test_a_trace_is_replayed_in_time(hoss, tmp_path):
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\na,8000,16000,0,\nb,8000,16000,0,\n")
+    rows = [f"p{i},1000,1000,0,0,,LS,{100 + i},{130 + i}" for i in range(20)]
+    header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,creation_time,deletion_time\n"
+    pods.write_text(header + "\n".join(rows) + "\n")
+    options = (
+        "--trace-nodes",
+        str(nodes),
+        "--trace-pods",
+        str(pods),
+        "--speedup",
+        "20",
+        "--modes",
+        "multi-hoss",
+        "--workers",
+        "2",
+    )
+    (run,) = compared(hoss, *options).runs
+    assert (run.cell.load.value, run.cell.nodes, run.cell.pods) == ("trace", 2, 20)
+    assert run.bound + run.unschedulable == 20
+    assert run.bound >= 16
+    assert run.seconds > 0.5  # the pods that have room come over most of a second
+    assert run.utilisation == {}  # all have gone

@@ -1,0 +1,219 @@
+"""The dashboard in a browser: through a load, a worker's death, a dispatcher that goes and comes back, and without a mouse."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+from e2e.dashboard_page import PHONE, Page, browser, missing
+from e2e.loads import prepare, submit
+
+from hossctl.endpoints import clients_of
+from hossctl.eventloop import run_async
+from hossctl.ports import free_ports
+
+TOKEN = "a-token-of-some-length"
+NODES = 300
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    (tmp_path / "token").write_text(TOKEN)
+    address = f"127.0.0.1:{free_ports(1)[0]}"  # where it is found again after a restart
+    flags = ("--dashboard-listen", address, "--dashboard-token-file", str(tmp_path / "token"))
+    cluster = Cluster(tmp_path, dispatcher_flags=flags)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def fill(cluster: Cluster, *, workers: int, nodes: int = NODES) -> None:
+    async def run() -> None:
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=workers, nodes=nodes)
+
+    run_async(run())
+
+
+def load(cluster: Cluster, *, jobs: int = 1, replicas: int = 100, name: str = "job", cpu_milli: int = 100) -> None:
+    async def run() -> None:
+        async with clients_of(cluster.endpoints) as clients:
+            await submit(clients, jobs=jobs, replicas=replicas, name=name, cpu_milli=cpu_milli)
+
+    run_async(run())
+
+
+def show(page: Page, cluster: Cluster) -> None:
+    page.open(cluster.dashboard("dispatcher"))
+    page.until(lambda: page.link() == "live", "the first look")
+
+
+def test_a_load_a_workers_death_and_a_reconnect(page, cluster):
+    show(page, cluster)
+    assert "No nodes yet" in page.text("#nodes")
+    assert "No worker has registered" in page.text(".workers")
+    assert "No pod waits." in page.text(".side")
+    assert "No conflict since" in page.text(".matrix")
+
+    for name in ("ada", "ben"):
+        cluster.start_worker(name, "tier=batch")
+    fill(cluster, workers=2)
+    page.until(lambda: page.text("#nodes-count") == str(NODES), "the nodes")
+    page.until(lambda: page.text("#f-workers") == "2 of 2", "both workers")
+    load(cluster, jobs=4, replicas=1000)
+    load(cluster, name="giant", replicas=3, cpu_milli=1_000_000)
+    page.until(lambda: page.text("#f-bound") == "4,000", "the pods to be bound")
+    page.until(lambda: "Insufficient cpu\n3" in page.text("#pending"), "why three pods wait")
+    assert page.script("return document.querySelectorAll('#rate-chart path.line-0').length") == 1
+    page.until(lambda: "%" in page.text("#f-cpu"), "what is requested")
+
+    cluster.kill("ada")
+    page.until(lambda: "Lost" in page.text("#workers"), "the worker to be shown as lost")
+    assert page.text("#f-workers") == "1 of 2"
+    assert page.text("#workers-count") == "2, 1 lost"
+
+    cluster.kill("dispatcher")
+    page.until(lambda: page.link() == "lost", "the lost connection to be shown")
+    assert "has not answered since" in page.text("#notice")
+    assert page.text("#f-bound") == "4,000"  # what was known stays to be read
+    cluster.start_dispatcher()
+    page.until(lambda: page.link() == "live", "the connection to come back")
+    page.until(lambda: page.text("#f-bound") == "4,000", "the same pods")
+    page.until(lambda: page.text("#f-workers").startswith("1 of"), "the worker that lives")
+    assert not page.text("#notice")
+    load(cluster, name="more", replicas=10)
+    page.until(lambda: page.text("#f-bound") == "4,010", "news to come again")
+    assert not page.errors()
+
+
+def test_a_pods_way_is_found_by_name_and_from_why_pods_wait(page, cluster):
+    cluster.start_worker("ada")
+    fill(cluster, workers=1, nodes=20)
+    load(cluster, name="web", replicas=5)
+    load(cluster, name="giant", replicas=1, cpu_milli=1_000_000)
+    show(page, cluster)
+    page.keys("/", "web-0-3", "\n")
+    page.until(lambda: "default/web-0-3: bound" in page.text("#story"), "the pod's way")
+    assert "ada" in page.text("#story")
+    assert "node-" in page.text("#story")
+    page.until(lambda: page.script("return !!document.querySelector('#pending a')"), "a pod that waits")
+    page.press("#pending a")
+    page.until(lambda: "default/giant-0-0" in page.text("#story"), "the example's way")
+    assert "Insufficient cpu" in page.text("#story .why")
+    page.press("#story button")
+    assert not page.text("#story")
+    page.script("document.querySelector('#find-name').value = ''")
+    page.press("#find-name")
+    page.script("document.querySelector('#find-name').focus()")
+    page.keys("nobody", "\n")
+    page.until(lambda: "No pod is called nobody" in page.text("#story"), "that there is none")
+
+
+def test_nodes_are_told_by_keyboard_and_by_resource(page, cluster):
+    cluster.start_worker("ada")
+    fill(cluster, workers=1)
+    show(page, cluster)
+    page.until(lambda: page.text("#nodes-count"), "the nodes")
+    page.script("document.querySelector('#heat').focus()")
+    from selenium.webdriver.common.keys import Keys  # noqa: PLC0415 - there is one, or this test is skipped
+
+    page.keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    page.until(lambda: "node-0002" in page.text("#node-now") and "of 64" in page.text("#node-now"), "the third node")
+    page.keys(Keys.END)
+    page.until(lambda: f"node-{NODES - 1:04d}" in page.text("#node-now"), "the last node")
+    assert page.text("#resources").split() == ["CPU", "Memory", "Pods"]
+    page.press("#resources button:nth-child(2)")
+    assert page.script("return document.querySelector('#resources [aria-pressed=true]').innerText") == "Memory"
+
+
+def test_actions_appear_with_the_token_alone(page, cluster):
+    cluster.start_worker("ada")
+    fill(cluster, workers=1, nodes=20)
+    show(page, cluster)
+    page.until(lambda: "Ready" in page.text("#workers"), "the worker")
+    assert not page.text("#workers .act button")
+    page.press("#unlock")
+    page.keys("not-the-token", "\n")
+    page.until(lambda: "this is not the token" in page.text("#token-form"), "the wrong token to be refused")
+    page.script("document.querySelector('#token').value = ''; document.querySelector('#token').focus()")
+    page.keys(TOKEN, "\n")
+    page.until(lambda: page.text("#unlock") == "Lock", "the right token to be taken")
+    page.press("#workers .act button")
+    page.until(lambda: "Cordoned" in page.text("#workers"), "the worker to be cordoned")
+    page.press("#workers .act button")
+    page.until(lambda: "Ready" in page.text("#workers"), "the worker to be ready again")
+    page.press("#unlock")
+    assert not page.text("#workers .act button")
+
+
+def test_the_theme_follows_the_system_until_one_is_chosen(page, cluster):
+    def background() -> str:
+        return page.script("return getComputedStyle(document.body).backgroundColor")
+
+    page.system_scheme("light")
+    show(page, cluster)
+    light = background()
+    page.system_scheme("dark")
+    dark = page.until(lambda: background() != light and background(), "the dark theme")
+    page.press("#theme")
+    assert background() == light
+    page.open(cluster.dashboard("dispatcher"))
+    assert background() == light  # remembered
+    page.press("#theme")
+    assert background() == dark
+    page.script("localStorage.clear()")
+
+
+def test_a_phone_shows_all_without_scrolling_sideways(page, cluster):
+    cluster.start_worker("a-worker-with-a-rather-long-name", "tier=batch")
+    fill(cluster, workers=1)
+    load(cluster, name="giant", replicas=1, cpu_milli=1_000_000)
+    page.resize(PHONE)
+    with contextlib.ExitStack() as after:
+        after.callback(page.resize, (1440, 1120))
+        show(page, cluster)
+        page.until(lambda: page.text("#nodes-count") == str(NODES), "the nodes")
+        page.until(lambda: "Insufficient cpu" in page.text("#pending"), "the pod that waits")
+        assert page.script("return document.documentElement.scrollWidth") <= PHONE[0]
+
+
+def test_five_thousand_nodes_are_drawn_within_a_frame_or_two(page, cluster):
+    fill(cluster, workers=0, nodes=5000)
+    show(page, cluster)
+    page.until(lambda: page.text("#nodes-count") == "5,000", "the nodes")
+    # Drawing all of them again is what switching resources costs; looks draw what changed.
+    milliseconds = page.script("""
+        const buttons = document.querySelectorAll('#resources button');
+        const times = [];
+        for (let i = 0; i < 12; i++) {
+          const begun = performance.now();
+          buttons[i % buttons.length].click();
+          times.push(performance.now() - begun);
+        }
+        return times.sort((a, b) => a - b)[6];
+    """)
+    assert milliseconds < 100  # some 10 on an idle machine; 5,000 elements take ten times as long
+    assert page.script("return document.querySelectorAll('*').length") < 500
+
+
+def test_a_standby_says_who_is_active(page, tmp_path):
+    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--dashboard-listen", "127.0.0.1:0"))
+    try:
+        page.open(cluster.dashboard("dispatcher-2"))
+        page.until(lambda: page.link() == "away", "the standby to say so")
+        assert f"The active dispatcher is {cluster.address('dispatcher')}." in page.text("#notice")
+        cluster.kill("dispatcher")
+        page.until(lambda: page.link() == "live", "the standby to take over")
+        assert not page.text("#notice")
+    finally:
+        cluster.stop()

@@ -1,0 +1,249 @@
+"""The dashboard's HTTP interface, on a platform of real processes."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+from e2e.cluster import Cluster
+from e2e.loads import prepare, submit
+
+from hossctl.endpoints import clients_of
+from hossctl.eventloop import run_async
+
+TOKEN = "a-token-of-some-length"
+NODES = 20
+RIGHT = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    (directory / "token").write_text(TOKEN)
+    flags = ("--dashboard-listen", "127.0.0.1:0", "--dashboard-token-file", str(directory / "token"))
+    cluster = Cluster(directory, dispatcher_flags=flags)
+    try:
+        cluster.start_worker("w1")
+
+        async def fill() -> None:
+            async with clients_of(cluster.endpoints) as clients:
+                await prepare(clients, workers=1, nodes=NODES)
+                await submit(clients, jobs=1, replicas=30, name="web")
+                await submit(clients, jobs=1, replicas=1, name="giant", cpu_milli=1_000_000)
+                await clients.dispatcher.get_pod("default", "web-0-0")
+
+        run_async(fill())
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+async def http(cluster: Cluster):
+    url = cluster.dashboard("dispatcher")
+    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=30)) as session:
+        yield session
+
+
+async def _looks(http, *, until):
+    """The first look that satisfies `until`, with all that was told before it put together."""
+    sections, told = {}, []
+    async with http.get("/api/stream") as response:
+        assert response.content_type == "text/event-stream"
+        async for line in response.content:
+            if line.startswith(b"data: "):
+                message = json.loads(line[6:])
+                if "at" not in message:  # a word while the first look is being taken
+                    continue
+                told.append(message)
+                sections |= message.get("sections", {})
+                if until(sections):
+                    return sections, told
+    raise AssertionError("the stream ended")
+
+
+async def test_looks_tell_of_pods_workers_nodes_and_why_pods_wait(http):
+    sections, told = await _looks(http, until=lambda s: s.get("queues", {}).get("BOUND") == 30 and s["pending"])
+    assert [(worker["name"], worker["state"]) for worker in sections["workers"]] == [("w1", "Ready")]
+    assert [(group["reason"], group["pods"]) for group in sections["pending"]] == [("Insufficient cpu", 1)]
+    assert len(told[0]["nodes"]["names"]) == NODES
+    cpu = next(resource for resource in sections["capacity"] if resource["name"] == "cpu")
+    assert (cpu["allocatable"], cpu["requested"]) == (NODES * 64_000, 30 * 100)
+
+
+async def test_a_second_look_tells_only_what_has_changed(http):
+    async with http.get("/api/stream") as response:
+        first, second = [look async for look in _first(response.content, 2)]
+    assert first["whole"]
+    assert {"pending", "queues", "conflicts", "platform"} <= first["sections"].keys()
+    assert not second["whole"]
+    assert not {"pending", "platform"} & second.get("sections", {}).keys()
+    assert all(first["sections"][name] != value for name, value in second.get("sections", {}).items())
+    assert "nodes" not in second
+
+
+async def _first(content, count):
+    async for line in content:
+        if line.startswith(b'data: {"at"'):
+            yield json.loads(line[6:])
+            count -= 1
+            if not count:
+                return
+
+
+async def test_a_pods_story_leads_from_its_submission_to_its_node(http):
+    await _looks(http, until=lambda s: s.get("queues", {}).get("BOUND") == 30)
+    async with http.get("/api/pods", params={"name": "web-0-7"}) as response:
+        (story,) = (await response.json())["stories"]
+    assert [(step["name"], step["state"]) for step in story["steps"]] == [
+        ("Submitted", "done"), ("Queue", "done"), ("Worker", "done"), ("Node", "done"),
+    ]  # fmt: skip
+    assert story["steps"][2]["text"].startswith("w1")
+    assert story["steps"][3]["text"].startswith("node-")
+    assert story["steps"][0]["at"] <= story["steps"][3]["at"]
+
+
+async def test_a_pod_that_waits_stands_in_its_queue_with_the_reason(http):
+    await _looks(http, until=lambda s: s.get("pending"))
+    async with http.get("/api/pods", params={"name": "default/giant-0-0"}) as response:
+        (story,) = (await response.json())["stories"]
+    assert [step["state"] for step in story["steps"]] == ["done", "now", "ahead", "ahead"]
+    assert "Insufficient cpu" in story["reason"]
+
+
+async def test_a_name_that_only_begins_so_suggests(http):
+    async with http.get("/api/pods", params={"name": "we"}) as response:
+        assert await response.json() == {"stories": [], "suggestions": ["default/web-0-0"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("/api/pods", 400, "name: is empty; give a pod's name, or namespace/name"),
+        ("/api/nodes/nowhere", 404, "there is no node 'nowhere'"),
+        ("/nothing", 404, "404: Not Found"),
+        ("/static/../server.py", 404, "404: Not Found"),
+        ("/static/%2e%2e/server.py", 404, None),
+    ],
+)
+async def test_what_is_asked_wrong_is_answered_with_a_sentence(http, path, status, error):
+    async with http.get(path) as response:
+        assert response.status == status
+        assert error is None or (await response.json())["error"] == error
+
+
+@pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/stream", "/api/nodes/nowhere", "/api/access"])
+async def test_every_answer_forbids_scripts_of_others_and_frames(http, path):
+    async with http.get(path) as response:
+        assert response.headers["Content-Security-Policy"].startswith("default-src 'self'; ")
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["X-Frame-Options"] == "DENY"
+        assert "Access-Control-Allow-Origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong-token-of-the-same"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": "Bearer \u00fc"},
+        {"Cookie": f"token={TOKEN}"},
+        {"Authorization": "Bearer "},
+    ],
+)
+async def test_an_action_without_the_token_is_refused_and_changes_nothing(http, headers):
+    for path, body in (("/api/workers/w1", {"state": "Draining"}), ("/api/nodes/node-0000", {"unschedulable": True})):
+        async with http.post(path, json=body, headers=headers) as response:
+            assert response.status == 401
+            assert response.headers["WWW-Authenticate"] == "Bearer"
+    sections, _ = await _looks(http, until=lambda s: "workers" in s)
+    assert sections["workers"][0]["state"] == "Ready"
+
+
+async def test_the_token_in_the_address_is_none(http):
+    async with http.post(f"/api/workers/w1?token={TOKEN}", json={"state": "Draining"}) as response:
+        assert response.status == 401
+
+
+async def test_who_has_the_token_cordons_a_worker_and_opens_it_again(http):
+    for state in ("Cordoned", "Ready"):
+        async with http.post("/api/workers/w1", json={"state": state}, headers=RIGHT) as response:
+            assert await response.json() == {"name": "w1", "state": state}
+
+
+async def test_who_has_the_token_cordons_a_node_and_opens_it_again(http):
+    for closed in (True, False):
+        async with http.post("/api/nodes/node-0003", json={"unschedulable": closed}, headers=RIGHT) as response:
+            assert await response.json() == {"name": "node-0003", "unschedulable": closed}
+        async with http.get("/api/stream") as response:
+            async for _ in _first(response.content, 10):
+                async with http.get("/api/nodes/node-0003") as answer:
+                    if shown := (await answer.json())["cordoned"] is closed:
+                        break
+        assert shown
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "error"),
+    [
+        ("/api/workers/w1", '{"state": "Gone"}', 400, "state: 'Gone' is none of Ready, Cordoned, Draining"),
+        ("/api/workers/w1", '{"state": 1}', 400, "state: is missing, or no str"),
+        ("/api/workers/w1", "state=Ready", 400, "body: is no JSON"),
+        ("/api/workers/w9", '{"state": "Ready"}', 404, "there is no worker 'w9'"),
+        ("/api/nodes/nowhere", '{"unschedulable": true}', 404, "nowhere"),
+        ("/api/nodes/node-0000", "[]", 400, "unschedulable: is missing, or no bool"),
+        ("/api/workers/w1", " " * 5000, 413, "Maximum request body size"),
+    ],
+)
+async def test_actions_that_make_no_sense_say_why(http, path, body, status, error):
+    async with http.post(path, data=body, headers=RIGHT) as response:
+        assert response.status == status
+        assert error in (await response.json())["error"]
+
+
+async def test_hoss_up_says_where_the_dashboard_is_and_status_repeats_it(hoss):
+    started = await asyncio.to_thread(hoss, "up", "--nodes", "10", "--workers", "1", "--dispatchers", "2")
+    urls = re.findall(r"^dashboard: (http://127\.0\.0\.1:\d+/)$", started.stdout + started.stderr, re.MULTILINE)
+    status = await asyncio.to_thread(hoss.json, "status")
+    assert len(urls) == 2
+    assert status["local"]["dashboards"] == urls
+    async with aiohttp.ClientSession() as session, session.get(urls[0]) as page:
+        assert page.status == 200
+        assert "<title>HOSS</title>" in await page.text()
+
+
+def test_hoss_up_without_a_dashboard_and_with_a_port_that_is_taken(hoss, cluster):
+    taken = cluster.address("resolver")
+    assert "cannot listen there: the port is in use" in hoss("up", "--dashboard-listen", taken, code=1).stderr
+    hoss("up", "--nodes", "10", "--workers", "1", "--dashboard-listen", "")
+    assert hoss.json("status")["local"]["dashboards"] == []
+
+
+def _refused(*flags: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "dispatcher", "--listen", "127.0.0.1:0", *flags],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_port_in_use_is_one_sentence_with_what_to_do(cluster):
+    taken = cluster.address("resolver")
+    assert f"dashboard listen address {taken}: cannot listen there: the port is in use" in _refused(
+        "--dashboard-listen", taken
+    )
+
+
+def test_an_address_that_is_none_is_one_sentence_with_an_example():
+    assert "nonsense: is no address; give host:port, as in 127.0.0.1:7180" in _refused("--dashboard-listen", "nonsense")
+
+
+def test_a_token_file_that_is_not_there_is_one_sentence(tmp_path):
+    assert "cannot be read" in _refused("--dashboard-token-file", str(tmp_path / "none"))

@@ -1,0 +1,120 @@
+"""Every `hoss` command of the documents is run as it stands there, in order, on a platform of its own.
+
+What cannot be run here is in WHY_NOT with the reason; tests/unit/hossctl/test_written_commands.py has the real parser read those, too.
+A command that is new in a document is run by this test without further ado.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from written_commands import ROOT, Command, commands_of, documents, simple
+
+COMMAND_SECONDS = 300  # only so that a test that hangs ends
+
+pytestmark = pytest.mark.timeout(1800)
+
+CLUSTER = "needs a Kubernetes cluster; tests/e2e/kubernetes has one, and runs what these do"
+WHY_NOT = {
+    # document, or "" for all: what a line has to match to be left out, and why
+    "": {
+        r"^hoss (bench|simulate)\b": "takes from a minute to hours; tests/unit/hossctl and tests/simulation run them with small sizes",
+        r"^hoss replay\b": "the traces are not part of the repository; tests/unit/hossctl/traces and tests/e2e/test_platform_loads.py have small ones",
+        r"--kubeconfig|kubectl|^helm": CLUSTER,
+        r"^(docker|kind|minikube)\b|docker compose|--dispatcher (127\.0\.0\.1|localhost):70": "needs Docker; tests/e2e/test_compose.py has the services as the compose file starts them",
+        r"^make (?!demo)": "`make test` runs this very test; .ci/run runs the others",
+        r"^make demo$|^\. \.venv/bin/activate$": "the environment is the one that this test runs in; tests/e2e/test_platform.py runs the demo",
+    },
+    "docs/reference/cli.md": {r"": "examples of arguments, read by the parser"},
+    "docs/kubernetes.md": {r"": CLUSTER},
+    "docs/operations.md": {
+        r"^hoss retry pod NAME$|^hoss describe pod web-3$": "needs a pod that failed, or was evicted; tests/e2e/test_waking.py and test_preemption.py make them",
+        r"^hoss ledger restore FILE$": "needs an empty ledger; tests/e2e/test_rebuild.py has one",
+        r"^hoss down$": "ends what the commands after it need; docs/quickstart.md has it",
+    },
+    "docs/benchmarks.md": {r"^hoss (up|steer)": "sets the stage for a benchmark"},
+}
+# Of commands whose exit code says something else than "done", in documents that say so.
+CODES = {"hoss policy set -f policy.yaml --if-version 3": 2}
+# What documents call by a name of their own, and files that they take for granted.
+NAMES = {"NAME": "web-0", "FILE": "ledger.jsonl"}
+FILES = {"pods.yaml": "examples/web.yaml", "policy.yaml": "deploy/policy.yaml", "new.yaml": "deploy/policy.yaml"}
+
+
+def why_not(command: Command) -> str:
+    """Why it is not run; empty: it is."""
+    for document in ("", command.document):
+        for pattern, reason in WHY_NOT.get(document, {}).items():
+            if re.search(pattern, command.text):
+                return reason
+    return ""
+
+
+RUN = {
+    str(path.relative_to(ROOT)): found
+    for path in documents()
+    if (found := [command for command in commands_of(path) if not why_not(command)])
+}
+
+
+def test_the_documents_that_teach_are_run() -> None:
+    assert {
+        "README.md",
+        "docs/quickstart.md",
+        "docs/concepts.md",
+        "docs/troubleshooting.md",
+        "docs/operations.md",
+    } <= set(RUN)
+
+
+def test_every_reason_still_has_a_command() -> None:
+    lines = [command for path in documents() for command in commands_of(path)]
+    for document, reasons in WHY_NOT.items():
+        for pattern in reasons:
+            assert any(re.search(pattern, line.text) and document in ("", line.document) for line in lines), (
+                f"{document}: no command matches {pattern!r} any more"
+            )
+
+
+def _sittings() -> list[list[str]]:
+    """Documents that start a platform have it to themselves; all others share one."""
+    own = [[name] for name, lines in RUN.items() if simple(lines[0].text)[0][:2] == ["hoss", "up"]]
+    return [*own, [name for name in RUN if [name] not in own]]
+
+
+@pytest.mark.parametrize("sitting", _sittings(), ids=" ".join)
+def test_the_commands_do_what_the_documents_say(sitting: list[str], tmp_path: Path, hoss) -> None:
+    place = _place(tmp_path)
+    environment = {**os.environ, "HOSS_HOME": str(hoss.home), "PATH": f"{place / 'bin'}:{os.environ['PATH']}"}
+    for name in ("HOSS_DISPATCHER", "HOSS_RESOLVER"):
+        environment.pop(name, None)
+    commands = [command for document in sitting for command in RUN[document]]
+    if simple(commands[0].text)[0][:2] != ["hoss", "up"]:
+        hoss("up", "--nodes", "100", "--workers", "2")
+        hoss("submit", "-f", str(ROOT / "examples" / "web.yaml"), "--wait")
+    for command in commands:
+        text = " ".join(NAMES.get(word, word) for word in command.text.split(" "))
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=place, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == CODES.get(command.text, 0), f"{command}\n{done.stdout}\n{done.stderr}\n{hoss.logs()}"
+        assert "Traceback" not in done.stdout + done.stderr, str(command)
+
+
+def _place(scratch: Path) -> Path:
+    """A directory like the repository's for who follows a document, with `hoss` on the PATH."""
+    place = scratch / "place"
+    (place / "bin").mkdir(parents=True)
+    for name in ("examples", "deploy"):
+        (place / name).symlink_to(ROOT / name)
+    for name, source in FILES.items():
+        (place / name).symlink_to(ROOT / source)
+    command = f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m hossctl "$@"\n'
+    (place / "bin" / "hoss").write_text(command)
+    (place / "bin" / "hoss").chmod(0o755)
+    return place

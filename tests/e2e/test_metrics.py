@@ -1,0 +1,116 @@
+"""What Prometheus would read from a platform that runs: every declared name, and figures that agree with what happened."""
+
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+from e2e.test_platform import DEPLOYMENT
+from otlp_receiver import receiving
+from waiting import wait_until
+
+from dispatcher.metrics import ACTIVE
+from dispatcher.metrics import METRICS as OF_DISPATCHERS
+from hoss.telemetry.metrics import PROCESS_METRICS
+from hossctl.process import READY_SECONDS
+from resolver.metrics import METRICS as OF_RESOLVERS
+from scheduler_worker.metrics import METRICS as OF_WORKERS
+
+DECLARED = {"dispatcher": OF_DISPATCHERS, "resolver-1": OF_RESOLVERS, "worker-w1": OF_WORKERS, "worker-w2": OF_WORKERS}
+
+
+def read(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return answer.read().decode()
+
+
+def value(text: str, series: str) -> float:
+    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{series} "))
+
+
+def names(text: str) -> list[str]:
+    return re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+
+
+def test_every_service_shows_what_it_declares_and_status_says_where(hoss):
+    hoss("up", "--nodes", "50")
+    addresses = {p["name"]: p["metrics"] for p in hoss.json("status")["local"]["processes"] if p["metrics"]}
+    assert set(addresses) == set(DECLARED)
+    assert f"http://{addresses['dispatcher']}/metrics" in hoss("status").stdout
+    hoss("submit", "-f", "-", stdin=DEPLOYMENT)
+    wait_until(lambda: value(read(addresses["dispatcher"]), 'hoss_pods{phase="bound"}') == 20, "20 bound pods")
+    shown = {name: read(address) for name, address in addresses.items()}
+    for name, text in shown.items():
+        declared = [metric.name for metric in (*PROCESS_METRICS, *DECLARED[name])]
+        assert sorted(names(text)) == sorted(declared), name
+    dispatcher, resolver = shown["dispatcher"], shown["resolver-1"]
+    assert value(dispatcher, 'scheduler_schedule_attempts_total{result="scheduled"}') == 20
+    assert value(dispatcher, 'scheduler_pending_pods{queue="active"}') == 0
+    assert value(dispatcher, "scheduler_pod_scheduling_sli_duration_seconds_count") == 20
+    assert value(dispatcher, 'hoss_phase_duration_seconds_count{phase="committing"}') == 20
+    assert value(dispatcher, 'hoss_workers{state="Ready"}') == 2
+    assert value(resolver, 'hoss_verdicts_total{verdict="COMMITTED"}') == 20
+    assert value(resolver, 'hoss_ledger_commit_duration_seconds_count{shard="0"}') >= 1
+    assert value(dispatcher, 'scheduler_queue_incoming_pods_total{queue="active",event="PodAdd"}') == 20
+    assert value(dispatcher, "scheduler_preemption_victims_count") == 0
+    took = 'scheduler_scheduling_attempt_duration_seconds_count{result="scheduled",profile="spread"}'
+    assert sum(value(shown[f"worker-{w}"], took) for w in ("w1", "w2")) == 20
+    proposed = [value(shown[f"worker-{w}"], f'hoss_worker_proposed_pods_total{{worker="{w}"}}') for w in ("w1", "w2")]
+    assert sum(proposed) == 20
+
+
+def test_a_collector_is_told_all_of_it_by_every_service(hoss, monkeypatch):
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
+        hoss("up", "--nodes", "50")
+        hoss("submit", "-f", "-", stdin=DEPLOYMENT)
+        results = {"attributes": [{"key": "result", "value": {"stringValue": "scheduled"}}], "asDouble": 20.0}
+
+        def told_of_all() -> bool:
+            attempts = receiver.metrics().get("hoss-dispatcher", {}).get("scheduler_schedule_attempts_total", {})
+            points = attempts.get("sum", {}).get("dataPoints", [])
+            return any(results.items() <= point.items() for point in points)
+
+        wait_until(told_of_all, "20 scheduled pods")
+        hoss("down")
+    told = receiver.metrics()
+    kinds = {"dispatcher": OF_DISPATCHERS, "resolver": OF_RESOLVERS, "worker": OF_WORKERS}
+    for name, metrics in kinds.items():
+        known = {metric.name for metric in (*PROCESS_METRICS, *metrics)}
+        assert set(told[f"hoss-{name}"]) <= known, name
+        assert len(told[f"hoss-{name}"]) > len(PROCESS_METRICS), name
+
+
+def test_a_standby_shows_that_it_stands_by(tmp_path: Path):
+    cluster = Cluster(tmp_path)
+    try:
+        cluster._ports["dispatcher-2"] = 0
+        cluster.start_dispatcher("dispatcher-2", "--metrics-listen", "127.0.0.1:0")
+        text = read(cluster._services["dispatcher-2"].record.metrics)
+    finally:
+        cluster.stop()
+    assert value(text, ACTIVE.name) == 0
+    assert names(text) == [metric.name for metric in (*PROCESS_METRICS, ACTIVE)]
+
+
+@pytest.mark.parametrize("module", ["dispatcher", "resolver", "scheduler_worker"])
+def test_a_metrics_address_that_cannot_be_had_is_one_sentence(tmp_path: Path, module: str):
+    cluster = Cluster(tmp_path)
+    try:
+        flags = ["--listen", "127.0.0.1:0", "--metrics-listen", cluster.address("resolver")]
+        flags += [] if module == "scheduler_worker" else ["--redis-url", cluster._redis_url]
+        flags += [] if module == "resolver" else ["--resolver", cluster.address("resolver")]
+        done = subprocess.run(
+            [sys.executable, "-m", module, *flags], capture_output=True, text=True, timeout=READY_SECONDS, check=False
+        )
+    finally:
+        cluster.stop()
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"{module}: metrics_listen: cannot listen on {cluster.address('resolver')}")

@@ -1,0 +1,16 @@
+"""A real resolver over a real Redis, for tests that propose to it."""
+
+import pytest
+from integration.proposing import NODES
+
+from hoss.client.resolver import ResolverClient
+
+
+@pytest.fixture
+async def resolver(redis_server, start_resolver):
+    """A client of a resolver whose ledger has NODES and worker w1 at epoch 1."""
+    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "600")])
+    assert list((await client.upsert_nodes(NODES)).indexes) == [0, 1, 2, 3]
+    assert await client.grant_epoch("w1") == 1
+    yield client
+    await client.close()

@@ -1,0 +1,78 @@
+"""Benchmarks that are asked to end: nothing that they started outlives them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import DEADLINE_SECONDS, wait_until
+
+BENCHES = {
+    "resolver": ["--resolvers", "2", "--pods", "1000000"],
+    "dispatch": ["--repeat", "50"],
+    "reconnect": ["--nodes", "50", "--pods", "200000", "--workers", "1"],
+}
+
+
+@pytest.fixture(params=BENCHES)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A benchmark whose processes run; its temporary files are in `tmp_path`."""
+    command = [sys.executable, "-m", "hossctl", "bench", request.param, *BENCHES[request.param]]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("started", [1, 2], ids=["while it starts", "in its midst"])
+def test_a_benchmark_that_is_asked_to_end_leaves_no_process_and_no_file(
+    bench: subprocess.Popen[bytes], started: int, tmp_path: Path
+) -> None:
+    def its_processes() -> list[psutil.Process]:
+        assert bench.poll() is None
+        found = psutil.Process(bench.pid).children(recursive=True)
+        return found if len(found) >= started else []
+
+    processes = wait_until(its_processes, "its processes to start")
+    bench.terminate()
+    assert bench.wait(DEADLINE_SECONDS) == 128 + signal.SIGTERM
+    left = [process for process in processes if not _ends(process)]
+    for process in left:
+        process.kill()
+    assert left == []
+    assert list(tmp_path.iterdir()) == []
+
+
+INTERRUPTED = """\
+import subprocess, time, hossctl.__main__ as command
+def begin(prog_name):
+    child = subprocess.Popen(["sleep", "60"])
+    print(child.pid, flush=True)
+    time.sleep(60)
+command.get_command = lambda app: begin
+command.main()
+"""
+
+
+def test_a_process_that_the_command_had_only_just_started_is_ended_too() -> None:
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        process.terminate()
+        assert process.wait(DEADLINE_SECONDS) == 128 + signal.SIGTERM
+    assert _ends(child)
+
+
+def _ends(process: psutil.Process) -> bool:
+    """Whether it is gone, or is so in a moment: who is killed takes some time to die."""
+    deadline = time.monotonic() + 1
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,160 @@
+"""deploy/ agrees with the code: what the compose file starts has the flags, files, ports and labels that it names."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from dispatcher.core.policy_checks import doubts
+from dispatcher.policy_document import parse_policy
+from hoss.healthcheck import main as healthcheck
+from hossctl.commands import nodes
+from hossctl.nodes import read_nodes_file
+from scheduler_worker.config import parse_labels
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+COMPOSE = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
+SERVICES = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"] == "hoss:local"}
+SERVERS = {name: service for name, service in OURS.items() if service["command"][0] != "hossctl"}
+WORKERS = {name: service for name, service in OURS.items() if service["command"][0] == "scheduler_worker"}
+
+
+def flags(service):
+    """A service's flags by name; those that may be repeated as the last one given."""
+    return dict(flag.removeprefix("--").split("=", 1) for flag in service["command"][1:])
+
+
+def test_the_cluster_is_redis_two_resolvers_a_dispatcher_four_different_workers_and_nodes():
+    default = {name for name, service in SERVICES.items() if "profiles" not in service}
+    assert default == {"redis", "resolver", "dispatcher", "nodes", *WORKERS}
+    assert SERVICES["resolver"]["scale"] == 2
+    assert len({flags(worker)["label"] for worker in WORKERS.values()}) == len(WORKERS) == 4
+
+
+@pytest.mark.parametrize("module", ["resolver", "dispatcher", "scheduler_worker"])
+def test_every_service_has_the_flags_that_it_is_started_with(module):
+    told = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True).stdout
+    for service in SERVERS.values():
+        if service["command"][0] == module:
+            assert flags(service)["listen"].startswith("0.0.0.0:")
+            assert {f"--{flag}" for flag in flags(service)} <= set(re.findall(r"--[a-z-]+", told))
+
+
+def test_the_nodes_command_has_the_flags_that_it_is_started_with_and_the_file_holds_1000_nodes():
+    module, *arguments = SERVICES["nodes"]["command"]
+    assert module == "hossctl"
+    assert arguments[:2] == ["nodes", "add"]
+    add = typer.main.get_command(nodes.group).commands["add"]
+    given = add.make_context("add", arguments[2:]).params
+    assert given["resolver"] == "resolver:7080"
+    assert len(read_nodes_file(DEPLOY / given["file"].name)) == 1000
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_every_service_is_asked_for_its_health_where_it_listens(name):
+    test = SERVERS[name]["healthcheck"]["test"]
+    assert test[:4] == ["CMD", "python", "-m", healthcheck.__module__]
+    assert test[4].rpartition(":")[2] == flags(SERVERS[name])["listen"].rpartition(":")[2]
+
+
+def test_addresses_name_services_and_the_ports_they_listen_on():
+    ports = {name: flags(service)["listen"].rpartition(":")[2] for name, service in SERVERS.items()}
+    for service in SERVERS.values():
+        for flag in {"dispatcher", "resolver"} & set(flags(service)):
+            host, _, port = flags(service)[flag].rpartition(":")
+            assert ports[host] == port
+    for name, service in OURS.items():
+        for published in service.get("ports", ()):
+            listens = {flags(service).get(f, "").rpartition(":")[2] for f in ("listen", "dashboard-listen")}
+            assert published.rpartition(":")[2] in listens, name
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_containers_have_few_rights_and_publish_to_this_machine_alone(name):
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert all(published.startswith("127.0.0.1:") for published in service.get("ports", ()))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_any_service_can_be_scaled_by_its_name(name):
+    assert "container_name" not in SERVICES[name]
+    assert "hostname" not in SERVICES[name]
+    if name in WORKERS:
+        assert "name" not in flags(SERVICES[name])  # the container's name is the worker's
+        assert "ports" not in SERVICES[name]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_waits_for_can_come_to_pass(name):
+    for other, condition in SERVICES[name].get("depends_on", {}).items():
+        if condition["condition"] == "service_healthy":
+            assert "healthcheck" in SERVICES[other]
+        else:
+            assert condition["condition"] == "service_completed_successfully"
+            assert SERVICES[other]["restart"] == "no"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_mounted_files_are_there(name):
+    for volume in SERVICES[name].get("volumes", ()):
+        source, target = volume.split(":")[:2]
+        if source.startswith("."):
+            assert (DEPLOY / source).exists()
+            assert volume.endswith(":ro")
+        else:
+            assert source in COMPOSE["volumes"]
+        for flag in SERVICES[name].get("command", ()):
+            if f"={target}" in flag and "." in target:
+                assert (DEPLOY / Path(target).name).exists() or (DEPLOY / source).is_file()
+
+
+def test_images_are_pinned_to_a_release():
+    images = [service["image"] for name, service in SERVICES.items() if name not in OURS]
+    base = re.search(r"^ARG PYTHON=(.+)$", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    for tag in (*(image.rpartition(":")[2] for image in images), base[1]):
+        assert re.match(r"v?\d+\.\d+\.\d+", tag)
+
+
+def test_every_rule_of_the_policy_finds_a_worker():
+    policy_text = (DEPLOY / "policy.yaml").read_text()
+    assert doubts(parse_policy(policy_text)) == []
+    labels = [parse_labels([flags(worker)["label"]]) for worker in WORKERS.values()]
+    for rule in yaml.safe_load(policy_text)["rules"]:
+        wanted = rule["workers"]["matchLabels"].items()
+        assert any(wanted <= worker.items() for worker in labels), rule["name"]
+
+
+def test_the_image_runs_as_nobody_in_particular():
+    final = (DEPLOY / "Dockerfile").read_text().split("\nFROM ")[-1]
+    assert re.search(r"^USER [1-9]\d*$", final, flags=re.MULTILINE)
+
+
+def test_prometheus_looks_at_every_service_and_grafana_at_prometheus():
+    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    (scraped,) = config["scrape_configs"]
+    (found,) = scraped["dns_sd_configs"]
+    assert set(found["names"]) == set(SERVERS)
+    assert {flags(server)["metrics-listen"] for server in SERVERS.values()} == {f"0.0.0.0:{found['port']}"}
+    provisioning = DEPLOY / "grafana/provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((provisioning / "dashboards/hoss.yaml").read_text())["providers"]
+    assert f"./grafana:{provider['options']['path']}:ro" in SERVICES["grafana"]["volumes"]
+
+
+def test_the_collector_takes_otlp_where_it_is_published():
+    config = yaml.safe_load((DEPLOY / "otel/collector.yaml").read_text())
+    endpoint = config["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
+    (published,) = SERVICES["otel-collector"]["ports"]
+    assert endpoint.rpartition(":")[2] == published.rpartition(":")[2]
+    used = json.dumps(config["service"]["pipelines"])
+    assert all(name in used for name in config["exporters"])

@@ -1,0 +1,152 @@
+"""From what is told of pods and nodes to what the registry and the ledger take in."""
+
+import numpy as np
+import pytest
+
+from dispatcher.core import messages as m
+from dispatcher.core.mirror import NodeMirror, PodMirror
+from dispatcher.core.pod_objects import GonePod, SeenPod
+from dispatcher.core.podsets import NewPods
+from dispatcher.core.rejections import Rejection
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec, PodTemplate
+
+NODE = NodeSpec("n1", allocatable=(("cpu", 1000),))
+
+
+def uid(number):
+    return number.to_bytes(16, "big")
+
+
+def seen(number, node="", *, ours=True, gates=(), **fields):
+    template = PodTemplate(PodSpec(scheduling_gates=gates))
+    facts = {"leaving": False, "ended": False, **fields}
+    return SeenPod(uid(number), "default", f"p{number}", node, ours, template=template, **facts)
+
+
+@pytest.fixture
+def mirror(bench):
+    made = PodMirror(bench.machine.registry)
+    made.nodes = {"n1": 7, "n2": 8}
+    return made
+
+
+@pytest.fixture
+def known(bench):
+    """Makes rows of pods with these numbers."""
+
+    def make(*numbers):
+        uids = np.frombuffer(b"".join(map(uid, numbers)), np.uint8).reshape(-1, 16)
+        names = tuple(f"p{number}" for number in numbers)
+        template = bench._template(PodSpec())
+        return bench.admit((template,), (), NewPods(names, np.zeros(len(numbers), np.uint32), uids))
+
+    return make
+
+
+def test_a_known_pod_that_waits_still_may_have_changed_and_is_told_of(mirror, known):
+    rows = known(1)
+    again = seen(1)
+    plan = mirror.plan([again])
+    assert plan
+    assert (plan.waiting, plan.ungated) == (((int(rows[0]), again),), ())
+
+
+def test_what_is_on_a_node_and_what_waits_for_us_is_new_and_the_rest_is_not_ours(mirror):
+    plan = mirror.plan([seen(1, "n1", ours=False), seen(2), seen(3, ours=False)])
+    assert [pod.name for pod in plan.new] == ["p1", "p2"]
+    assert not len(plan.gone)
+
+
+def test_of_many_events_of_a_pod_the_last_counts(mirror):
+    assert not mirror.plan([seen(1), seen(1, "n1"), GonePod(uid(1))])
+    (pod,) = mirror.plan([seen(2), seen(2, "n2")]).new
+    assert pod.node == "n2"
+
+
+def test_a_known_pod_that_is_on_a_node_now_is_assigned_there(mirror, known):
+    rows = known(1, 2)
+    plan = mirror.plan([seen(2, "n2")])
+    assert (plan.assigned.tolist(), plan.nodes.tolist(), plan.new) == ([rows[1]], [8], ())
+
+
+@pytest.mark.parametrize(
+    "end", [GonePod(uid(1)), seen(1, "n1", ended=True), seen(1, leaving=True)], ids=["gone", "ended", "leaving"]
+)
+def test_a_known_pod_that_is_gone_has_ended_or_leaves_without_a_node_goes(mirror, known, end):
+    rows = known(1)
+    assert mirror.plan([end]).gone.tolist() == rows.tolist()
+
+
+def test_a_pod_that_is_being_deleted_on_its_node_keeps_its_room_until_it_is_gone(mirror, known):
+    known(1)
+    plan = mirror.plan([seen(1, "n1", leaving=True)])
+    assert (len(plan.gone), len(plan.assigned)) == (0, 1)
+
+
+def test_a_pod_on_an_unknown_node_waits_for_the_node_and_is_told_of_then(mirror):
+    assert not mirror.plan([seen(1, "n9"), seen(2, "n9")])
+    assert mirror.astray == {"n9": 2}
+    mirror.plan([GonePod(uid(2))])
+    mirror.nodes["n9"] = 9
+    assert [pod.name for pod in mirror.plan(mirror.take_found()).new] == ["p1"]
+    assert not mirror.astray
+
+
+def test_a_pod_that_we_cannot_place_is_remembered_as_long_as_it_waits(mirror):
+    assert not mirror.plan([seen(1, problem="HOSS does not place pods with resource claims")])
+    assert list(mirror.unplaceable) == [uid(1)]
+    mirror.plan([seen(1, "n1", problem="HOSS does not place pods with resource claims")])
+    assert not mirror.unplaceable
+
+
+def test_nodes_are_told_when_they_differ_and_not_at_every_heartbeat(bench):
+    nodes = NodeMirror(bench.machine.registry)
+    plan = nodes.plan([NODE], [], {})
+    assert plan.upserts == (NODE,)
+    nodes.done(plan)
+    assert not nodes.plan([NODE], [], {"n1": 7})
+
+
+def test_a_node_without_pods_is_removed_with_its_object(bench):
+    nodes = NodeMirror(bench.machine.registry)
+    nodes.done(nodes.plan([NODE], [], {}))
+    assert nodes.plan([], ["n1"], {"n1": 7}).removals == ("n1",)
+
+
+def test_a_node_that_goes_under_its_pods_is_closed_and_removed_when_the_last_is_gone(bench, known):
+    rows, nodes = known(1), NodeMirror(bench.machine.registry)
+    nodes.done(nodes.plan([NODE], [], {}))
+    bench.tell(m.Assigned(rows, np.array([7], np.uint32)))
+    plan = nodes.plan([], ["n1"], {"n1": 7})
+    assert plan.upserts == (NodeSpec("n1", unschedulable=True),)
+    nodes.done(plan)
+    assert not nodes.plan([], [], {"n1": 7})
+    bench.tell(m.Deleted(rows))
+    assert nodes.plan([], [], {"n1": 7}).removals == ("n1",)
+
+
+def test_a_node_that_comes_back_is_as_it_was(bench, known):
+    rows, nodes = known(1), NodeMirror(bench.machine.registry)
+    nodes.done(nodes.plan([NODE], [], {}))
+    bench.tell(m.Assigned(rows, np.array([7], np.uint32)))
+    nodes.done(nodes.plan([], ["n1"], {"n1": 7}))
+    assert nodes.plan([NODE], [], {"n1": 7}).upserts == (NODE,)
+    assert not nodes.doomed
+
+
+def test_a_node_that_the_ledger_has_from_an_earlier_time_and_that_is_not_there_goes(bench):
+    nodes = NodeMirror(bench.machine.registry)
+    nodes.known_before(["n1", "old"])
+    plan = nodes.plan([NODE], ["old"], {"n1": 7, "old": 8})
+    assert (plan.upserts, plan.removals) == ((NODE,), ("old",))
+
+
+def test_a_rejection_is_told_once_however_often_the_pod_is_seen_and_it_ends_the_pod(mirror, known):
+    rows = known(1)
+    told = seen(1, "n1", ended=True, rejection=Rejection("OutOfcpu", "no"))
+    plan = mirror.plan([told])
+    assert (plan.gone.tolist(), plan.rejected) == (rows.tolist(), (told,))
+    assert not mirror.plan([told]).rejected
+    mirror.plan([GonePod(told.uid)])
+    assert mirror.plan([told]).rejected == (told,)

@@ -1,0 +1,120 @@
+"""Pods as an API server tells of them."""
+
+import pytest
+
+from dispatcher.core.pod_objects import PodReader
+from hoss.errors import InvalidInput
+from hoss.model.during_execution import ANNOTATION, DuringExecution
+
+UID = "11111111-2222-3333-4444-5555555555{:02}"
+
+
+def pod(number=1, *, name="", labels=None, annotations=None, owner="", status=None, deleted=False, **spec):
+    metadata = {"uid": UID.format(number), "namespace": "default", "name": name or f"p{number}", "labels": labels or {}}
+    if annotations:
+        metadata["annotations"] = annotations
+    if owner:
+        metadata["ownerReferences"] = [{"kind": owner, "controller": True}]
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    container = {"name": f"c{number}", "image": "i", "resources": {"requests": {"cpu": "100m"}}}
+    container["volumeMounts"] = [{"name": f"kube-api-access-{number}", "mountPath": "/token"}]
+    volumes = [{"name": f"kube-api-access-{number}", "projected": {}}]
+    return {
+        "metadata": metadata,
+        "spec": {"schedulerName": "hoss", "containers": [container], "volumes": volumes, **spec},
+        "status": status or {"phase": "Pending"},
+    }
+
+
+@pytest.fixture
+def reader():
+    return PodReader(("hoss",))
+
+
+def test_pods_that_differ_in_names_uids_tokens_and_nodes_only_share_one_template(reader):
+    first, second = reader.read(pod(1, nodeName="n1")), reader.read(pod(2, nodeName="n2"))
+    assert first.template is second.template
+    assert first.template.spec.node_name == ""
+    assert (first.node, second.node) == ("n1", "n2")
+
+
+@pytest.mark.parametrize(
+    "other", [{"labels": {"a": "b"}}, {"owner": "Job"}, {"priority": 5}, {"nodeSelector": {"zone": "a"}}], ids=str
+)
+def test_pods_that_are_placed_otherwise_have_templates_of_their_own(reader, other):
+    assert reader.read(pod(1)).template != reader.read(pod(2, **other)).template
+
+
+def test_whose_a_pod_is_its_scheduler_s_name_says(reader):
+    assert reader.read(pod()).ours
+    assert not reader.read(pod(schedulerName="default-scheduler")).ours
+
+
+def test_where_a_pod_stands_in_its_life(reader):
+    assert reader.read(pod(deleted=True)).leaving
+    assert [reader.read(pod(status={"phase": p})).ended for p in ("Running", "Succeeded", "Failed")] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_gates_are_told(reader):
+    assert reader.read(pod(schedulingGates=[{"name": "b/x"}, {"name": "a/x"}])).gates == ("a/x", "b/x")
+
+
+CLAIM = {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}], "resourceClaims": [{"name": "gpu"}]}
+
+
+def test_what_restricts_nodes_by_rules_that_hoss_does_not_know_is_a_problem_of_ours_alone(reader):
+    assert (
+        reader.read(pod(**CLAIM)).problem == "HOSS does not place pods with persistent volume claims, resource claims"
+    )
+    assert not reader.read(pod(schedulerName="others", **CLAIM)).problem
+
+
+def test_what_is_to_be_ignored_is(reader):
+    ignoring = PodReader(("hoss",), ignored=("persistent volume claims", "resource claims"))
+    assert not ignoring.read(pod(**CLAIM)).problem
+
+
+def test_what_no_account_can_be_kept_of_is_named(reader):
+    with pytest.raises(InvalidInput, match=r"spec\.containers: is empty"):
+        reader.read(pod(containers=[]))
+
+
+def test_pods_of_a_deployment_spread_among_those_of_their_replica_set(reader):
+    labels = {"app": "web", "pod-template-hash": "abc"}
+    own = reader.read(pod(labels=labels, owner="ReplicaSet")).template.spec
+    assert own.default_spread is not None
+    assert own.default_spread.matches(labels)
+    assert not own.default_spread.matches({**labels, "pod-template-hash": "def"}), "an earlier revision of it"
+
+
+SPREAD = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"owner": "Job", "labels": {"pod-template-hash": "abc"}},
+        {"owner": "ReplicaSet", "labels": {"app": "web"}},
+        {"owner": "ReplicaSet", "labels": {"pod-template-hash": "abc"}, "topologySpreadConstraints": SPREAD},
+        {"owner": "ReplicaSet", "labels": {"pod-template-hash": "abc"}, "schedulerName": "default-scheduler"},
+    ],
+    ids=["of-a-job", "of-no-deployment", "with-constraints-of-its-own", "somebody-else-s"],
+)
+def test_other_pods_spread_by_no_owner(reader, fields):
+    assert reader.read(pod(**fields)).template.spec.default_spread is None
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [("report", DuringExecution.REPORT), ("evict", DuringExecution.EVICT), ("maybe", DuringExecution.IGNORE)],
+)
+def test_what_is_asked_for_while_it_runs_is_read_and_what_is_no_word_of_ours_keeps_no_pod_from_being_counted(
+    reader, value, asked
+):
+    reader.read(pod(1))  # alike but for the annotation
+    assert reader.read(pod(2, annotations={ANNOTATION: value})).template.during_execution is asked

@@ -1,0 +1,62 @@
+"""The endpoint that Prometheus reads, over a real socket."""
+
+import asyncio
+
+import pytest
+
+from hoss.errors import ConfigError
+from hoss.telemetry.endpoint import metrics_endpoint
+from hoss.telemetry.metrics import Metrics, process_source
+
+
+async def ask(port: int, request: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.encode())
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    return answer.decode()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET /metrics HTTP/1.1", "200 OK"),
+        ("GET /metrics?x=1 HTTP/1.0", "200 OK"),
+        ("GET / HTTP/1.1", "404 Not Found"),
+        ("POST /metrics HTTP/1.1", "405 Method Not Allowed"),
+        ("nonsense", "404 Not Found"),
+    ],
+)
+async def test_metrics_are_read_with_get_and_nothing_else_is_there(request_line: str, status: str) -> None:
+    async with metrics_endpoint("127.0.0.1:0", Metrics(process_source("tests"))) as port:
+        answer = await ask(port, f"{request_line}\r\nHost: x\r\n\r\n")
+    assert answer.startswith(f"HTTP/1.1 {status}\r\n")
+    head, _, body = answer.partition("\r\n\r\n")
+    assert f"Content-Length: {len(body.encode())}" in head
+    assert ("process_cpu_seconds_total" in body) == (status == "200 OK")
+
+
+async def test_head_is_answered_without_content_and_garbage_harms_nobody() -> None:
+    async with metrics_endpoint("127.0.0.1:0", Metrics(process_source("tests"))) as port:
+        assert (await ask(port, "HEAD /metrics HTTP/1.1\r\n\r\n")).endswith("\r\n\r\n")
+        assert await ask(port, "x" * 100_000) == ""
+        assert (await ask(port, "GET /metrics HTTP/1.1\r\n\r\n")).startswith("HTTP/1.1 200")
+
+
+async def test_without_an_address_nobody_listens() -> None:
+    async with metrics_endpoint("", Metrics()) as port:
+        assert port == 0
+
+
+@pytest.mark.parametrize("listen", ["9100", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "192.0.2.1:9100"])
+async def test_an_address_where_nobody_can_listen_is_told(listen: str) -> None:
+    with pytest.raises(ConfigError, match="metrics_listen"):
+        async with metrics_endpoint(listen, Metrics()):
+            pass
+
+
+async def test_a_port_in_use_is_told() -> None:
+    async with metrics_endpoint("127.0.0.1:0", Metrics()) as port:
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            async with metrics_endpoint(f"127.0.0.1:{port}", Metrics()):
+                pass

@@ -1,0 +1,140 @@
+"""Manners of the command line: formats, order, quiet, hints, colours and completion."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hoss.errors import TransportError
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.console import Column, print_rows
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"
+
+
+@pytest.fixture
+def pods(hoss, a_pod):
+    hoss.dispatcher.pods = [
+        a_pod("web-1", attempts=3, node="n2"),
+        a_pod("web-2", pb.UNSCHEDULABLE, attempts=10),
+        a_pod("web-0", attempts=1, node="n1"),
+    ]
+    return hoss
+
+
+def test_a_template_is_filled_in_from_what_json_prints(pods):
+    assert pods("get", "pods", "-o", "jsonpath={.items[*].name}").stdout == "web-1 web-2 web-0\n"
+    assert pods("get", "pod", "web-0", "-o", "jsonpath={.node}").stdout == "n1\n"
+    assert pods("describe", "pod", "web-0", "-o", "jsonpath={.phase}").stdout == "Bound\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [("jsonpath={.items", "has no other"), ("csv", "choose one of table, wide, json, yaml, name, jsonpath=TEMPLATE")],
+)
+def test_a_format_that_is_none_is_refused_with_those_there_are(pods, output, problem):
+    refused = pods("get", "pods", "-o", output)
+    assert refused.exit_code == 2
+    assert problem in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        (".attempts", ["web-0", "web-1", "web-2"]),
+        ("{.name}", ["web-0", "web-1", "web-2"]),
+        ("node", ["web-2", "web-0", "web-1"]),
+    ],
+)
+def test_a_list_is_sorted_by_a_field(pods, path, names):
+    assert pods("get", "pods", "--sort-by", path, "-o", "name").stdout.split() == [f"pod/{name}" for name in names]
+
+
+def test_a_field_that_nothing_has_is_refused_with_those_there_are(pods):
+    refused = pods("get", "pods", "--sort-by", ".restarts")
+    assert refused.exit_code == 2
+    assert "'.restarts' is in none of them; there are .namespace, .name" in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--quiet", "submit", "-f", "-"), ("submit", "-f", "-", "-q")])
+def test_quiet_says_nothing_of_what_went_well_wherever_it_stands(hoss, arguments):
+    result = hoss(*arguments, stdin=POD)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert "submitted" in hoss("submit", "-f", "-", stdin=POD.replace("name: a", "name: b")).stderr
+
+
+def test_quiet_keeps_results_and_errors(pods):
+    assert pods("-q", "get", "pods", "-o", "name").stdout.count("\n") == 3
+    assert "error: pod b: not there" in pods("-q", "delete", "pod", "b").stderr
+    assert "error: node nope" in pods("cordon", "node", "nope", "-q").stderr
+
+
+def test_what_is_mistyped_is_guessed(hoss):
+    assert "did you mean 'nodes'?" in hoss("get", "noeds").stderr
+    hoss.dispatcher.workers = [pb.WorkerInfo(name="rack-17"), pb.WorkerInfo(name="row-18")]
+    assert hoss("get", "worker", "rak-17").stderr == (
+        "error: worker 'rak-17': is not there; `hoss get workers` lists those that are; did you mean 'rack-17'?\n"
+    )
+    assert "did you mean" not in hoss("get", "worker", "something-else").stderr
+    assert "--namespace" in hoss("get", "pods", "--namespce", "x").stderr
+
+
+@pytest.mark.parametrize(
+    ("short", "kind"),
+    [("po", "pods"), ("no", "nodes"), ("wo", "workers"), ("jo", "jobs"), ("res", "reservations"), ("ns", "namespaces")],
+)
+def test_short_names_stand_for_kinds_and_are_listed_in_the_help(hoss, short, kind):
+    assert "is not listed here" not in hoss("get", short).stderr
+    assert f"{kind} ({short})" in " ".join(hoss("get", "--help").stdout.replace("│", " ").split())
+
+
+def test_the_help_tells_the_exit_codes(hoss):
+    assert "Exit codes: 0 done; 1 failed, not found, or a broken invariant; 2 wrong usage or bad input; 3" in " ".join(
+        hoss("--help").stdout.split()
+    )
+
+
+def test_nothing_is_coloured_that_is_not_a_terminal(pods):
+    for arguments in (("get", "pods"), ("status",), ("--help",), ("get", "podz"), ("nonsense",)):
+        result = pods(*arguments)
+        assert "\x1b" not in result.stdout + result.stderr
+
+
+def completed(hoss, monkeypatch, *words):
+    monkeypatch.setenv("_HOSS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(("hoss", *words)))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    return hoss().stdout.split()
+
+
+def test_tab_offers_commands_kinds_and_the_names_that_are_there(pods, monkeypatch, a_node):
+    pods.resolver.nodes = [a_node("n1", {}, {}), a_node("m1", {}, {})]
+    assert completed(pods, monkeypatch, "cor") == ["cordon"]
+    assert completed(pods, monkeypatch, "get", "re") == ["reservations"]
+    assert completed(pods, monkeypatch, "describe", "w") == ["workers"]
+    assert completed(pods, monkeypatch, "get", "pods", "web-") == ["web-1", "web-2", "web-0"]
+    assert completed(pods, monkeypatch, "delete", "pod", "web-1", "web-") == ["web-2", "web-0"]
+    assert completed(pods, monkeypatch, "cordon", "node", "n") == ["n1"]
+
+
+def test_tab_offers_nothing_and_says_nothing_where_no_platform_answers(pods, monkeypatch):
+    pods.dispatcher.fails_with = TransportError("nobody answers")
+    assert completed(pods, monkeypatch, "get", "pods", "web-") == []
+    assert completed(pods, monkeypatch, "get", "nonsense", "x") == []
+
+
+def test_a_reader_that_has_enough_ends_the_command_without_a_word():
+    script = f"{sys.executable} -m hossctl completion bash | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env={**os.environ})
+    assert done.stderr == ""
+    assert done.stdout in ("0\n", "141\n")
+
+
+@pytest.mark.parametrize(("terminal", "length"), [(True, 40), (False, 103)])
+def test_a_tables_lines_end_where_the_terminals_do_and_in_a_pipe_nothing_is_cut(monkeypatch, capsys, terminal, length):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    print_rows([{"name": "a" * 103}], [Column("NAME", lambda row: row["name"])], wide=False)
+    heading, line = capsys.readouterr().out.splitlines()
+    assert (heading, len(line)) == ("NAME", length)

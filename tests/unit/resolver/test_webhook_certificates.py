@@ -1,0 +1,91 @@
+"""When certificates and authorities are renewed, and in which order."""
+
+from datetime import datetime, timedelta, timezone
+
+from cryptography import x509
+
+from hoss.certificates import KeyPair, issue, new_authority, validity
+from resolver.webhook_certificates import Certificates, authorities, renewed
+
+_NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+_LIFETIME = timedelta(days=90)
+_HOSTS = ("hoss.svc",)
+
+
+def _renewed(
+    held: Certificates | None, *, after_days: float, published: bytes, hosts: tuple[str, ...] = _HOSTS
+) -> Certificates:
+    return renewed(held, hosts, _LIFETIME, now=_NOW + timedelta(days=after_days), published=published)
+
+
+def test_what_is_not_due_stays_the_very_same() -> None:
+    first = _renewed(None, after_days=0, published=b"")
+    assert _renewed(first, after_days=59, published=first.trusted) is first
+
+
+def test_a_certificate_is_renewed_by_the_same_authority_when_a_third_of_its_life_is_left() -> None:
+    first = _renewed(None, after_days=0, published=b"")
+    second = _renewed(first, after_days=61, published=first.trusted)
+    assert second.trusted == first.trusted
+    assert validity(second.serving.certificate)[1] == _NOW + timedelta(days=151)
+
+
+def test_other_names_are_another_certificate() -> None:
+    first = _renewed(None, after_days=0, published=b"")
+    second = _renewed(first, after_days=1, published=first.trusted, hosts=("other.svc",))
+    assert second.hosts == ("other.svc",)
+    assert second.serving != first.serving
+
+
+def test_a_new_authority_issues_only_when_it_is_trusted_and_the_old_one_counts_until_its_end() -> None:
+    ending = new_authority("old", now=_NOW, lifetime=timedelta(days=100))
+    serving = issue(ending, _HOSTS, now=_NOW, lifetime=_LIFETIME)
+    held = Certificates(ending.key, ending.certificate, serving, _HOSTS)
+
+    announced = _renewed(held, after_days=11, published=held.trusted)
+    assert announced.serving == held.serving
+    assert authorities(announced.trusted)[1:] == [ending.certificate]
+
+    waiting = _renewed(announced, after_days=62, published=held.trusted)  # due, and the API server has not heard of it
+    assert waiting is announced
+
+    issued = _renewed(announced, after_days=62, published=announced.trusted)
+    assert issued.serving != held.serving
+    assert _signed_by(issued.serving, issued.authority)
+
+    later = _renewed(issued, after_days=62 + 61, published=issued.trusted)
+    assert authorities(later.trusted) == [issued.authority.certificate]
+
+
+def test_an_authority_that_has_ended_is_replaced_at_once() -> None:
+    """Nothing is lost by it: nobody believes the old one any more."""
+    ended = new_authority("old", now=_NOW, lifetime=timedelta(days=1))
+    held = Certificates(
+        ended.key, ended.certificate, issue(ended, _HOSTS, now=_NOW, lifetime=timedelta(days=1)), _HOSTS
+    )
+    fresh = _renewed(held, after_days=2, published=held.trusted)
+    assert authorities(fresh.trusted) == [fresh.authority.certificate]
+    assert _signed_by(fresh.serving, fresh.authority)
+
+
+def _signed_by(serving: KeyPair, authority: KeyPair) -> bool:
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    x509.load_pem_x509_certificate(serving.certificate).verify_directly_issued_by(issuer)
+    return True
+
+
+def test_resolvers_whose_clocks_differ_by_minutes_serve_by_one_certificate_that_counts_for_both() -> None:
+    minutes = timedelta(minutes=5)
+    made = renewed(None, _HOSTS, _LIFETIME, now=_NOW + minutes, published=b"")  # by the one whose clock is ahead
+    for now in (_NOW, _NOW + minutes, _NOW + 2 * minutes):
+        assert renewed(made, _HOSTS, _LIFETIME, now=now, published=made.trusted) is made
+        for certificate in (made.serving.certificate, made.trusted):
+            begins, ends = validity(certificate)
+            assert begins <= now < ends
+
+
+def test_a_clock_that_is_ahead_renews_early_and_one_that_is_behind_does_not_undo_it() -> None:
+    first = _renewed(None, after_days=0, published=b"")
+    second = _renewed(first, after_days=61, published=first.trusted)
+    assert second.serving != first.serving
+    assert _renewed(second, after_days=20, published=second.trusted) is second

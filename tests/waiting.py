@@ -1,0 +1,52 @@
+"""The one way to wait in tests: for what is to hold, however long it takes.
+
+The deadline is there so that a test that hangs ends, and says for what it waited; no promise is measured by it.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from hoss.errors import TransportError
+
+DEADLINE_SECONDS = 120.0
+COMMAND_SECONDS = 540.0  # of a command that starts, fills and ends platforms of its own
+
+_T = TypeVar("_T")
+_What = str | Callable[[], object]  # what is waited for; or what to show where it does not come
+
+
+def wait_until(holds: Callable[[], _T], what: _What = "it", *, seconds: float = DEADLINE_SECONDS) -> _T:
+    """The first true value that `holds` returns."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, _told(what, seconds)
+        time.sleep(0.05)
+    return found
+
+
+async def until(
+    holds: Callable[[], Awaitable[_T] | _T], what: _What = "it", *, seconds: float = DEADLINE_SECONDS
+) -> _T:
+    """The first true value that `holds` returns, or awaits. A service that was killed does not answer for a moment, and a channel
+    may take a while to notice that it is back: that is waited for too."""
+    deadline = time.monotonic() + seconds
+    unreachable: TransportError | None = None
+    while True:
+        try:
+            found = holds()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            unreachable = None
+        except TransportError as error:
+            unreachable = error
+        assert time.monotonic() < deadline, f"{_told(what, seconds)}; {unreachable or 'all answered'}"
+        await asyncio.sleep(0.02)
+
+
+def _told(what: _What, seconds: float) -> str:
+    return f"waited {seconds:g} s for {what if isinstance(what, str) else what()}"
