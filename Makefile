@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test check generate check-generated format clean
+.PHONY: help setup demo test controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -23,14 +23,33 @@ setup: $(VENV)/.dev  ## a virtual environment with everything for development
 demo: $(VENV)/.runtime  ## a whole cluster on this machine: 1,000 nodes, 50,000 pods, an audit
 	$(BIN)/hoss demo
 
-test: $(VENV)/.dev  ## unit, property, contract and integration tests
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev  ## unit, property, contract and integration tests, and end-to-end ones without Kubernetes
+	$(BIN)/python -m pytest --ignore=tests/e2e/kubernetes
 
-check: $(VENV)/.dev check-generated  ## lint, format, types, architecture, generated code
+controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, built once (needs Go, some minutes) into a cache
+	$(BIN)/python -m hossctl.kube_binaries
+	$(BIN)/python tests/e2e/kubernetes/renderers.py
+
+e2e: controlplane  ## end-to-end tests against a real Kubernetes control plane
+	$(BIN)/python -m pytest tests/e2e/kubernetes
+
+check: $(VENV)/.dev check-generated check-docs  ## lint, format, types, architecture, generated code and pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev  ## what each core's operations cost on this machine
+	$(BIN)/python -m pytest tests/benchmarks/bench_cores.py --benchmark-quiet
+
+bench-check: $(VENV)/.dev  ## whether ratios of such costs are within their limits (tests/benchmarks/limits.yaml)
+	$(BIN)/python -m pytest tests/benchmarks/bench_ratios.py
+
+dashboard-pictures: $(VENV)/.dev  ## docs/images/dashboard-*.png, of the dashboard at work; needs chromium and chromium-driver
+	PYTHONPATH=tests $(BIN)/python -m e2e.dashboard_pictures docs/images
+
+terminal-pictures: $(VENV)/.dev  ## docs/images/*.svg, of what `hoss demo` and `hoss top` print
+	PYTHONPATH=tests $(BIN)/python -m e2e.terminal_pictures docs/images
 
 generate: $(VENV)/.dev  ## hoss/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
@@ -38,6 +57,12 @@ generate: $(VENV)/.dev  ## hoss/v1 from proto/
 
 check-generated: generate
 	@git diff --exit-code --stat -- hoss/v1 || { echo "hoss/v1 is not what proto/ says: commit what 'make generate' made"; exit 1; }
+
+docs: $(VENV)/.dev  ## docs/reference from the code
+	$(BIN)/python -m hossctl.reference
+
+check-docs: $(VENV)/.dev
+	$(BIN)/python -m hossctl.reference --check
 
 format: $(VENV)/.dev  ## let ruff format and fix
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
