@@ -215,6 +215,8 @@ class _Dispatcher:
         finally:
             self._reception.close("this dispatcher has ended its term")
             await self.server.set_serving(False, *SERVICES)
+            if traces is not None:
+                traces.close()
             await journal.close()
 
 

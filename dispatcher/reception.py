@@ -5,6 +5,7 @@ asks the wrong dispatcher is told of the right one.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn
 
@@ -100,8 +101,10 @@ class Reception(grpc.GenericRpcHandler):
                 await self._end(context)
             self._streams.add(task)
             try:
-                async for message in answer(request, context):
-                    yield message
+                # Closed at once and not when it is collected: its end is how the dispatcher learns of a lost worker.
+                async with contextlib.aclosing(answer(request, context)) as messages:
+                    async for message in messages:
+                        yield message
             except asyncio.CancelledError:
                 if self._services is services:  # the client's doing
                     raise

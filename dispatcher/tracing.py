@@ -116,11 +116,14 @@ class DispatcherTraces:
 
     def lost(self, worker: str) -> None:
         """A worker's stream has ended: what it has not answered, it never will."""
+        lost = f"worker {worker} was lost, or gave up its registration,"
         for batch in [batch for batch, sent in self._sent.items() if sent.worker == worker]:
-            self._end(
-                batch,
-                error=f"worker {worker} was lost, or gave up its registration, with {self._sent[batch].unanswered} pods in hand",
-            )
+            self._end(batch, error=f"{lost} with {self._sent[batch].unanswered} pods in hand")
+
+    def close(self) -> None:
+        """The term has ended: what is unanswered will be answered in another, or not at all."""
+        for batch in list(self._sent):
+            self._end(batch, error=f"the dispatcher's term ended with {self._sent[batch].unanswered} pods in hand")
 
     def confirming(self, confirms: Sequence[Confirm]) -> TraceContext | None:
         """The span that a confirmation of these is to have; None: none of their batches was kept."""

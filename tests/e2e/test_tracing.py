@@ -122,16 +122,27 @@ async def test_a_worker_that_dies_leaves_its_batch_as_an_error(new_cluster):
         await prepare(clients, workers=1, nodes=20)
         for request in submission(workloads(30)):
             await clients.dispatcher.submit(request)
-
-        async def in_hand() -> bool:
-            return sum(worker.outstanding for worker in await clients.dispatcher.list_workers()) == 30
-
-        await until(in_hand)
+        await until(lambda: _in_hand(clients, 30))
         cluster.kill("w1")
         cluster.start_worker("w2")
         await until(lambda: all_bound(clients, 30))
+        # Written within seconds, and not only at the end.
+        await until(lambda: cluster.file.stat().st_size, "the span of the lost batch")
     (batch,) = [span for span in cluster.stopped() if span.name == "work batch"]
     assert batch.error == "worker w1 was lost, or gave up its registration, with 30 pods in hand"
+
+
+async def test_a_term_that_ends_leaves_what_is_in_hand_as_an_error(new_cluster):
+    cluster = new_cluster(0.0)
+    cluster.start_worker("w1", options=("--decision-job-ms", "20000"))
+    async with clients_of(cluster.endpoints) as clients:
+        await prepare(clients, workers=1, nodes=20)
+        for request in submission(workloads(30)):
+            await clients.dispatcher.submit(request)
+        await until(lambda: _in_hand(clients, 30))
+        cluster.end("dispatcher")
+    (batch,) = [span for span in read_spans(cluster.file) if span.name == "work batch"]
+    assert batch.error == "the dispatcher's term ended with 30 pods in hand"
 
 
 def test_hoss_trace_and_describe_tell_how_a_pod_was_placed(hoss):
@@ -171,3 +182,7 @@ def test_without_tracing_nothing_says_to_which_span_it_belongs(hoss):
 
 async def _confirmed(clients) -> bool:
     return not [uid async for chunk in clients.resolver.reservations() for uid in chunk.assumed if uid]
+
+
+async def _in_hand(clients, pods: int) -> bool:
+    return sum(worker.outstanding for worker in await clients.dispatcher.list_workers()) == pods
