@@ -30,7 +30,7 @@ from hoss.wire.columns import U8, U32, Uids, decode, decode_uids
 
 # A call's pods wait for the slowest of them, so not too many; calls under way are enough to keep all connections busy.
 _PODS = 50
-_CALLS = 16
+_CALLS = 8
 _AGAIN_SECONDS = 0.5
 
 

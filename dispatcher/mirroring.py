@@ -14,6 +14,7 @@ import numpy as np
 
 from dispatcher.config import Cluster
 from dispatcher.core import messages as m
+from dispatcher.core.gathering import Gathering
 from dispatcher.core.mirror import NodeMirror, PodMirror, PodPlan
 from dispatcher.core.pod_objects import GonePod, PodReader, SeenPod, problem_of
 from dispatcher.core.podsets import NewPods, NewTemplate, Order, Submission
@@ -35,8 +36,6 @@ from hoss.telemetry import logger
 from hoss.wire.columns import decode_uids, uid_from_text
 from hoss.wire.convert import template_to_proto
 
-# What comes within this time is taken in together: far below the second in which it has to be, and what a burst needs to be a batch.
-_GATHER_SECONDS = 0.02
 _PODS = 2000  # in one submission
 _NODES = 500  # in one call
 _LOOK_SECONDS = 1.0  # at what is wrong, when nothing comes
@@ -134,13 +133,15 @@ class Mirroring:
 
     async def run(self) -> None:
         """Take in what comes until cancelled."""
+        gathering = Gathering()
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), _LOOK_SECONDS)
-                await asyncio.sleep(_GATHER_SECONDS)
+                await asyncio.sleep(gathering.seconds)
             self._news.clear()
             await self._take_nodes()
             changes = [*self.pods.take_found(), *self._taken_pods()]
+            gathering.took(len(changes))
             self._take(self.pods.plan(changes))
             if self._nodes.doomed and any(isinstance(change, GonePod) for change in changes):
                 self._news.set()  # one of them may be empty now

@@ -4,12 +4,16 @@ The `kubernetes` package reads both, with all the ways in which people log in; n
 """
 
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hoss.errors import ConfigError
+
+# How long a token is taken for the present one. To ask for it costs the package more than a request costs us.
+_TOKEN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,21 @@ def load_access(kubeconfig: Path | None = None, *, context: str = "") -> Access:
     return Access(
         found.host.rstrip("/"),
         _tls(found, where) if found.host.startswith("https") else None,
-        lambda: str(found.get_api_key_with_prefix("BearerToken", "authorization") or ""),
+        remembered(lambda: str(found.get_api_key_with_prefix("BearerToken", "authorization") or "")),
     )
+
+
+def remembered(ask: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> Callable[[], str]:
+    """What `ask` answers, asked again once that is a second old. `clock`: seconds."""
+    answer, asked_at = "", -_TOKEN_SECONDS
+
+    def answered() -> str:
+        nonlocal answer, asked_at
+        if clock() - asked_at >= _TOKEN_SECONDS:
+            answer, asked_at = ask(), clock()
+        return answer
+
+    return answered
 
 
 def _tls(found: Any, where: str) -> ssl.SSLContext:

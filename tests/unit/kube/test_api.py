@@ -8,7 +8,7 @@ from aiohttp import web
 from unit.kube.server import answering, saying
 
 from hoss.errors import ConfigError, TransportError
-from hoss.kube.access import Access, load_access
+from hoss.kube.access import Access, load_access, remembered
 from hoss.kube.api import KubeApi, Refused
 
 
@@ -128,3 +128,11 @@ contexts: [{name: here, context: {cluster: c, user: u}}]
     )
     access = load_access(path)
     assert (access.server, access.authorization()) == ("https://10.0.0.1:6443", "Bearer made-up")
+
+
+def test_a_token_is_asked_for_again_once_it_is_a_second_old():
+    now, tokens = 100.0, iter(["first", "second"])
+    token = remembered(lambda: next(tokens), lambda: now)
+    assert [token(), token()] == ["first", "first"]
+    now += 1.0
+    assert token() == "second"
