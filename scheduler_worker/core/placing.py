@@ -24,6 +24,7 @@ from scheduler_worker.core.proposal import Draft
 from scheduler_worker.core.rankings import Rankings
 from scheduler_worker.core.reliance import begins_a_kind
 from scheduler_worker.core.ties import TieOrder
+from scheduler_worker.core.under_way import room_under_way
 from scheduler_worker.core.work import Run
 
 _ABOUT_ROOM = frozenset(
@@ -133,5 +134,5 @@ class Placing:
         except PluginFailed as failure:
             self.failures.note(failure)
             return 0, []
-        room, in_the_way = self._cache.room_under_way(run.pod_class.demand, admitted, drafted)
+        room, in_the_way = room_under_way(self._cache, run.pod_class.demand, admitted, drafted)
         return min(room, len(run.rows)), in_the_way
