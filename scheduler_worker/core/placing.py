@@ -15,11 +15,11 @@ from scheduler_worker.core.classes import DemandTable, PodClass
 from scheduler_worker.core.costs import CostMeter
 from scheduler_worker.core.diagnosis import Diagnosis, diagnose
 from scheduler_worker.core.failures import Failures
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.glances import Glances
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.judge import Subject
 from scheduler_worker.core.placement import RunPlacer
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.proposal import Draft
 from scheduler_worker.core.rankings import Rankings
 from scheduler_worker.core.reliance import begins_a_kind

@@ -25,13 +25,13 @@ from scheduler_worker.core.cards import CardMasks
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.diagnosis import Diagnosis, resolvable
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.judge import Subject
 from scheduler_worker.core.occupants import Occupants, Rows
 from scheduler_worker.core.placement import Placed
 from scheduler_worker.core.preemption import unhelpful
 from scheduler_worker.core.preemption_search import PreemptionSearch
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.proposal import Draft, Victims
 from scheduler_worker.core.reliance import begins_a_kind
 from scheduler_worker.core.work import Run
