@@ -21,8 +21,15 @@ from scheduler_worker.core.announcements import Announcement
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.codes import Verdict
 from scheduler_worker.core.lag import ShardLag
-from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
-from scheduler_worker.core.preempting import PreemptionAnswer, PreemptionQuestion
+from scheduler_worker.core.messages import (
+    AccountBatch,
+    FeedUpdate,
+    PodRun,
+    PreemptionAnswer,
+    PreemptionQuestion,
+    ProposalColumns,
+    Verdicts,
+)
 from scheduler_worker.core.questions import NamespaceLabels
 from scheduler_worker.core.refusals import RefusalReport
 from scheduler_worker.core.work import OutcomeColumns

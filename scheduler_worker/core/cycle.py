@@ -13,8 +13,9 @@ from scheduler_worker.core.backlog import Backlog
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.diagnosis import Diagnosis, gang_error
 from scheduler_worker.core.guard import PluginFailed
+from scheduler_worker.core.messages import PreemptionAnswer
 from scheduler_worker.core.placing import Placing
-from scheduler_worker.core.preempting import Preempting, PreemptionAnswer
+from scheduler_worker.core.preempting import Preempting
 from scheduler_worker.core.preemption import NEVER
 from scheduler_worker.core.proposing import Proposing
 from scheduler_worker.core.reliance import counts_on_others

@@ -25,9 +25,9 @@ from scheduler_worker.core.classes import DemandTable
 from scheduler_worker.core.codes import Outcome
 from scheduler_worker.core.cycle import Cycle
 from scheduler_worker.core.guard import PluginFailed
-from scheduler_worker.core.messages import ProposalColumns, Verdicts
+from scheduler_worker.core.messages import PreemptionAnswer, PreemptionQuestion, ProposalColumns, Verdicts
 from scheduler_worker.core.placing import Placing
-from scheduler_worker.core.preempting import Preempting, PreemptionAnswer, PreemptionQuestion
+from scheduler_worker.core.preempting import Preempting
 from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.proposing import Proposing
 from scheduler_worker.core.questions import NamespaceLabels
