@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
-from waiting import until
 
 from dispatcher.candidate import Candidate, Term
 from dispatcher.lease import MemoryLease
@@ -86,6 +85,13 @@ async def new(lease: Store) -> AsyncIterator[Callable[[str], Dispatcher]]:
     yield make
     for dispatcher in made:
         await dispatcher.end()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 10
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
+        await asyncio.sleep(0.005)
 
 
 async def test_the_second_stands_by_and_serves_when_the_first_has_ended(new):
