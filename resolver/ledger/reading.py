@@ -210,7 +210,8 @@ class LedgerReading:
             return []
         raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
         entries = [_feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
-        return entries if entries[0].seq == after + 1 else None
+        # Up to a gap: beyond it nobody may read on without the state.
+        return [entry for place, entry in enumerate(entries, after + 1) if entry.seq == place] or None
 
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):

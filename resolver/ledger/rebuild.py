@@ -117,10 +117,14 @@ class RedisRebuild:
             await server.set(key, max(int(await server.get(key) or 0), above))
 
     async def mend(self, shard: int, seq: int, mending: Mending) -> bool:
-        """Write what a repair found, read at `seq`; false where the shard has changed since."""
+        """Write what a repair found, read at `seq`; false where the shard has changed since.
+
+        Where the feed cannot tell all of it a number is left out: whoever follows finds the gap and reads the state anew.
+        """
+        written = seq + 2 if mending.untold else seq + 1
         changes: list[Any] = []
         accounts: list[bytes] = []
-        for key, fields, gone in _mended(mending, seq + 1):
+        for key, fields, gone in _mended(mending, written):
             changes += [SHARD_KEYS.index(key) + 1, [part for item in fields.items() for part in item], gone]
             accounts = list(fields.values()) if key == "accounts" else accounts
         resources = next((len(account["amounts"]) for account in mending.accounts.values()), 0)
@@ -137,6 +141,7 @@ class RedisRebuild:
                 seq,
                 msgpack.packb(changes, use_bin_type=False),
                 msgpack.packb(entry, use_bin_type=False),
+                written,
             ],
         )
         return done is not None
