@@ -1,20 +1,15 @@
 """SchedulingPolicy documents: YAML in, the core's frozen rules out."""
 
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator
 
-from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
+from dispatcher.core.policy import Policy
+from dispatcher.rule_document import RuleDocument
 from dispatcher.tenants_document import TenantsDocument
-from hoss.config import Document, parse_document
-from hoss.errors import ConfigError, InvalidInput
-from hoss.model.conflicts import ConflictRule, Criteria
-from hoss.model.names import check_key, check_label_value, check_name
-from hoss.model.pod import QosClass
-from hoss.model.selectors import NodeScope, Requirement
+from hoss.config import Document, checked, parse_document
+from hoss.errors import ConfigError
+from hoss.model.names import check_name
 
 KIND = "SchedulingPolicy"
 
@@ -31,221 +26,6 @@ rules:
 # Far more than anyone can keep in mind; a document beyond it was made by mistake.
 MAX_RULES = 1000
 
-_INTEGER = re.compile(r"[+-]?\d+")
-
-_VALUES_WANTED = {
-    "In": "one value or more",
-    "NotIn": "one value or more",
-    "Exists": "no values",
-    "DoesNotExist": "no values",
-    "Gt": "one whole number",
-    "Lt": "one whole number",
-}
-
-
-class Expression(Document):
-    """One requirement on a label, as in Kubernetes' matchExpressions."""
-
-    # The label's key.
-    key: str
-
-    # Gt and Lt compare whole numbers; a label that is absent satisfies NotIn and DoesNotExist alone.
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
-
-    # One or more for In and NotIn, one for Gt and Lt, none for the others.
-    values: tuple[str, ...] = ()
-
-    @field_validator("key")
-    @classmethod
-    def _valid_key(cls, key: str) -> str:
-        return _checked(check_key, key)
-
-    @model_validator(mode="after")
-    def _operator_fits_values(self) -> "Expression":
-        wanted = _VALUES_WANTED[self.operator]
-        if wanted == "no values":
-            fits = not self.values
-        elif wanted == "one whole number":
-            fits = len(self.values) == 1 and _INTEGER.fullmatch(self.values[0]) is not None
-        else:
-            fits = bool(self.values)
-        if not fits:
-            raise ValueError(f"operator {self.operator} takes {wanted}, not {list(self.values)}")
-        for value in self.values:
-            _checked(check_label_value, value.lstrip("+-") if wanted == "one whole number" else value)
-        return self
-
-
-class LabelSelector(Document):
-    """Labels that must agree; an empty selector matches everything."""
-
-    # Labels with exactly these values.
-    matchLabels: dict[str, str] = Field(default_factory=dict)  # noqa: N815 - Kubernetes' spelling
-
-    # Further requirements, all of which must hold.
-    matchExpressions: tuple[Expression, ...] = ()  # noqa: N815
-
-    @field_validator("matchLabels")
-    @classmethod
-    def _valid_labels(cls, labels: dict[str, str]) -> dict[str, str]:
-        return {_checked(check_key, k): _checked(check_label_value, v) for k, v in labels.items()}
-
-    def selector(self) -> Selector:
-        """As the core has it; labels by their keys, then expressions in their order."""
-        labels = (Requirement(key, "In", (value,)) for key, value in sorted(self.matchLabels.items()))
-        expressions = (Requirement(e.key, e.operator, e.values) for e in self.matchExpressions)
-        return Selector((*labels, *expressions))
-
-
-class PriorityRange(Document):
-    """Priorities from `min` to `max`, both included; either may be left out."""
-
-    # The least; left out: no limit.
-    min: int | None = None
-
-    # The most; left out: no limit.
-    max: int | None = None
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> "PriorityRange":
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}: no pod can match")
-        return self
-
-
-class MatchDocument(Document):
-    """Which pods a rule is about: all that is given must agree; nothing given matches every pod."""
-
-    # The pod's labels.
-    labels: LabelSelector = LabelSelector()
-
-    # The pod is in one of these.
-    namespaces: tuple[str, ...] = ()
-
-    # The pod's priority.
-    priority: PriorityRange = PriorityRange()
-
-    # The pod's spec.priorityClassName is one of these.
-    priorityClassNames: tuple[str, ...] = ()  # noqa: N815
-
-    # The pod's spec.schedulerName is one of these.
-    schedulerNames: tuple[str, ...] = ()  # noqa: N815
-
-    # The pod's quality of service is one of these, computed as the kubelet does.
-    qosClasses: tuple[QosClass, ...] = ()  # noqa: N815
-
-    # What made the pod is one of these; Pod: nothing did.
-    ownerKinds: tuple[Literal["Pod", "Job", "Deployment", "ReplicaSet", "StatefulSet"], ...] = ()  # noqa: N815
-
-    # The pod asks for at least one of these.
-    resources: tuple[str, ...] = ()
-
-    def match(self) -> Match:
-        """As the core has it."""
-        return Match(
-            labels=self.labels.selector(),
-            namespaces=frozenset(self.namespaces),
-            priority_min=self.priority.min,
-            priority_max=self.priority.max,
-            priority_class_names=frozenset(self.priorityClassNames),
-            scheduler_names=frozenset(self.schedulerNames),
-            qos_classes=frozenset(qos.value for qos in self.qosClasses),
-            owner_kinds=frozenset(self.ownerKinds),
-            resources=frozenset(self.resources),
-        )
-
-
-class BalanceDocument(Document):
-    """How one of the workers that fit is chosen."""
-
-    # LeastOutstanding: the one with the least estimated work in hand. PowerOfTwoChoices: the better of a few drawn. WeightedRoundRobin: in
-    # turn, by weight. ConsistentHash: a class always to the same one, while that is not overloaded. Random: any.
-    algorithm: Algorithm = Algorithm.LEAST_OUTSTANDING
-
-    # Of WeightedRoundRobin: the worker label that holds its weight; workers without it weigh 1.
-    weightLabel: str = "weight"  # noqa: N815
-
-    # Of ConsistentHash: how many times its share a worker may have before its classes go to the next one.
-    bound: float = Field(default=1.25, ge=1, le=100, allow_inf_nan=False)
-
-    # Of PowerOfTwoChoices: how many workers are drawn, of which the least loaded is taken.
-    choices: int = Field(default=2, ge=2, le=8)
-
-    @field_validator("weightLabel")
-    @classmethod
-    def _valid_key(cls, key: str) -> str:
-        return _checked(check_key, key)
-
-    @model_validator(mode="after")
-    def _parameters_fit(self) -> "BalanceDocument":
-        for name in sorted(self.model_fields_set & _PARAMETERS.keys()):
-            if _PARAMETERS[name] is not self.algorithm:
-                raise ValueError(f"{name} is a parameter of {_PARAMETERS[name].value}, not of {self.algorithm.value}")
-        return self
-
-    def balance(self) -> Balance:
-        """As the core has it."""
-        return Balance(self.algorithm, self.weightLabel, self.bound, self.choices)
-
-
-_PARAMETERS = {
-    "weightLabel": Algorithm.WEIGHTED_ROUND_ROBIN,
-    "bound": Algorithm.CONSISTENT_HASH,
-    "choices": Algorithm.POWER_OF_TWO_CHOICES,
-}
-
-
-class NodesDocument(LabelSelector):
-    """The nodes that a rule's pods are placed on: on no others (Hard), or rather than on others (Soft)."""
-
-    # Hard: on these nodes and no others. Soft: on these first.
-    partition: Literal["Hard", "Soft"] = "Hard"
-
-    @model_validator(mode="after")
-    def _selects(self) -> "NodesDocument":
-        if not self.matchLabels and not self.matchExpressions:
-            raise ValueError("selects every node; give matchLabels or matchExpressions, or leave nodes out")
-        return self
-
-    def scope(self, rule: str) -> NodeScope:
-        """As the core has it, for the rule of that name."""
-        return NodeScope(rule, self.selector().requirements, required=self.partition == "Hard")
-
-
-class DisplaceDocument(Document):
-    """Reservations that nobody has confirmed yet go for a pod whose priority is higher by `minPriorityGap` or more."""
-
-    # By so much the priority has to be higher.
-    minPriorityGap: int = Field(ge=1, le=2**31 - 1)  # noqa: N815
-
-
-class ConflictsDocument(Document):
-    """How the ledger decides between workers that want the same room."""
-
-    # Fit: what no longer fits. Version: also any change of the node by others since the worker looked. Strict: also any change of what the
-    # node is, labels, taints, cordon or allocatable.
-    criteria: Literal["Fit", "Version", "Strict"] = "Fit"
-
-    # AllOrNothing: the pods of one class that a worker proposes together are reserved together, or none of them is.
-    commit: Literal["Incremental", "AllOrNothing"] = "Incremental"
-
-    # Left out: no reservation goes for another pod.
-    displace: DisplaceDocument | None = None
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "ConflictsDocument":
-        if self.displace is not None and self.commit == "AllOrNothing":
-            raise ValueError("displace is for pods that are reserved one by one; leave it out, or commit: Incremental")
-        return self
-
-    def rule(self) -> ConflictRule:
-        """As the core has it."""
-        return ConflictRule(
-            Criteria[self.criteria.upper()],
-            all_or_nothing=self.commit == "AllOrNothing",
-            displace_gap=self.displace.minPriorityGap if self.displace is not None else 0,
-        )
-
 
 class Metadata(Document):
     """Kubernetes' metadata, of which only the name is read."""
@@ -258,44 +38,7 @@ class Metadata(Document):
     @field_validator("name")
     @classmethod
     def _valid_name(cls, name: str) -> str:
-        return _checked(check_name, name)
-
-
-class RuleDocument(Document):
-    """Pods that match go to workers that are selected, to be placed on nodes that are selected."""
-
-    # Unique in the policy; reasons, `hoss policy test` and `hoss describe` name it.
-    name: str = Field(min_length=1)
-
-    # Which pods.
-    match: MatchDocument = MatchDocument()
-
-    # Which workers may have them, by the labels that workers register with.
-    workers: LabelSelector = LabelSelector()
-
-    # Which one of these gets a pod.
-    balance: BalanceDocument = BalanceDocument()
-
-    # While no such worker is registered the pods wait, go on to the next rule that matches them, or go to any worker.
-    fallback: Fallback = Fallback.WAIT
-
-    # Which nodes; left out: all.
-    nodes: NodesDocument | None = None
-
-    # How the ledger decides between workers that want the same room for them.
-    conflicts: ConflictsDocument = ConflictsDocument()
-
-    def rule(self) -> Rule:
-        """As the core has it."""
-        return Rule(
-            name=self.name,
-            match=self.match.match(),
-            workers=self.workers.selector(),
-            balance=self.balance.balance(),
-            fallback=self.fallback,
-            nodes=self.nodes.scope(self.name) if self.nodes is not None else None,
-            conflicts=self.conflicts.rule(),
-        )
+        return checked(check_name, name)
 
 
 class PolicyDocument(Document):
@@ -337,11 +80,3 @@ def read_policy(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"cannot be read: {exc}", where=str(path)) from exc
-
-
-def _checked(check: Callable[[str, str], str], value: str) -> str:
-    """Run one of the model's checks where pydantic expects ValueError."""
-    try:
-        return check(value, "")
-    except InvalidInput as exc:
-        raise ValueError(exc.text) from exc

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from dispatcher.core.sharing import Sharing
-from hoss.config import Document
-from hoss.errors import InvalidInput
+from hoss.config import Document, checked
 from hoss.model.names import check_key
 
 # Beyond this, shares differ by more than an integer of pods can express in any cluster.
@@ -24,10 +23,7 @@ class ByLabel(Document):
     @field_validator("label")
     @classmethod
     def _valid_key(cls, key: str) -> str:
-        try:
-            return check_key(key, "")
-        except InvalidInput as exc:
-            raise ValueError(exc.text) from exc
+        return checked(check_key, key)
 
 
 class TenantsDocument(Document):

@@ -1,12 +1,13 @@
 """Configuration documents: YAML with an apiVersion and a kind, checked before anything starts."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hoss.errors import ConfigError
+from hoss.errors import ConfigError, InvalidInput
 
 _GROUP = "hoss.dev/"
 API_VERSION = f"{_GROUP}v1alpha1"
@@ -74,6 +75,14 @@ def describe_validation(error: ValidationError) -> str:
         shown = "" if isinstance(given, (dict, list)) or problem["type"] == "missing" else f" (given: {given!r})"
         lines.append(f"{path}: {problem['msg']}{shown}")
     return "; ".join(lines)
+
+
+def checked(check: Callable[[str, str], str], value: str) -> str:
+    """Run one of the model's checks in a validator, where pydantic expects ValueError."""
+    try:
+        return check(value, "")
+    except InvalidInput as exc:
+        raise ValueError(exc.text) from exc
 
 
 def _one_line(exc: Exception) -> str:

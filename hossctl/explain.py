@@ -18,11 +18,11 @@ from hoss.model.pod_resources import as_bound, read_pod_resources
 from hoss.model.quantity import parse_quantity
 from hoss.model.workloads import kind_and_group, read_workload
 from hossctl.console import Document
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.ground import Ground
 from scheduler_worker.core.judge import Judgement, judge, subject_of
 from scheduler_worker.core.plugins import REGISTRY, default_profile
 from scheduler_worker.core.preemption import Preemption, preempt
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.profiles import PRESETS
 
 # kube-scheduler's first PostFilter plugin says this whenever the second, preemption, finds nothing.

@@ -51,6 +51,7 @@ RedisUrl = Annotated[
 Seed = Annotated[
     int, typer.Option("--seed", help="For simulated nodes, loads and ties: the same seed, the same input.")
 ]
+Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
 
 
 JSONPATH = "jsonpath="

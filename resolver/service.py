@@ -12,17 +12,16 @@ import numpy as np
 
 from hoss import __version__
 from hoss.client.errors import refuse
-from hoss.errors import InvalidInput, LedgerUnavailable, NotFound
+from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer
 from hoss.wire.columns import I64, NONE_U32, U32, U64, decode, decode_uids, encode
 from resolver.availability import Availability
-from resolver.core.values import NodeChange
 from resolver.feed import ShardFeed
 from resolver.ledger.port import Ledger
 from resolver.ledger.scripts import RECOVERING, RESTORING
-from resolver.nodes import check_nodes, date_taints, has_undated_taints, node_change, shard_of
+from resolver.node_changes import NodeChanges
 from resolver.proposals import check_worker, reservation_chunk
 from resolver.proposing import Proposing
 from resolver.quarantine import Quarantine
@@ -32,7 +31,6 @@ from resolver.rebuilding import Rebuilding, collect
 from resolver.standing import Standing
 from resolver.tracing import ResolverTraces
 
-_CORDON_ATTEMPTS = 10
 _FEED_BUFFER = 8
 
 Context = grpc.aio.ServicerContext
@@ -75,6 +73,7 @@ class ResolverService(ResolverServicer):
         self._proposing = proposing
         self._availability = availability
         self._quarantine = quarantine
+        self._nodes = NodeChanges(ledger, quarantine)
         self._counters = counters
         self._rebuilding = rebuilding
         self._standing = standing
@@ -217,57 +216,15 @@ class ResolverService(ResolverServicer):
 
     @_answering
     async def UpsertNodes(self, request: pb.UpsertNodesRequest, context: Any) -> pb.UpsertNodesReply:  # noqa: N802, ARG002
-        check_nodes(request.nodes)
-        offered = dict.fromkeys(amount.resource for node in request.nodes for amount in node.allocatable)
-        schema = await self._ledger.schema(list(offered))
-        indexes = np.zeros(len(request.nodes), U32)
-        overcommitted: list[str] = []
-        shards = np.array([shard_of(node.name, self._ledger.shards) for node in request.nodes], np.int64)
-        for shard in np.unique(shards).tolist():
-            positions = np.flatnonzero(shards == shard)
-            nodes = [request.nodes[position] for position in positions.tolist()]
-            if undated := [node.name for node in nodes if has_undated_taints(node)]:
-                date_taints(nodes, await self._ledger.nodes_named(shard, undated), now_ms=time.time_ns() // 10**6)
-            changes = [node_change(node, schema) for node in nodes]
-            upserted = await self._ledger.upsert_nodes(shard, changes)
-            if upserted is not None:
-                indexes[positions] = upserted.indexes
-                overcommitted.extend(changes[position].name for position in upserted.overcommitted)
-        return pb.UpsertNodesReply(indexes=indexes.tolist(), overcommitted=sorted(overcommitted))
+        return await self._nodes.upsert(request)
 
     @_answering
     async def RemoveNodes(self, request: pb.RemoveNodesRequest, context: Any) -> pb.RemoveNodesReply:  # noqa: N802, ARG002
-        by_shard: dict[int, list[str]] = {}
-        for name in dict.fromkeys(request.names):
-            by_shard.setdefault(shard_of(name, self._ledger.shards), []).append(name)
-        reply = pb.RemoveNodesReply()
-        for shard, names in by_shard.items():
-            removed = await self._ledger.remove_nodes(shard, names)
-            reply.released_uids += removed.uids.tobytes()
-            reply.not_found.extend(names[position] for position in removed.missing)
-        return reply
+        return await self._nodes.remove(request)
 
     @_answering
     async def CordonNode(self, request: pb.CordonNodeRequest, context: Any) -> pb.CordonNodeReply:  # noqa: N802, ARG002
-        shard = shard_of(request.name, self._ledger.shards)
-        schema = await self._ledger.schema()
-        for _ in range(_CORDON_ATTEMPTS):
-            index, node = await self._find(request.name, shard)
-            if not request.unschedulable:
-                await self._quarantine.release(shard, index)
-            was = node.SerializeToString(deterministic=True)
-            node.unschedulable = request.unschedulable
-            change: NodeChange = node_change(node, schema)
-            if await self._ledger.upsert_nodes(shard, [change], expected=was) is not None:
-                return pb.CordonNodeReply(node=node)
-        raise LedgerUnavailable(f"node {request.name} changes faster than it can be cordoned; try again")
-
-    async def _find(self, name: str, shard: int) -> tuple[int, common_pb2.NodeSpec]:
-        found = await self._ledger.nodes_named(shard, [name])
-        if name not in found:
-            raise NotFound(f"there is no node {name!r}", where="name")
-        index, spec = found[name]
-        return index, common_pb2.NodeSpec.FromString(spec)
+        return await self._nodes.cordon(request)
 
     @_answering
     async def ListNodes(self, request: pb.ListNodesRequest, context: Any) -> pb.ListNodesReply:  # noqa: N802, ARG002

@@ -24,8 +24,8 @@ from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert import labels_to_proto
 from scheduler_worker.config import KIND, SyncMode, WorkerConfig, parse_labels
 from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.plugins import REGISTRY
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.profiles import PRESETS
 from scheduler_worker.core.scheduler import Limits, Scheduler
 from scheduler_worker.decision import Decision, nodes_with

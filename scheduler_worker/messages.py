@@ -7,20 +7,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ColumnError
-from hoss.model.cluster import DisruptionBudget
+from hoss.model.cluster import DisruptionBudget, Service
 from hoss.model.overlap import Overlap, Preference
 from hoss.model.pod import PodSpec
-from hoss.v1 import common_pb2, resolver_pb2, workerlink_pb2
+from hoss.v1 import common_pb2, objects_pb2, resolver_pb2, workerlink_pb2
 from hoss.wire.account import CARDS, account_dtype
 from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, encode
 from hoss.wire.convert import node_from_proto, pod_spec_from_proto
+from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from hoss.wire.convert_rules import selector_from_proto
 from hoss.wire.pod_groups import definition_of, group_defined
 from scheduler_worker.core.announcements import Announcement
+from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.codes import Verdict
 from scheduler_worker.core.lag import ShardLag
-from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
-from scheduler_worker.core.preempting import PreemptionAnswer, PreemptionQuestion
+from scheduler_worker.core.messages import (
+    AccountBatch,
+    FeedUpdate,
+    PodRun,
+    PreemptionAnswer,
+    PreemptionQuestion,
+    ProposalColumns,
+    Verdicts,
+)
+from scheduler_worker.core.questions import NamespaceLabels
 from scheduler_worker.core.refusals import RefusalReport
 from scheduler_worker.core.work import OutcomeColumns
 
@@ -167,6 +177,24 @@ def tell_refusals(report: RefusalReport, heartbeat: workerlink_pb2.Heartbeat) ->
     heartbeat.refusing_nodes = encode(report.nodes, U32)
     heartbeat.refusal_seqs_behind = encode(report.seqs_behind, U32)
     heartbeat.refusal_ages_ms = encode(report.ages_ms, U32)
+
+
+def surroundings(message: objects_pb2.Surroundings) -> tuple[NamespaceLabels, tuple[Service, ...]]:
+    """Namespaces' labels by name, and the services."""
+    namespaces = {entry.name: namespace_from_proto(entry).all_labels for entry in message.namespaces}
+    return namespaces, tuple(map(service_from_proto, message.services))
+
+
+def cache_view(request_id: int, cache: NodeInfoCache, *, idle: bool) -> workerlink_pb2.CacheView:
+    """Where the cache stands, and a digest of each shard as it has it: the answer to that request."""
+    return workerlink_pb2.CacheView(
+        id=request_id,
+        shards=[
+            workerlink_pb2.ShardView(shard=shard, seq=seq, digest=cache.digest(shard))
+            for shard, seq in sorted(cache.seqs.items())
+        ],
+        idle=idle,
+    )
 
 
 def preference(message: workerlink_pb2.Preference) -> Preference | None:

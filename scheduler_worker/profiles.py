@@ -3,8 +3,9 @@
 from hoss.errors import ConfigError
 from hoss.telemetry import logger
 from scheduler_worker.config import STRATEGY_LABEL, ProfileSection, WorkerConfig
-from scheduler_worker.core.framework import Profile, Registry, Weighted
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
+from scheduler_worker.core.registry import Registry, Weighted
 
 
 def chosen_profile(config: WorkerConfig, registry: Registry) -> tuple[str, Profile]:

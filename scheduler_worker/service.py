@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from typing import NamedTuple
 
 from hoss.errors import InvalidInput
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
@@ -13,23 +12,20 @@ from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
 from hoss.v1.workerlink_pb2 import (
-    CacheView,
     DispatcherMessage,
     Heartbeat,
     Leave,
     PreemptionAnswer,
-    ShardView,
     Welcome,
     WorkBatch,
     WorkerMessage,
 )
 from hoss.v1.workerlink_pb2 import Preference as PreferenceMessage
-from hoss.wire.columns import F32, U32, UID_BYTES, decode_uids, encode
+from hoss.wire.columns import UID_BYTES, decode_uids
 from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, scope_from_proto
-from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
 from scheduler_worker import messages
 from scheduler_worker.attempts import AttemptTimes
-from scheduler_worker.core.lag import LagMeter, ShardLag
+from scheduler_worker.condition import Condition, Gauges
 from scheduler_worker.core.scheduler import Scheduler
 from scheduler_worker.core.work import Gang
 from scheduler_worker.decision import DECIDES_AT_ONCE, Decision, narrowed
@@ -49,20 +45,6 @@ _SLICE_SECONDS = 0.02
 _BREATH_SECONDS = 0.001
 
 _EXPIRY_CHECK_SECONDS = 1.0
-
-
-class Condition(NamedTuple):
-    """How a worker does; see Heartbeat in proto/hoss/v1/workerlink.proto."""
-
-    busy_seconds: float
-    backlog: int
-    proposed: int
-    conflicts: int
-    preemption_attempts: int
-    ready: bool
-    nodes: int
-    fill_seconds: float
-    lags: tuple[ShardLag, ...]
 
 
 class WorkerService:
@@ -95,11 +77,8 @@ class WorkerService:
         self._leaving = False
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
-        self._busy_seconds = 0.0
+        self._gauges = Gauges(scheduler)
         self._slice_used_up = False
-        self._lags = LagMeter()
-        self._started = time.monotonic()
-        self._fill_seconds = 0.0
 
     def connect(self, link: DispatcherLink, proposals: ProposalStream, synchronisation: Synchronisation) -> None:
         """Give it the streams it sends on, and what fills its cache."""
@@ -107,11 +86,13 @@ class WorkerService:
         self._proposals = proposals
         self._synchronisation = synchronisation
 
-    @property
-    def ready(self) -> bool:
-        """Whether the cache holds every shard."""
-        cache = self._scheduler.cache
-        return cache.shards > 0 and len(cache.seqs) == cache.shards
+    def condition(self, now: float) -> Condition:
+        """How the worker does, for whoever watches it."""
+        return self._gauges.read(now)
+
+    def heartbeat(self) -> Heartbeat:
+        """How the worker does, for the dispatcher."""
+        return self._gauges.heartbeat(self._synchronisation.mode)
 
     # From the dispatcher
 
@@ -130,7 +111,8 @@ class WorkerService:
         if message.HasField("work"):
             self._accept(message.work)
         elif message.HasField("view"):
-            self._link.send(WorkerMessage(view=self._cache_view(message.view.id)))
+            cache, idle = self._scheduler.cache, self._scheduler.idle
+            self._link.send(WorkerMessage(view=messages.cache_view(message.view.id, cache, idle=idle)))
         elif message.HasField("preemption"):
             self._preempt(message.preemption)
         elif message.HasField("surroundings"):
@@ -146,65 +128,23 @@ class WorkerService:
             self._send_outcomes()
             self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
 
-    def condition(self, now: float) -> Condition:
-        """How the worker does, for whoever watches it."""
-        scheduler = self._scheduler
-        return Condition(
-            busy_seconds=self._busy_seconds,
-            backlog=scheduler.backlog,
-            proposed=scheduler.proposed,
-            conflicts=scheduler.conflicts,
-            preemption_attempts=scheduler.preemption_attempts,
-            ready=self.ready,
-            nodes=int(scheduler.cache.present.sum()),
-            fill_seconds=self._fill_seconds,
-            lags=tuple(self._lags.lags(now)),
-        )
-
-    def heartbeat(self) -> Heartbeat:
-        """How the worker does."""
-        scheduler = self._scheduler
-        costs = scheduler.costs.take_changed()
-        heartbeat = Heartbeat(
-            busy_seconds=self._busy_seconds,
-            micros_per_pod=costs.per_pod,
-            backlog=scheduler.backlog,
-            ready=self.ready,
-            conflicts=scheduler.conflicts,
-            proposed=scheduler.proposed,
-            cost_classes=encode(costs.classes, U32),
-            cost_micros=encode(costs.micros, F32),
-            first_micros=costs.first,
-            seen_micros=costs.seen,
-            synchronisation=self._synchronisation.mode.value,
-            lags=messages.shard_lags(self._lags.lags(time.monotonic())),
-            fill_seconds=self._fill_seconds,
-        )
-        if (refusals := scheduler.refusals.take()) is not None:
-            messages.tell_refusals(refusals, heartbeat)
-        return heartbeat
-
     # From the resolver
 
     def apply_feed(self, message: FeedMessage) -> None:
         """One message of the node feed."""
-        was_ready = self.ready
+        was_ready = self._gauges.ready
         update = messages.feed_update(message)
         self._scheduler.cache.apply_feed(update)
         self._scheduler.refusals.heard(update)
         if self._turns is not None:
             self._turns.heard()
-        self._lags.seen(message.shard, message.seq, anew=message.snapshot)
+        self._gauges.lags.seen(message.shard, message.seq, anew=message.snapshot)
         if self._scheduler.resume(message.shard, snapshot=message.snapshot):
             self._wake.set()
-        if self.ready and not was_ready:
-            self._fill_seconds = time.monotonic() - self._started
-            logger().info(
-                "cache_filled",
-                worker=self._name,
-                nodes=int(self._scheduler.cache.present.sum()),
-                seconds=round(self._fill_seconds, 3),
-            )
+        if self._gauges.ready and not was_ready:
+            self._gauges.filled()
+            seconds = round(self._gauges.fill_seconds, 3)
+            logger().info("cache_filled", worker=self._name, nodes=self._gauges.nodes, seconds=seconds)
             # Work is given to those that said so: at the next heartbeat they would have idled half a second.
             self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
             self._wake.set()
@@ -229,7 +169,7 @@ class WorkerService:
         else:
             in_force = self._settle(proposal, verdict)
             self._remember_commits()
-        self._busy_seconds += time.thread_time() - cpu
+        self._gauges.busy_seconds += time.thread_time() - cpu
         self._scheduler.costs.besides(time.monotonic() - started, 0)
         self._answered.set()
         self._send_outcomes()
@@ -246,7 +186,7 @@ class WorkerService:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self.ready and (await self._slice() if self._turns is None else await self._turn(self._turns)):
+            if self._gauges.ready and (await self._slice() if self._turns is None else await self._turn(self._turns)):
                 self._wake.set()  # there may be more
                 await asyncio.sleep(_BREATH_SECONDS if self._slice_used_up else 0)
 
@@ -297,7 +237,7 @@ class WorkerService:
         self._slice_used_up = placed - started > _SLICE_SECONDS
         thinking = self._decision.seconds(pods)
         columns = self._scheduler.take_proposals(placed + thinking)
-        self._busy_seconds += time.thread_time() - cpu
+        self._gauges.busy_seconds += time.thread_time() - cpu
         if thinking and not await self._think(thinking):
             return True
         for proposal in columns:
@@ -317,7 +257,7 @@ class WorkerService:
         """Let a decision take so long. False: another epoch began meanwhile, so what was decided is nobody's any more."""
         epoch, began = self._epoch, time.monotonic()
         await asyncio.sleep(seconds)
-        self._busy_seconds += time.monotonic() - began
+        self._gauges.busy_seconds += time.monotonic() - began
         return self._epoch == epoch
 
     def _settle(self, proposal: ProposalBatch, verdict: VerdictBatch) -> bool:
@@ -327,7 +267,7 @@ class WorkerService:
         in_force = [self._scheduler.settle(batch_id, verdicts) for batch_id, verdicts in told]
         now = time.monotonic()
         for part in (verdict, *verdict.parts):
-            self._lags.heard(part.shard, part.as_of_seq, now)
+            self._gauges.lags.heard(part.shard, part.as_of_seq, now)
             self._told[part.shard] = part.as_of_seq
         return all(in_force)
 
@@ -344,14 +284,14 @@ class WorkerService:
 
     def _look_around(self, surroundings: Surroundings) -> None:
         """Whatever is placed from now on goes by these. Between two slices, so no placement goes by some of each."""
-        namespaces = {entry.name: namespace_from_proto(entry).all_labels for entry in surroundings.namespaces}
-        self._scheduler.look_around(namespaces, tuple(map(service_from_proto, surroundings.services)))
+        namespaces, services = messages.surroundings(surroundings)
+        self._scheduler.look_around(namespaces, services)
         logger().info(
             "surroundings",
             worker=self._name,
             version=surroundings.version,
             namespaces=len(namespaces),
-            services=len(surroundings.services),
+            services=len(services),
         )
 
     def _prefer(self, told: PreferenceMessage) -> None:
@@ -399,7 +339,7 @@ class WorkerService:
     def _preempt(self, answer: PreemptionAnswer) -> None:
         started = time.thread_time()
         self._scheduler.preempt(messages.preemption_answer(answer), time.monotonic())
-        self._busy_seconds += time.thread_time() - started
+        self._gauges.busy_seconds += time.thread_time() - started
         self._send_outcomes()
         self._wake.set()
 
@@ -413,13 +353,3 @@ class WorkerService:
             self._link.send(messages.outcomes(columns))
         if self._scheduler.take_news_wanted():
             self._synchronisation.ask()
-
-    def _cache_view(self, request_id: int) -> CacheView:
-        cache = self._scheduler.cache
-        return CacheView(
-            id=request_id,
-            shards=[
-                ShardView(shard=shard, seq=seq, digest=cache.digest(shard)) for shard, seq in sorted(cache.seqs.items())
-            ],
-            idle=self._scheduler.idle,
-        )

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Changes
+from dispatcher.core.evictions import Evictions
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.queues import ATTEMPT_FAILURE, PATIENT_ATTEMPTS, Queues
 from dispatcher.core.registry import PodRegistry
@@ -27,11 +28,13 @@ class ClusterNews:
         residence: Residence,
         tenants: Tenants,
         *,
+        evictions: Evictions,
         unix_ms: Callable[[float], int],
     ) -> None:
         self._registry = registry
         self._queues = queues
         self._settlement = settlement
+        self._evictions = evictions
         self._residence = residence
         self._tenants = tenants
         self._unix_ms = unix_ms
@@ -67,12 +70,12 @@ class ClusterNews:
         rows, nodes = event.rows[still], event.nodes[still]
         there = nodes != NONE_U32
         pods.node[rows[there]] = nodes[there]
-        out = self._settlement.unbound_by_ledger(rows[~there], now, self._unix_ms(now))
+        out = self._evictions.unbound_by_ledger(rows[~there], now, self._unix_ms(now))
         pods.eviction_open[rows] = False
         return out + self._settlement.look(rows[there], self._unix_ms(now))
 
     def _evicted(self, event: m.Evicted, now: float) -> list[m.Instruction]:
-        return self._settlement.evicted(event, now, self._unix_ms(now))
+        return self._evictions.evicted(event, now, self._unix_ms(now))
 
     def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:
         self._queues.cluster_changed(event.changes, now, self._unix_ms(now), shard=event.shard, seq=event.seq)

@@ -23,10 +23,12 @@ from dispatcher.core.cluster_objects import ClusterObjects
 from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.estimates import Estimates
 from dispatcher.core.eventlog import EventLog
+from dispatcher.core.evictions import Evictions
 from dispatcher.core.faults import MAX_FAULTS, Fault
 from dispatcher.core.guidance import Guidance
 from dispatcher.core.invariants import check
 from dispatcher.core.membership import Membership
+from dispatcher.core.outcomes import Outcomes
 from dispatcher.core.podsets import Submission
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.policy import ClassFacts, Policy
@@ -134,12 +136,19 @@ class Machine:
             self.settlement,
             self.estimates,
             self.guidance,
+            outcomes=Outcomes(self.registry, self.queues, self.settlement, self.counters),
             objects=self.objects,
             counters=self.counters,
             unix_ms=self.unix_ms,
         )
         news = ClusterNews(
-            self.registry, self.queues, self.settlement, self.residence, self.tenants, unix_ms=self.unix_ms
+            self.registry,
+            self.queues,
+            self.settlement,
+            self.residence,
+            self.tenants,
+            evictions=Evictions(self.registry, self.residence, self.queues, self.settlement, self.counters),
+            unix_ms=self.unix_ms,
         )
         self._handlers: m.Handlers = {
             m.Admitted: self._admitted,

@@ -10,6 +10,7 @@ from dispatcher.core.cluster_objects import ClusterObjects
 from dispatcher.core.estimates import Estimates
 from dispatcher.core.guidance import Guidance
 from dispatcher.core.membership import Membership, Worker, WorkerState
+from dispatcher.core.outcomes import Outcomes
 from dispatcher.core.podtable import Phase
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.settlement import Settlement
@@ -27,6 +28,7 @@ class Workforce:
         estimates: Estimates,
         guidance: Guidance,
         *,
+        outcomes: Outcomes,
         objects: ClusterObjects,
         counters: Counter[str],
         unix_ms: Callable[[float], int],
@@ -34,6 +36,7 @@ class Workforce:
         self._members = members
         self._registry = registry
         self._settlement = settlement
+        self._outcomes = outcomes
         self._estimates = estimates
         self._guidance = guidance
         self._objects = objects
@@ -140,7 +143,7 @@ class Workforce:
             self._counters["ignored_outcomes"] += len(event.positions)
             return []
         worker.last_seen = now
-        out = self._settlement.answer(worker, event, now, self._unix_ms(now))
+        out = self._outcomes.answer(worker, event, now, self._unix_ms(now))
         if (event.codes == m.OutcomeCode.FENCED).any() and worker.living:
             # Its epoch is not the ledger's any more, so nothing it does will count until it registers anew.
             out += [

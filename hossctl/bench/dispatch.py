@@ -19,44 +19,26 @@ and with --memory
     memory[]                             shape, pods, classes, residentMib, peakMib, goalMib
 """
 
-import asyncio
-import contextlib
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from pathlib import Path
 
-from hoss import rpc
-from hoss.client.dispatcher import DispatcherClient, submission
+from hoss.client.dispatcher import submission
 from hoss.errors import HossError
 from hoss.model.pod import PodSpec, PodTemplate, QosClass, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.bench import processes
-from hossctl.bench.routing import RoutingCost, policy_yaml, routing_cost
-from hossctl.bench.stand_ins import StandInWorker, stand_in_ledger
+from hossctl.bench.dispatcher_alone import dispatcher_alone, stand_in_workers, submit, until_dispatched
+from hossctl.bench.routing import RoutingCost, routing_cost
 from hossctl.console import Document
 from hossctl.eventloop import run_async
 from hossctl.figures import median, per_second
-from hossctl.process import ProcessRecord, Service, record_of, stop_all
 from hossctl.redis_database import borrowed
-from hossctl.redis_server import RedisServer
 
-WINDOW_PODS = 2000
 MEMORY_CLASSES = 10_000
 GOAL_MEMORY_MIB = 477  # 500 MB
-READY_SECONDS = 30.0
-STALL_SECONDS = 60.0
-# On a machine that is busy with other things nobody is to be taken for dead.
-_CONFIG = """\
-apiVersion: hoss.dev/v1alpha1
-kind: DispatcherConfig
-worker_timeout_seconds: 60
-lease_seconds: 60
-"""
-_LOOK_SECONDS = 0.01
 _MIB = 2**20
 
 
@@ -224,58 +206,14 @@ def _workload(number: int, replicas: int, tenants: int, owner: str = "Job") -> W
     return Workload(f"pods-{number}", template, replicas)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bench:
-    """One dispatcher with its surroundings."""
-
-    dispatcher: ProcessRecord
-    redis: ProcessRecord | None  # None: the user's
-    client: DispatcherClient
-
-    def cpu_seconds(self) -> dict[str, float]:
-        return processes.cpu_seconds([record for record in (self.dispatcher, self.redis) if record is not None])
-
-
-@contextlib.asynccontextmanager
-async def _bench(redis_url: str, rules: int) -> AsyncIterator[_Bench]:
-    with tempfile.TemporaryDirectory(prefix="hoss-bench-") as name, contextlib.ExitStack() as stack:
-        directory = Path(name)
-        redis = None
-        if not redis_url:
-            redis = RedisServer.start(directory / "redis", append_only=True)
-            stack.callback(redis.kill)
-        policy, config = directory / "policy.yaml", directory / "dispatcher.yaml"
-        policy.write_text(policy_yaml(rules), encoding="utf-8")
-        config.write_text(_CONFIG, encoding="utf-8")
-        async with stand_in_ledger() as resolver:
-            arguments = [
-                "--config",
-                str(config),
-                "--listen",
-                "127.0.0.1:0",
-                "--redis-url",
-                redis.url if redis else redis_url,
-            ]
-            arguments += ["--resolver", resolver, "--policy", str(policy), "--log-level", "warning"]
-            service = Service("dispatcher", "dispatcher", arguments, directory)
-            try:
-                record = await asyncio.to_thread(service.wait_ready, time.monotonic() + READY_SECONDS)
-                async with DispatcherClient([record.address]) as client:
-                    own = None if redis is None else record_of("redis", redis.pid, directory / "redis" / "redis.log")
-                    yield _Bench(record, own, client)
-            finally:
-                # In a thread, so that the stand-in ledger still answers a dispatcher that is ending.
-                await asyncio.to_thread(stop_all, [service.record])
-
-
 async def _run(setting: Setting) -> Run:
     messages = load(setting)
-    async with _bench(setting.redis_url, setting.rules) as bench:
+    async with dispatcher_alone(setting.redis_url, setting.rules) as bench:
         readings = [(time.perf_counter(), bench.cpu_seconds())]
-        await _submit(bench.client, messages)
+        await submit(bench.client, messages)
         readings.append((time.perf_counter(), bench.cpu_seconds()))
-        async with _workers(bench.dispatcher.address, setting.workers) as workers:
-            await _until_dispatched(bench.client, workers, setting.pods)
+        async with stand_in_workers(bench.dispatcher.address, setting.workers) as workers:
+            await until_dispatched(bench.client, workers, setting.pods)
             readings.append((time.perf_counter(), bench.cpu_seconds()))
     accept, dispatch = (
         Phase(setting.pods, after - before, cpu_after["dispatcher"] - cpu_before["dispatcher"])
@@ -288,44 +226,12 @@ async def _run(setting: Setting) -> Run:
 async def _memory(pods: int, classes: int, redis_url: str) -> tuple[float, float]:
     """MiB resident with all pods queued, and at the peak."""
     parts = [pods * (i + 1) // classes - pods * i // classes for i in range(classes)]
-    async with _bench(redis_url, 1) as bench:
-        await _submit(bench.client, list(submission(_workload(i, part, 1) for i, part in enumerate(parts))))
+    async with dispatcher_alone(redis_url, 1) as bench:
+        await submit(bench.client, list(submission(_workload(i, part, 1) for i, part in enumerate(parts))))
         process = bench.dispatcher.find()
         if process is None:
             raise HossError("the dispatcher died under the load")
         return process.memory_info().rss / _MIB, processes.peak_mib([bench.dispatcher])["dispatcher"]
-
-
-async def _submit(client: DispatcherClient, messages: Sequence[pb.SubmitRequest]) -> None:
-    async def outgoing() -> AsyncIterator[pb.SubmitRequest]:
-        for message in messages:
-            yield message
-
-    async for _ in client.submit_stream(outgoing()):
-        pass
-
-
-@contextlib.asynccontextmanager
-async def _workers(dispatcher: str, count: int) -> AsyncIterator[list[StandInWorker]]:
-    workers = [StandInWorker(dispatcher, f"stand-in-{i}", WINDOW_PODS) for i in range(count)]
-    async with rpc.background(*(worker.serve() for worker in workers)):
-        yield workers
-
-
-async def _until_dispatched(client: DispatcherClient, workers: Sequence[StandInWorker], pods: int) -> None:
-    deadline = time.monotonic() + STALL_SECONDS
-    while sum(worker.pods for worker in workers) < pods:
-        _check(deadline, workers, pods)
-        await asyncio.sleep(_LOOK_SECONDS)
-    while (await client.status()).pods_by_phase["BOUND"] < pods:
-        _check(deadline, workers, pods)
-        await asyncio.sleep(_LOOK_SECONDS)
-
-
-def _check(deadline: float, workers: Sequence[StandInWorker], pods: int) -> None:
-    if time.monotonic() > deadline:
-        given = sum(worker.pods for worker in workers)
-        raise HossError(f"the dispatcher has given {given:,} of {pods:,} pods to workers and gives no more")
 
 
 def _told(phase: Phase) -> str:

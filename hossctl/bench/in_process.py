@@ -10,8 +10,8 @@ from hoss.model.resources import ResourceSchema
 from hoss.wire.account import CARD_SLOTS, NO_CARD, account_dtype
 from hoss.wire.columns import numbered_uids
 from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.scheduler import Limits, Scheduler
 
 _PREFIX = b"in process.."  # of UIDs: 12 bytes

@@ -27,9 +27,9 @@ from hossctl.console import Document
 from hossctl.figures import median
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.pod_ranking import PodRanking
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFits
 from scheduler_worker.core.ties import INFEASIBLE, TieOrder

@@ -21,32 +21,20 @@ from dataclasses import dataclass, field
 from hoss.client.resolver import ResolverClient
 from hoss.errors import HossError
 from hoss.model.node import NodeSpec
-from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import U32, decode, decode_uids
 from hossctl import auditing, report, runner
+from hossctl.bench.losses import Setting, finding_lines
 from hossctl.console import Document
 from hossctl.endpoints import clients_of, of_state
 from hossctl.eventloop import run_async
 from hossctl.figures import median
-from hossctl.load import Mix, bench_load, bench_nodes
-from hossctl.platform import PlatformOptions, Starter, WorkerOptions, temporary
+from hossctl.platform import PlatformOptions, Starter, temporary
 from hossctl.progress import placing
 
 _LOOK_SECONDS = 0.005
 _WAIT_SECONDS = 120.0
 
 Reserved = dict[bytes, int]  # node by UID
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What is measured."""
-
-    nodes: int
-    pods: int
-    workers: int
-    seed: int
-    repeat: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +69,8 @@ class Rebuild:
 
     def as_json(self) -> Document:
         """See the module's docstring."""
-        setting = self.setting
         return {
-            "nodes": setting.nodes,
-            "pods": setting.pods,
-            "workers": setting.workers,
-            "seed": setting.seed,
-            "repeat": setting.repeat,
+            **self.setting.as_json(),
             "servingSeconds": round(median([run.serving_seconds for run in self.runs]), 3),
             "boundSeconds": round(median([run.bound_seconds for run in self.runs]), 3),
             "movedPods": self.moved_pods,
@@ -102,17 +85,17 @@ class Rebuild:
             ("commits are accepted", f"{found['servingSeconds']:.2f} s after Redis was killed"),
             ("the next pod is bound", f"{found['boundSeconds']:.2f} s after"),
             ("bound pods that moved", f"{found['movedPods']:,}"),
-            *((f"INVARIANT {finding.invariant}", finding.text) for finding in self.findings),
+            *finding_lines(self.findings),
         ]
 
 
 def measure(setting: Setting, *, quiet: bool) -> Rebuild:
     """`repeat` losses, each on a fresh platform."""
-    nodes = bench_nodes(Mix.UNIFORM, setting.nodes, seed=setting.seed)
-    workers = tuple(WorkerOptions(f"w{number + 1}") for number in range(setting.workers))
+    nodes = setting.node_specs()
+    options = PlatformOptions(workers=setting.worker_options(), seed=setting.seed)
     result = Rebuild(setting)
     for _ in range(setting.repeat):
-        with temporary(PlatformOptions(workers=workers, seed=setting.seed)) as starter:
+        with temporary(options) as starter:
             run_async(_run(result, starter, nodes, quiet=quiet))
     return result
 
@@ -122,22 +105,18 @@ async def _run(result: Rebuild, starter: Starter, nodes: Sequence[NodeSpec], *, 
     async with clients_of(of_state(starter.state)) as clients:
         await report.prepare(clients, nodes, setting.workers)
         with placing("before", setting.pods, quiet=quiet) as progress:
-            await runner.place(clients.dispatcher, _load(setting, "before", setting.pods), progress=progress)
+            await runner.place(clients.dispatcher, setting.load("before", setting.pods), progress=progress)
         before = await _reserved(clients.resolver)
         began = time.perf_counter()
         await asyncio.to_thread(starter.lose_redis)
         await _until_serving(clients.resolver, len(before))
         serving_seconds = time.perf_counter() - began
-        tracker = await runner.place(clients.dispatcher, _load(setting, "after", 1))
+        tracker = await runner.place(clients.dispatcher, setting.load("after", 1))
         bound_seconds = float(tracker.bound_at[0]) - began
         moved = moved_pods(before, await _reserved(clients.resolver))
         result.runs.append(Run(serving_seconds, bound_seconds, moved))
         await auditing.until_caches_agree(clients.dispatcher, clients.resolver, setting.workers)
         result.findings += (await auditing.audit(clients.dispatcher, clients.resolver)).findings
-
-
-def _load(setting: Setting, name: str, pods: int) -> list[pb.SubmitRequest]:
-    return bench_load(Mix.UNIFORM, pods, cards=0, seed=setting.seed, name=name)
 
 
 async def _reserved(resolver: ResolverClient) -> Reserved:

@@ -25,12 +25,12 @@ import numpy as np
 from hoss.model.node import NodeSpec
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl import auditing, report, runner
+from hossctl.bench.losses import Setting, finding_lines
 from hossctl.bench.sync import until_filled
 from hossctl.console import Document
 from hossctl.endpoints import Clients, clients_of, of_state
 from hossctl.eventloop import run_async
 from hossctl.figures import median, per_second, share
-from hossctl.load import Mix, bench_load, bench_nodes
 from hossctl.platform import PlatformOptions, Starter, WorkerOptions, temporary
 from hossctl.progress import placing
 from hossctl.redis_database import borrowed
@@ -41,18 +41,6 @@ GOAL_SECONDS = 1.0
 _RETURNING = WorkerOptions("returning")
 _BEGUN = 0.1  # of the load is bound when the worker comes back
 _LOOK_SECONDS = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What is measured. `workers` are the others."""
-
-    nodes: int
-    pods: int
-    workers: int
-    seed: int
-    repeat: int = 1
-    redis_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +55,7 @@ class Run:
 
 @dataclass(slots=True)
 class Reconnect:
-    """The whole measurement."""
+    """The whole measurement. The setting's workers are the others."""
 
     setting: Setting
     runs: list[Run] = field(default_factory=list)
@@ -76,13 +64,8 @@ class Reconnect:
     def as_json(self) -> Document:
         """See the module's docstring."""
         alone, meanwhile = self._median("pods_per_second"), self._median("pods_per_second_meanwhile")
-        setting = self.setting
         return {
-            "nodes": setting.nodes,
-            "pods": setting.pods,
-            "workers": setting.workers,
-            "seed": setting.seed,
-            "repeat": setting.repeat,
+            **self.setting.as_json(),
             "fillSeconds": round(self._median("fill_seconds"), 4),
             "startSeconds": round(self._median("start_seconds"), 4),
             "podsPerSecond": round(alone, 1),
@@ -100,7 +83,7 @@ class Reconnect:
             ("at work", f"{found['startSeconds']:.2f} s after its process began"),
             ("the others by themselves", f"{found['podsPerSecond']:,.0f} pods/s"),
             ("the others meanwhile", f"{found['podsPerSecondMeanwhile']:,.0f} pods/s; ratio {found['ratio']:.2f}"),
-            *((f"INVARIANT {finding.invariant}", finding.text) for finding in self.findings),
+            *finding_lines(self.findings),
         ]
 
     def _median(self, name: str) -> float:
@@ -109,9 +92,9 @@ class Reconnect:
 
 def measure(setting: Setting, *, quiet: bool) -> Reconnect:
     """`repeat` returns, each on a fresh platform."""
-    nodes = bench_nodes(Mix.UNIFORM, setting.nodes, seed=setting.seed)
-    others = tuple(WorkerOptions(f"w{number + 1}") for number in range(setting.workers))
-    options = PlatformOptions(workers=(*others, _RETURNING), redis_url=setting.redis_url, seed=setting.seed)
+    nodes = setting.node_specs()
+    workers = (*setting.worker_options(), _RETURNING)
+    options = PlatformOptions(workers=workers, redis_url=setting.redis_url, seed=setting.seed)
     result = Reconnect(setting)
     for _ in range(setting.repeat):
         with borrowed(setting.redis_url), temporary(options) as starter:
@@ -127,7 +110,7 @@ async def _run(result: Reconnect, starter: Starter, nodes: Sequence[NodeSpec], *
         _kill(starter)
         alone = await _place(clients, setting, "without", quiet=quiet)
         returned = asyncio.ensure_future(_return(clients, starter, setting, begins := asyncio.Event()))
-        load = _load(setting, "again")
+        load = setting.load("again", setting.pods)
         with placing("while it returns", setting.pods, quiet=quiet) as progress:
 
             def look(tracker: Tracker) -> None:
@@ -152,13 +135,9 @@ async def _run(result: Reconnect, starter: Starter, nodes: Sequence[NodeSpec], *
 
 
 async def _place(clients: Clients, setting: Setting, title: str, *, quiet: bool) -> Tracker:
-    load = _load(setting, title)
+    load = setting.load(title, setting.pods)
     with placing(title, setting.pods, quiet=quiet) as progress:
         return await runner.place(clients.dispatcher, load, progress=progress)
-
-
-def _load(setting: Setting, name: str) -> list[pb.SubmitRequest]:
-    return bench_load(Mix.UNIFORM, setting.pods, cards=0, seed=setting.seed, name=name)
 
 
 def _kill(starter: Starter) -> None:

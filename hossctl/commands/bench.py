@@ -22,7 +22,7 @@ from hossctl.commands.plan import plan
 from hossctl.console import Column, Document, Format, print_rows, print_summary, warn
 from hossctl.load import OPENB_SHAPE, Mix
 from hossctl.openb import read_nodes, read_pods
-from hossctl.options import Output, RedisUrl, Seed, read_counts
+from hossctl.options import Output, RedisUrl, Repeat, Seed, read_counts
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Measure throughput, or compare schedulers with and without HOSS.")
@@ -35,8 +35,6 @@ group.command("reconnect")(bench_views.reconnect)
 group.command("rebuild")(bench_views.rebuild)
 group.command("guard")(bench_guard.guard)
 group.command("kubernetes")(bench_kubernetes.kubernetes)
-
-Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
 
 
 @group.command()

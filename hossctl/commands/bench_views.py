@@ -8,12 +8,11 @@ from hoss.errors import InvalidInput
 from hossctl.bench import rebuild as rebuilding
 from hossctl.bench import reconnect as returning
 from hossctl.bench import sync as staleness
+from hossctl.bench.losses import Setting
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format, print_rows, print_summary
-from hossctl.options import Output, RedisUrl, Seed, read_counts
-
-Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
+from hossctl.options import Output, RedisUrl, Repeat, Seed, read_counts
 
 _COLUMNS = (
     Column("FILL", lambda row: f"{row['fill']:.0%}"),
@@ -72,9 +71,8 @@ def reconnect(
 ) -> None:
     """A worker is killed and comes back under load: when it is up to date, and what the others place meanwhile."""
     check(output, json)
-    result = returning.measure(
-        returning.Setting(nodes, pods, workers, seed, repeat, redis_url), quiet=not output.for_people
-    )
+    setting = Setting(nodes, pods, workers, seed, repeat, redis_url)
+    result = returning.measure(setting, quiet=not output.for_people)
     publish(result.as_json(), output, json)
     if output.for_people:
         print_summary(f"a worker comes back beside {pods:,} pods on {nodes:,} nodes", result.lines())
@@ -94,7 +92,7 @@ def rebuild(
 ) -> None:
     """Redis is killed and comes back empty: how soon commits are accepted again. Exit 1 if a bound pod moved or an audit finds anything."""
     check(output, json)
-    result = rebuilding.measure(rebuilding.Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
+    result = rebuilding.measure(Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
     publish(result.as_json(), output, json)
     if output.for_people:
         print_summary(f"Redis loses {pods:,} bound pods on {nodes:,} nodes", result.lines())

@@ -28,6 +28,12 @@ class Mending:
     changes: list[str] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)
 
+    @property
+    def untold(self) -> bool:
+        """Whether more changes than accounts and cards: which pods there are, and what they hold. An entry of the feed has no words
+        for that."""
+        return bool(self.ports or self.group_pods)
+
 
 class _Texts(NamedTuple):
     """How things are called."""

@@ -120,7 +120,8 @@ class Ledger(Protocol):
         """To whom these epochs were granted, as far as that is still known: of the last 10,000."""
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
-        """Entries after `after`, waiting up to `wait_ms` for the first. None where the window begins later: a gap."""
+        """Entries after `after` up to a gap, waiting up to `wait_ms` for the first. None where the gap is there: the window begins later,
+        or a repair left a number out."""
 
     async def knows(self, shard: int, worker: str) -> bool:
         """Whether a worker of that name was ever granted an epoch."""

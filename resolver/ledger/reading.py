@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hoss.wire.account import FLAG_GONE
 from hoss.wire.columns import NONE_U32, U32, U64, UID_BYTES
 from resolver.core.values import FeedEntry, GroupRun, Reservations, ShardState, Snapshot
-from resolver.ledger import packing
+from resolver.ledger import stored
 from resolver.ledger.scripts import Call, ScriptRunner, another, went_back
 
 SHARD_KEYS = (
@@ -126,10 +126,10 @@ class LedgerReading:
         runs: tuple[GroupRun, ...] = ()
         holds: tuple[int, ...] = ()
         if groups:
-            _, records = packing.read_reservations(pods[0], resources)
+            _, records = stored.read_reservations(pods[0], resources)
             holds = tuple(sorted(map(int, pods[2])))
             records = records[~np.isin(records["seq"], np.array(holds, np.uint64))]
-            runs = packing.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
+            runs = stored.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
         live = {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}
         return replace(_snapshot(seq, live, cards, specs), runs=runs, holds=holds)
 
@@ -158,7 +158,7 @@ class LedgerReading:
         return ShardState(
             replace(_snapshot(seq, accounts, cards, specs), holds=tuple(sorted(map(int, holds)))),
             _reservations(held, pending, resources),
-            {_key(node): packing.read_ports(record) for node, record in ports.items()},
+            {_key(node): stored.read_ports(record) for node, record in ports.items()},
             {_key(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
         )
 
@@ -210,7 +210,8 @@ class LedgerReading:
             return []
         raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
         entries = [_feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
-        return entries if entries[0].seq == after + 1 else None
+        # Up to a gap: beyond it nobody may read on without the state.
+        return [entry for place, entry in enumerate(entries, after + 1) if entry.seq == place] or None
 
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):
@@ -244,13 +245,13 @@ def _snapshot(
 ) -> Snapshot:
     return Snapshot(
         seq,
-        packing.joined_accounts(accounts, cards),
+        stored.joined_accounts(accounts, cards),
         {_key(index): spec for index, spec in specs.items()},
     )
 
 
 def _reservations(held: dict[bytes, bytes], pending: list[bytes], resources: int) -> Reservations:
-    uids, records = packing.read_reservations(held, resources)
+    uids, records = stored.read_reservations(held, resources)
     assumed = np.isin(records["seq"], np.array([int(seq) for seq in pending], np.uint64))
     return Reservations(uids, records, assumed, resources)
 
@@ -263,12 +264,12 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         at += 8 + length
     return FeedEntry(
         seq,
-        packing.account_rows(fields[b"R"], fields[b"n"], fields[b"a"], fields.get(b"k", b""), fields.get(b"c", b"")),
+        stored.account_rows(fields[b"R"], fields[b"n"], fields[b"a"], fields.get(b"k", b""), fields.get(b"c", b"")),
         tuple(specs),
         tuple(np.frombuffer(fields.get(b"g", b""), U32).tolist()),
         int(fields.get(b"x", 0)),
-        packing.read_runs(fields.get(b"p", b"")),
-        packing.read_evictions(fields.get(b"v", b"")),
+        stored.read_runs(fields.get(b"p", b"")),
+        stored.read_evictions(fields.get(b"v", b"")),
         b"h" in fields,
         tuple(np.frombuffer(fields.get(b"e", b""), U64).tolist()),
         int(fields.get(b"w", 0)),

@@ -15,7 +15,7 @@ import numpy as np
 from resolver.core.contents import Contents
 from resolver.core.mending import Mending
 from resolver.core.values import reservation_dtype
-from resolver.ledger import packing
+from resolver.ledger import stored
 from resolver.ledger.port import LedgerLost
 from resolver.ledger.reading import SHARD_KEYS
 from resolver.ledger.scripts import RECOVERING, another, is_mark, went_back
@@ -117,10 +117,14 @@ class RedisRebuild:
             await server.set(key, max(int(await server.get(key) or 0), above))
 
     async def mend(self, shard: int, seq: int, mending: Mending) -> bool:
-        """Write what a repair found, read at `seq`; false where the shard has changed since."""
+        """Write what a repair found, read at `seq`; false where the shard has changed since.
+
+        Where the feed cannot tell all of it a number is left out: whoever follows finds the gap and reads the state anew.
+        """
+        written = seq + 2 if mending.untold else seq + 1
         changes: list[Any] = []
         accounts: list[bytes] = []
-        for key, fields, gone in _mended(mending, seq + 1):
+        for key, fields, gone in _mended(mending, written):
             changes += [SHARD_KEYS.index(key) + 1, [part for item in fields.items() for part in item], gone]
             accounts = list(fields.values()) if key == "accounts" else accounts
         resources = next((len(account["amounts"]) for account in mending.accounts.values()), 0)
@@ -137,6 +141,7 @@ class RedisRebuild:
                 seq,
                 msgpack.packb(changes, use_bin_type=False),
                 msgpack.packb(entry, use_bin_type=False),
+                written,
             ],
         )
         return done is not None
@@ -161,7 +166,7 @@ def _mended(mending: Mending, seq: int) -> Iterable[tuple[str, Hash, list[bytes]
     accounts = {}
     for node, account in mending.accounts.items():
         account["seq"] = seq
-        accounts[_index(node)] = account.tobytes() + packing.spread(node)
+        accounts[_index(node)] = account.tobytes() + stored.spread(node)
     yield "accounts", accounts, []
     yield "cards", {_index(node): cards.astype("<u2").tobytes() for node, cards in mending.cards.items()}, []
     ports = {_index(node): b"".join(uid + claim for uid, claim in holds) for node, holds in mending.ports.items()}
@@ -181,19 +186,19 @@ def _hashes(contents: Contents, deadline_ms: int) -> dict[str, Hash]:
     nodes, sums, pods = contents.nodes, contents.tallies, contents.pods
     indexes = contents.indexes.tolist()
     resources = pods.records["requests"].shape[1]
-    records = np.zeros(len(pods.records), reservation_dtype(resources, spread_bytes=packing.SPREAD_BYTES))
+    records = np.zeros(len(pods.records), reservation_dtype(resources, spread_bytes=stored.SPREAD_BYTES))
     for name in pods.records.dtype.names or ():
         if name != "spread":
             records[name] = pods.records[name]
-    spreads = b"".join(map(packing.spread, pods.records["node"].tolist()))
-    records["spread"] = np.frombuffer(spreads, f"V{packing.SPREAD_BYTES}")
+    spreads = b"".join(map(stored.spread, pods.records["node"].tolist()))
+    records["spread"] = np.frombuffer(spreads, f"V{stored.SPREAD_BYTES}")
     pending: Hash = {}
     for uid, seq in zip(pods.uids[pods.assumed], pods.records["seq"][pods.assumed].tolist(), strict=True):
         field = b"%d" % seq
         pending[field] = pending.get(field, deadline_ms.to_bytes(8, "little")) + uid.tobytes()
     used = {key: pods for key, pods in sums.group_pods.items() if key in contents.groups}
     return {
-        "accounts": {_index(i): contents.accounts[row].tobytes() + packing.spread(i) for row, i in enumerate(indexes)},
+        "accounts": {_index(i): contents.accounts[row].tobytes() + stored.spread(i) for row, i in enumerate(indexes)},
         "cards": {_index(i): cards.astype("<u2").tobytes() for i, cards in contents.cards.items()},
         "specs": {_index(i): nodes[i].spec for i in indexes},
         "names": {nodes[i].name.encode(): _index(i) for i in indexes},

@@ -27,7 +27,10 @@ _TIMEOUT_SECONDS = 2.0
 _CONNECTIONS = 32
 
 _PARTS = {
-    "commit": ("prelude", "pods", "holdings", "stamps", "guards", "evicting", "criteria", "commit"),
+    "commit": (
+        *("prelude", "pods", "holdings", "stamps", "guards", "criteria"),
+        *("proposal", "candidates", "reserving", "evicting", "restating", "commit"),
+    ),
     "release": ("prelude", "pods", "holdings", "give_back", "release"),
     "reap": ("prelude", "pods", "holdings", "give_back", "reap"),
     "confirm": ("prelude", "confirm"),

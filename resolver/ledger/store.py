@@ -22,7 +22,7 @@ from resolver.core.values import (
     Removed,
     Upserted,
 )
-from resolver.ledger import packing
+from resolver.ledger import packing, stored
 from resolver.ledger.reading import LedgerReading, shard_keys
 from resolver.ledger.rules import RULE_READS, SharedRules
 from resolver.ledger.scripts import Call, is_mark
@@ -223,7 +223,7 @@ class RedisLedger(LedgerReading):
             held = set(map(int, holds))
             for row, (seq, record) in enumerate(zip(distinct.tolist(), records, strict=True)):
                 if record is not None:
-                    ends_ms = packing.deadline_ms(record)
+                    ends_ms = stored.deadline_ms(record)
                     found[row] = ends_ms - self._leases.of(held=seq in held), ends_ms
         return found[which]
 

@@ -2,7 +2,7 @@
 DoNotSchedule constraint on spreading, or neither, where only pods of others have a say.
 
 What such pods are worth to a node does not change by where the others of the run are, only whether they may go there. Nodes of one
-domain of the constraint are a *pile*, best last; a pod takes the best node of all piles that are open.
+domain of the constraint are a pile, best last; a pod takes the best node of all piles that are open.
 """
 
 from bisect import insort
@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.ties import INFEASIBLE, Keys
+from scheduler_worker.core.whole_runs import MOST_PILES, WholeRun
 
-# Beyond so many domains a look at each takes as long as a pass over all nodes.
-MOST_PILES = 64
 _SPARE = 4  # nodes of a pile beside those a run takes: for alternates
 
 Domains = NDArray[np.int32]  # (size,): number of each node's domain, -1 without one
@@ -42,13 +41,11 @@ class Bounds:
     skew: Skew | None = None
 
 
-class BoundRun:
-    """`nodes` (m,) are those that the next `wanted` pods may want, of each pile the best (see `candidates`); `own`
-    (levels, m) their keys by how many pods of the run they have; those of level 0 are feasible."""
+class BoundRun(WholeRun):
+    """`nodes` (m,) are those that the next `wanted` pods may want, of each pile the best (see `candidates`)."""
 
     def __init__(self, nodes: NodeIndexes, own: Keys, bounds: Bounds) -> None:
-        self.nodes = nodes
-        self._own = own
+        super().__init__(nodes, own)
         self._bounded = bool(bounds.once) or bounds.skew is not None
         self._once = [domains[nodes].tolist() for domains in bounds.once]
         self._used: list[set[int]] = [set() for _ in bounds.once]
@@ -58,21 +55,10 @@ class BoundRun:
         self._pile_of = [0] * len(nodes) if skew is None else skew.domains[nodes].tolist()
         self._piles: dict[int, list[int]] = {}  # keys, ascending
         self._at: dict[int, int] = {}  # key -> position
-        self._taken: dict[int, int] = {}  # position -> pods of the run
         for position in np.argsort(own[0]).tolist():
             key = int(own[0, position])
             self._piles.setdefault(self._pile_of[position], []).append(key)
             self._at[key] = position
-
-    @property
-    def levels(self) -> int:
-        """How many pods of the run a node may have before it is not known what it is worth with them."""
-        return len(self._own) - 1
-
-    @property
-    def deepest(self) -> int:
-        """The most pods that one node took."""
-        return max(self._taken.values(), default=0)
 
     def choices(self, wanted: int) -> list[int]:
         """Positions of the nodes that the next `wanted` pods take, in order, as far as can be told at once.

@@ -1,4 +1,4 @@
-"""A worker's own view of all nodes: a structure of arrays, indexed like the ledger.
+"""A worker's own view of all nodes, kept up to date.
 
 Two layers. *committed* is what the feed said. *assumed* is what this worker placed itself and the feed has not shown
 yet. `requested` is their sum, always: a pod counts from assume until the feed shows its commit, or until it is
@@ -6,51 +6,27 @@ forgotten or expires.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod_groups import PodGroup
-from hoss.model.resources import ResourceSchema
-from hoss.wire.account import FLAG_GONE, FLAGS_CLOSED
-from scheduler_worker.core.accounts import AccountLayer, heightened, widened
+from hoss.wire.account import FLAGS_CLOSED
 from scheduler_worker.core.assumptions import Assumption, AssumptionBook
-from scheduler_worker.core.cards import CardLayers, CardMasks, pods_that_fit
-from scheduler_worker.core.catalogue import Mask, NodeCatalogue
-from scheduler_worker.core.census import PodCensus
+from scheduler_worker.core.cards import CardMasks
 from scheduler_worker.core.changes import ChangeLog, NodeIndexes
 from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.columns import NodeColumns, NodeState
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
-from scheduler_worker.core.view import NodeView, OneNode
-
-_FIRST_CAPACITY = 64
 
 
-class _State(NamedTuple):
-    """What rankings depend on, of some nodes."""
-
-    allocatable: NDArray[np.int64]
-    requested: NDArray[np.int64]
-    nonzero_requested: NDArray[np.int64]
-    flags: NDArray[np.uint32]
-    cards: NDArray[np.uint16]
-
-
-class NodeInfoCache:
-    """Arrays have room for more nodes than there are; indexes below `size` may be in use, `present` says which are."""
+class NodeInfoCache(NodeColumns):
+    """The columns, the pods assumed on them, and where each shard's feed stands."""
 
     def __init__(self) -> None:
-        self.schema = ResourceSchema()
+        super().__init__()
         self.shards = 0  # 0 until the first snapshot
         self.seqs: dict[int, int] = {}  # shard -> the sequence number its nodes stand at
-        self.size = 0
-        self.catalogue = NodeCatalogue()
-        self.census = PodCensus(self.catalogue)
-        self.cards = CardLayers()
-        self.accounts = AccountLayer(len(self.schema), self.cards)
-        self.assumed: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
-        self.requested: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
         self.changes = ChangeLog()  # nodes whose room, existence or spec changed
         self.spec_changes = ChangeLog()  # nodes whose existence or spec changed
         self._book = AssumptionBook()
@@ -205,163 +181,20 @@ class NodeInfoCache:
         return min(holds) - 1 if holds else self.seqs.get(shard, 0)
 
     @property
+    def under_way(self) -> list[Assumption]:
+        """What of this worker's counts somewhere and the feed has not shown."""
+        return [assumption for assumption in self._book if assumption.live.any()]
+
+    @property
     def undecided(self) -> bool:
         """Whether the ledger owes an answer for something assumed."""
         return self._book.undecided
-
-    @property
-    def present(self) -> Mask:
-        """Which indexes below `size` are nodes: introduced and not gone."""
-        present: Mask = self.catalogue.known[: self.size] & ((self.accounts.flags[: self.size] & FLAG_GONE) == 0)
-        return present
-
-    def view(self, nodes: NodeIndexes | None, *, cards: bool) -> NodeView:
-        """The columns of `nodes`; for None of all below `size`, not copied. Cards only where they are asked for."""
-        accounts = self.accounts
-        if nodes is None:
-            requested = self.requested[:, : self.size]
-            return NodeView(
-                allocatable=accounts.allocatable[:, : self.size],
-                requested=requested,
-                nonzero_requested=self._nonzero(requested, slice(self.size)),
-                divisors=accounts.divisors[:, : self.size],
-                mean_factors=accounts.mean_factors[: self.size],
-                exact_in_doubles=accounts.exact_in_doubles,
-                cards_used=self.cards.used[: self.size] if cards else None,
-            )
-        requested = self.requested.take(nodes, axis=1)
-        return NodeView(
-            allocatable=accounts.allocatable.take(nodes, axis=1),
-            requested=requested,
-            nonzero_requested=self._nonzero(requested, nodes),
-            divisors=accounts.divisors.take(nodes, axis=1),
-            mean_factors=accounts.mean_factors.take(nodes),
-            exact_in_doubles=accounts.exact_in_doubles,
-            cards_used=self.cards.used.take(nodes, axis=0) if cards else None,
-        )
-
-    def side_by_side(self, nodes: slice, shape: tuple[int, int]) -> NodeView:
-        """The columns of neighbouring nodes as k pods see them that have m of them each, `shape` = (k, m): (..., k, m), not copied.
-        Without cards."""
-
-        def shaped(column: NDArray[Any]) -> NDArray[Any]:
-            return column.reshape(*column.shape[:-1], *shape)
-
-        accounts, requested = self.accounts, self.requested[:, nodes]
-        return NodeView(
-            allocatable=shaped(accounts.allocatable[:, nodes]),
-            requested=shaped(requested),
-            nonzero_requested=shaped(self._nonzero(requested, nodes)),
-            divisors=shaped(accounts.divisors[:, nodes]),
-            mean_factors=shaped(accounts.mean_factors[nodes]),
-            exact_in_doubles=accounts.exact_in_doubles,
-        )
-
-    def one(self, node: int, *, cards: bool) -> OneNode:
-        """What `view` says of one node."""
-        requested = self.requested[:, node].tolist()
-        excess = self.census.excess
-        return OneNode(
-            allocatable=self.accounts.allocatable[:, node].tolist(),
-            requested=requested,
-            nonzero_requested=requested if excess is None else (self.requested[:2, node] + excess[:, node]).tolist(),
-            cards_used=self.cards.used[node].tolist() if cards else None,
-        )
-
-    def view_ahead(self, nodes: NodeIndexes, demand: Demand, ahead: NDArray[np.int64], *, cards: bool) -> NodeView:
-        """The columns of `nodes` (repetitions allowed) as they would be with `ahead` more pods of this demand each."""
-        view = self.view(nodes, cards=cards)
-        for row in demand.rows:
-            view.requested[row] += demand.request[row] * ahead
-        view.nonzero_requested = self._nonzero(view.requested, nodes)
-        if demand.excess is not None:
-            view.nonzero_requested = view.nonzero_requested + demand.excess * ahead
-        view.ahead = ahead
-        return view
-
-    def share(self, demand: Demand) -> float:
-        """The largest share of what all nodes have of a resource that one such pod asks for."""
-        there = self.accounts.allocatable[demand.rows, : self.size].sum(axis=1)
-        return float((demand.request[demand.rows] / np.maximum(there, 1)).max())
-
-    def room_under_way(
-        self, demand: Demand, among: Mask, drafted: Assumption | None = None
-    ) -> tuple[int, list[Assumption]]:
-        """How many more pods of this demand those of the nodes `among`, (nodes,), that have room for none would take without what
-        this worker has in the ledger's hands and what it has `drafted`, and the assumptions that are in the way.
-
-        Some of them may be refused; and one that the feed has shown before its verdict came counts twice until then.
-        """
-        tracked = [assumption for assumption in self._book if assumption.live.any()]
-        if drafted is not None:
-            tracked.append(drafted)
-        if not tracked or demand.unknown:
-            return 0, []
-        nodes = np.unique(np.concatenate([assumption.nodes[assumption.live] for assumption in tracked]))
-        nodes = nodes[among[nodes]]
-        under_way = np.zeros((len(self.schema), self.size), np.int64)
-        for assumption in tracked:
-            rows = np.flatnonzero(assumption.live)
-            for resource in np.flatnonzero(assumption.requests.any(axis=0)):
-                amounts = assumption.requests[assumption.slots[rows], resource]
-                np.add.at(under_way[resource], assumption.nodes[rows], amounts)
-        now = self._pods_that_fit(demand, nodes, self.requested[:, nodes], self.cards.used)
-        without = self._pods_that_fit(
-            demand, nodes, self.requested[:, nodes] - under_way[:, nodes], self.cards.committed
-        )
-        gain = np.where(now == 0, without, 0)
-        gaining = nodes[gain > 0]
-        in_the_way = [a for a in tracked if np.isin(a.nodes[a.live], gaining).any()]
-        return int(gain.sum()), in_the_way
 
     def digest(self, shard: int) -> int:
         """Digest of the shard's committed layer: the ledger's own at the same sequence number."""
         return self.accounts.digest(np.arange(shard, self.size, max(self.shards, 1)))
 
     # Within
-
-    def _pods_that_fit(
-        self, demand: Demand, nodes: NodeIndexes, requested: NDArray[np.int64], cards: NDArray[np.uint16]
-    ) -> NDArray[np.int64]:
-        """By amounts and cards: (n,)."""
-        free = self.accounts.allocatable[:, nodes] - requested
-        each = [np.maximum(free[row], 0) // demand.request[row] for row in demand.rows]
-        if demand.devices is not None:
-            each.append(pods_that_fit(cards[nodes], demand.devices))
-        fitting: NDArray[np.int64] = np.minimum.reduce(each)
-        return fitting
-
-    def _extend_schema(self, names: tuple[str, ...]) -> None:
-        if self.schema.extend(names):
-            rows = len(self.schema)
-            self.accounts.extend_rows(rows)
-            self.assumed, self.requested = heightened(self.assumed, rows), heightened(self.requested, rows)
-
-    def _grow(self, size: int) -> None:
-        self.size = max(self.size, size)
-        capacity = self.accounts.capacity
-        if size > capacity:
-            larger = max(_FIRST_CAPACITY, 2 * capacity, size)
-            self.accounts.grow(larger)
-            self.assumed = widened(self.assumed, larger - capacity)
-            self.requested = widened(self.requested, larger - capacity)
-            self.cards.grow(larger)
-            self.catalogue.grow(larger)
-            self.census.grow(larger)
-
-    def _nonzero(self, requested: NDArray[np.int64], at: NodeIndexes | slice) -> NDArray[np.int64]:
-        excess = self.census.excess
-        return requested[:2] if excess is None else requested[:2] + excess[:, at]
-
-    def _state(self, nodes: NodeIndexes) -> _State:
-        requested = self.requested.take(nodes, axis=1)
-        return _State(
-            self.accounts.allocatable.take(nodes, axis=1),
-            requested,
-            self._nonzero(requested, nodes),
-            self.accounts.flags.take(nodes),
-            self.cards.used.take(nodes, axis=0),
-        )
 
     def _learn_anew(self, nodes: NodeIndexes) -> None:
         """Forget what is known of nodes that are about to be told of whole, and count again what is assumed on them.
@@ -374,19 +207,12 @@ class NodeInfoCache:
         for assumption in self._book:
             self._add_amounts(assumption, np.flatnonzero(assumption.live & np.isin(assumption.nodes, nodes)), sign=1)
 
-    def _settle(self, nodes: NodeIndexes, before: _State) -> None:
+    def _settle(self, nodes: NodeIndexes, before: NodeState) -> None:
         # An own commit that the feed now shows moves from one layer to the other and changes nothing for rankings.
         self._combine(nodes)
         after = self._state(nodes)
         reflagged = before.flags != after.flags
-        changed = (
-            reflagged
-            | (before.requested != after.requested).any(axis=0)
-            | (before.nonzero_requested != after.nonzero_requested).any(axis=0)
-            | (before.allocatable != after.allocatable).any(axis=0)
-            | (before.cards != after.cards).any(axis=1)
-        )
-        self.changes.extend(nodes[changed])
+        self.changes.extend(nodes[before.unlike(after)])
         if reflagged.any():
             self.catalogue.cordoned[nodes] = (after.flags & FLAGS_CLOSED) != 0
             self._log_specs(nodes[reflagged])
@@ -405,10 +231,6 @@ class NodeInfoCache:
     def _log_specs(self, nodes: NodeIndexes) -> None:
         self.changes.extend(nodes)
         self.spec_changes.extend(nodes)
-
-    def _combine(self, nodes: NodeIndexes) -> None:
-        self.requested[:, nodes] = self.accounts.committed[:, nodes] + self.assumed[:, nodes]
-        self.cards.combine(nodes)
 
     def _recombine(self, nodes: NodeIndexes) -> None:
         self._combine(nodes)

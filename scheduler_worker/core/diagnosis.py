@@ -11,7 +11,8 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework import DynamicFilter, Filter, FilterStanding, Profile, Refusals, StaticFilter
+from scheduler_worker.core.framework import DynamicFilter, Filter, FilterStanding, Refusals, StaticFilter
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import StaticFit
 from scheduler_worker.core.view import NodeView

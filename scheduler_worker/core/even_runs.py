@@ -1,8 +1,7 @@
 """Choosing for a whole run whose pods are spread by a score alone: each pod moves the scores of its host and its zone.
 
-Nodes of one zone with equally many such pods are a *pile*: spreading scores them alike, so among them their own scores decide.
-A pod takes the best node of some pile, and that node moves to the pile of one pod more. There are few piles, so the
-next choice costs a look at each and not at every node.
+Nodes of one zone with equally many such pods are a pile: spreading scores them alike, so among them their own scores decide.
+A pod takes the best node of some pile, and that node moves to the pile of one pod more.
 """
 
 from bisect import insort
@@ -16,9 +15,7 @@ from numpy.typing import NDArray
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.framework import MAX_SCORE
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, Keys
-
-# Beyond so many piles a look at each takes as long as a pass over all nodes.
-MOST_PILES = 64
+from scheduler_worker.core.whole_runs import MOST_PILES, WholeRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +51,19 @@ class _Pile:
         self.keys: list[int] = []
 
 
-class EvenRun:
-    """`nodes` (m,) are the feasible ones, `own` (levels, m): their keys by how many pods of the run they have, spreading left
-    out; those of level 0 are feasible. `fixed`: these do not change when another set of nodes is feasible."""
+class EvenRun(WholeRun):
+    """`nodes` (m,) are the feasible ones; their keys leave spreading out. `fixed`: these do not change when another set of nodes
+    is feasible."""
 
     def __init__(self, nodes: NodeIndexes, own: Keys, evenly: Evenly, *, fixed: bool) -> None:
-        self.nodes = nodes
+        super().__init__(nodes, own)
         self._fixed = fixed
         self._feasible = len(nodes)
         self._feasible_in = Counter(evenly.zones.tolist())
-        self._own = own
         self._evenly = evenly
         self._in_zones = list(evenly.in_zones)
         self._piles: dict[tuple[int, int, bool], _Pile] = {}
-        self._taken: dict[int, int] = {}  # position -> pods of the run
         self._fill()
-
-    @property
-    def levels(self) -> int:
-        """How many pods of the run a node may have before it is not known what it is worth with them."""
-        return len(self._own) - 1
-
-    @property
-    def deepest(self) -> int:
-        """The most pods that one node took."""
-        return max(self._taken.values(), default=0)
 
     def choices(self, wanted: int) -> list[int]:
         """Positions of the nodes that the next `wanted` pods take, in order, as far as can be told at once.

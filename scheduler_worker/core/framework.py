@@ -4,25 +4,22 @@ Filters and scores come in three sorts. *Static* ones depend on the pod's class 
 once per class and repaired for nodes whose spec changed. *Dynamic* ones depend on what is requested: they are computed
 again for nodes that changed. *Pod* ones depend on which pods are where, also on other nodes: for each class they keep a
 *standing*, the state that kube-scheduler's PreFilter and PreScore would compute anew for each pod. A profile lists
-plugins by name; a plugin serves every extension point whose methods it has. Reserve is the cache's `assume`, for all
+plugins by name (`registry`); a plugin serves every extension point whose methods it has. Reserve is the cache's `assume`, for all
 plugins at once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.errors import ConfigError, InvalidInput
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask, NodeCatalogue
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.guard import guarded
 from scheduler_worker.core.view import Asked, NodeView, OneNode
 
 MAX_SCORE = 100
@@ -239,151 +236,3 @@ class Observer(Protocol):
 
 Filter = StaticFilter | DynamicFilter | PodFilter
 Plugin = PreEnqueue | PreFilter | Filter | StaticScore | DynamicScore | PodScore | Observer
-
-
-@dataclass(frozen=True, slots=True)
-class Weighted:
-    """A plugin of a profile by its registered name; `args` go to its factory. Weight 0 leaves its score out."""
-
-    name: str
-    weight: int = 0
-    args: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Plugins by extension point, each in the order given."""
-
-    pre_filters: tuple[PreFilter, ...]
-    static_filters: tuple[StaticFilter, ...]
-    dynamic_filters: tuple[DynamicFilter, ...]
-    static_scores: tuple[tuple[StaticScore, int], ...]
-    dynamic_scores: tuple[tuple[DynamicScore, int], ...]
-    observers: tuple[Observer, ...] = ()
-    reads_cards: bool = False  # views hold cards for every pod, not only for those that ask for some
-    pre_enqueues: tuple[PreEnqueue, ...] = ()
-    pod_filters: tuple[PodFilter, ...] = ()
-    pod_scores: tuple[tuple[PodScore, int], ...] = ()
-    filters: tuple[Filter, ...] = ()  # of all sorts, in the order in which a node's first refusal is looked for
-    by_chance: bool = False  # each pod draws anew among the best nodes; else a worker's order of them is fixed
-    # The dynamic plugins once more, if all of them have an attribute `one_at_a_time` that is true.
-    one_at_a_time: tuple[tuple[OneNodeFilter, ...], tuple[tuple[OneNodeScore, int], ...]] | None = None
-    # And once more, if all of them have an attribute `side_by_side` that is true.
-    side_by_side: tuple[tuple[SideBySideFilter, ...], tuple[tuple[SideBySideScore, int], ...]] | None = None
-
-    @property
-    def version(self) -> int:
-        """Grows whenever scores change though no node did."""
-        return sum(observer.version for observer in self.observers)
-
-    def wants_cards(self, demand: Demand) -> bool:
-        """Whether views for this demand must hold cards."""
-        return self.reads_cards or demand.devices is not None
-
-    @property
-    def mixes(self) -> bool:
-        """Whether pods of a batch are placed in a drawn order, one by one, and not class after class.
-
-        What packs cards depends on the order: pods of one shape in a row make fragments that no other shape fits.
-        """
-        return self.reads_cards or self.by_chance
-
-    def evaluate(self, demand: Demand, view: NodeView) -> tuple[Mask | None, NDArray[np.float64]]:
-        """Dynamic filters and scores of n nodes: which pass (None: all), and their weighted sum."""
-        mask: Mask | None = None
-        for plugin in self.dynamic_filters:
-            passed = plugin.passes(demand, view)
-            if passed is not None:
-                mask = passed if mask is None else mask & passed
-        total: NDArray[np.float64] | None = None
-        for scorer, weight in self.dynamic_scores:
-            score = scorer.score(demand, view)
-            if score is None:
-                continue
-            if weight != 1:
-                score *= weight
-            total = score if total is None else np.add(total, score, out=total)
-        return mask, np.zeros(view.requested.shape[1]) if total is None else total
-
-    def evaluate_one(self, demand: Demand, node: OneNode) -> int | None:
-        """What `evaluate` says of one node; None: it does not pass. Only with `one_at_a_time`."""
-        filters, scores = self.one_at_a_time or ((), ())
-        for plugin in filters:
-            if not plugin.passes_one(demand, node):
-                return None
-        total = 0
-        for scorer, weight in scores:
-            total += weight * scorer.score_one(demand, node)
-        return total
-
-    def evaluate_each(self, asked: Asked, view: NodeView) -> tuple[Mask, NDArray[np.float64]]:
-        """What `evaluate` says of k pods, each on m nodes of its own: (k, m) both. Only with `side_by_side`."""
-        filters, scores = self.side_by_side or ((), ())
-        mask, total = np.ones(view.mean_factors.shape, np.bool_), np.zeros(view.mean_factors.shape)
-        for plugin in filters:
-            passed = plugin.passes_each(asked, view)
-            if passed is not None:
-                mask &= passed
-        for scorer, weight in scores:
-            score = scorer.score_each(asked, view)
-            if weight != 1:
-                score *= weight
-            total += score
-        return mask, total
-
-
-class Registry:
-    """Plugin factories by name, as kube-scheduler's. It discovers nothing: whoever composes a worker extends it."""
-
-    def __init__(self, factories: Mapping[str, Callable[..., Plugin]]) -> None:
-        self._factories = dict(factories)
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Of all plugins."""
-        return frozenset(self._factories)
-
-    def extended(self, factories: Mapping[str, Callable[..., Plugin]]) -> "Registry":
-        """With plugins from outside, behind a guard. ConfigError where two have one name."""
-        if twice := sorted(self.names & set(factories)):
-            raise ConfigError(f"{twice[0]!r} is a plugin already; choose another name", where="plugins")
-        return Registry({**self._factories, **{name: guarded(name, make) for name, make in factories.items()}})
-
-    def profile(self, plugins: Sequence[Weighted], *, by_chance: bool = False) -> Profile:
-        """Make the plugins and sort them by extension point. ConfigError for a name or argument that is none."""
-        made: list[tuple[Plugin, int]] = []
-        for entry in plugins:
-            factory = self._factories.get(entry.name)
-            if factory is None:
-                known = ", ".join(sorted(self._factories))
-                raise ConfigError(f"{entry.name!r} is none of {known}", where="plugins")
-            try:
-                made.append((factory(**entry.args), entry.weight))
-            except TypeError as exc:
-                raise ConfigError(str(exc), where=f"plugins.{entry.name}") from exc
-            except InvalidInput as exc:
-                raise ConfigError(exc.text, where=f"plugins.{entry.name}.{exc.where}".rstrip(".")) from exc
-        filters = tuple(p for p, _ in made if isinstance(p, DynamicFilter))
-        scores = tuple((p, w) for p, w in made if w and isinstance(p, DynamicScore))
-        return Profile(
-            pre_filters=tuple(p for p, _ in made if isinstance(p, PreFilter)),
-            static_filters=tuple(p for p, _ in made if isinstance(p, StaticFilter)),
-            dynamic_filters=filters,
-            static_scores=tuple((p, w) for p, w in made if w and isinstance(p, StaticScore)),
-            dynamic_scores=scores,
-            observers=tuple(p for p, _ in made if isinstance(p, Observer)),
-            reads_cards=any(w and getattr(p, "reads_cards", False) for p, w in made),
-            pre_enqueues=tuple(p for p, _ in made if isinstance(p, PreEnqueue)),
-            pod_filters=tuple(p for p, _ in made if isinstance(p, PodFilter)),
-            pod_scores=tuple((p, w) for p, w in made if w and isinstance(p, PodScore)),
-            filters=tuple(p for p, _ in made if isinstance(p, (StaticFilter, DynamicFilter, PodFilter))),
-            by_chance=by_chance,
-            one_at_a_time=_able("one_at_a_time", filters, scores),
-            side_by_side=_able("side_by_side", filters, scores),
-        )
-
-
-def _able(way: str, filters: tuple[Any, ...], scores: tuple[tuple[Any, int], ...]) -> Any:
-    """See Profile. An attribute and not a method's presence tells: it may depend on a plugin's arguments."""
-    able = all(getattr(p, way, False) for p in (*filters, *(p for p, _ in scores)))
-    return (filters, scores) if able else None

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import Demand, PodClass
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.placement import Placed
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.rankings import Rankings
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, Keys, TieOrder
 from scheduler_worker.core.view import Asked

@@ -15,7 +15,8 @@ from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand, DemandTable
 from scheduler_worker.core.diagnosis import Verdict, fit_error, verdicts
-from scheduler_worker.core.framework import Code, Profile, Rejection
+from scheduler_worker.core.framework import Code, Rejection
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import StaticFit
 

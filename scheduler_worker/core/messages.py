@@ -1,4 +1,5 @@
-"""What crosses the core's border, as arrays and the model's values: the feed on its way in, proposals on their way out."""
+"""What crosses the core's border, as arrays and the model's values: the feed on its way in, proposals on their way out, and what is
+asked about pods that could go for others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,11 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.cluster import DisruptionBudget
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec
 from hoss.model.pod_groups import PodGroup
 from hoss.wire.account import CARDS, account_dtype
 from hoss.wire.columns import Uids
+from scheduler_worker.core.changes import NodeIndexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +104,29 @@ class Verdicts:
     awaits: tuple[
         tuple[int, int], ...
     ] = ()  # (shard, seq) besides: what the cache must know for refusals to make sense
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreemptionQuestion:
+    """Which pods of less than this priority are bound to these nodes, up to `limit` nodes that have any."""
+
+    id: int
+    priority: int
+    nodes: NDArray[np.uint32]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreemptionAnswer:
+    """n bound pods on the first `nodes_seen` of the nodes asked about, as of `seen` in each shard's feed."""
+
+    id: int
+    nodes_seen: int
+    uids: Uids  # (n, 16)
+    nodes: NodeIndexes  # (n,)
+    classes: NDArray[np.intp]  # (n,): position in `specs`
+    since_ms: NDArray[np.int64]  # (n,)
+    grace_ms: NDArray[np.uint32]  # (n,)
+    specs: tuple[PodSpec, ...]
+    budgets: tuple[DisruptionBudget, ...]
+    seen: Mapping[int, int]

@@ -8,7 +8,7 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.even_runs import EvenRun
-from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.ranking import FEW_NODES, Ranking
 from scheduler_worker.core.static import StaticFit
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, TieOrder

@@ -12,7 +12,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.cluster import DisruptionBudget
 from hoss.model.fit import WHOLE_CARD_MILLI
 from hoss.model.pod import PodSpec
 from hoss.model.pod_groups import PodGroup, group_of
@@ -25,13 +24,14 @@ from scheduler_worker.core.cards import CardMasks
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.diagnosis import Diagnosis, resolvable
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.judge import Subject
+from scheduler_worker.core.messages import PreemptionAnswer, PreemptionQuestion
 from scheduler_worker.core.occupants import Occupants, Rows
 from scheduler_worker.core.placement import Placed
 from scheduler_worker.core.preemption import unhelpful
 from scheduler_worker.core.preemption_search import PreemptionSearch
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.proposal import Draft, Victims
 from scheduler_worker.core.reliance import begins_a_kind
 from scheduler_worker.core.work import Run
@@ -49,32 +49,6 @@ _VICTIMS_PER_ANSWER = 1000  # what one proposal may carry
 
 
 _JUDGED_BY_LEDGER = "NodePorts"  # of the filters that look at other pods
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreemptionQuestion:
-    """Which pods of less than this priority are bound to these nodes, up to `limit` nodes that have any."""
-
-    id: int
-    priority: int
-    nodes: NDArray[np.uint32]
-    limit: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreemptionAnswer:
-    """n bound pods on the first `nodes_seen` of the nodes asked about, as of `seen` in each shard's feed."""
-
-    id: int
-    nodes_seen: int
-    uids: Uids  # (n, 16)
-    nodes: NodeIndexes  # (n,)
-    classes: NDArray[np.intp]  # (n,): position in `specs`
-    since_ms: NDArray[np.int64]  # (n,)
-    grace_ms: NDArray[np.uint32]  # (n,)
-    specs: tuple[PodSpec, ...]
-    budgets: tuple[DisruptionBudget, ...]
-    seen: Mapping[int, int]
 
 
 @dataclass(slots=True, eq=False)

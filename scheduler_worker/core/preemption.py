@@ -11,11 +11,11 @@ from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.diagnosis import resolvable
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.ground import Ground
 from scheduler_worker.core.judge import Subject
 from scheduler_worker.core.occupants import Occupants
 from scheduler_worker.core.preemption_search import PreemptionSearch
+from scheduler_worker.core.profile import Profile
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 _NO_USE = "Preemption is not helpful for scheduling"

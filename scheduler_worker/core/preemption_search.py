@@ -15,9 +15,9 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.diagnosis import Verdict, count_reasons, verdicts
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.judge import Subject
 from scheduler_worker.core.occupants import Occupants, Rows
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.view import NodeView
 
 NO_VICTIMS = "No preemption victims found for incoming pod"

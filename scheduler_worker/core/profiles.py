@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from scheduler_worker.core.framework import Profile, Registry, Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
@@ -13,6 +12,8 @@ from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
 from scheduler_worker.core.plugins.scoring_strategies import MOST_ALLOCATED
 from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+from scheduler_worker.core.profile import Profile
+from scheduler_worker.core.registry import Registry, Weighted
 
 DEFAULT_PROFILE = "spread"
 

@@ -12,7 +12,7 @@ from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.diagnosis import Diagnosis
 from scheduler_worker.core.even_runs import EvenRun
-from scheduler_worker.core.framework import Profile
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.standings import PodStandings
 from scheduler_worker.core.static import RawScore, StaticFit
 from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, Keys, TieOrder

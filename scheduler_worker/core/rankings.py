@@ -4,8 +4,8 @@ from collections import OrderedDict
 
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework import Profile
 from scheduler_worker.core.pod_ranking import PodRanking
+from scheduler_worker.core.profile import Profile
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.static import StaticFit, StaticFits
 from scheduler_worker.core.ties import TieOrder

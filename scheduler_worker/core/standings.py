@@ -9,7 +9,8 @@ from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.even_runs import Evenly
-from scheduler_worker.core.framework import FilterStanding, PodFilter, PodScore, Profile, ScoreStanding
+from scheduler_worker.core.framework import FilterStanding, PodFilter, PodScore, ScoreStanding
+from scheduler_worker.core.profile import Profile
 
 
 class PodStandings:

@@ -12,7 +12,8 @@ from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.catalogue import Mask
 from scheduler_worker.core.changes import NodeIndexes
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework import Profile, Rejection, StaticFilter, StaticScore
+from scheduler_worker.core.framework import Rejection, StaticFilter, StaticScore
+from scheduler_worker.core.profile import Profile
 
 
 @dataclass(slots=True)

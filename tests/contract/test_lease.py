@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 import redis
-from waiting import DEADLINE_SECONDS
+from waiting import until
 
 from dispatcher.fenced_redis import Superseded
 from dispatcher.journal import Record
@@ -29,11 +29,11 @@ async def lease(request: pytest.FixtureRequest) -> AsyncIterator[Lease]:
 
 
 async def until_free(lease: Lease, address: str) -> Granted:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not isinstance(answer := await lease.acquire(address), Granted):
-        assert time.monotonic() < deadline, "the lease never ended"
-        await asyncio.sleep(0.01)
-    return answer
+    async def granted() -> Granted | None:
+        answer = await lease.acquire(address)
+        return answer if isinstance(answer, Granted) else None
+
+    return await until(granted, "the lease to end")
 
 
 async def test_the_first_to_ask_has_it_and_the_next_is_told_who(lease):

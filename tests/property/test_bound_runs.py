@@ -12,7 +12,8 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
-from scheduler_worker.core.bound_runs import MOST_PILES, BoundRun
+from scheduler_worker.core.bound_runs import BoundRun
+from scheduler_worker.core.whole_runs import MOST_PILES
 
 
 def app(name):

@@ -11,7 +11,7 @@ from property.builders_runs import GIB, Worker, pools
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import LabelSelector, NodeSelectorTerm, PreferredTerm, Requirement
-from scheduler_worker.core.even_runs import MOST_PILES
+from scheduler_worker.core.whole_runs import MOST_PILES
 
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 SPREAD = PodSpec(

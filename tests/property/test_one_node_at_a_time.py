@@ -12,10 +12,10 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.pod_groups import group_of
 from scheduler_worker.core.classes import compile_demand
-from scheduler_worker.core.framework import Weighted
 from scheduler_worker.core.ground import Ground
 from scheduler_worker.core.plugins import REGISTRY, default_profile
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
+from scheduler_worker.core.registry import Weighted
 
 amounts = st.sampled_from([0, 1, 100, 333, 4000, 2**40 + 7, 2**50 + 3])
 

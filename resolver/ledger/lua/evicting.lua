@@ -59,3 +59,43 @@ local function delete_evicted()
     call('HDEL', RESERVATIONS, unpack(evicted_uids, from, math.min(from + STEP - 1, #evicted_uids)))
   end
 end
+
+-- Gives the node what pods with these reservations hold, if a pod of the slot fits then, and returns the mask of its cards; else
+-- nil, and nothing has changed.
+function room.make(node, holders, records, flat, slot)
+  local account = accounts[node]
+  local before, before_cards, before_ports = {unpack(account)}, cards[node], ports[node]
+  local cards_left, ports_left
+  for i = 1, #holders do
+    room.give_amounts(account, records[i])
+    local mask, milli = unpack_values('<I2I2', records[i], 5)
+    if mask > 0 then
+      cards_left = cards_left or {unpack(cards_of(node))}
+      give_cards(cards_left, mask, milli)
+    end
+    if unpack_values('<I2', records[i], 31) % 2 == HOLDS_PORTS then
+      ports_left = without(ports_left or ports_of(node), holders[i])
+    end
+  end
+  cards[node], ports[node] = cards_left or cards[node], ports_left or ports[node]
+  local verdict, mask = refusal(account, node, flat, slot)
+  if verdict then
+    accounts[node], cards[node], ports[node] = before, before_cards, before_ports
+    return nil
+  end
+  touched_cards[node] = touched_cards[node] or cards_left and true
+  touched_ports[node] = ports_left or touched_ports[node]
+  return mask
+end
+
+-- Takes the pod's victims away if it fits then, and returns the mask of its cards; else nil, and nothing has changed.
+function room.evict(position, node, flat, slot)
+  local victims = evicting[position]
+  local urgency = (unpack_values('<i4', tails[slot], 17))
+  local records = accounts[node] and not held_back and standing_victims(victims, node, urgency)
+  local mask = records and room.make(node, victims, records, flat, slot)
+  if mask then
+    room.note_eviction(uids[position], node, victims, records)
+  end
+  return mask or nil
+end

@@ -5,7 +5,6 @@ Rules, texts and weights are kube-scheduler's of release 1.36.
 
 from dataclasses import replace
 
-from scheduler_worker.core.framework import Profile, Registry, Weighted
 from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
 from scheduler_worker.core.plugins.device_cards import DeviceCards
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
@@ -22,6 +21,8 @@ from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
 from scheduler_worker.core.plugins.scoring_strategies import LEAST_ALLOCATED
 from scheduler_worker.core.plugins.taint_toleration import TaintToleration
 from scheduler_worker.core.plugins.topology_spread import PodTopologySpread
+from scheduler_worker.core.profile import Profile
+from scheduler_worker.core.registry import Registry, Weighted
 
 REGISTRY = Registry(
     {

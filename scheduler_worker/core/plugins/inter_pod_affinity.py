@@ -1,5 +1,7 @@
 """InterPodAffinity: where pods want or shun each other's company, in both directions."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,43 +34,35 @@ class InterPodAffinity:
         return _Attraction(spec, cache)
 
 
-class _Domains:
-    """Sums that a standing reads."""
+class _Sums:
+    """What a standing reads: by the class's own rules, and by those of pods in the census that it falls under."""
 
-    def __init__(self, cache: NodeInfoCache) -> None:
-        self._cache = cache
+    def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
+        self.bearings: list[Bearing] = []  # the others' rules
+        self._spec = spec
+        self._census = cache.census
+        self._bearings_version = -1  # grows with the known namespaces too
         self._held: list[DomainSums] = []
         self._versions: list[int] = []
 
     def of(self, question: Matching | Bearing, key: str) -> DomainSums:
-        sums = self._cache.census.tally(question).by_domain(key)
+        """Those of one rule, kept up to date from now on."""
+        sums = self._census.tally(question).by_domain(key)
         self._held.append(sums)
         return sums
 
-    def refresh(self) -> bool:
-        """Whether any has changed since the last time."""
+    def refresh(self, ask: Callable[[], None]) -> bool:
+        """Whether any has changed since the last time. `ask` looks all up again where there are new rules."""
+        asked = self._bearings_version != self._census.bearings_version
+        if asked:
+            self._bearings_version = self._census.bearings_version
+            self.bearings = self._census.bearings_about(self._spec.namespace, self._spec.labels)
+            self._held, self._versions = [], []
+            ask()
         versions = [sums.refresh() for sums in self._held]
         changed = versions != self._versions
         self._versions = versions
-        return changed
-
-
-class _OthersRules:
-    """Rules of pods in the census that the class falls under, looked up again when there are new ones."""
-
-    def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
-        self.bearings: list[Bearing] = []
-        self._spec = spec
-        self._census = cache.census
-        self._version = -1  # grows with the known namespaces too
-
-    def refresh(self) -> bool:
-        """Whether they may be others than before."""
-        if self._version == self._census.bearings_version:
-            return False
-        self._version = self._census.bearings_version
-        self.bearings = self._census.bearings_about(self._spec.namespace, self._spec.labels)
-        return True
+        return changed or asked
 
 
 class _Company:
@@ -76,8 +70,7 @@ class _Company:
         self.passed: Mask = np.zeros(0, np.bool_)
         self._cache = cache
         self._affinity = spec.pod_affinity or PodAffinity()
-        self._others = _OthersRules(spec, cache)
-        self._domains = _Domains(cache)
+        self._sums = _Sums(spec, cache)
         self._near: list[DomainSums] = []
         self._shunned: list[DomainSums] = []
         self._shunning: list[DomainSums] = []
@@ -86,11 +79,8 @@ class _Company:
         self._connect()
 
     def refresh(self) -> bool:
-        reconnected = self._others.refresh()
-        if reconnected:
-            self._connect()
         size = self._cache.size
-        if not self._domains.refresh() and not reconnected and len(self.passed) == size:
+        if not self._sums.refresh(self._connect) and len(self.passed) == size:
             return False
         passed = self._is_near(size)
         for sums in (*self._shunned, *self._shunning):
@@ -119,15 +109,14 @@ class _Company:
         return Refusals(((_NOT_NEAR, far), (_TOO_NEAR, too_near), (_KEPT_AWAY, kept_away)), unresolvable=far)
 
     def _connect(self) -> None:
-        self._domains = _Domains(self._cache)
         required = self._affinity.required
         # A pod that all its own terms match may be the first of its kind.
         self._may_be_first = Matching(required).includes(self._self, self._cache.census.namespaces)
-        self._near = [self._domains.of(Matching(required), term.topology_key) for term in required]
-        self._shunned = [self._domains.of(Matching((t,)), t.topology_key) for t in self._affinity.anti_required]
+        self._near = [self._sums.of(Matching(required), term.topology_key) for term in required]
+        self._shunned = [self._sums.of(Matching((t,)), t.topology_key) for t in self._affinity.anti_required]
         self._shunning = [
-            self._domains.of(bearing, bearing.term.topology_key)
-            for bearing in self._others.bearings
+            self._sums.of(bearing, bearing.term.topology_key)
+            for bearing in self._sums.bearings
             if bearing.points is None
         ]
 
@@ -151,8 +140,7 @@ class _Attraction:
         self._own += [(p.term, -p.weight) for p in affinity.anti_preferred]
         own, namespaces = group_of(spec), cache.census.namespaces
         self._attracts_itself = any(Matching((term,)).includes(own, namespaces) for term in affinity.required)
-        self._others = _OthersRules(spec, cache)
-        self._domains = _Domains(cache)
+        self._sums = _Sums(spec, cache)
         self._weighted: list[tuple[DomainSums, int]] = []
         self._raw: NDArray[np.float64] = np.zeros(0)  # (size,), whole numbers
         self._feasible = b""  # which nodes were feasible at the last `scores`, to be compared with
@@ -160,11 +148,8 @@ class _Attraction:
         self._connect()
 
     def refresh(self) -> bool:
-        reconnected = self._others.refresh()
-        if reconnected:
-            self._connect()
         size = self._cache.size
-        if not self._domains.refresh() and not reconnected and len(self._raw) == size:
+        if not self._sums.refresh(self._connect) and len(self._raw) == size:
             return False
         points: list[NDArray[np.float64]] = [
             np.multiply(sums.sums, weight, dtype=np.float64).take(sums.column.codes[:size])
@@ -203,11 +188,10 @@ class _Attraction:
         return normalized.astype(np.int64)
 
     def _connect(self) -> None:
-        self._domains = _Domains(self._cache)
-        self._weighted = [(self._domains.of(Matching((t,)), t.topology_key), weight) for t, weight in self._own]
+        self._weighted = [(self._sums.of(Matching((t,)), t.topology_key), weight) for t, weight in self._own]
         self._weighted += [
-            (self._domains.of(bearing, bearing.term.topology_key), bearing.points)
-            for bearing in self._others.bearings
+            (self._sums.of(bearing, bearing.term.topology_key), bearing.points)
+            for bearing in self._sums.bearings
             if bearing.points is not None
         ]
 

@@ -7,7 +7,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.costs import CostReport
 from dispatcher.core.dispatch import CHEAP_MICROS, BatchRules
 from dispatcher.core.machine import Settings
-from dispatcher.core.membership import Vitals
+from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podtable import Phase
 from hoss.model.pod import PodSpec
 
@@ -130,12 +130,12 @@ def test_a_worker_whose_cache_is_not_filled_gets_nothing(bench):
 
 def test_cordoned_and_draining_workers_get_nothing_and_a_draining_one_is_asked_for_what_it_has(bench):
     bench.join("w1")
-    bench.tell(m.StateWanted("w1", m.WorkerState.CORDONED))
+    bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
     rows = bench.job("job", 10)
     assert bench.in_hand("w1") == 0
-    bench.tell(m.StateWanted("w1", m.WorkerState.READY))
+    bench.tell(m.StateWanted("w1", WorkerState.READY))
     assert bench.in_hand("w1") == 10
-    bench.tell(m.StateWanted("w1", m.WorkerState.DRAINING))
+    bench.tell(m.StateWanted("w1", WorkerState.DRAINING))
     assert len(bench.instructions(m.SendDrain)) == 1
     bench.join("w2")
     bench.answer("w1", m.OutcomeCode.RETURNED)

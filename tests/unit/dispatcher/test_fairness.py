@@ -8,6 +8,7 @@ import pytest
 from dispatcher import policy_document
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Settings
+from dispatcher.core.membership import Vitals, WorkerState
 from dispatcher.core.podsets import NewGang, NewJob, Order
 from dispatcher.core.podtable import Phase
 from dispatcher.core.policy import Match, Policy, Rule
@@ -101,11 +102,11 @@ def test_what_was_given_back_counts_no_more_a_second_later(cluster):
     cluster.answer("w1", m.OutcomeCode.BOUND)
     cluster.tell(m.Deleted(rows))
     cluster.join("w2", window=20, ready=False)
-    cluster.tell(m.StateWanted("w1", m.WorkerState.CORDONED))
+    cluster.tell(m.StateWanted("w1", WorkerState.CORDONED))
     cluster.now += 2.0
     first = cluster.job("again", 10, spec=of("a", cpu=100))
     second = cluster.job("more", 10, spec=of("b", cpu=100))
-    cluster.tell(m.Heard(cluster.machine.members.get("w2").link, m.Vitals(ready=True)))
+    cluster.tell(m.Heard(cluster.machine.members.get("w2").link, Vitals(ready=True)))
     (work, *_) = cluster.sent["w2"]
     assert tenants_of(cluster, work) == {"a": 10}
     assert cluster.all_are(first, Phase.SCHEDULING)

@@ -8,7 +8,6 @@ from hoss.model.fit import pick_cards
 from hoss.model.pod import DeviceRequest
 from hoss.wire.account import NO_CARD
 from scheduler_worker.core.classes import compile_demand
-from scheduler_worker.core.framework import Weighted
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.plugins.fragmentation import (
     Popularity,
@@ -20,6 +19,7 @@ from scheduler_worker.core.plugins.fragmentation import (
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
 from scheduler_worker.core.profiles import PRESETS, ProfileSpec
+from scheduler_worker.core.registry import Weighted
 
 GIB = 2**30
 

@@ -91,7 +91,7 @@ def test_a_pod_with_no_room_in_its_window_gets_a_look_at_all_nodes(harness, make
 
 
 def rankings_made(harness):
-    return len(harness.scheduler._rankings._kept)
+    return len(harness.scheduler._placing._rankings._kept)
 
 
 def test_a_class_that_comes_again_is_ranked_on_all_nodes(harness, make_pod):

@@ -11,10 +11,11 @@ import pytest
 from hoss.errors import ConfigError
 from scheduler_worker.core.cache import NodeInfoCache
 from scheduler_worker.core.codes import Outcome
-from scheduler_worker.core.framework import StaticFilter, StaticScore, Weighted
+from scheduler_worker.core.framework import StaticFilter, StaticScore
 from scheduler_worker.core.guard import PluginFailed
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.profiles import ProfileSpec
+from scheduler_worker.core.registry import Weighted
 from scheduler_worker.core.scheduler import Scheduler
 from scheduler_worker.extensions import factories
 

@@ -7,8 +7,9 @@ import pytest
 
 from hoss.model.pod import HostPort
 from scheduler_worker.core.codes import Outcome
-from scheduler_worker.core.framework import Refusals, Weighted
+from scheduler_worker.core.framework import Refusals
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
+from scheduler_worker.core.registry import Weighted
 from scheduler_worker.core.scheduler import Scheduler
 
 NODES = 3

@@ -5,9 +5,9 @@ import pytest
 
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
-from scheduler_worker.core.framework import Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.questions import Matching
+from scheduler_worker.core.registry import Weighted
 from scheduler_worker.core.scheduler import Scheduler
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -9,8 +9,7 @@ from hoss.model.pod import DeviceRequest
 from hoss.model.pod_groups import group_of
 from hoss.wire.columns import numbered_uids
 from scheduler_worker.core.codes import Outcome
-from scheduler_worker.core.messages import PodRun
-from scheduler_worker.core.preempting import PreemptionAnswer
+from scheduler_worker.core.messages import PodRun, PreemptionAnswer
 
 REFUSED = 3
 

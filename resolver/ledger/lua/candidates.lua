@@ -1,0 +1,134 @@
+-- The nodes that a proposal's pods may go to, read once each, and what a node says to a pod.
+
+-- Accounts by node, false where there is none. Read at once for all first candidates, and once more for all alternates
+-- if any pod needs one.
+local accounts = {}
+local function read_accounts(nodes)
+  local records = read_fields(ACCOUNTS, nodes)
+  for i = 1, #nodes do
+    local node = nodes[i]
+    if accounts[node] == nil then
+      accounts[node] = records[i] and read_account(records[i], resources)
+    end
+  end
+end
+read_accounts(first)
+
+local alternates_each, alternate = tonumber(ARGV[12]), nil
+do
+  local alternates
+  function alternate(position, rank)
+    if not alternates then
+      alternates = cmsgpack.unpack(ARGV[13])
+      read_accounts(alternates)
+    end
+    return alternates[(position - 1) * alternates_each + rank]
+  end
+end
+
+local cards = {}
+local function cards_of(node)
+  local used = cards[node]
+  if used == nil then
+    used = read_cards(node)
+    cards[node] = used
+  end
+  return used
+end
+if ARGV[15] ~= '' then
+  local records = read_fields(CARDS, first)
+  for i = 1, count do
+    if cards[first[i]] == nil then
+      cards[first[i]] = records[i] and {unpack_values(CARDS_FORMAT, records[i])}
+    end
+  end
+end
+
+local ports = {}
+local function ports_of(node)
+  local held = ports[node]
+  if not held then
+    held = read_ports(node)
+    ports[node] = held
+  end
+  return held
+end
+
+local function take_cards(used, mask, milli)
+  for slot = 1, 16 do
+    if floor(mask / 2 ^ (slot - 1)) % 2 == 1 then
+      used[slot] = used[slot] + milli
+    end
+  end
+end
+
+-- Nil and the mask of cards where the node takes a pod of the slot; else the verdict, and resource, asked and free.
+local refusal
+do
+  -- The cards a pod gets: the fullest that fit, of equal ones the first (hoss.model.fit.pick_cards). Where nothing is
+  -- checked the emptiest are taken, full or not. Returns the mask of chosen slots and how many there are.
+  local function pick_cards(used, want, milli)
+    local mask, found, taken = 0, 0, {}
+    local limit = unchecked and CLOSED_CARD - 1 - milli or WHOLE_CARD - milli
+    while used and found < want do
+      local best
+      for slot = 1, 16 do
+        local now = used[slot]
+        if now <= limit and not taken[slot] then
+          if not best or (unchecked and now < used[best]) or (not unchecked and now > used[best]) then
+            best = slot
+          end
+        end
+      end
+      if not best then
+        break
+      end
+      taken[best] = true
+      mask, found = mask + 2 ^ (best - 1), found + 1
+    end
+    return mask, found
+  end
+
+  function refusal(account, node, flat, slot)
+    if not account or account[2] > snapshot_seq or has_flag(account, FLAG_GONE) then
+      return NODE_GONE, 0, 0, 0
+    end
+    if not unchecked then
+      local closed = account[3] ~= 0 and (has_flag(account, FLAG_UNSCHEDULABLE) or has_flag(account, FLAG_QUARANTINED))
+      if closed and not tolerates_cordon(slot) then
+        return NODE_UNSCHEDULABLE, 0, 0, 0
+      end
+      local changed = changed_since and changed_since(node, account)
+      if changed then
+        return CONFLICT_VERSION, 0, changed, 0
+      end
+      for i = 1, #flat, 2 do
+        local at, asked = flat[i], flat[i + 1]
+        -- Subtracted from allocatable: a shrunken node has requested > allocatable.
+        local free = account[at] - account[at + 1]
+        if asked > free then
+          return CONFLICT_RESOURCE, (at - 5) / 2, asked, free
+        end
+      end
+      local claimed = any_ports and claims[slot_groups[slot]]
+      local port = claimed and taken_port(ports_of(node), claimed)
+      if port then
+        return CONFLICT_PORT, 0, port, 0
+      end
+      local unknown = slot_groups[slot] ~= NO_GROUP and ignorance
+      unknown = unknown or guarded and judged_here and unknown_there(node, slot)
+      if unknown then
+        return CONFLICT_TOPOLOGY, 0, unknown, 0
+      end
+    end
+    local want = card_counts[slot]
+    if want == 0 then
+      return nil, 0
+    end
+    local mask, found = pick_cards(cards_of(node), want, card_millis[slot])
+    if found < want then
+      return CONFLICT_DEVICE, 0, want, found
+    end
+    return nil, mask
+  end
+end

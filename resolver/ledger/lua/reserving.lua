@@ -1,0 +1,74 @@
+-- Giving a node's room to a pod, in what was read; it is written when all pods are decided.
+
+local verdicts, chosen, conflicts, duplicates = {}, {}, {}, {}
+local reservations, reserved_uids, taken = {}, {}, {}
+local touched_nodes, touched_cards, touched_ports = {}, {}, {}
+local placed_groups, placed = {}, {}
+local refusing, refusing_nodes = {}, {}
+
+local function refuse_from(node)
+  if accounts[node] and not refusing[node] then
+    refusing[node] = true
+    refusing_nodes[#refusing_nodes + 1] = node
+  end
+end
+
+-- The pod counts among those of its group, and holds the ports of its group.
+local function count_in(group, node, uid)
+  local on = placed[group]
+  if not on then
+    on = {}
+    placed[group], placed_groups[#placed_groups + 1] = on, group
+  end
+  on[#on + 1] = node
+  if claims[group] then
+    local held = ports_of(node)
+    touched_ports[node] = held
+    for _, claim in ipairs(claims[group]) do
+      held[#held + 1] = uid .. claim
+    end
+  end
+end
+
+local function reserve(position, node, slot, mask)
+  local account, flat, uid = accounts[node], wanted[slot], uids[position]
+  for i = 1, #flat, 2 do
+    local at = flat[i] + 1
+    account[at] = account[at] + flat[i + 1]
+  end
+  if unchecked then
+    -- What exceeds from now on was not the node's doing: of a scheduler that does not look it stays to be found, of pods that
+    -- stand there already it is reported, and the node gets nothing more.
+    set_flag(account, FLAG_SHRUNK, ARGV[7] == '2' and (overcommitted(account) or has_flag(account, FLAG_SHRUNK)))
+  end
+  local held = '\0\0\0\0'
+  if mask > 0 then
+    take_cards(cards[node], mask, card_millis[slot])
+    held = pack_values('<I2I2', mask, card_millis[slot])
+    touched_cards[node] = true
+  end
+  if account[1] ~= seq then
+    account[1] = seq
+    touched_nodes[#touched_nodes + 1] = node
+  end
+  if slot_groups[slot] ~= NO_GROUP then
+    count_in(slot_groups[slot], node, uid)
+  end
+  if guarded then
+    count_placed(position, node, slot, seq)
+  end
+  taken[uid] = node
+  local done = #reserved_uids + 1
+  reserved_uids[done] = uid
+  reservations[2 * done - 1] = uid
+  reservations[2 * done] = node .. held .. tails[slot] .. account[#account - 1]
+  verdicts[position], chosen[position] = COMMITTED, node
+end
+
+-- A node that has shrunk may have room for all it holds again.
+local function fit_again(node)
+  local account = accounts[node]
+  if has_flag(account, FLAG_SHRUNK) then
+    set_flag(account, FLAG_SHRUNK, overcommitted(account) or has_closed_card(cards_of(node)))
+  end
+end

@@ -1,0 +1,104 @@
+"""What the ledger's hashes and feed entries hold, read: accounts, reservations, ports, groups' pods and evictions.
+
+Accounts and reservations end with bytes for Lua's string hash; see lua/prelude.lua.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.wire.account import account_dtype
+from hoss.wire.columns import U32, UID_BYTES, Uids
+from resolver.core.ports import CLAIM_BYTES
+from resolver.core.values import AccountRows, Eviction, GroupRun, PortHold, reservation_dtype
+
+SPREAD_BYTES = 7
+
+
+def spread(node: int) -> bytes:
+    """The end of a record of a node in Redis."""
+    index = node.to_bytes(4, "little")
+    return index[1:2] * (SPREAD_BYTES - 1) + index[:1]
+
+
+def account_rows(resources: Any, indexes: bytes, records: bytes, card_indexes: bytes, cards: bytes) -> AccountRows:
+    """Accounts as a script joined them, without their spread."""
+    width = account_dtype(int(resources)).itemsize
+    if records:
+        records = np.frombuffer(records, np.uint8).reshape(-1, width + SPREAD_BYTES)[:, :width].tobytes()
+    return AccountRows(int(resources), indexes, records, card_indexes, cards)
+
+
+def joined_accounts(accounts: dict[bytes, bytes], cards: dict[bytes, bytes]) -> AccountRows:
+    """Accounts and cards of whole hashes, by ascending index. Records of fewer resources get zeros."""
+    indexes = sorted(accounts, key=_index)
+    width = max((len(record) for record in accounts.values()), default=SPREAD_BYTES + account_dtype(0).itemsize)
+    width -= SPREAD_BYTES
+    records = b"".join(accounts[index][:-SPREAD_BYTES].ljust(width, b"\0") for index in indexes)
+    card_indexes = sorted((index for index in cards if index in accounts), key=_index)
+    return AccountRows(
+        (width - account_dtype(0).itemsize) // 16,
+        b"".join(indexes),
+        records,
+        b"".join(card_indexes),
+        b"".join(cards[index] for index in card_indexes),
+    )
+
+
+def _index(field: bytes) -> int:
+    return int.from_bytes(field, "little")
+
+
+def deadline_ms(pending: bytes) -> int:
+    """When the lease of a commit's pending record ends: Unix milliseconds by the ledger's clock."""
+    return int.from_bytes(pending[:8], "little")
+
+
+def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, NDArray[Any]]:
+    """UIDs and records (reservation_dtype) of a part of the reservations hash."""
+    dtype = reservation_dtype(resources, spread_bytes=SPREAD_BYTES)
+    width = dtype.itemsize
+    records = b"".join(
+        record if len(record) == width else record[:-SPREAD_BYTES].ljust(width, b"\0") for record in pairs.values()
+    )
+    uids: Uids = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, UID_BYTES)
+    return uids, np.frombuffer(records, dtype)
+
+
+def read_runs(packed_runs: bytes) -> tuple[GroupRun, ...]:
+    """Runs of a feed entry: `<i32 sign, u32 length of the definition, u32 pods>`, the definition, and a u32 for each pod."""
+    runs, at = [], 0
+    while at < len(packed_runs):
+        sign, length, pods = np.frombuffer(packed_runs, "<i4", 3, at).tolist()
+        end = at + 12 + length + 4 * pods
+        runs.append(GroupRun(packed_runs[at + 12 : end - 4 * pods], packed_runs[end - 4 * pods : end], gone=sign < 0))
+        at = end
+    return tuple(runs)
+
+
+def runs_of_reservations(records: NDArray[Any], definitions: dict[int, bytes]) -> tuple[GroupRun, ...]:
+    """Where the pods of each group are. `records` has the fields node and group."""
+    records = records[records["group"] != 0]
+    order = np.argsort(records["group"], kind="stable")
+    keys, starts = np.unique(records["group"][order], return_index=True)
+    parts = np.split(records["node"][order], starts[1:])
+    return tuple(GroupRun(definitions[key], nodes.tobytes()) for key, nodes in zip(keys.tolist(), parts, strict=False))
+
+
+def read_evictions(packed_evictions: bytes) -> tuple[Eviction, ...]:
+    """Evictions of a feed entry: for whom (16 bytes), `<u32 node, u32 victims>`, and the UIDs of these."""
+    evictions, at = [], 0
+    while at < len(packed_evictions):
+        uid = packed_evictions[at : at + UID_BYTES]
+        node, victims = np.frombuffer(packed_evictions, U32, 2, at + UID_BYTES).tolist()
+        first = at + UID_BYTES + 8
+        at = first + UID_BYTES * victims
+        evictions.append(Eviction(uid, node, packed_evictions[first:at]))
+    return tuple(evictions)
+
+
+def read_ports(record: bytes) -> list[PortHold]:
+    """Ports that pods hold on one node."""
+    width = UID_BYTES + CLAIM_BYTES
+    return [(record[at : at + UID_BYTES], record[at + UID_BYTES : at + width]) for at in range(0, len(record), width)]
