@@ -27,6 +27,7 @@ from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
 from hoss.wire.columns import NONE_U32, decode, decode_uids
 
 BOUND, UNSCHEDULABLE, RETURNED = 1, 2, 4
+CONFIG = "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
 
 
 class FakeLedger(ResolverServicer):
@@ -186,10 +187,14 @@ class Platform:
     async def start(self, *flags: str) -> DispatcherClient:
         ready = self._folder / "ready.json"
         ready.unlink(missing_ok=True)
+        # Workers live in the test's process, which may be held up, and waits for servers itself. A test's own document replaces this one.
+        patient = self._folder / "patient.yaml"
+        patient.write_text(f"{CONFIG}worker_timeout_seconds: 60\n")
         self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a moment, and nothing else runs yet
             [
                 *(sys.executable, "-m", "dispatcher", "--listen", f"127.0.0.1:{self.port}", "--log-level", "error"),
-                *("--redis-url", self._redis_url, "--resolver", self._resolver, "--ready-file", str(ready), *flags),
+                *("--redis-url", self._redis_url, "--resolver", self._resolver, "--ready-file", str(ready)),
+                *("--config", str(patient), *flags),
             ]
         )
         await until(ready.exists)
@@ -214,7 +219,7 @@ class Platform:
             await (peer.die() if isinstance(peer, FakeWorker) else peer.close())
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(self._process.wait, 10) in {0, -signal.SIGKILL}
+        assert await asyncio.to_thread(self._process.wait, DEADLINE_SECONDS) in {0, -signal.SIGKILL}
 
 
 @pytest.fixture
@@ -374,8 +379,10 @@ async def test_a_dead_workers_pods_are_bound_if_it_reserved_them_and_go_to_anoth
     assert states == {"w1": "Lost", "w2": "Ready"}
 
 
-async def test_a_silent_worker_is_lost_within_the_timeout(platform):
-    client = await platform.start()
+async def test_a_silent_worker_is_lost_within_the_timeout(platform, tmp_path):
+    config = tmp_path / "dispatcher.yaml"
+    config.write_text(f"{CONFIG}worker_timeout_seconds: 2\n")
+    client = await platform.start("--config", str(config))
     worker = await platform.worker("w1")
     worker._beating.cancel()
     await client.submit(job("web", 10))
@@ -402,10 +409,7 @@ async def test_bad_and_doubtful_workers_are_refused(platform):
 
 async def test_a_worker_that_claims_a_label_of_others_is_turned_away(platform, tmp_path):
     config = tmp_path / "dispatcher.yaml"
-    config.write_text(
-        "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
-        "worker_labels: {'gpu-*': {role: [gpu]}, '*': {role: [batch]}}\n"
-    )
+    config.write_text(f"{CONFIG}worker_labels: {{'gpu-*': {{role: [gpu]}}, '*': {{role: [batch]}}}}\n")
     await platform.start("--config", str(config))
     gpu = [common_pb2.Label(key="role", value="gpu")]
     await platform.worker("gpu-1", labels=gpu)
@@ -599,7 +603,7 @@ async def test_an_audit_gathers_the_views_of_workers_that_answer(platform):
                 view = workerlink_pb2.CacheView(id=message.view.id, shards=shards, idle=True)
                 return await worker.say(view=view)
 
-    reply, _ = await asyncio.gather(client.audit(timeout_ms=500), answer_view())
+    reply, _ = await asyncio.gather(client.audit(timeout_ms=3000), answer_view())
     assert [(v.worker, v.seq, v.digest, v.idle) for v in reply.views] == [("w1", 9, 2**63 + 1, True)]
 
 

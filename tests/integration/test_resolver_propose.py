@@ -80,7 +80,7 @@ async def test_many_batches_under_way_at_once_are_all_answered(resolver):
 
 
 async def test_without_confirmation_a_reservation_ends_with_its_lease(redis_server, start_resolver):
-    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "0.2")])
+    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "3")])
     await client.upsert_nodes(NODES)
     await client.grant_epoch("w1")
     stream = Stream(client)
