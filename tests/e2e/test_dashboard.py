@@ -102,11 +102,14 @@ def test_a_pods_way_is_found_by_name_and_from_why_pods_wait(page, cluster):
     load(cluster, name="web", replicas=5)
     load(cluster, name="giant", replicas=1, cpu_milli=1_000_000)
     show(page, cluster)
+    page.until(
+        lambda: page.text("#f-bound") == "5", "the pods to be bound"
+    )  # a way is told as it is when it is asked for
     page.keys("/", "web-0-3", "\n")
     page.until(lambda: "default/web-0-3: bound" in page.text("#story"), "the pod's way")
     assert "ada" in page.text("#story")
     assert "node-" in page.text("#story")
-    page.until(lambda: page.script("return !!document.querySelector('#pending a')"), "a pod that waits")
+    page.until(lambda: "Insufficient cpu" in page.text("#pending a"), "a pod that waits")
     page.press("#pending a")
     page.until(lambda: "default/giant-0-0" in page.text("#story"), "the example's way")
     assert "Insufficient cpu" in page.text("#story .why")

@@ -66,8 +66,14 @@ async def _looks(http, *, until):
     raise AssertionError("the stream ended")
 
 
+def _settled(sections) -> bool:
+    """All that can be placed is, and it is known why the rest cannot."""
+    reasons = [group["reason"] for group in sections.get("pending", ())]
+    return sections.get("queues", {}).get("BOUND") == 30 and reasons == ["Insufficient cpu"]
+
+
 async def test_looks_tell_of_pods_workers_nodes_and_why_pods_wait(http):
-    sections, told = await _looks(http, until=lambda s: s.get("queues", {}).get("BOUND") == 30 and s["pending"])
+    sections, told = await _looks(http, until=_settled)
     assert [(worker["name"], worker["state"]) for worker in sections["workers"]] == [("w1", "Ready")]
     assert [(group["reason"], group["pods"]) for group in sections["pending"]] == [("Insufficient cpu", 1)]
     assert len(told[0]["nodes"]["names"]) == NODES
@@ -76,6 +82,7 @@ async def test_looks_tell_of_pods_workers_nodes_and_why_pods_wait(http):
 
 
 async def test_a_second_look_tells_only_what_has_changed(http):
+    await _looks(http, until=_settled)
     async with http.get("/api/stream") as response:
         first, second = [look async for look in _first(response.content, 2)]
     assert first["whole"]
@@ -96,7 +103,7 @@ async def _first(content, count):
 
 
 async def test_a_pods_story_leads_from_its_submission_to_its_node(http):
-    await _looks(http, until=lambda s: s.get("queues", {}).get("BOUND") == 30)
+    await _looks(http, until=_settled)
     async with http.get("/api/pods", params={"name": "web-0-7"}) as response:
         (story,) = (await response.json())["stories"]
     assert [(step["name"], step["state"]) for step in story["steps"]] == [
@@ -108,7 +115,7 @@ async def test_a_pods_story_leads_from_its_submission_to_its_node(http):
 
 
 async def test_a_pod_that_waits_stands_in_its_queue_with_the_reason(http):
-    await _looks(http, until=lambda s: s.get("pending"))
+    await _looks(http, until=_settled)
     async with http.get("/api/pods", params={"name": "default/giant-0-0"}) as response:
         (story,) = (await response.json())["stories"]
     assert [step["state"] for step in story["steps"]] == ["done", "now", "ahead", "ahead"]

@@ -123,7 +123,9 @@ def test_a_full_disk_is_said_by_up_and_nothing_is_left_running(small_disk, hoss_
     assert told.returncode in (1, 3)
     assert "No space left on device" in told.stderr
     assert "fault in hoss" not in told.stderr
-    assert {p.pid for p in psutil.Process().children(recursive=True)} == before
+    assert (
+        not {p.pid for p in psutil.Process().children(recursive=True)} - before
+    )  # of whom some may have gone meanwhile
 
 
 def test_a_disk_that_fills_up_refuses_work_kills_nobody_and_all_goes_on_when_there_is_room(

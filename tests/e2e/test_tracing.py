@@ -91,6 +91,7 @@ async def test_of_what_went_well_nothing_is_kept_that_was_not_chosen(new_cluster
         for request in submission(workloads(30)):
             await clients.dispatcher.submit(request)
         await until(lambda: all_bound(clients, 30))
+        await until(lambda: _confirmed(clients))
     assert cluster.stopped() == []
 
 
