@@ -190,23 +190,19 @@ def test_a_phone_shows_all_without_scrolling_sideways(page, cluster):
         assert page.script("return document.documentElement.scrollWidth") <= PHONE[0]
 
 
-def test_five_thousand_nodes_are_drawn_within_a_frame_or_two(page, cluster):
+def test_five_thousand_nodes_are_one_picture_and_no_elements_whatever_resource_is_shown(page, cluster):
+    """Drawn anew for each resource; as many elements would take ten times as long."""
     fill(cluster, workers=0, nodes=5000)
     show(page, cluster)
     page.until(lambda: page.text("#nodes-count") == "5,000", "the nodes")
-    # Drawing all of them again is what switching resources costs; looks draw what changed.
-    milliseconds = page.script("""
-        const buttons = document.querySelectorAll('#resources button');
-        const times = [];
-        for (let i = 0; i < 12; i++) {
-          const begun = performance.now();
-          buttons[i % buttons.length].click();
-          times.push(performance.now() - begun);
-        }
-        return times.sort((a, b) => a - b)[6];
-    """)
-    assert milliseconds < 100  # some 10 on an idle machine; 5,000 elements take ten times as long
-    assert page.script("return document.querySelectorAll('*').length") < 500
+    for number in range(1, 1 + len(page.text("#resources").split())):
+        page.press(f"#resources button:nth-child({number})")
+        assert page.script("""
+            const heat = document.querySelector('#heat');
+            const pixels = heat.getContext('2d').getImageData(0, 0, heat.width, heat.height).data;
+            return pixels.some((value, i) => i % 4 === 3 && value > 0);
+        """)
+        assert page.script("return document.querySelectorAll('*').length") < 500
 
 
 def test_a_standby_says_who_is_active(page, tmp_path):
