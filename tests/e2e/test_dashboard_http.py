@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from e2e.cluster import Cluster
 from e2e.loads import prepare, submit
+from waiting import DEADLINE_SECONDS
 
 from hossctl.endpoints import clients_of
 from hossctl.eventloop import run_async
@@ -45,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 async def http(cluster: Cluster):
     url = cluster.dashboard("dispatcher")
-    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=30)) as session:
+    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS)) as session:
         yield session
 
 
@@ -188,7 +189,7 @@ async def test_who_has_the_token_cordons_a_node_and_opens_it_again(http):
         async with http.post("/api/nodes/node-0003", json={"unschedulable": closed}, headers=RIGHT) as response:
             assert await response.json() == {"name": "node-0003", "unschedulable": closed}
         async with http.get("/api/stream") as response:
-            async for _ in _first(response.content, 10):
+            async for _ in _first(response.content, 100):
                 async with http.get("/api/nodes/node-0003") as answer:
                     if shown := (await answer.json())["cordoned"] is closed:
                         break
@@ -234,7 +235,7 @@ def test_hoss_up_without_a_dashboard_and_with_a_port_that_is_taken(hoss, cluster
 def _refused(*flags: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "dispatcher", "--listen", "127.0.0.1:0", *flags],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.test_platform import DEPLOYMENT
 from otlp_receiver import receiving
-from waiting import wait_until
+from waiting import DEADLINE_SECONDS, wait_until
 
 from dispatcher.metrics import ACTIVE
 from dispatcher.metrics import METRICS as OF_DISPATCHERS
@@ -23,7 +23,7 @@ DECLARED = {"dispatcher": OF_DISPATCHERS, "resolver-1": OF_RESOLVERS, "worker-w1
 
 
 def read(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE_SECONDS) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return answer.read().decode()
 
