@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from e2e.cluster import Cluster
+from e2e.cluster import LEASE_SECONDS, Cluster
 from e2e.test_platform import DEPLOYMENT
 from otlp_receiver import receiving
 from waiting import DEADLINE_SECONDS, wait_until
@@ -87,7 +87,7 @@ def test_a_collector_is_told_all_of_it_by_every_service(hoss, monkeypatch):
 
 
 def test_a_standby_shows_that_it_stands_by(tmp_path: Path):
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(tmp_path, dispatcher_flags=("--lease-seconds", str(LEASE_SECONDS)))
     try:
         cluster._ports["dispatcher-2"] = 0
         cluster.start_dispatcher("dispatcher-2", "--metrics-listen", "127.0.0.1:0")
