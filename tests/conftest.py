@@ -222,4 +222,4 @@ def start_resolver(tmp_path: Path) -> Iterator[Callable[..., str]]:
     for process in processes:
         process.terminate()
     for process in processes:
-        process.wait(30)
+        process.wait(DEADLINE_SECONDS)
