@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import json
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
 from hoss.wire.columns import NONE_U32, decode, decode_uids
+from hossctl.ports import free_ports
 
 BOUND, UNSCHEDULABLE, RETURNED = 1, 2, 4
 CONFIG = "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
@@ -182,7 +182,7 @@ class Platform:
         self._folder, self._redis_url, self.ledger, self._resolver = folder, redis_url, ledger, resolver
         self._process: subprocess.Popen[bytes] | None = None
         self._open: list[FakeWorker | DispatcherClient] = []
-        self.port = 0
+        (self.port,) = free_ports(1)  # where it is found again after a restart
 
     async def start(self, *flags: str) -> DispatcherClient:
         ready = self._folder / "ready.json"
@@ -198,7 +198,6 @@ class Platform:
             ]
         )
         await until(ready.exists)
-        self.port = json.loads(ready.read_bytes())["port"]
         client = DispatcherClient([f"127.0.0.1:{self.port}"])
         self._open.append(client)
         # A channel to the same port may remember its last life as unreachable for a moment.
