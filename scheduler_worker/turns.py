@@ -15,7 +15,8 @@ from pathlib import Path
 import orjson
 
 # A feed that lags for longer than this is not waited for: then the ledger refuses what does not fit, as it would without the lock.
-_PATIENCE_SECONDS = 1.0
+# More than a machine is held up for, or a comparison would count that as conflicts.
+_PATIENCE_SECONDS = 5.0
 
 
 class Turns:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import redis
 from redis_topologies import ClusterSetup, SentinelSetup, as_documented
-from waiting import wait_until
+from waiting import DEADLINE_SECONDS, wait_until
 
+from dispatcher import redis_journal
+from hoss import redis_access
 from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort, Pairs
 from hoss.model.resources import PODS
@@ -23,12 +25,23 @@ from hoss.wire.columns import NONE_U32, numbered_uids
 from hossctl.redis_server import RedisServer
 from resolver.core.ports import claim_of
 from resolver.core.values import Group, NodeChange, Proposal
+from resolver.ledger import scripts
 
 
 def pytest_configure() -> None:
     """A shell's jobs in the background ignore Ctrl-C, and so would every process that a test starts: some are to end by it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience_with_redis() -> Iterator[None]:
+    """Of ledgers and journals in this process: a Redis that the machine holds up for some seconds is not one that is away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts, "_TIMEOUT_SECONDS", DEADLINE_SECONDS)
+        patch.setattr(redis_journal, "_TIMEOUT_SECONDS", DEADLINE_SECONDS)
+        patch.setattr(redis_access, "_CONNECT_SECONDS", DEADLINE_SECONDS)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -209,4 +222,4 @@ def start_resolver(tmp_path: Path) -> Iterator[Callable[..., str]]:
     for process in processes:
         process.terminate()
     for process in processes:
-        process.wait(30)
+        process.wait(DEADLINE_SECONDS)

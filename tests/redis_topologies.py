@@ -21,6 +21,10 @@ SERVICE = "hoss"
 MASTERS = 3
 _SLOTS = 16384
 _BUS_PORT_OFFSET = 10_000
+_OUTGOING_PORTS = 32_768  # from there on the system gives ports to outgoing connections
+# Who is silent for so long is taken for dead: in tests that kill a server soon, in all others never. A machine that is held up for some
+# seconds would take a server of the whole run away from the tests that come after.
+SOON_MS, NEVER_MS = 1000, 3_600_000
 _OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
 _PASSWORD = "documented"
 
@@ -58,9 +62,9 @@ def as_documented(url: str, servers: Sequence[RedisServer]) -> str:
 
 
 class SentinelSetup:
-    """A master, its replica, and a Sentinel that promotes the replica when the master is silent for a second."""
+    """A master, its replica, and a Sentinel that promotes the replica when the master is silent for so long."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, silence_ms: int = NEVER_MS) -> None:
         self.master = RedisServer.start(directory / "master", append_only=True)
         self.replica = RedisServer.start(directory / "replica", append_only=True)
         with redis.Redis(port=self.replica.port) as client:
@@ -70,7 +74,7 @@ class SentinelSetup:
         file.write_text(
             f"port {self.sentinel_port}\nbind 127.0.0.1\ndir {directory}\n"
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.master.port} 1\n"
-            f"sentinel down-after-milliseconds {SERVICE} 1000\nsentinel failover-timeout {SERVICE} 5000\n"
+            f"sentinel down-after-milliseconds {SERVICE} {silence_ms}\nsentinel failover-timeout {SERVICE} 5000\n"
         )
         self._sentinel = subprocess.Popen(
             [str(find_redis_server()), str(file), "--sentinel"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -99,15 +103,19 @@ class SentinelSetup:
 
 
 class ClusterSetup:
-    """Three masters that share the slots, and where asked a replica of the first."""
+    """Three masters that share the slots, and where asked a replica of the first, which is promoted when that is silent for so long."""
 
-    def __init__(self, directory: Path, *, replica: bool = False) -> None:
+    def __init__(self, directory: Path, *, replica: bool = False, silence_ms: int = NEVER_MS) -> None:
         self.servers = [
             RedisServer.start(
                 directory / f"server-{number}",
                 port=_free_cluster_port(),
                 append_only=True,
-                options={"cluster-enabled": "yes", "cluster-node-timeout": "1000", "cluster-config-file": "nodes.conf"},
+                options={
+                    "cluster-enabled": "yes",
+                    "cluster-node-timeout": str(SOON_MS),  # how soon they find each other depends on it, too
+                    "cluster-config-file": "nodes.conf",
+                },
             )
             for number in range(MASTERS + replica)
         ]
@@ -125,6 +133,7 @@ class ClusterSetup:
             clients[-1].execute_command("CLUSTER", "REPLICATE", first)
             until(lambda: clients[-1].info("replication")["master_link_status"] == "up", "the replica follows")
         for client in clients:
+            client.config_set("cluster-node-timeout", silence_ms)
             client.close()
 
     def flush(self) -> None:
@@ -158,5 +167,5 @@ def _free_cluster_port() -> int:
 def _candidates() -> Iterator[int]:
     while True:
         port = free_ports(1)[0]
-        if port + _BUS_PORT_OFFSET < 2**16:
+        if port + _BUS_PORT_OFFSET < _OUTGOING_PORTS:
             yield port

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from hoss.errors import TransportError
+from hoss.errors import LedgerUnavailable, TransportError
 
 DEADLINE_SECONDS = 120.0
 COMMAND_SECONDS = 540.0  # of a command that starts, fills and ends platforms of its own
@@ -30,10 +30,10 @@ def wait_until(holds: Callable[[], _T], what: _What = "it", *, seconds: float = 
 async def until(
     holds: Callable[[], Awaitable[_T] | _T], what: _What = "it", *, seconds: float = DEADLINE_SECONDS
 ) -> _T:
-    """The first true value that `holds` returns, or awaits. A service that was killed does not answer for a moment, and a channel
-    may take a while to notice that it is back: that is waited for too."""
+    """The first true value that `holds` returns, or awaits. A service that was killed does not answer for a moment, a channel may
+    take a while to notice that it is back, and who has missed Redis refuses until the lease is renewed: that is waited for too."""
     deadline = time.monotonic() + seconds
-    unreachable: TransportError | None = None
+    unreachable: LedgerUnavailable | TransportError | None = None
     while True:
         try:
             found = holds()
@@ -42,7 +42,7 @@ async def until(
             if found:
                 return found
             unreachable = None
-        except TransportError as error:
+        except (LedgerUnavailable, TransportError) as error:
             unreachable = error
         assert time.monotonic() < deadline, f"{_told(what, seconds)}; {unreachable or 'all answered'}"
         await asyncio.sleep(0.02)

@@ -13,6 +13,8 @@ from hossctl.process import Service, stop_all
 from hossctl.redis_server import RedisServer
 
 READY_SECONDS = DEADLINE_SECONDS
+# Of several dispatchers, beside each other: one that the machine holds up for some seconds stays the active one.
+LEASE_SECONDS = 4.0
 
 
 class Cluster:
@@ -37,12 +39,12 @@ class Cluster:
         """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync. `kubeconfig`: of the
         cluster that it is to schedule."""
         self._resolver_flags = resolver_flags
-        self._dispatcher_flags = dispatcher_flags
+        lease = ("--lease-seconds", str(LEASE_SECONDS)) if dispatchers > 1 else ()
+        self._dispatcher_flags = (*lease, *dispatcher_flags)
         self._of_cluster = [] if kubeconfig is None else ["--kubeconfig", str(kubeconfig)]
         self._directory = directory
         self._shards = shards
         self._fsync = fsync
-        self._dispatcher_flags = dispatcher_flags
         self._policy = policy
         self._services: dict[str, Service] = {}
         self.redis: RedisServer | None = None
@@ -98,8 +100,8 @@ class Cluster:
         psutil.wait_procs([process], timeout=READY_SECONDS)
 
     def end(self, name: str) -> None:
-        """As SIGTERM, and wait until it is gone."""
-        stop_all([self._services[name].record])
+        """As SIGTERM, and wait until it is gone, however long it takes to write what it has to say."""
+        stop_all([self._services[name].record], grace_seconds=READY_SECONDS)
 
     def terminate(self, name: str) -> None:
         """As SIGTERM, without waiting."""

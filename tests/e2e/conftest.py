@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-
-COMMAND_SECONDS = 300  # only so that a test that hangs ends
+from waiting import COMMAND_SECONDS
 
 
 @dataclass(frozen=True)

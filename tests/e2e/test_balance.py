@@ -148,7 +148,7 @@ async def test_a_worker_that_is_told_to_stop_hands_back_what_it_has_not_started(
 
 
 async def test_a_drained_worker_s_pods_go_to_others_and_a_cordoned_one_gets_none(cluster: Cluster, start) -> None:
-    start("slow", milliseconds=20.0)
+    start("slow", milliseconds=100.0)  # so slow that it binds few until it is told, though the machine may hold that up
     start("closed")
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=2)

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from e2e.cluster import Cluster
 from e2e.loads import prepare, submit
+from waiting import DEADLINE_SECONDS
 
 from hossctl.endpoints import clients_of
 from hossctl.eventloop import run_async
@@ -45,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 async def http(cluster: Cluster):
     url = cluster.dashboard("dispatcher")
-    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=30)) as session:
+    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS)) as session:
         yield session
 
 
@@ -66,8 +67,14 @@ async def _looks(http, *, until):
     raise AssertionError("the stream ended")
 
 
+def _settled(sections) -> bool:
+    """All that can be placed is, and it is known why the rest cannot."""
+    reasons = [group["reason"] for group in sections.get("pending", ())]
+    return sections.get("queues", {}).get("BOUND") == 30 and reasons == ["Insufficient cpu"]
+
+
 async def test_looks_tell_of_pods_workers_nodes_and_why_pods_wait(http):
-    sections, told = await _looks(http, until=lambda s: s.get("queues", {}).get("BOUND") == 30 and s["pending"])
+    sections, told = await _looks(http, until=_settled)
     assert [(worker["name"], worker["state"]) for worker in sections["workers"]] == [("w1", "Ready")]
     assert [(group["reason"], group["pods"]) for group in sections["pending"]] == [("Insufficient cpu", 1)]
     assert len(told[0]["nodes"]["names"]) == NODES
@@ -76,6 +83,7 @@ async def test_looks_tell_of_pods_workers_nodes_and_why_pods_wait(http):
 
 
 async def test_a_second_look_tells_only_what_has_changed(http):
+    await _looks(http, until=_settled)
     async with http.get("/api/stream") as response:
         first, second = [look async for look in _first(response.content, 2)]
     assert first["whole"]
@@ -96,7 +104,7 @@ async def _first(content, count):
 
 
 async def test_a_pods_story_leads_from_its_submission_to_its_node(http):
-    await _looks(http, until=lambda s: s.get("queues", {}).get("BOUND") == 30)
+    await _looks(http, until=_settled)
     async with http.get("/api/pods", params={"name": "web-0-7"}) as response:
         (story,) = (await response.json())["stories"]
     assert [(step["name"], step["state"]) for step in story["steps"]] == [
@@ -108,7 +116,7 @@ async def test_a_pods_story_leads_from_its_submission_to_its_node(http):
 
 
 async def test_a_pod_that_waits_stands_in_its_queue_with_the_reason(http):
-    await _looks(http, until=lambda s: s.get("pending"))
+    await _looks(http, until=_settled)
     async with http.get("/api/pods", params={"name": "default/giant-0-0"}) as response:
         (story,) = (await response.json())["stories"]
     assert [step["state"] for step in story["steps"]] == ["done", "now", "ahead", "ahead"]
@@ -181,7 +189,7 @@ async def test_who_has_the_token_cordons_a_node_and_opens_it_again(http):
         async with http.post("/api/nodes/node-0003", json={"unschedulable": closed}, headers=RIGHT) as response:
             assert await response.json() == {"name": "node-0003", "unschedulable": closed}
         async with http.get("/api/stream") as response:
-            async for _ in _first(response.content, 10):
+            async for _ in _first(response.content, 100):
                 async with http.get("/api/nodes/node-0003") as answer:
                     if shown := (await answer.json())["cordoned"] is closed:
                         break
@@ -227,7 +235,7 @@ def test_hoss_up_without_a_dashboard_and_with_a_port_that_is_taken(hoss, cluster
 def _refused(*flags: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "dispatcher", "--listen", "127.0.0.1:0", *flags],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -102,7 +102,10 @@ async def test_an_unconfirmed_reservation_goes_for_an_urgent_pod_and_its_pod_is_
         gate.close()
         await submit(clients, "modest", priority=0)
         await until(lambda: reserved(clients, 1))
-        assert await is_bound(clients, "modest") is (gate is between.asked["Confirm"])
+        if held.startswith("the verdict"):
+            assert not await is_bound(clients, "modest")
+        else:
+            await until(lambda: is_bound(clients, "modest"))
 
         await submit(clients, "urgent", priority=1000)
         await until(lambda: is_bound(clients, "urgent"))

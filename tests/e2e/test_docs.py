@@ -12,9 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import COMMAND_SECONDS
 from written_commands import ROOT, Command, commands_of, documents, simple
-
-COMMAND_SECONDS = 300  # only so that a test that hangs ends
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -14,6 +14,8 @@ import psutil
 import pytest
 from waiting import wait_until
 
+from hossctl.ports import free_ports
+
 JOB = """\
 apiVersion: batch/v1
 kind: Job
@@ -47,9 +49,9 @@ def test_down_with_purge_leaves_nothing_to_find(hoss):
 
 def test_the_port_can_be_chosen_and_one_in_use_is_refused_before_anything_starts(hoss):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        (port,) = free_ports(1)
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         refused = hoss("up", "--nodes", "3", "--port", str(port), code=2)
         assert refused.stderr == (
             f"error: --port: {port} is in use: stop what holds it, or leave the option out for a free one\n"
@@ -123,7 +125,9 @@ def test_a_full_disk_is_said_by_up_and_nothing_is_left_running(small_disk, hoss_
     assert told.returncode in (1, 3)
     assert "No space left on device" in told.stderr
     assert "fault in hoss" not in told.stderr
-    assert {p.pid for p in psutil.Process().children(recursive=True)} == before
+    assert (
+        not {p.pid for p in psutil.Process().children(recursive=True)} - before
+    )  # of whom some may have gone meanwhile
 
 
 def test_a_disk_that_fills_up_refuses_work_kills_nobody_and_all_goes_on_when_there_is_room(

@@ -7,10 +7,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from e2e.cluster import Cluster
+from e2e.cluster import LEASE_SECONDS, Cluster
 from e2e.test_platform import DEPLOYMENT
 from otlp_receiver import receiving
-from waiting import wait_until
+from waiting import DEADLINE_SECONDS, wait_until
 
 from dispatcher.metrics import ACTIVE
 from dispatcher.metrics import METRICS as OF_DISPATCHERS
@@ -23,7 +23,7 @@ DECLARED = {"dispatcher": OF_DISPATCHERS, "resolver-1": OF_RESOLVERS, "worker-w1
 
 
 def read(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE_SECONDS) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return answer.read().decode()
 
@@ -87,7 +87,7 @@ def test_a_collector_is_told_all_of_it_by_every_service(hoss, monkeypatch):
 
 
 def test_a_standby_shows_that_it_stands_by(tmp_path: Path):
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(tmp_path, dispatcher_flags=("--lease-seconds", str(LEASE_SECONDS)))
     try:
         cluster._ports["dispatcher-2"] = 0
         cluster.start_dispatcher("dispatcher-2", "--metrics-listen", "127.0.0.1:0")

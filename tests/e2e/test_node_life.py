@@ -219,8 +219,8 @@ async def test_a_no_execute_taint_sends_away_who_does_not_tolerate_it_and_in_tim
 
 async def test_a_pod_that_may_stay_for_a_time_only_has_it_from_when_it_came(clients: Clients) -> None:
     await register(clients.resolver, [node("a", taints=(Taint(BROKEN.key, BROKEN.value, NO_EXECUTE, 1000),))])
-    await submit(clients, "guest", 1, tolerations=tolerating(2))
     begun = time.monotonic()
+    await submit(clients, "guest", 1, tolerations=tolerating(2))
     await until_pods(clients, "guest", bound_to("a"))
     await until_pods(clients, "guest", lambda pod: "tolerates for 2 s only" in pod.eviction)
     assert time.monotonic() - begun > 1.9

@@ -126,7 +126,9 @@ def test_a_service_that_cannot_start_shows_its_log_and_leaves_nothing(hoss):
     assert "worker-NO_NAME ended with code" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert not (hoss.home / "platform.json").exists()
-    assert {p.pid for p in psutil.Process().children(recursive=True)} == before
+    assert (
+        not {p.pid for p in psutil.Process().children(recursive=True)} - before
+    )  # of whom some may have gone meanwhile
 
 
 def test_the_demo_passes_with_small_numbers(hoss):

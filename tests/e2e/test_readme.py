@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.loads import until_agreed
+from waiting import DEADLINE_SECONDS
 
 from hoss.model.node import NodeSpec
 from hossctl.endpoints import clients_of
 from hossctl.nodes import register
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE_SECONDS = 40
 NAMED_THERE = '"127.0.0.1:7070"'
 
 
@@ -50,7 +50,7 @@ def _run(script: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=ROOT, capture_output=True, text=True, env=environment, timeout=EXAMPLE_SECONDS, check=False,
+        cwd=ROOT, capture_output=True, text=True, env=environment, timeout=DEADLINE_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until_agreed
-from redis_topologies import ClusterSetup, SentinelSetup
+from redis_topologies import SOON_MS, ClusterSetup, SentinelSetup
 from waiting import until
 
 from hossctl.endpoints import clients_of
@@ -17,14 +17,14 @@ WORKERS = ("w1", "w2")
 
 @pytest.fixture
 def sentinel(tmp_path: Path) -> Iterator[SentinelSetup]:
-    setup = SentinelSetup(tmp_path / "redis")
+    setup = SentinelSetup(tmp_path / "redis", silence_ms=SOON_MS)
     yield setup
     setup.stop()
 
 
 @pytest.fixture
 def redis_cluster(tmp_path: Path) -> Iterator[ClusterSetup]:
-    setup = ClusterSetup(tmp_path / "redis", replica=True)
+    setup = ClusterSetup(tmp_path / "redis", replica=True, silence_ms=SOON_MS)
     yield setup
     setup.stop()
 

@@ -43,11 +43,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 async def test_conflicts_are_answered_by_a_soft_partition_and_fall_and_nothing_is_lost(cluster: Cluster) -> None:
     async with clients_of(cluster.endpoints) as clients:
         await prepare(clients, workers=WORKERS, nodes=NODES)
-        judged = await _contend_until(clients, lambda: _judgement(clients))
+        judged = await _contend_until(clients, lambda: _fewer_since(clients))
         begun = next(step for step in judged.steering.steps if "conflicts are above" in step.reason)
         assert begun.overlap == "soft-partition"
-        before, since = _shares(_judgements(judged)[0])
-        assert since < before
         _assert_attributed(judged)
         await _delete_all(clients)
         await assert_clean(clients, bound=0)
@@ -103,9 +101,11 @@ async def _delete_all(clients: Clients) -> None:
     await until(given_back, "the reservations of deleted pods to go")
 
 
-async def _judgement(clients: Clients) -> pb.Conflicts | None:
+async def _fewer_since(clients: Clients) -> pb.Conflicts | None:
+    """Once a step was judged after which there were fewer. One judgement is of half a second, in which a machine may be held up."""
     conflicts = await clients.dispatcher.conflicts()
-    return conflicts if _judgements(conflicts) else None
+    shares = map(_shares, _judgements(conflicts))
+    return conflicts if any(both[1] < both[0] for both in shares if len(both) == 2) else None
 
 
 async def _refused(clients: Clients, least: int) -> pb.Conflicts | None:
@@ -118,7 +118,7 @@ def _judgements(conflicts: pb.Conflicts) -> list[str]:
 
 
 def _shares(judgement: str) -> tuple[float, ...]:
-    """Of conflicts, before and since."""
+    """Of conflicts, before and since, or since where nothing was measured before."""
     return tuple(float(share) for share in re.findall(r"([\d.]+)% conflicts", judgement))
 
 

@@ -14,7 +14,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.loads import audited, until_agreed
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from waiting import until
+from waiting import DEADLINE_SECONDS, until
 
 from dispatcher.reception import ACTIVE_ADDRESS
 from hoss.client.dispatcher import DispatcherClient, submission
@@ -52,7 +52,7 @@ async def test_one_of_two_serves_and_the_other_says_who(cluster: Cluster) -> Non
     assert not await _serves(cluster, "dispatcher-2")
     async with grpc.aio.insecure_channel(cluster.address("dispatcher-2")) as channel:
         with pytest.raises(grpc.aio.AioRpcError, match="stands by; the active one is") as refused:
-            await DispatcherStub(channel).ListJobs(pb.ListJobsRequest(), timeout=5)
+            await DispatcherStub(channel).ListJobs(pb.ListJobsRequest(), timeout=DEADLINE_SECONDS)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     assert (ACTIVE_ADDRESS, cluster.address("dispatcher")) in [(k, v) for k, v in refused.value.trailing_metadata()]
     async with clients_of(cluster.endpoints) as clients:
@@ -170,7 +170,7 @@ async def _serves(cluster: Cluster, name: str) -> bool:
     async with grpc.aio.insecure_channel(cluster.address(name)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         told = [
-            (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
+            (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_SECONDS)).status
             for service in ("hoss.v1.Dispatcher", "hoss.v1.WorkerLink")
         ]
     assert told[0] == told[1]
@@ -191,7 +191,7 @@ async def test_a_policy_set_by_command_stands_after_a_takeover_and_its_tenants_t
         await clients.dispatcher.set_policy(POLICY)
         before = await clients.dispatcher.get_policy()
         cluster.kill("dispatcher")
-        assert (await clients.dispatcher.status()).term == 2
+        await until(lambda: _term_is(clients, 2))
         after = await clients.dispatcher.get_policy()
         assert (after.yaml, after.version, after.source) == (POLICY, before.version, before.source)
         for request in _jobs("after", 1, replicas=10):
@@ -257,6 +257,7 @@ async def test_of_a_client_that_vanishes_in_mid_stream_what_was_acknowledged_sta
     await client.wait()
     async with clients_of(cluster.endpoints) as clients:
         cluster.kill("dispatcher")
+        await until(lambda: _term_is(clients, 2))
         jobs = {job.name: job for job in await clients.dispatcher.list_jobs()}
         assert set(acknowledged) <= jobs.keys()
         assert {(job.replicas, job.queued) for job in jobs.values()} == {(7, 7)}

@@ -91,6 +91,7 @@ async def test_of_what_went_well_nothing_is_kept_that_was_not_chosen(new_cluster
         for request in submission(workloads(30)):
             await clients.dispatcher.submit(request)
         await until(lambda: all_bound(clients, 30))
+        await until(lambda: _confirmed(clients))
     assert cluster.stopped() == []
 
 
@@ -152,7 +153,7 @@ def test_hoss_trace_and_describe_tell_how_a_pod_was_placed(hoss):
     wait_until(
         lambda: file.exists() and '"confirm commits"' in file.read_text() and '"propose"' in file.read_text(), "spans"
     )
-    described = hoss.json("describe", "pod", "web-3")
+    described = _described(hoss, "web-3")
     (decision,) = described["decisions"]
     assert (decision["verdict"], decision["node"]) == ("COMMITTED", described["node"])
     assert decision["choice"].startswith("node-")
@@ -174,10 +175,20 @@ def test_without_tracing_nothing_says_to_which_span_it_belongs(hoss):
     hoss("up", "--nodes", "20")
     hoss("submit", "-f", "-", stdin=DEPLOYMENT)
     wait_until(lambda: hoss.json("get", "pods", "web-3")["phase"] == "Bound", "a bound pod")
-    (decision,) = hoss.json("describe", "pod", "web-3")["decisions"]
+    (decision,) = _described(hoss, "web-3")["decisions"]
     assert decision["traceparent"] == ""
     assert not (hoss.home / "trace.jsonl").exists()
     assert "hoss up --trace 1" in hoss("trace", "web-3", code=2).stderr
+
+
+def _described(hoss, name: str):
+    """With how it was placed, which its worker is given a second to tell."""
+
+    def told():
+        document = hoss.json("describe", "pod", name)
+        return document["decisions"] and document
+
+    return wait_until(told, "the worker to tell")
 
 
 async def _confirmed(clients) -> bool:

@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from hoss.client import sync
 from hoss.client.dispatcher import DispatcherClient
@@ -44,8 +45,9 @@ class Scripted(DispatcherServicer):
         self.taken: list[str] = []
         self.breaks_at: set[int] = set()
         self.failures = 0
-        self.refusals: list[grpc.StatusCode] = []  # of the next submit streams, each at its first message
-        self.came_together: list[int] = []  # how many messages came while that was not answered
+        # Of the next submit streams, each once so many messages came after its first.
+        self.refusals: list[tuple[grpc.StatusCode, int]] = []
+        self.came_together: list[int] = []  # how many came while that was not answered
 
     async def GetStatus(self, request, context):
         return pb.DispatcherStatus(revision=100)
@@ -66,20 +68,21 @@ class Scripted(DispatcherServicer):
     async def SubmitStream(self, requests, context):
         async for request in requests:
             if self.refusals:
-                self.came_together.append(await _count(requests))
-                await context.abort(self.refusals.pop(0), f"{request.request_id} is there already")
+                code, awaited = self.refusals.pop(0)
+                self.came_together.append(await _count(requests, awaited))
+                await context.abort(code, f"{request.request_id} is there already")
             self.taken.append(request.request_id)
             if len(self.taken) in self.breaks_at:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
             yield pb.SubmitReply(request_id=request.request_id)
 
 
-async def _count(requests) -> int:
-    """How many messages come until none has for a while."""
+async def _count(requests, awaited: int) -> int:
+    """How many messages come: those that are awaited, however long they take, and what else comes until nothing has for a while."""
     found = 0
     while True:
         try:
-            await asyncio.wait_for(anext(requests), 0.3)
+            await asyncio.wait_for(anext(requests), DEADLINE_SECONDS if found < awaited else 0.3)
         except (asyncio.TimeoutError, StopAsyncIteration):
             return found
         found += 1
@@ -192,7 +195,7 @@ async def test_what_a_broken_stream_left_unanswered_is_sent_again_in_order(scrip
 async def test_what_is_sent_again_goes_alone_at_first_so_that_no_write_can_hide_its_refusal(scripted):
     servicer, client = scripted
     # gRPC's own word when a refusal meets a message that is being written.
-    servicer.refusals = [grpc.StatusCode.INTERNAL, grpc.StatusCode.ALREADY_EXISTS]
+    servicer.refusals = [(grpc.StatusCode.INTERNAL, 11), (grpc.StatusCode.ALREADY_EXISTS, 0)]
 
     async def outgoing():
         for number in range(12):

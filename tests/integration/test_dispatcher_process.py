@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import json
 import signal
 import subprocess
 import sys
@@ -25,8 +24,10 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
 from hoss.wire.columns import NONE_U32, decode, decode_uids
+from hossctl.ports import free_ports
 
 BOUND, UNSCHEDULABLE, RETURNED = 1, 2, 4
+CONFIG = "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
 
 
 class FakeLedger(ResolverServicer):
@@ -181,19 +182,22 @@ class Platform:
         self._folder, self._redis_url, self.ledger, self._resolver = folder, redis_url, ledger, resolver
         self._process: subprocess.Popen[bytes] | None = None
         self._open: list[FakeWorker | DispatcherClient] = []
-        self.port = 0
+        (self.port,) = free_ports(1)  # where it is found again after a restart
 
     async def start(self, *flags: str) -> DispatcherClient:
         ready = self._folder / "ready.json"
         ready.unlink(missing_ok=True)
+        # Workers live in the test's process, which may be held up, and waits for servers itself. A test's own document replaces this one.
+        patient = self._folder / "patient.yaml"
+        patient.write_text(f"{CONFIG}worker_timeout_seconds: 60\n")
         self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a moment, and nothing else runs yet
             [
                 *(sys.executable, "-m", "dispatcher", "--listen", f"127.0.0.1:{self.port}", "--log-level", "error"),
-                *("--redis-url", self._redis_url, "--resolver", self._resolver, "--ready-file", str(ready), *flags),
+                *("--redis-url", self._redis_url, "--resolver", self._resolver, "--ready-file", str(ready)),
+                *("--config", str(patient), *flags),
             ]
         )
         await until(ready.exists)
-        self.port = json.loads(ready.read_bytes())["port"]
         client = DispatcherClient([f"127.0.0.1:{self.port}"])
         self._open.append(client)
         # A channel to the same port may remember its last life as unreachable for a moment.
@@ -214,7 +218,7 @@ class Platform:
             await (peer.die() if isinstance(peer, FakeWorker) else peer.close())
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(self._process.wait, 10) in {0, -signal.SIGKILL}
+        assert await asyncio.to_thread(self._process.wait, DEADLINE_SECONDS) in {0, -signal.SIGKILL}
 
 
 @pytest.fixture
@@ -374,8 +378,10 @@ async def test_a_dead_workers_pods_are_bound_if_it_reserved_them_and_go_to_anoth
     assert states == {"w1": "Lost", "w2": "Ready"}
 
 
-async def test_a_silent_worker_is_lost_within_the_timeout(platform):
-    client = await platform.start()
+async def test_a_silent_worker_is_lost_within_the_timeout(platform, tmp_path):
+    config = tmp_path / "dispatcher.yaml"
+    config.write_text(f"{CONFIG}worker_timeout_seconds: 2\n")
+    client = await platform.start("--config", str(config))
     worker = await platform.worker("w1")
     worker._beating.cancel()
     await client.submit(job("web", 10))
@@ -402,10 +408,7 @@ async def test_bad_and_doubtful_workers_are_refused(platform):
 
 async def test_a_worker_that_claims_a_label_of_others_is_turned_away(platform, tmp_path):
     config = tmp_path / "dispatcher.yaml"
-    config.write_text(
-        "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
-        "worker_labels: {'gpu-*': {role: [gpu]}, '*': {role: [batch]}}\n"
-    )
+    config.write_text(f"{CONFIG}worker_labels: {{'gpu-*': {{role: [gpu]}}, '*': {{role: [batch]}}}}\n")
     await platform.start("--config", str(config))
     gpu = [common_pb2.Label(key="role", value="gpu")]
     await platform.worker("gpu-1", labels=gpu)
@@ -427,7 +430,11 @@ async def test_answers_for_pods_never_given_and_answers_given_twice_change_nothi
     await honest.answer(batch, RETURNED, positions=[0, 1, 2, 77])
     await honest.answer(batch, BOUND, positions=range(10))
     await until_phases(client, BOUND=10)
-    assert (await client.status()).counters["ignored_outcomes"] == 10 + 3 + 4 + 5
+
+    async def all_were_ignored() -> bool:  # what the liar has said comes on a stream of its own
+        return (await client.status()).counters["ignored_outcomes"] == 10 + 3 + 4 + 5
+
+    await until(all_were_ignored)
     liars = next(worker for worker in await client.list_workers() if worker.name == "liar")
     assert (liars.bound, liars.outstanding) == (0, 0)
 
@@ -560,7 +567,7 @@ async def test_with_the_journal_away_submit_is_unavailable_and_what_was_accepted
     await until_phases(client, BOUND=10)
     restarted = type(own_redis).start(tmp_path / "redis", port=port, append_only=True)
     try:
-        await client.submit(job("during", 10, request_id="again"))
+        await until(lambda: client.submit(job("during", 10, request_id="again")))
         await worker.take(10)
         await until_phases(client, BOUND=10, SCHEDULING=10)
     finally:
@@ -599,7 +606,7 @@ async def test_an_audit_gathers_the_views_of_workers_that_answer(platform):
                 view = workerlink_pb2.CacheView(id=message.view.id, shards=shards, idle=True)
                 return await worker.say(view=view)
 
-    reply, _ = await asyncio.gather(client.audit(timeout_ms=500), answer_view())
+    reply, _ = await asyncio.gather(client.audit(timeout_ms=3000), answer_view())
     assert [(v.worker, v.seq, v.digest, v.idle) for v in reply.views] == [("w1", 9, 2**63 + 1, True)]
 
 

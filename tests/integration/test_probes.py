@@ -23,7 +23,9 @@ def test_a_resolver_without_its_ledger_is_alive_and_not_ready(tmp_path: Path):
             check = health_pb2_grpc.HealthStub(channel).Check
 
             def serves(service: str) -> bool:
-                return bool(check(health_pb2.HealthCheckRequest(service=service), timeout=5).status == SERVING)
+                return bool(
+                    check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_SECONDS).status == SERVING
+                )
 
             assert serves("")
             redis.kill()

@@ -25,12 +25,12 @@ REFUSALS = 3
 
 @pytest.fixture
 async def platform(empty_redis, start_resolver, tmp_path):
-    """(client, Redis, propose). Three refusals count; a node is out for as long as the test says, 2 s else."""
+    """(client, Redis, propose). Three refusals count; a node is out for long enough to look at it."""
     url = empty_redis("server")
     config = tmp_path / "resolver.yaml"
     config.write_text(
         "apiVersion: hoss.dev/v1alpha1\nkind: ResolverConfig\n"
-        f"quarantine: {{refusals: {REFUSALS}, seconds: 2, most_share: 0.25}}\n"
+        f"quarantine: {{refusals: {REFUSALS}, seconds: 6, most_share: 0.25}}\n"
     )
     client = ResolverClient([start_resolver(url, "--config", str(config))])
     await client.upsert_nodes(NODES)

@@ -235,4 +235,4 @@ async def test_a_feed_as_of_now_ends_at_once_for_whoever_has_it_all(client):
         resume=[pb.ShardPosition(shard=0, seq=told.seq)],
         ledger_epoch=status.ledger_epoch,
     )
-    assert [message async for message in client.stub.Feed(request, timeout=10)] == []
+    assert [message async for message in client.stub.Feed(request, timeout=DEADLINE_SECONDS)] == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from integration.proposing import NODES, Stream, batch
-from waiting import until
+from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound
@@ -80,7 +80,7 @@ async def test_many_batches_under_way_at_once_are_all_answered(resolver):
 
 
 async def test_without_confirmation_a_reservation_ends_with_its_lease(redis_server, start_resolver):
-    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "0.2")])
+    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "3")])
     await client.upsert_nodes(NODES)
     await client.grant_epoch("w1")
     stream = Stream(client)
@@ -163,7 +163,9 @@ async def test_a_redis_that_comes_back_empty_is_refused_and_said_so(own_redis, s
 def test_a_resolver_with_another_number_of_shards_refuses_to_start_and_names_both(redis_server, start_resolver):
     start_resolver(redis_server.url, "--shards", "2")
     command = [sys.executable, "-m", "resolver", "--listen", "127.0.0.1:0", "--redis-url", redis_server.url]
-    refused = subprocess.run([*command, "--shards", "3"], capture_output=True, text=True, timeout=30, check=False)
+    refused = subprocess.run(
+        [*command, "--shards", "3"], capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
     assert refused.returncode == 2
     assert "shards: is 3" in refused.stderr
     assert "made with 2" in refused.stderr

@@ -7,6 +7,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from waiting import DEADLINE_SECONDS
 
 from hoss import rpc
 from hoss.errors import ConfigError, TransportError
@@ -59,7 +60,7 @@ async def test_a_background_job_that_loses_a_cancellation_is_told_again():
         async with rpc.background(job()):
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(body(), 10)
+    await asyncio.wait_for(body(), DEADLINE_SECONDS)
     assert told == [1, 2]
 
 
@@ -73,6 +74,6 @@ async def test_of_the_servers_of_a_dns_name_only_those_get_calls_whose_service_s
             await check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=0.5)
         assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await server.set_serving(True, "some.Service")
-        answer = await check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=5)
+        answer = await check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=DEADLINE_SECONDS)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     await server.stop(0)

@@ -258,7 +258,11 @@ async def test_a_worker_told_to_stop_answers_for_what_it_holds(dispatcher, resol
 )
 def test_a_wrong_flag_is_named_and_nothing_starts(flags, complaint):
     done = subprocess.run(
-        [sys.executable, "-m", "scheduler_worker", *flags], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", "scheduler_worker", *flags],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
     )
     assert done.returncode == 1
     assert complaint in done.stderr

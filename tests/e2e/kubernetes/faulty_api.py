@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 from aiohttp import web
+from waiting import DEADLINE_SECONDS
 
 from hossctl.kube_control_plane import ControlPlane
 
@@ -51,7 +52,7 @@ class FaultyApi:
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve(ready)), daemon=True)
         self._thread.start()
-        assert ready.wait(10), "the proxy does not start"
+        assert ready.wait(DEADLINE_SECONDS), "the proxy does not start"
         self.url = f"http://127.0.0.1:{self._port}"
         self.kubeconfig = directory / "faulty.kubeconfig"
         config = orjson.loads(plane.kubeconfig.read_bytes())
@@ -62,7 +63,7 @@ class FaultyApi:
         """End it, with every connection."""
         self.faults = ()
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(DEADLINE_SECONDS)
 
     async def _serve(self, ready: threading.Event) -> None:
         app = web.Application(client_max_size=2**24)

@@ -12,7 +12,7 @@ from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, reserved, run_hoss
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.faulty_api import Fault, FaultyApi
-from waiting import DEADLINE_SECONDS, wait_until
+from waiting import DEADLINE_SECONDS, until, wait_until
 
 from dispatcher.kubernetes_lease import KubernetesLease
 from dispatcher.lease import Granted, Held, RedisLease
@@ -25,7 +25,7 @@ from hossctl.redis_server import RedisServer
 NAME = "default/hoss"
 PATH = "/apis/coordination.k8s.io/v1/namespaces/default/leases/hoss"
 SECONDS = 5  # of the Lease: longer than a busy machine keeps its holder from renewing it
-STORE_SECONDS = 0.5
+STORE_SECONDS = 4.0  # of the lease in Redis, which is given half of that to answer; shorter than the Lease
 
 
 @pytest.fixture
@@ -62,13 +62,14 @@ async def candidates(
             await lease.close()
 
 
-async def granted(lease: KubernetesLease, address: str, *, seconds: float = DEADLINE_SECONDS) -> Granted:
-    """Ask until it is; fails the test when it is not in time."""
-    deadline = time.monotonic() + seconds
-    while not isinstance(answer := await lease.acquire(address), Granted):
-        assert time.monotonic() < deadline, f"not granted, but {answer}"
-        await asyncio.sleep(0.05)
-    return answer
+async def granted(lease: KubernetesLease, address: str) -> Granted:
+    """Ask until it is."""
+
+    async def asked() -> Granted | bool:
+        answer = await lease.acquire(address)
+        return isinstance(answer, Granted) and answer
+
+    return await until(asked, f"{address} to be granted it")
 
 
 def test_one_of_two_holds_it_and_the_cluster_sees_who(
@@ -101,8 +102,9 @@ def test_a_holder_whose_clock_is_wrong_keeps_it_as_long_as_it_renews_and_no_long
             term = (await granted(first, "a:1")).term
             until_then = time.monotonic() + 2 * SECONDS
             while time.monotonic() < until_then:
-                assert await first.renew(term, "a:1")
-                assert isinstance(await second.acquire("b:2"), Held)
+                with suppress(LedgerUnavailable):  # an answer that the machine held up is none
+                    assert await first.renew(term, "a:1")
+                    assert isinstance(await second.acquire("b:2"), Held)
                 await asyncio.sleep(0.1)
             begun = time.monotonic()
             assert (await granted(second, "b:2")).term > term

@@ -74,7 +74,7 @@ def granted() -> set[str]:
 def used(plane: ControlPlane) -> tuple[set[str], set[str]]:
     """What was asked and allowed, as `granted`, and what was asked and refused."""
     allowed, refused = set[str](), set[str]()
-    for line in plane.audit_log.read_text().splitlines():
+    for line in plane.audit_log.read_text().rpartition("\n")[0].splitlines():  # the last one may be half written
         event = json.loads(line)
         about = event["objectRef"]
         resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))

@@ -78,13 +78,14 @@ def test_a_certificate_that_nobody_renewed_fails_closed_is_told_and_works_again_
     authority = new_authority("somebody else's", now=now, lifetime=timedelta(days=1))
     directory = tmp_path / "mounted"
     directory.mkdir()
-    ends = now + timedelta(seconds=10)
-    _write(directory, issue(authority, ["127.0.0.1"], now=now, lifetime=ends - now))
+    _write(directory, _issued(authority, hours=1))
     config = tmp_path / "resolver.yaml"
     config.write_text(_SHORT_LIVED)
     flags = ["--config", str(config), "--webhook-cert-dir", str(directory)]
     guarded = make_guarded(failure_policy="Fail", flags=flags, authority=authority.certificate)
     guarded.add_node("n1", cpu=1000)
+    ending = issue(authority, ["127.0.0.1"], now=datetime.now(timezone.utc), lifetime=timedelta(seconds=2))
+    _write(directory, ending)
     wait_until(lambda: "webhook_certificate_ended" in guarded.log(), "its end is told")
     pod = api.create_pod("p")
     guarded.kill_resolver()  # and with it the connections that the API server has, which stay good

@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import grpc.aio
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from hoss.client.feed import Subscription, follow
 from hoss.errors import InvalidInput
@@ -46,7 +47,7 @@ class Resolver:
 async def followed(resolver):
     applied = []
     task = asyncio.ensure_future(follow(resolver, "test", applied.append))
-    await asyncio.wait_for(resolver.done.wait(), 10)
+    await asyncio.wait_for(resolver.done.wait(), DEADLINE_SECONDS)
     task.cancel()
     return [message.seq for message in applied]
 
@@ -93,5 +94,5 @@ async def test_who_catches_up_is_not_done_when_the_stream_breaks_or_has_a_gap():
         [SNAPSHOT, broken(grpc.StatusCode.UNAVAILABLE)], [delta(8, 7)], [pb.FeedMessage(shard=0, seq=9, snapshot=True)]
     )
     applied = []
-    await asyncio.wait_for(Subscription(resolver, "test", applied.append).catch_up(), 10)
+    await asyncio.wait_for(Subscription(resolver, "test", applied.append).catch_up(), DEADLINE_SECONDS)
     assert [message.seq for message in applied] == [5, 9]

@@ -6,6 +6,7 @@ import time
 import pytest
 from aiohttp import web
 from unit.kube.server import answering, saying
+from waiting import DEADLINE_SECONDS
 
 from hoss.errors import ConfigError, TransportError
 from hoss.kube.access import Access, load_access, remembered
@@ -79,7 +80,7 @@ async def test_lines_longer_than_a_chunk_come_whole_and_what_was_cut_off_does_no
             await response.write(part)
         return response
 
-    async with answering(write) as api, api.stream("/watch", {}, silence_seconds=5) as lines:
+    async with answering(write) as api, api.stream("/watch", {}, silence_seconds=DEADLINE_SECONDS) as lines:
         found = [line async for line in lines]
     assert [len(line) for line in found] == [300_008, 7]
 

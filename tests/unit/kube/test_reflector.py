@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable
 
 import orjson
 import pytest
 from aiohttp import web
 from unit.kube.server import Handler, answering, saying
+from waiting import until
 
 from hoss import rpc
 from hoss.kube.reflector import Change, Gone, Reflector, Seen
@@ -54,13 +53,6 @@ async def following(*handlers: Handler):
         reflector = Reflector(api, PODS, told.extend)
         async with rpc.background(reflector.run()):
             yield reflector, told
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody signals it
-        await asyncio.sleep(0.005)
-    assert condition()
 
 
 def names(told: list[Change]) -> list[str]:

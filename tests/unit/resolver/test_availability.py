@@ -2,6 +2,8 @@
 
 import asyncio
 
+from waiting import until
+
 from resolver.availability import Availability
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.port import LedgerLost
@@ -31,15 +33,12 @@ async def test_a_lost_ledger_is_told_with_what_to_do_once_nobody_comes_and_is_ba
     availability = Availability(ledger, on_change, take_up, rebuild_wait_seconds=0.3)
     running = asyncio.ensure_future(availability.run())
 
-    async def until(serving: bool, text: str) -> None:
-        deadline = asyncio.get_running_loop().time() + 10
-        while availability.recovering is serving or text not in availability.problem or told[-1:] != [serving]:
-            assert asyncio.get_running_loop().time() < deadline
-            await asyncio.sleep(0.01)
+    def so_it_is(serving: bool, text: str) -> bool:
+        return availability.recovering is not serving and text in availability.problem and told[-1:] == [serving]
 
-    await until(False, "being rebuilt")
-    await until(False, "`hoss ledger bootstrap`")
+    await until(lambda: so_it_is(False, "being rebuilt"))
+    await until(lambda: so_it_is(False, "`hoss ledger bootstrap`"))
     ledger.lost = False
-    await until(True, "")
+    await until(lambda: so_it_is(True, ""))
     assert (availability.problem, told) == ("", [False, True])
     running.cancel()

@@ -6,6 +6,7 @@ import orjson
 import pytest
 from aiohttp import web
 from unit.kube.server import answering, saying
+from waiting import DEADLINE_SECONDS
 
 from resolver.binder import Binder, Wish
 from resolver.core.binding import BindResult
@@ -20,7 +21,7 @@ def pod(node="", *, uid=UID, deleted=False):
     return saying(200, {"metadata": metadata, "spec": {"nodeName": node} if node else {}})
 
 
-async def bind(*handlers, patience_seconds=5.0):
+async def bind(*handlers, patience_seconds=DEADLINE_SECONDS):
     async with answering(*handlers) as api:
         (bound,) = await Binder(api, patience_seconds=patience_seconds).bind([WISH])
         return bound

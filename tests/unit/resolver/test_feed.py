@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from hoss.errors import LedgerUnavailable
 from resolver.feed import ShardFeed
@@ -39,7 +40,7 @@ async def running(make_node):
 
 
 async def take(follower, count):
-    return [await asyncio.wait_for(anext(follower), 10) for _ in range(count)]
+    return [await asyncio.wait_for(anext(follower), DEADLINE_SECONDS) for _ in range(count)]
 
 
 async def change(ledger, make_node, times):
@@ -88,7 +89,7 @@ async def test_after_the_ledger_was_away_positions_mean_nothing_and_a_snapshot_c
         following = asyncio.ensure_future(anext(follower))
         await asyncio.sleep(0.05)
         ledger.away = False
-        message = await asyncio.wait_for(following, 10)
+        message = await asyncio.wait_for(following, DEADLINE_SECONDS)
     assert message.snapshot
 
 
@@ -107,7 +108,7 @@ async def caught_up(feed, resume):
     async def read():
         return [(m.seq, m.snapshot) async for m in feed.catch_up(resume)]
 
-    return await asyncio.wait_for(read(), 10)
+    return await asyncio.wait_for(read(), DEADLINE_SECONDS)
 
 
 async def test_catching_up_ends_with_the_state_of_the_moment_it_was_asked_for(running, make_node):

@@ -1,9 +1,9 @@
 """When each mode reads the ledger's state, against a subscription made by hand."""
 
 import asyncio
-import time
 
 import pytest
+from waiting import until
 
 from scheduler_worker.config import SyncMode
 from scheduler_worker.synchronisation import synchronisation
@@ -40,13 +40,6 @@ async def running():
     yield run
     for task in tasks:
         task.cancel()
-
-
-async def until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
 
 
 async def test_push_follows_the_feed_and_never_reads_the_state(running):

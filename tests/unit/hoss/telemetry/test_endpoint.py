@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from hoss.errors import ConfigError
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -12,7 +13,7 @@ from hoss.telemetry.metrics import Metrics, process_source
 async def ask(port: int, request: str) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request.encode())
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
     writer.close()
     return answer.decode()
 
