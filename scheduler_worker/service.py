@@ -96,6 +96,7 @@ class WorkerService:
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._busy_seconds = 0.0
+        self._working_seconds = 0.0  # by the clock: on a machine that others use, much more
         self._slice_used_up = False
         self._lags = LagMeter()
         self._started = time.monotonic()
@@ -163,7 +164,7 @@ class WorkerService:
 
     def heartbeat(self) -> Heartbeat:
         """How the worker does."""
-        scheduler = self._scheduler
+        scheduler, now = self._scheduler, time.monotonic()
         costs = scheduler.costs.take_changed()
         heartbeat = Heartbeat(
             busy_seconds=self._busy_seconds,
@@ -177,8 +178,10 @@ class WorkerService:
             first_micros=costs.first,
             seen_micros=costs.seen,
             synchronisation=self._synchronisation.mode.value,
-            lags=messages.shard_lags(self._lags.lags(time.monotonic())),
+            lags=messages.shard_lags(self._lags.lags(now)),
             fill_seconds=self._fill_seconds,
+            working_seconds=self._working_seconds,
+            clock_seconds=now,
         )
         if (refusals := scheduler.refusals.take()) is not None:
             messages.tell_refusals(refusals, heartbeat)
@@ -233,6 +236,7 @@ class WorkerService:
         self._scheduler.costs.besides(time.monotonic() - started, 0)
         self._answered.set()
         self._send_outcomes()
+        self._working_seconds += time.monotonic() - started
         if in_force:
             self._wake.set()
         else:
@@ -298,8 +302,10 @@ class WorkerService:
         thinking = self._decision.seconds(pods)
         columns = self._scheduler.take_proposals(placed + thinking)
         self._busy_seconds += time.thread_time() - cpu
+        self._working_seconds += time.monotonic() - started
         if thinking and not await self._think(thinking):
             return True
+        decided = time.monotonic()
         for proposal in columns:
             message = messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
             if self._traces is not None and (work := self._scheduler.work_of(proposal.batch_id)) is not None:
@@ -311,13 +317,16 @@ class WorkerService:
         for failure in self._scheduler.take_failures():
             logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
         self._send_outcomes()
+        self._working_seconds += time.monotonic() - decided
         return pods > 0 or bool(columns)
 
     async def _think(self, seconds: float) -> bool:
         """Let a decision take so long. False: another epoch began meanwhile, so what was decided is nobody's any more."""
         epoch, began = self._epoch, time.monotonic()
         await asyncio.sleep(seconds)
-        self._busy_seconds += time.monotonic() - began
+        spent = time.monotonic() - began
+        self._busy_seconds += spent
+        self._working_seconds += spent
         return self._epoch == epoch
 
     def _settle(self, proposal: ProposalBatch, verdict: VerdictBatch) -> bool:
@@ -365,6 +374,7 @@ class WorkerService:
         )
 
     def _accept(self, work: WorkBatch) -> None:
+        started = time.monotonic()
         if self._traces is not None:
             self._traces.received(work)
         for definition in work.classes:
@@ -394,12 +404,14 @@ class WorkerService:
         self._scheduler.forget_classes(work.forgotten_classes)
         if self._leaving:
             self._give_back()
+        self._working_seconds += time.monotonic() - started
         self._wake.set()
 
     def _preempt(self, answer: PreemptionAnswer) -> None:
-        started = time.thread_time()
-        self._scheduler.preempt(messages.preemption_answer(answer), time.monotonic())
-        self._busy_seconds += time.thread_time() - started
+        started, cpu = time.monotonic(), time.thread_time()
+        self._scheduler.preempt(messages.preemption_answer(answer), started)
+        self._busy_seconds += time.thread_time() - cpu
+        self._working_seconds += time.monotonic() - started
         self._send_outcomes()
         self._wake.set()
 

@@ -12,6 +12,16 @@ from numpy.typing import NDArray
 from dispatcher.core.changes import Changes, Seen
 from dispatcher.core.eventlog import NO_TEXT, EventLog
 from dispatcher.core.gangs import Gang
+from dispatcher.core.journeys import (
+    EVICTED,
+    GATED,
+    GIVEN_BACK,
+    GIVEN_UP,
+    RESERVATION_LOST,
+    RETURNED,
+    VICTIMS_LEFT,
+    WORKER_LOST,
+)
 from dispatcher.core.membership import Batch, Worker
 from dispatcher.core.messages import (
     Confirm,
@@ -112,7 +122,7 @@ class Settlement:
         outdated = pods.outdated[rows] & ~gone
         if outdated.any():
             pods.reason[rows[outdated]] = self._registry.reasons.number(CHANGED)
-            pods.move(rows[outdated], Phase.BACKOFF, now_ms)
+            self._registry.move(rows[outdated], Phase.BACKOFF, now_ms, GIVEN_BACK)
             gone |= outdated
         for gang in self._registry.gangs.incomplete(rows):
             gone |= self._count_gang(gang, rows, now, now_ms)
@@ -123,7 +133,7 @@ class Settlement:
         else:
             out = []
         if len(rows):
-            pods.move(rows, Phase.BOUND, now_ms)
+            self._registry.move(rows, Phase.BOUND, now_ms)
             pods.reason[rows] = NO_REASON
             self._counters["bound"] += len(rows)
             self._note_scheduled(rows, now_ms)
@@ -143,6 +153,7 @@ class Settlement:
         rows = self.nominations.take_due(now)
         if len(rows):
             self._registry.pods.reason[rows] = NO_REASON
+            self._registry.journeys.note(rows, Phase.BOUND, now_ms, VICTIMS_LEFT)
             self._tell_bound(rows)
         return self.look(self._residence.due(now_ms), now_ms)
 
@@ -167,10 +178,10 @@ class Settlement:
             return np.zeros(len(rows), np.bool_)
         self._counters["partial_gangs"] += 1
         part = rows[mine]
-        pods.move(part, Phase.BACKOFF, now_ms)
         pods.reason[part] = self._registry.reasons.number(
             f"gang {gang.name}: {reserved} of the {needed} pods it needs had room and have given it back"
         )
+        self._registry.move(part, Phase.BACKOFF, now_ms, GIVEN_BACK)
         self.publish(part)
         return mine
 
@@ -185,7 +196,7 @@ class Settlement:
             self.give_up(alive[given_up], now_ms)
             alive = alive[~given_up]
         self._counters["requeued"] += len(alive)
-        self._queues.requeue(alive, now, now_ms, event="WorkerLost")
+        self._queues.requeue(alive, now, now_ms, event=WORKER_LOST)
         self._queues.gather(rows, now)
         self.publish(alive)
 
@@ -198,7 +209,7 @@ class Settlement:
             mine = np.isin(rows, latest.rows) & (pods.faults[rows] == pods.faults[rows[0]])
             times = f"given up after {pods.faults[rows[0]]} faults, the last: " if not latest.final else ""
             pods.reason[rows[mine]] = self._registry.reasons.number(f"{times}{latest.text}")
-            pods.move(rows[mine], Phase.FAILED, now_ms)
+            self._registry.move(rows[mine], Phase.FAILED, now_ms, GIVEN_UP)
             self.publish(rows[mine])
             rows = rows[~mine]
 
@@ -220,7 +231,7 @@ class Settlement:
         there = there[certain]
         assigned = pods.assigned[rows[there]]
         if assigned.any():
-            out += self._remove(told, rows, there[assigned])
+            out += self._remove(told, rows, there[assigned], now_ms)
         self._queue_evicted(rows[there[~assigned]], now, now_ms)
         return out
 
@@ -236,10 +247,10 @@ class Settlement:
         pods.reason[rows] = pods.eviction[rows]
         self._counters["evicted"] += len(rows)
         self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
-        self._queues.requeue(rows, now, now_ms, event="Evicted", front=False)
+        self._queues.requeue(rows, now, now_ms, event=EVICTED, front=False)
         self.publish(rows)
 
-    def _remove(self, told: Evicted, rows: Rows, which: NDArray[np.intp]) -> list[Instruction]:
+    def _remove(self, told: Evicted, rows: Rows, which: NDArray[np.intp], now_ms: int) -> list[Instruction]:
         """Those of the evicted pods that the API server has on nodes: they are there until it has them no more."""
         pods = self._registry.pods
         leaving = rows[which]
@@ -247,6 +258,7 @@ class Settlement:
         for preemptor, row in zip(preemptors, leaving.tolist(), strict=True):
             self.nominations.heard(preemptor, pods.uid[row].tobytes())
         pods.reason[leaving] = pods.eviction[leaving]
+        self._registry.journeys.note(leaving, Phase.BOUND, now_ms, EVICTED)
         self._counters["evicted"] += len(leaving)
         self.publish(leaving)
         return [Remove(leaving, pods.uid[leaving], preemptors)]
@@ -278,7 +290,7 @@ class Settlement:
         pods.doubted[rows] = True  # if it was evicted, the feed will tell so when it may be bound again
         if len(rows):
             self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
-        self._queues.requeue(rows, now, now_ms, event="ReservationLost")
+        self._queues.requeue(rows, now, now_ms, event=RESERVATION_LOST)
         self.publish(rows)
         return [Reserve(assigned, pods.uid[assigned])] if len(assigned) else []
 
@@ -289,7 +301,7 @@ class Settlement:
             pods.reason[mine] = self._registry.reasons.number(
                 f"SchedulingGated: waits for gates {', '.join(gates)}", frozenset({SCHEDULING_GATES})
             )
-        pods.move(rows, Phase.UNSCHEDULABLE, now_ms)
+        self._registry.move(rows, Phase.UNSCHEDULABLE, now_ms, GATED)
         self.publish(rows)
 
     def gates_removed(self, rows: Rows, gates: frozenset[str], now: float, now_ms: int) -> None:
@@ -374,7 +386,7 @@ class Settlement:
         else:  # returned or fenced: not tried, so no attempt; an unknown code of a newer worker likewise
             worker.returned += len(rows)
             self._counters["returned"] += len(rows)
-            self._queues.requeue(rows, now, now_ms, event="Returned")
+            self._queues.requeue(rows, now, now_ms, event=RETURNED)
 
     def _note_refused(self, batch: Batch, positions: NDArray[np.uint32]) -> None:
         """Count the jobs, and pods of lists, that the ledger refused for the first time."""
