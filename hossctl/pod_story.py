@@ -25,7 +25,7 @@ def pod_lines(pod: Document, now_ms: int) -> list[Line]:
 
 def _accepted(pod: Document) -> str:
     job = f", of job {pod['job']}" if pod["job"] else ""
-    rule = f"; rule {pod['rule']} of the policy routes it" if pod["rule"] else ""
+    rule = f"; routed by rule {pod['rule']}" if pod["rule"] else ""
     return f"accepted{job}{rule}"
 
 
@@ -103,5 +103,5 @@ def _waits_for(pod: Document, now_ms: int) -> str:
     latest = max(0, queue["atLatestUnixMs"] - now_ms) / 1000
     if queue["name"] == "backoff":
         return f": tried again in {written_duration(latest)}"
-    by = f" that {', '.join(queue['refusedBy'])} may mind" if queue["refusedBy"] else ""
-    return f": tried again after a change{by}, in {written_duration(latest)} at the latest"
+    by = f" ({', '.join(queue['refusedBy'])})" if queue["refusedBy"] else ""
+    return f": tried again after a change that may help{by}, in {written_duration(latest)} at the latest"

@@ -45,7 +45,7 @@ def test_a_pod_s_way_from_submission_to_its_place_is_told_in_order():
     steps = [step(2, "Scheduling", worker="w1"), step(10, "Bound", node="n1"), step(20, "Bound", "Confirmed")]
     lines = pod_story.pod_lines(pod(*steps, decisions=[decision(9)]), BEGAN + 60_020)
     assert texts(lines) == [
-        "accepted, of job web; rule default of the policy routes it",
+        "accepted, of job web; routed by rule default",
         "given to worker w1 after 2ms in the queue",
         "w1 reserves n1; alternates n2, n3 (its view at 8 of shard 0)",
         "bound on n1",
@@ -84,7 +84,7 @@ def test_a_pod_that_waits_ends_with_what_it_waits_for():
     waiting = pod(phase="Unschedulable", queue=queue, phaseSinceUnixMs=BEGAN)
     told = pod_story.pod_lines(waiting, BEGAN + 60_000)[-1].text
     assert told == (
-        "waits in queue unschedulable, for 1m: tried again after a change that NodeResourcesFit may mind, in 4m at the latest"
+        "waits in queue unschedulable, for 1m: tried again after a change that may help (NodeResourcesFit), in 4m at the latest"
     )
     behind = pod(phase="Queued", queue={**queue, "name": "active"}, waitsBehind="tenant blue", phaseSinceUnixMs=BEGAN)
     assert pod_story.pod_lines(behind, BEGAN + 60_000)[-1].text == "waits in queue active, for 1m behind tenant blue"
