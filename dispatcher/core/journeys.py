@@ -5,7 +5,7 @@ before `forgotten_ms`, nobody knows whether it is all that happened.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -105,26 +105,39 @@ class Journeys:
     def of(self, row: int, after: int = 0) -> list[Told]:
         """The steps of the pod in a row since step `after`, oldest first. Looks through all of them: milliseconds."""
         told = []
-        for step in self._since(after):
-            for at in np.flatnonzero(step.rows == row)[:1].tolist():
-                node = NONE_U32 if step.nodes is None else int(step.nodes[at])
-                reason = "" if step.reasons is None else step.texts[int(step.reasons[at])]
-                told.append(Told(step.at_ms, step.phase, step.event, step.worker, node, reason))
+        for step, at in self._parts(after, lambda rows: rows == row):
+            node = NONE_U32 if step.nodes is None else int(step.nodes[at[0]])
+            reason = "" if step.reasons is None else step.texts[int(step.reasons[at[0]])]
+            told.append(Told(step.at_ms, step.phase, step.event, step.worker, node, reason))
         return told
 
     def passages(self, rows: slice, after: int = 0) -> dict[tuple[Phase, str], Passage]:
-        """What the pods of a range of rows went through since step `after`, in the order in which it was first met."""
+        """What the pods of a range of rows went through since step `after`, in the order in which it was first met. As long."""
         found: dict[tuple[Phase, str], Passage] = {}
-        for step in self._since(after):
-            pods = int(np.count_nonzero((step.rows >= rows.start) & (step.rows < rows.stop)))
-            if pods:
-                passage = found.setdefault((step.phase, step.event), Passage(0, step.at_ms, step.at_ms))
-                passage.pods += pods
-                passage.last_ms = step.at_ms
+        for step, at in self._parts(after, lambda all_rows: (all_rows >= rows.start) & (all_rows < rows.stop)):
+            passage = found.setdefault((step.phase, step.event), Passage(0, step.at_ms, step.at_ms))
+            passage.pods += len(at)
+            passage.last_ms = step.at_ms
         return found
 
-    def _since(self, after: int) -> Iterator[_Step]:
-        return islice(self._steps, max(0, after - (self.noted - len(self._steps))), None)
+    def _parts(
+        self, after: int, wanted: Callable[[Rows], NDArray[np.bool_]]
+    ) -> Iterator[tuple[_Step, NDArray[np.intp]]]:
+        """Steps since step `after` that some of the wanted pods took, and their positions in each. Judges all rows at once: step by step it
+        would take twenty times as long."""
+        steps = list(islice(self._steps, max(0, after - (self.noted - len(self._steps))), None))
+        if not steps:
+            return
+        hits = np.flatnonzero(wanted(np.concatenate([step.rows for step in steps])))
+        if not len(hits):
+            return
+        begins = np.cumsum([0, *(len(step.rows) for step in steps)])
+        which = np.searchsorted(begins, hits, side="right") - 1
+        numbers, firsts = np.unique(which, return_index=True)
+        for number, first, end in zip(
+            numbers.tolist(), firsts.tolist(), [*firsts[1:].tolist(), len(hits)], strict=True
+        ):
+            yield steps[number], hits[first:end] - begins[number]
 
     def _texts(self, rows: Rows) -> tuple[NDArray[np.intp] | None, tuple[str, ...]]:
         """The reasons of these pods, as positions in a tuple of texts: the table's numbers change."""
