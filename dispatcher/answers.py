@@ -11,6 +11,7 @@ from dispatcher.core.podsets import PodSet
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.nodes import NodeNames
 from dispatcher.runtime import Runtime
+from dispatcher.stories import Stories
 from dispatcher.tenant_answers import behind
 from hoss.errors import InvalidInput
 from hoss.model.histograms import BOUNDS_SECONDS
@@ -35,9 +36,10 @@ class Answers:
         self._registry = runtime.machine.registry
         self._names = names
         self._term = term
+        self._stories = Stories(runtime, names)
 
-    def pod(self, row: int, *, detail: bool = False) -> pb.PodInfo:
-        """The pod in a row; with `detail` its template too."""
+    def pod(self, row: int, *, detail: bool = False, steps: bool = False) -> pb.PodInfo:
+        """The pod in a row; with `detail` its template and faults too, with `steps` how it came where it is."""
         pods, pod_set = self._registry.pods, self._registry.set_of(row)
         template_id = int(pods.template[row])
         phase = Phase(int(pods.phase[row]))
@@ -68,6 +70,8 @@ class Answers:
                 for f in self._registry.faults.of(row)
             )
             info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))
+        if steps:
+            self._stories.tell_pod(row, info)
         return info
 
     def queue_standing(self, row: int) -> pb.QueueStanding | None:
@@ -101,10 +105,16 @@ class Answers:
             next_page_token=str(rows[limit]) if len(rows) > limit else "",
         )
 
-    def jobs(self, namespace: str) -> pb.ListJobsReply:
+    def jobs(self, request: pb.ListJobsRequest) -> pb.ListJobsReply:
         """Jobs with their pods counted by phase."""
-        jobs = (j for j in self._registry.directory.jobs() if j.submission.durable and namespace in {"", j.namespace})
-        return pb.ListJobsReply(jobs=[self._job(job) for job in jobs])
+        reply = pb.ListJobsReply()
+        for job in self._registry.directory.jobs():
+            wanted = request.namespace in {"", job.namespace} and request.name in {"", job.name}
+            if wanted and job.submission.durable:
+                reply.jobs.append(self._job(job))
+                if request.steps:
+                    self._stories.tell_job(job, reply.jobs[-1])
+        return reply
 
     def worker(self, worker: Worker) -> pb.WorkerInfo:
         """One worker."""
@@ -138,10 +148,14 @@ class Answers:
             fill_seconds=worker.vitals.fill_seconds,
         )
 
-    def workers(self) -> pb.ListWorkersReply:
+    def workers(self, request: pb.ListWorkersRequest) -> pb.ListWorkersReply:
         """All of them, by name."""
-        by_name = sorted(self._machine.members, key=lambda worker: worker.name)
-        return pb.ListWorkersReply(workers=[self.worker(worker) for worker in by_name])
+        reply = pb.ListWorkersReply()
+        for worker in sorted(self._machine.members, key=lambda worker: worker.name):
+            reply.workers.append(self.worker(worker))
+            if request.steps:
+                self._stories.tell_worker(worker, reply.workers[-1])
+        return reply
 
     def status(self, version: str) -> pb.DispatcherStatus:
         """Counts, and what is wrong."""

@@ -60,4 +60,5 @@ class Confirmations:
         uids = np.concatenate([wanted.uids for wanted in batch])
         if confirmed < sum(len(seqs) for seqs in commits.values()):
             await self._runtime.verify(m.Verify(rows, uids))
+        self._runtime.tell(m.Confirmed(rows, uids))
         self._runtime.confirmed(rows, uids)

@@ -193,7 +193,7 @@ def heard(message: pb.Heartbeat, link: int) -> m.Heard:
     classes = decode(message.cost_classes, U32, name="heartbeat.cost_classes")
     micros = decode(message.cost_micros, F32, name="heartbeat.cost_micros", rows=len(classes)).astype(np.float64)
     means = (message.micros_per_pod, message.first_micros, message.seen_micros)
-    told = np.array([message.busy_seconds, *means, *micros])
+    told = np.array([message.busy_seconds, message.working_seconds, message.clock_seconds, *means, *micros])
     if not (np.isfinite(told).all() and (told >= 0).all()):
         raise InvalidInput("holds a time that is negative or no number", where="heartbeat")
     # 0 of a mean: nothing was measured yet.
@@ -210,6 +210,8 @@ def heard(message: pb.Heartbeat, link: int) -> m.Heard:
         synchronisation=message.synchronisation,
         lags=tuple((lag.shard, lag.seqs, lag.seconds) for lag in message.lags),
         fill_seconds=message.fill_seconds,
+        working_seconds=message.working_seconds,
+        clock_seconds=message.clock_seconds,
     )
     costs = CostReport(classes, micros.clip(LEAST_MICROS, MOST_MICROS)) if len(classes) else None
     return m.Heard(link, vitals, costs, refusals(message))

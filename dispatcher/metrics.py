@@ -66,7 +66,12 @@ OUTSTANDING = Metric("hoss_worker_outstanding_pods", Kind.GAUGE, "Pods sent to a
 ESTIMATED = Metric(
     "hoss_worker_estimated_work_seconds", Kind.GAUGE, "What these are estimated to take it.", ("worker",)
 )
-BUSY_SHARE = Metric("hoss_worker_busy_ratio", Kind.GAUGE, "Of one core, what a worker used lately.", ("worker",))
+BUSY_SHARE = Metric(
+    "hoss_worker_busy_ratio",
+    Kind.GAUGE,
+    "Of its time, what a worker spent scheduling lately; waiting for a core counts.",
+    ("worker",),
+)
 
 TERM_METRICS = (
     PENDING,

@@ -97,7 +97,7 @@ class DispatcherService(DispatcherServicer):
             await _end(context, exc)
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsReply:  # noqa: ARG002, N802
-        return self._answers.jobs(request.namespace)
+        return self._answers.jobs(request)
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchBatch]:  # noqa: N802
         try:
@@ -130,7 +130,7 @@ class DispatcherService(DispatcherServicer):
         return self._objects.listed(request)
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:  # noqa: ARG002, N802
-        return self._answers.workers()
+        return self._answers.workers(request)
 
     async def SetWorkerState(  # noqa: N802
         self, request: pb.SetWorkerStateRequest, context: Context
@@ -208,7 +208,7 @@ class DispatcherService(DispatcherServicer):
             told = f"pod {request.name!r} in namespace {request.namespace!r}"
         if row is None or row == NONE_U32 or self._registry.pods.phase[row] == Phase.ABSENT:
             raise NotFound(f"there is no {told}")
-        info = self._answers.pod(row, detail=True)
+        info = self._answers.pod(row, detail=True, steps=request.steps)
         if request.queue and (standing := self._answers.queue_standing(row)) is not None:
             info.queue.CopyFrom(standing)
         if request.decisions:
@@ -216,11 +216,13 @@ class DispatcherService(DispatcherServicer):
         return info
 
     async def _tell_decisions(self, info: pb.PodInfo) -> None:
-        worker = self._runtime.machine.members.get(info.worker) if info.worker else None
-        link = None if worker is None or not worker.living else self._runtime.links.get(worker.link)
-        if link is None:
-            return  # it is gone, and what it remembered with it
-        for decision in await self._decisions.ask(link, info.uid):
+        """What the workers that had it remember. Of those that are gone, that is gone too."""
+        names = dict.fromkeys([*(step.worker for step in info.steps), info.worker])
+        workers = [worker for name in names if (worker := self._runtime.machine.members.get(name)) is not None]
+        links = [self._runtime.links.get(worker.link) for worker in workers if worker.living]
+        asked = (self._decisions.ask(link, info.uid) for link in links if link is not None)
+        decisions = [decision for answer in await asyncio.gather(*asked) for decision in answer]
+        for decision in sorted(decisions, key=lambda decision: decision.at_unix_ms):
             decision.candidate_names.extend(map(self._names.get, decision.candidates))
             decision.node_name = self._names.get(decision.node)
             info.decisions.append(decision)

@@ -21,7 +21,7 @@ from hossctl.explain_table import print_nodes, verdict
 from hossctl.figures import written_duration
 from hossctl.listing import Kind, read_kind
 from hossctl.live_ground import LiveGround, live_ground
-from hossctl.objects import phase_name
+from hossctl.objects import phase_name, queue_document
 from hossctl.remedies import remedies
 from scheduler_worker.config import STRATEGY_LABEL
 from scheduler_worker.core.judge import judge, subject_of
@@ -55,14 +55,7 @@ async def explain_live(endpoints: Endpoints, namespace: str, name: str, profile:
     if pod.phase == pb.BOUND:
         document["node"] = pod.node
     if pod.HasField("queue"):
-        queue = pod.queue
-        document["queue"] = {
-            "name": queue.name,
-            "sinceUnixMs": queue.since_unix_ms,
-            "notBeforeUnixMs": queue.not_before_unix_ms,
-            "atLatestUnixMs": queue.at_latest_unix_ms,
-            "refusedBy": list(queue.refused_by),
-        }
+        document["queue"] = queue_document(pod.queue)
         document["wouldHelp"] = _would_help(pod, spec, ground)
     return {**document, "profile": chosen, "nodes": _judged(spec, ground, chosen)}
 

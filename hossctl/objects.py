@@ -59,6 +59,45 @@ def decision_document(decision: common_pb2.Decision) -> Document:
     }
 
 
+def pod_step_document(step: dispatcher_pb2.PodStep) -> Document:
+    """One move of a pod."""
+    return {
+        "atUnixMs": step.at_unix_ms,
+        "phase": phase_name(step.phase),
+        "event": step.event,
+        "worker": step.worker,
+        "node": step.node,
+        "reason": step.reason,
+    }
+
+
+def job_step_document(step: dispatcher_pb2.JobStep) -> Document:
+    """Moves of one kind of a job's pods."""
+    return {
+        "phase": phase_name(step.phase),
+        "event": step.event,
+        "pods": step.pods,
+        "firstUnixMs": step.first_unix_ms,
+        "lastUnixMs": step.last_unix_ms,
+    }
+
+
+def worker_step_document(step: dispatcher_pb2.WorkerStep) -> Document:
+    """One thing that happened to a worker."""
+    return {"atUnixMs": step.at_unix_ms, "state": step.state, "epoch": step.epoch, "text": step.text}
+
+
+def queue_document(queue: dispatcher_pb2.QueueStanding) -> Document:
+    """Where a pod waits; times are milliseconds since the epoch, 0 where there is none."""
+    return {
+        "name": queue.name,
+        "sinceUnixMs": queue.since_unix_ms,
+        "notBeforeUnixMs": queue.not_before_unix_ms,
+        "atLatestUnixMs": queue.at_latest_unix_ms,
+        "refusedBy": list(queue.refused_by),
+    }
+
+
 def job_document(job: dispatcher_pb2.JobInfo) -> Document:
     """One job with its pods by phase."""
     return {

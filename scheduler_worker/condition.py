@@ -26,10 +26,11 @@ class Condition(NamedTuple):
 
 
 class Gauges:
-    """Read from the scheduler when asked; `busy_seconds` and `lags` are told by whoever works and hears."""
+    """Read from the scheduler when asked; `busy_seconds`, `working_seconds` and `lags` are told by whoever works and hears."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.busy_seconds = 0.0
+        self.working_seconds = 0.0  # by the clock: on a machine that others use, much more
         self.lags = LagMeter()
         self.fill_seconds = 0.0  # from the start until the cache was filled; 0.0: not yet
         self._scheduler = scheduler
@@ -67,7 +68,7 @@ class Gauges:
 
     def heartbeat(self, mode: SyncMode) -> Heartbeat:
         """What is told to the dispatcher. Costs and refusals are told once."""
-        scheduler = self._scheduler
+        scheduler, now = self._scheduler, time.monotonic()
         costs = scheduler.costs.take_changed()
         heartbeat = Heartbeat(
             busy_seconds=self.busy_seconds,
@@ -81,8 +82,10 @@ class Gauges:
             first_micros=costs.first,
             seen_micros=costs.seen,
             synchronisation=mode.value,
-            lags=messages.shard_lags(self.lags.lags(time.monotonic())),
+            lags=messages.shard_lags(self.lags.lags(now)),
             fill_seconds=self.fill_seconds,
+            working_seconds=self.working_seconds,
+            clock_seconds=now,
         )
         if (refusals := scheduler.refusals.take()) is not None:
             messages.tell_refusals(refusals, heartbeat)

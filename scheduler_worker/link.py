@@ -9,6 +9,7 @@ import grpc.aio
 
 from hoss import rpc
 from hoss.client.backoff import Backoff
+from hoss.client.writing import end, written
 from hoss.errors import ConfigError
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage
@@ -91,21 +92,21 @@ class DispatcherLink:
         """From registration to the stream's end; whether the dispatcher said welcome."""
         outbox: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
         outbox.put_nowait(WorkerMessage(register=self._registration))
-        call = stub.Connect(
-            _messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel)),
-            # Of several dispatchers one will be the active one; it is met the moment it serves.
-            wait_for_ready=rpc.of_several(self._addresses),
-        )
-        # A task of its own: the call's cancellation ends the reader and must not look like this task's own.
-        reader = asyncio.create_task(self._read(call, outbox))
+        # Of several dispatchers one will be the active one; it is met the moment it serves.
+        call = stub.Connect(wait_for_ready=rpc.of_several(self._addresses))
+        messages = _messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel))
         self._between_streams.clear()
         try:
-            await asyncio.wait({reader})
+            async with written(call, messages):
+                # A task of its own: the call's cancellation ends the reader and must not look like this task's own.
+                reader = asyncio.create_task(self._read(call, outbox))
+                try:
+                    await asyncio.wait({reader})
+                finally:
+                    await end(reader)
         finally:
             self._between_streams.set()
             self._outbox = None
-            reader.cancel()
-            call.cancel()
         return not reader.cancelled() and reader.result()
 
     async def _read(
@@ -124,7 +125,7 @@ class DispatcherLink:
                     self._duties.received(message)
         finally:
             if heartbeats is not None:
-                heartbeats.cancel()
+                await end(heartbeats)
         return heartbeats is not None
 
     async def _beat(self, period_seconds: float, outbox: "asyncio.Queue[WorkerMessage | None]") -> None:

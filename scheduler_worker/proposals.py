@@ -7,6 +7,7 @@ import grpc.aio
 
 from hoss.client.errors import translate
 from hoss.client.resolver import ResolverClient
+from hoss.client.writing import written
 from hoss.telemetry import logger
 from hoss.v1.resolver_pb2 import ProposalBatch, VerdictBatch
 
@@ -41,14 +42,16 @@ class ProposalStream:
         """Keep the stream until cancelled. Raises what `on_verdict` raises."""
         delay = _FIRST_DELAY_SECONDS
         while True:
-            # A new queue: the old stream's writer may still hold on to the old one.
+            # A new queue: what the old one holds was not sent, and is among the unanswered.
             self._outbox = asyncio.Queue()
             for proposal in self._unanswered.values():
                 self._outbox.put_nowait(proposal)
             try:
-                async for verdict in self._client.stub.Propose(_requests(self._outbox)):
-                    delay = _FIRST_DELAY_SECONDS
-                    self._take(verdict)
+                call = self._client.stub.Propose()
+                async with written(call, _requests(self._outbox)):
+                    async for verdict in call:
+                        delay = _FIRST_DELAY_SECONDS
+                        self._take(verdict)
             except grpc.aio.AioRpcError as exc:
                 error = translate(exc, self._client.peer)
                 logger().warning("proposals_interrupted", error=str(error), unanswered=len(self._unanswered))

@@ -173,6 +173,7 @@ class WorkerService:
         self._scheduler.costs.besides(time.monotonic() - started, 0)
         self._answered.set()
         self._send_outcomes()
+        self._gauges.working_seconds += time.monotonic() - started
         if in_force:
             self._wake.set()
         else:
@@ -238,8 +239,10 @@ class WorkerService:
         thinking = self._decision.seconds(pods)
         columns = self._scheduler.take_proposals(placed + thinking)
         self._gauges.busy_seconds += time.thread_time() - cpu
+        self._gauges.working_seconds += time.monotonic() - started
         if thinking and not await self._think(thinking):
             return True
+        decided = time.monotonic()
         for proposal in columns:
             message = messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
             if self._traces is not None and (work := self._scheduler.work_of(proposal.batch_id)) is not None:
@@ -251,13 +254,16 @@ class WorkerService:
         for failure in self._scheduler.take_failures():
             logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
         self._send_outcomes()
+        self._gauges.working_seconds += time.monotonic() - decided
         return pods > 0 or bool(columns)
 
     async def _think(self, seconds: float) -> bool:
         """Let a decision take so long. False: another epoch began meanwhile, so what was decided is nobody's any more."""
         epoch, began = self._epoch, time.monotonic()
         await asyncio.sleep(seconds)
-        self._gauges.busy_seconds += time.monotonic() - began
+        spent = time.monotonic() - began
+        self._gauges.busy_seconds += spent
+        self._gauges.working_seconds += spent
         return self._epoch == epoch
 
     def _settle(self, proposal: ProposalBatch, verdict: VerdictBatch) -> bool:
@@ -305,6 +311,7 @@ class WorkerService:
         )
 
     def _accept(self, work: WorkBatch) -> None:
+        started = time.monotonic()
         if self._traces is not None:
             self._traces.received(work)
         for definition in work.classes:
@@ -334,12 +341,14 @@ class WorkerService:
         self._scheduler.forget_classes(work.forgotten_classes)
         if self._leaving:
             self._give_back()
+        self._gauges.working_seconds += time.monotonic() - started
         self._wake.set()
 
     def _preempt(self, answer: PreemptionAnswer) -> None:
-        started = time.thread_time()
-        self._scheduler.preempt(messages.preemption_answer(answer), time.monotonic())
-        self._gauges.busy_seconds += time.thread_time() - started
+        started, cpu = time.monotonic(), time.thread_time()
+        self._scheduler.preempt(messages.preemption_answer(answer), started)
+        self._gauges.busy_seconds += time.thread_time() - cpu
+        self._gauges.working_seconds += time.monotonic() - started
         self._send_outcomes()
         self._wake.set()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dispatcher.core import messages as m
+from dispatcher.core.journeys import ASSIGNED, BINDING_REFUSED
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.queues import Queues
 from dispatcher.core.registry import PodRegistry
@@ -47,7 +48,7 @@ class Assignments:
         if not len(others):
             return self._reserve(rows[pods.outdated[rows]]) + self._settlement.look(rows, self._unix_ms(now))
         # What is still with a worker is answered as usual, and the answer changes nothing.
-        pods.move(others, Phase.BOUND, self._unix_ms(now))
+        self._registry.move(others, Phase.BOUND, self._unix_ms(now), ASSIGNED)
         self._settlement.publish(others)
         self._queues.gather(others, now)
         out = self._reserve(rows[~reserved | pods.outdated[rows]])
@@ -98,7 +99,7 @@ class Assignments:
         pods.attempts[rows] = np.minimum(attempts, MAX_ATTEMPTS_COUNTED)
         reasons = [self._registry.reasons.number(event.reasons[i]) for i in np.flatnonzero(bound).tolist()]
         pods.reason[rows] = reasons
-        pods.move(rows, Phase.BACKOFF, self._unix_ms(now))
+        self._registry.move(rows, Phase.BACKOFF, self._unix_ms(now), BINDING_REFUSED)
         self._settlement.publish(rows)
         return [m.Release(rows, pods.uid[rows], pods.node[rows])]
 

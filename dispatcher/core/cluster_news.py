@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Changes
 from dispatcher.core.evictions import Evictions
+from dispatcher.core.journeys import ATTEMPT_FAILURE, CONFIRMED
 from dispatcher.core.podtable import Phase, Rows
-from dispatcher.core.queues import ATTEMPT_FAILURE, PATIENT_ATTEMPTS, Queues
+from dispatcher.core.queues import PATIENT_ATTEMPTS, Queues
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.residence import Residence
 from dispatcher.core.settlement import Settlement
@@ -40,6 +41,7 @@ class ClusterNews:
         self._unix_ms = unix_ms
         self.handlers: m.Handlers = {
             m.Released: self._released,
+            m.Confirmed: self._confirmed,
             m.Verified: self._verified,
             m.Evicted: self._evicted,
             m.HistoryMissed: self._history_missed,
@@ -60,6 +62,12 @@ class ClusterNews:
         self._queues.requeue(back[~often], now, self._unix_ms(now), event=ATTEMPT_FAILURE, front=False)
         self._queues.refuse(back[often], now, self._unix_ms(now))
         self._queues.cluster_changed(Changes(left=self._registry.pod_specs(event.rows)), now, self._unix_ms(now))
+        return []
+
+    def _confirmed(self, event: m.Confirmed, now: float) -> list[m.Instruction]:
+        pods = self._registry.pods
+        still = (pods.phase[event.rows] == Phase.BOUND) & (pods.uid[event.rows] == event.uids).all(axis=1)
+        self._registry.journeys.note(event.rows[still], Phase.BOUND, self._unix_ms(now), CONFIRMED)
         return []
 
     def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:

@@ -196,10 +196,10 @@ class Dispatch:
         change = self._queues.changes
         worker.take_on(Batch(self._serial, rows, len(rows), change, run_classes, run_counts, len(new), micros))
         self.times.queued.add((now_ms - pods.since_ms[rows]) / 1000)
-        pods.move(rows, Phase.SCHEDULING, now_ms)
+        pods.worker[rows] = worker.number
+        self._registry.move(rows, Phase.SCHEDULING, now_ms)
         pods.batch[rows] = self._serial
         pods.outdated[rows] = False
-        pods.worker[rows] = worker.number
         gangs = self._registry.gangs
         whole = next(iter(gangs.incomplete(rows)), None)
         return SendWork(

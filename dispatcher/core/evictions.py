@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.changes import Changes
+from dispatcher.core.journeys import EVICTED, RESERVATION_LOST
 from dispatcher.core.messages import Evicted, Instruction, Remove, Reserve
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.queues import Queues
@@ -53,7 +54,7 @@ class Evictions:
         there = there[certain]
         assigned = pods.assigned[rows[there]]
         if assigned.any():
-            out += self._remove(told, rows, there[assigned])
+            out += self._remove(told, rows, there[assigned], now_ms)
         self._queue_evicted(rows[there[~assigned]], now, now_ms)
         return out
 
@@ -78,7 +79,7 @@ class Evictions:
         pods.doubted[rows] = True  # if it was evicted, the feed will tell so when it may be bound again
         if len(rows):
             self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
-        self._queues.requeue(rows, now, now_ms, event="ReservationLost")
+        self._queues.requeue(rows, now, now_ms, event=RESERVATION_LOST)
         self._settlement.publish(rows)
         return [Reserve(assigned, pods.uid[assigned])] if len(assigned) else []
 
@@ -94,10 +95,10 @@ class Evictions:
         pods.reason[rows] = pods.eviction[rows]
         self._counters["evicted"] += len(rows)
         self._queues.cluster_changed(Changes(left=self._registry.pod_specs(rows)), now, now_ms)
-        self._queues.requeue(rows, now, now_ms, event="Evicted", front=False)
+        self._queues.requeue(rows, now, now_ms, event=EVICTED, front=False)
         self._settlement.publish(rows)
 
-    def _remove(self, told: Evicted, rows: Rows, which: NDArray[np.intp]) -> list[Instruction]:
+    def _remove(self, told: Evicted, rows: Rows, which: NDArray[np.intp], now_ms: int) -> list[Instruction]:
         """Those of the evicted pods that the API server has on nodes: they are there until it has them no more."""
         pods = self._registry.pods
         leaving = rows[which]
@@ -105,6 +106,7 @@ class Evictions:
         for preemptor, row in zip(preemptors, leaving.tolist(), strict=True):
             self._settlement.nominations.heard(preemptor, pods.uid[row].tobytes())
         pods.reason[leaving] = pods.eviction[leaving]
+        self._registry.journeys.note(leaving, Phase.BOUND, now_ms, EVICTED)
         self._counters["evicted"] += len(leaving)
         self._settlement.publish(leaving)
         return [Remove(leaving, pods.uid[leaving], preemptors)]

@@ -276,8 +276,8 @@ class Machine:
         out = self.settlement.tick(now, self.unix_ms(now))
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):
-            out.append(m.CloseLink(worker.link, f"no heartbeat for {timeout:g} s"))
-            out += self._workforce.lose(worker, now)
+            why = f"no heartbeat for {timeout:g} s"
+            out += [m.CloseLink(worker.link, why), *self._workforce.lose(worker, now, why)]
         recalls = self.stealing.recalls()
         self.counters["recalled"] += sum(recall.pods for recall in recalls)
         out += recalls

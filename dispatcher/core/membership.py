@@ -4,7 +4,8 @@ A name is a worker; a *link* is one stream of it, numbered by the dispatcher. Wh
 worker's any more.
 """
 
-from collections import OrderedDict
+import math
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,8 +22,10 @@ from hoss.model.overlap import DEFAULT_PREFERENCE, Preference
 # Class definitions that a worker keeps; as many again may be on their way out of use.
 KNOWN_CLASSES = 4096
 
-# Weight of the time since the last heartbeat in a worker's busy share: what it shows is of the last seconds.
-_BUSY_SMOOTHING = 0.3
+# A worker's busy share is of the last seconds: what is older than this weighs a third.
+_BUSY_SECONDS = 1.5
+
+MOST_STEPS = 50  # of a worker, that are remembered
 
 
 class WorkerState(str, Enum):
@@ -60,6 +63,15 @@ class Batch:
         return self.micros * self.unanswered / len(self.rows)
 
 
+class WorkerStep(NamedTuple):
+    """What happened to a worker, and the state that it was in from then on."""
+
+    at: float  # monotonic
+    state: WorkerState
+    epoch: int
+    text: str  # "" where the state says it all
+
+
 class Vitals(NamedTuple):
     """What a heartbeat says. Microseconds are by the worker's clock, not of CPU time."""
 
@@ -74,6 +86,8 @@ class Vitals(NamedTuple):
     synchronisation: str = ""
     lags: tuple[tuple[int, int, float], ...] = ()  # by shard: entries of its history not seen, and for how many seconds
     fill_seconds: float = 0.0
+    working_seconds: float = 0.0  # scheduling by the clock, so with what it waited for a core
+    clock_seconds: float = 0.0  # of the worker's own clock, when it said so
 
 
 UNHEARD = Vitals()
@@ -122,9 +136,8 @@ class Worker:
     yields: bool = False  # others get pods before it, because some of its own were recalled
     leaves: bool = False  # is about to stop
     since: float = 0.0  # in this state
-    heard_at: float = 0.0  # of its last heartbeat
     throughput: Rate = field(default_factory=Rate)  # pods bound
-    busy_share: float = 0.0  # CPU time spent scheduling, lately
+    busy_share: float = 0.0  # of its time, spent scheduling lately
     returned: int = 0  # pods given back unstarted
     batches: dict[int, Batch] = field(default_factory=dict)
     classes: KnownClasses = field(default_factory=KnownClasses)
@@ -134,6 +147,16 @@ class Worker:
     unfenced: Rows | None = None  # pods of a link that ended, until the ledger has fenced it
     blames: bool = True  # whether those pods may have been its end
     isolating: int = 0  # serial of the last batch of suspects it was given
+    steps: deque[WorkerStep] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))  # oldest first
+
+    def become(self, state: WorkerState, now: float, text: str = "") -> None:
+        """It is in this state from now on. `text`: what led to it."""
+        self.state, self.since = state, now
+        self.note(now, text)
+
+    def note(self, now: float, text: str) -> None:
+        """Something that people may want to know of it happened."""
+        self.steps.append(WorkerStep(now, self.state, self.epoch, text))
 
     @property
     def living(self) -> bool:
@@ -232,7 +255,8 @@ class Membership:
         elif worker.state not in GONE:
             return None
         worker.labels, worker.incarnation, worker.window, worker.link = dict(labels), incarnation, window, link
-        worker.state, worker.since, worker.last_seen, worker.vitals = WorkerState.JOINING, now, now, UNHEARD
+        worker.last_seen, worker.vitals = now, UNHEARD
+        worker.become(WorkerState.JOINING, now)
         worker.drop_batches()
         worker.leaves = False
         worker.classes, worker.costs, worker.preference = KnownClasses(), ClassCosts(), DEFAULT_PREFERENCE
@@ -241,28 +265,35 @@ class Membership:
 
     def welcome(self, worker: Worker, epoch: int, now: float) -> None:
         """It has its epoch and is in the state the operator wanted it in."""
-        worker.epoch, worker.since, worker.last_seen = epoch, now, now
-        worker.state = WorkerState.DRAINING if worker.leaves else worker.wanted
+        worker.epoch, worker.last_seen = epoch, now
+        worker.become(WorkerState.DRAINING if worker.leaves else worker.wanted, now)
         self.generation += 1
 
     def heard(self, worker: Worker, vitals: Vitals, now: float) -> None:
         """It has sent a heartbeat."""
-        if worker.vitals is not UNHEARD and now > worker.heard_at:
-            share = (vitals.busy_seconds - worker.vitals.busy_seconds) / (now - worker.heard_at)
-            worker.busy_share += _BUSY_SMOOTHING * (min(max(share, 0.0), 1.0) - worker.busy_share)
-        worker.last_seen = worker.heard_at = now
+        before = worker.vitals
+        # By the worker's own clock: heartbeats may lie unread for a while, and then come several at once.
+        elapsed = vitals.clock_seconds - before.clock_seconds
+        if before is not UNHEARD and elapsed > 0:
+            share = min(max((vitals.working_seconds - before.working_seconds) / elapsed, 0.0), 1.0)
+            worker.busy_share += (1 - math.exp(-elapsed / _BUSY_SECONDS)) * (share - worker.busy_share)
+        if vitals.ready and not before.ready:
+            worker.note(now, "its view of the nodes is filled")
+        worker.last_seen = now
         worker.vitals, worker.recalled = vitals, False
 
     def leaving(self, worker: Worker, now: float) -> None:
         """It is about to stop: it gets nothing more."""
         worker.leaves = True
         if worker.living:
-            worker.state, worker.since = WorkerState.DRAINING, now
+            worker.become(WorkerState.DRAINING, now, "it is about to stop")
 
-    def lose(self, worker: Worker, now: float) -> None:
+    def lose(self, worker: Worker, now: float, why: str) -> None:
         """Its link is over. Batches stay to be settled by whoever calls this."""
         left = worker.leaves and not worker.outstanding
-        worker.state, worker.since, worker.busy_share = WorkerState.LEFT if left else WorkerState.LOST, now, 0.0
+        in_hand = "" if left else f", with {worker.outstanding} pods in hand"
+        worker.become(WorkerState.LEFT if left else WorkerState.LOST, now, f"{why}{in_hand}")
+        worker.busy_share = 0.0
         del self._by_link[worker.link]
         self.generation += 1
 
@@ -270,7 +301,7 @@ class Membership:
         """The operator's wish: Ready, Cordoned or Draining; a lost worker comes back in it."""
         worker.wanted = state
         if worker.living and not worker.leaves and worker.state is not state:
-            worker.state, worker.since = state, now
+            worker.become(state, now)
 
     def silent_since(self, moment: float) -> list[Worker]:
         """Living workers not heard of since `moment`."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.changes import Seen
+from dispatcher.core.journeys import RETURNED
 from dispatcher.core.membership import Batch, Worker
 from dispatcher.core.messages import Confirm, Instruction, OutcomeCode, OutcomesArrived, Warn
 from dispatcher.core.podtable import NO_REASON, Phase, Rows
@@ -102,7 +103,7 @@ class Outcomes:
         else:  # returned or fenced: not tried, so no attempt; an unknown code of a newer worker likewise
             worker.returned += len(rows)
             self._counters["returned"] += len(rows)
-            self._queues.requeue(rows, now, now_ms, event="Returned")
+            self._queues.requeue(rows, now, now_ms, event=RETURNED)
 
     def _note_refused(self, batch: Batch, positions: NDArray[np.uint32]) -> None:
         """Count the jobs, and pods of lists, that the ledger refused for the first time."""

@@ -132,6 +132,7 @@ class Submission:
     live: int = 0  # pods not deleted
     record_bytes: int = 0  # of the message it came as
     durable: bool = False
+    first_step: int = 0  # after this one of core.journeys come its pods'
 
 
 class Directory:

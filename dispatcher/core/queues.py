@@ -14,6 +14,7 @@ from dispatcher.core.aging import Aging
 from dispatcher.core.changes import Changes, History, Seen, together
 from dispatcher.core.gangs import MAX_GANG_PODS, Gang
 from dispatcher.core.hints import worth_another_attempt
+from dispatcher.core.journeys import ATTEMPT_FAILURE
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.queue import ActiveQueue
 from dispatcher.core.registry import PodRegistry
@@ -22,7 +23,6 @@ from dispatcher.core.waiting import Backoff, Group, Unschedulable, Woken, by_bac
 
 # Events that bring pods to a queue, by kube-scheduler's names where it has them (scheduler_queue_incoming_pods_total).
 POD_ADD = "PodAdd"
-ATTEMPT_FAILURE = "ScheduleAttemptFailure"
 CLUSTER_CHANGE = "ClusterChange"
 POD_UPDATE = "PodUpdate"
 
@@ -137,7 +137,7 @@ class Queues:
     def requeue(self, rows: Rows, now: float, now_ms: int, *, event: str, front: bool = True) -> None:
         """Put pods back as QUEUED, before those not tried yet. `event`: why."""
         self.incoming["active", event] += len(rows)
-        self._registry.pods.move(rows, Phase.QUEUED, now_ms)
+        self._registry.move(rows, Phase.QUEUED, now_ms, event)
         self.enqueue(rows, now, front=front)
 
     def refuse(self, rows: Rows, now: float, now_ms: int) -> None:
@@ -164,7 +164,7 @@ class Queues:
                 self._back_off(part, now, now_ms)
                 continue
             self.incoming["unschedulable", ATTEMPT_FAILURE] += len(part)
-            pods.move(part, Phase.UNSCHEDULABLE, now_ms)
+            self._registry.move(part, Phase.UNSCHEDULABLE, now_ms, ATTEMPT_FAILURE)
             for seconds, equal in by_backoff(part, pods.attempts[part]):
                 self._unschedulable.add(group, equal, now, seconds)
 
@@ -234,7 +234,7 @@ class Queues:
     def _back_off(self, rows: Rows, now: float, now_ms: int) -> None:
         pods = self._registry.pods
         self.incoming["backoff", ATTEMPT_FAILURE] += len(rows)
-        pods.move(rows, Phase.BACKOFF, now_ms)
+        self._registry.move(rows, Phase.BACKOFF, now_ms, ATTEMPT_FAILURE)
         for seconds, part in by_backoff(rows, pods.attempts[rows]):
             self._backoff.add(part, now + seconds)
 
@@ -261,7 +261,7 @@ class Queues:
             self.requeue(rows, now, now_ms, event=event, front=False)
         for due, rows in woken.later:
             self.incoming["backoff", event] += len(rows)
-            self._registry.pods.move(rows, Phase.BACKOFF, now_ms)
+            self._registry.move(rows, Phase.BACKOFF, now_ms, event)
             self._backoff.add(rows, due)
 
     def _grouped(self, rows: Rows) -> Iterator[tuple[Group, Rows]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.faults import MAX_FAULTS, Faults
 from dispatcher.core.gangs import Gangs
+from dispatcher.core.journeys import Journeys
 from dispatcher.core.podsets import (
     Directory,
     NewPods,
@@ -46,6 +47,7 @@ class PodRegistry:
         self.directory = Directory()
         self.templates = TemplateTable(decode, read_facts)
         self.reasons = Reasons()
+        self.journeys = Journeys(self.pods, self.reasons)
         self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
         self.minds_nodes = False  # whether any pod ever accepted asks for its node to match while it runs
         self.gangs = Gangs(self.pods)
@@ -56,7 +58,9 @@ class PodRegistry:
         """Take rows and names for an order. Raises AlreadyExists, with nothing changed, if a name or UID is taken."""
         self.directory.check_free(order)
         key = request_key(order.request_id)
-        submission = Submission(order.request_id, key, now_ms, record_bytes=order.record_bytes)
+        submission = Submission(
+            order.request_id, key, now_ms, record_bytes=order.record_bytes, first_step=self.journeys.noted
+        )
         template_ids = self._intern(order)
         for number, job in enumerate(order.jobs):
             pod_set = self._new_set(submission, number, job.replicas)
@@ -103,9 +107,15 @@ class PodRegistry:
             for s in submission.sets
         )
 
+    def move(self, rows: Rows, phase: Phase, now_ms: int, event: str = "") -> None:
+        """Put pods into a phase, and note it. `event`: why, where the phase does not say it. Whatever the step tells of the pods (node, worker,
+        reason) is to be in the table already."""
+        self.pods.move(rows, phase, now_ms)
+        self.journeys.note(rows, phase, now_ms, event)
+
     def mark_deleted(self, rows: Rows, now_ms: int) -> list[Submission]:
         """Pods become DELETED; returns the submissions that have no other pods left."""
-        self.pods.move(rows, Phase.DELETED, now_ms)
+        self.move(rows, Phase.DELETED, now_ms)
         emptied = []
         indexes, counts = np.unique(self.pods.pod_set[rows], return_counts=True)
         for index, count in zip(indexes.tolist(), counts.tolist(), strict=True):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dispatcher.core.changes import Changes
 from dispatcher.core.eventlog import NO_TEXT, EventLog
 from dispatcher.core.gangs import Gang
+from dispatcher.core.journeys import GATED, GIVEN_BACK, GIVEN_UP, VICTIMS_LEFT, WORKER_LOST
 from dispatcher.core.membership import Worker
 from dispatcher.core.messages import Instruction, Release, Reserve, Verify
 from dispatcher.core.nominations import Nominations
@@ -64,7 +65,7 @@ class Settlement:
         outdated = pods.outdated[rows] & ~gone
         if outdated.any():
             pods.reason[rows[outdated]] = self._registry.reasons.number(CHANGED)
-            pods.move(rows[outdated], Phase.BACKOFF, now_ms)
+            self._registry.move(rows[outdated], Phase.BACKOFF, now_ms, GIVEN_BACK)
             gone |= outdated
         for gang in self._registry.gangs.incomplete(rows):
             gone |= self._count_gang(gang, rows, now, now_ms)
@@ -75,7 +76,7 @@ class Settlement:
         else:
             out = []
         if len(rows):
-            pods.move(rows, Phase.BOUND, now_ms)
+            self._registry.move(rows, Phase.BOUND, now_ms)
             pods.reason[rows] = NO_REASON
             self._counters["bound"] += len(rows)
             self._note_scheduled(rows, now_ms)
@@ -95,6 +96,7 @@ class Settlement:
         rows = self.nominations.take_due(now)
         if len(rows):
             self._registry.pods.reason[rows] = NO_REASON
+            self._registry.journeys.note(rows, Phase.BOUND, now_ms, VICTIMS_LEFT)
             self._tell_bound(rows)
         return self.look(self._residence.due(now_ms), now_ms)
 
@@ -109,7 +111,7 @@ class Settlement:
             self.give_up(alive[given_up], now_ms)
             alive = alive[~given_up]
         self._counters["requeued"] += len(alive)
-        self._queues.requeue(alive, now, now_ms, event="WorkerLost")
+        self._queues.requeue(alive, now, now_ms, event=WORKER_LOST)
         self._queues.gather(rows, now)
         self.publish(alive)
 
@@ -122,7 +124,7 @@ class Settlement:
             mine = np.isin(rows, latest.rows) & (pods.faults[rows] == pods.faults[rows[0]])
             times = f"given up after {pods.faults[rows[0]]} faults, the last: " if not latest.final else ""
             pods.reason[rows[mine]] = self._registry.reasons.number(f"{times}{latest.text}")
-            pods.move(rows[mine], Phase.FAILED, now_ms)
+            self._registry.move(rows[mine], Phase.FAILED, now_ms, GIVEN_UP)
             self.publish(rows[mine])
             rows = rows[~mine]
 
@@ -133,7 +135,7 @@ class Settlement:
             pods.reason[mine] = self._registry.reasons.number(
                 f"SchedulingGated: waits for gates {', '.join(gates)}", frozenset({SCHEDULING_GATES})
             )
-        pods.move(rows, Phase.UNSCHEDULABLE, now_ms)
+        self._registry.move(rows, Phase.UNSCHEDULABLE, now_ms, GATED)
         self.publish(rows)
 
     def gates_removed(self, rows: Rows, gates: frozenset[str], now: float, now_ms: int) -> None:
@@ -193,10 +195,10 @@ class Settlement:
             return np.zeros(len(rows), np.bool_)
         self._counters["partial_gangs"] += 1
         part = rows[mine]
-        pods.move(part, Phase.BACKOFF, now_ms)
         pods.reason[part] = self._registry.reasons.number(
             f"gang {gang.name}: {reserved} of the {needed} pods it needs had room and have given it back"
         )
+        self._registry.move(part, Phase.BACKOFF, now_ms, GIVEN_BACK)
         self.publish(part)
         return mine
 

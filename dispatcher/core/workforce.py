@@ -93,19 +93,20 @@ class Workforce:
 
     def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:
         worker = self._members.on_link(event.link)
-        return [] if worker is None else self.lose(worker, now)
+        return [] if worker is None else self.lose(worker, now, "its stream ended")
 
     def _ledger_lost(self, event: m.LedgerLost, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
         out: list[m.Instruction] = []
         for worker in self._members.living():
-            close = m.CloseLink(worker.link, "Redis has lost the ledger: register anew")
-            out += [close, *self.lose(worker, now, blamed=False)]
+            why = "Redis has lost the ledger"
+            close = m.CloseLink(worker.link, f"{why}: register anew")
+            out += [close, *self.lose(worker, now, why, blamed=False)]
         return out
 
-    def lose(self, worker: Worker, now: float, *, blamed: bool = True) -> list[m.Instruction]:
+    def lose(self, worker: Worker, now: float, why: str, *, blamed: bool = True) -> list[m.Instruction]:
         """Its link is over, or it is silent: its pods are its own until it is fenced. `blamed`: they may have been its end."""
         was_living = worker.living
-        self._members.lose(worker, now)
+        self._members.lose(worker, now, why)
         if not was_living:  # it never had an epoch in this life; its last life's fence, if any, goes on
             return []
         self._counters["workers_left" if worker.state is WorkerState.LEFT else "workers_lost"] += 1
@@ -125,6 +126,9 @@ class Workforce:
         pods = self._registry.pods
         pods.batch[rows] = 0
         reserved = event.nodes != NONE_U32
+        placed = int(reserved.sum())
+        had = f": of the pods it had in hand {placed} have a place, {len(rows) - placed} have none" if len(rows) else ""
+        worker.note(now, f"fenced{had}")
         out: list[m.Instruction] = []
         if reserved.any():
             kept = rows[reserved]
@@ -146,10 +150,8 @@ class Workforce:
         out = self._outcomes.answer(worker, event, now, self._unix_ms(now))
         if (event.codes == m.OutcomeCode.FENCED).any() and worker.living:
             # Its epoch is not the ledger's any more, so nothing it does will count until it registers anew.
-            out += [
-                m.CloseLink(worker.link, "the ledger has fenced this epoch: register anew"),
-                *self.lose(worker, now, blamed=False),
-            ]
+            why = "the ledger has fenced this epoch"
+            out += [m.CloseLink(worker.link, f"{why}: register anew"), *self.lose(worker, now, why, blamed=False)]
         return out
 
     def _state_wanted(self, event: m.StateWanted, now: float) -> list[m.Instruction]:

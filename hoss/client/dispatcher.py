@@ -98,11 +98,20 @@ class DispatcherClient:
             yield reply
 
     async def get_pod(
-        self, namespace: str = "", name: str = "", *, uid: bytes = b"", queue: bool = False, decisions: bool = False
+        self,
+        namespace: str = "",
+        name: str = "",
+        *,
+        uid: bytes = b"",
+        queue: bool = False,
+        decisions: bool = False,
+        steps: bool = False,
     ) -> pb.PodInfo:
-        """One pod with its template, by name or by UID; with `queue` also where it waits, if it does, and with `decisions` how it was
-        placed, as far as the worker that had it last remembers."""
-        request = pb.GetPodRequest(namespace=namespace, name=name, uid=uid, queue=queue, decisions=decisions)
+        """One pod with its template, by name or by UID; with `queue` also where it waits, if it does, with `decisions` how it was
+        placed, as far as its workers remember, and with `steps` how it came where it is."""
+        request = pb.GetPodRequest(
+            namespace=namespace, name=name, uid=uid, queue=queue, decisions=decisions, steps=steps
+        )
         return await self._answer(self.stub.GetPod(request, timeout=CALL_SECONDS))
 
     async def list_pods(
@@ -134,10 +143,10 @@ class DispatcherClient:
                 return
             request.page_token = page.next_page_token
 
-    async def list_jobs(self, namespace: str = "") -> list[pb.JobInfo]:
-        """Jobs with their counts by phase. An empty namespace means all."""
-        reply = await self._answer(self.stub.ListJobs(pb.ListJobsRequest(namespace=namespace), timeout=CALL_SECONDS))
-        return list(reply.jobs)
+    async def list_jobs(self, namespace: str = "", name: str = "", *, steps: bool = False) -> list[pb.JobInfo]:
+        """Jobs with their counts by phase. An empty namespace or name means all. With `steps` what their pods went through."""
+        request = pb.ListJobsRequest(namespace=namespace, name=name, steps=steps)
+        return list((await self._answer(self.stub.ListJobs(request, timeout=CALL_SECONDS))).jobs)
 
     async def watch(self, since_revision: int = 0, *, states: bool = False) -> AsyncIterator[pb.WatchBatch]:
         """Events after a revision (0: from now), for as long as the caller iterates.
@@ -208,10 +217,10 @@ class DispatcherClient:
         found = [item for item in map(object_from_proto, reply.objects) if isinstance(item, PodDisruptionBudget)]
         return list(zip(found, reply.budgets, strict=True))
 
-    async def list_workers(self) -> list[pb.WorkerInfo]:
-        """Workers that are registered, or were and are lost."""
-        reply = await self._answer(self.stub.ListWorkers(pb.ListWorkersRequest(), timeout=CALL_SECONDS))
-        return list(reply.workers)
+    async def list_workers(self, *, steps: bool = False) -> list[pb.WorkerInfo]:
+        """Workers that are registered, or were and are lost. With `steps` what happened to each of late."""
+        request = pb.ListWorkersRequest(steps=steps)
+        return list((await self._answer(self.stub.ListWorkers(request, timeout=CALL_SECONDS))).workers)
 
     async def set_worker_state(self, name: str, state: str) -> pb.WorkerInfo:
         """Cordon ("Cordoned"), drain ("Draining") or reopen ("Ready") a worker."""

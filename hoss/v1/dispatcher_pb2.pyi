@@ -125,7 +125,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "faults", "nominated_node", "eviction", "decisions")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "faults", "nominated_node", "eviction", "decisions", "steps", "steps_since_unix_ms")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,8 @@ class PodInfo(_message.Message):
     NOMINATED_NODE_FIELD_NUMBER: _ClassVar[int]
     EVICTION_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -162,7 +164,51 @@ class PodInfo(_message.Message):
     nominated_node: str
     eviction: str
     decisions: _containers.RepeatedCompositeFieldContainer[_common_pb2.Decision]
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., faults: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., nominated_node: _Optional[str] = ..., eviction: _Optional[str] = ..., decisions: _Optional[_Iterable[_Union[_common_pb2.Decision, _Mapping]]] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[PodStep]
+    steps_since_unix_ms: int
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., faults: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., nominated_node: _Optional[str] = ..., eviction: _Optional[str] = ..., decisions: _Optional[_Iterable[_Union[_common_pb2.Decision, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[PodStep, _Mapping]]] = ..., steps_since_unix_ms: _Optional[int] = ...) -> None: ...
+
+class PodStep(_message.Message):
+    __slots__ = ("at_unix_ms", "phase", "event", "worker", "node", "reason")
+    AT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    at_unix_ms: int
+    phase: PodPhase
+    event: str
+    worker: str
+    node: str
+    reason: str
+    def __init__(self, at_unix_ms: _Optional[int] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., event: _Optional[str] = ..., worker: _Optional[str] = ..., node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class JobStep(_message.Message):
+    __slots__ = ("phase", "event", "pods", "first_unix_ms", "last_unix_ms")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    phase: PodPhase
+    event: str
+    pods: int
+    first_unix_ms: int
+    last_unix_ms: int
+    def __init__(self, phase: _Optional[_Union[PodPhase, str]] = ..., event: _Optional[str] = ..., pods: _Optional[int] = ..., first_unix_ms: _Optional[int] = ..., last_unix_ms: _Optional[int] = ...) -> None: ...
+
+class WorkerStep(_message.Message):
+    __slots__ = ("at_unix_ms", "state", "epoch", "text")
+    AT_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    at_unix_ms: int
+    state: str
+    epoch: int
+    text: str
+    def __init__(self, at_unix_ms: _Optional[int] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("at_unix_ms", "worker", "text", "final")
@@ -193,18 +239,20 @@ class QueueStanding(_message.Message):
     def __init__(self, name: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., not_before_unix_ms: _Optional[int] = ..., at_latest_unix_ms: _Optional[int] = ..., refused_by: _Optional[_Iterable[str]] = ..., behind: _Optional[str] = ...) -> None: ...
 
 class GetPodRequest(_message.Message):
-    __slots__ = ("namespace", "name", "uid", "queue", "decisions")
+    __slots__ = ("namespace", "name", "uid", "queue", "decisions", "steps")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     uid: bytes
     queue: bool
     decisions: bool
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: _Optional[bool] = ..., decisions: _Optional[bool] = ...) -> None: ...
+    steps: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: _Optional[bool] = ..., decisions: _Optional[bool] = ..., steps: _Optional[bool] = ...) -> None: ...
 
 class ListPodsRequest(_message.Message):
     __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token", "templates")
@@ -235,7 +283,7 @@ class ListPodsReply(_message.Message):
     def __init__(self, pods: _Optional[_Iterable[_Union[PodInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("namespace", "name", "kind", "replicas", "bound", "queued", "unschedulable", "failed", "deleted", "submitted_unix_ms", "min_available", "gang")
+    __slots__ = ("namespace", "name", "kind", "replicas", "bound", "queued", "unschedulable", "failed", "deleted", "submitted_unix_ms", "min_available", "gang", "steps", "steps_since_unix_ms")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +296,8 @@ class JobInfo(_message.Message):
     SUBMITTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     MIN_AVAILABLE_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     kind: str
@@ -260,13 +310,19 @@ class JobInfo(_message.Message):
     submitted_unix_ms: int
     min_available: int
     gang: str
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replicas: _Optional[int] = ..., bound: _Optional[int] = ..., queued: _Optional[int] = ..., unschedulable: _Optional[int] = ..., failed: _Optional[int] = ..., deleted: _Optional[int] = ..., submitted_unix_ms: _Optional[int] = ..., min_available: _Optional[int] = ..., gang: _Optional[str] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[JobStep]
+    steps_since_unix_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replicas: _Optional[int] = ..., bound: _Optional[int] = ..., queued: _Optional[int] = ..., unschedulable: _Optional[int] = ..., failed: _Optional[int] = ..., deleted: _Optional[int] = ..., submitted_unix_ms: _Optional[int] = ..., min_available: _Optional[int] = ..., gang: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[JobStep, _Mapping]]] = ..., steps_since_unix_ms: _Optional[int] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ("namespace",)
+    __slots__ = ("namespace", "name", "steps")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
-    def __init__(self, namespace: _Optional[str] = ...) -> None: ...
+    name: str
+    steps: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., steps: _Optional[bool] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ("jobs",)
@@ -431,7 +487,7 @@ class BudgetStatus(_message.Message):
     def __init__(self, expected_pods: _Optional[int] = ..., current_healthy: _Optional[int] = ..., desired_healthy: _Optional[int] = ..., disruptions_allowed: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned", "synchronisation", "lags", "fill_seconds")
+    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned", "synchronisation", "lags", "fill_seconds", "steps")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -455,6 +511,7 @@ class WorkerInfo(_message.Message):
     SYNCHRONISATION_FIELD_NUMBER: _ClassVar[int]
     LAGS_FIELD_NUMBER: _ClassVar[int]
     FILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     state: str
@@ -478,7 +535,8 @@ class WorkerInfo(_message.Message):
     synchronisation: str
     lags: _containers.RepeatedCompositeFieldContainer[_common_pb2.ShardLag]
     fill_seconds: float
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[WorkerStep]
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., steps: _Optional[_Iterable[_Union[WorkerStep, _Mapping]]] = ...) -> None: ...
 
 class TenantInfo(_message.Message):
     __slots__ = ("name", "weight", "share", "resource", "queued", "scheduling", "bound", "unschedulable")
@@ -511,8 +569,10 @@ class ListTenantsReply(_message.Message):
     def __init__(self, tenants: _Optional[_Iterable[_Union[TenantInfo, _Mapping]]] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: bool
+    def __init__(self, steps: _Optional[bool] = ...) -> None: ...
 
 class ListWorkersReply(_message.Message):
     __slots__ = ("workers",)

@@ -87,7 +87,7 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "proposed", "cost_classes", "cost_micros", "first_micros", "seen_micros", "refusal_winners", "refusal_verdicts", "refusal_counts", "refusing_nodes", "refusal_seqs_behind", "refusal_ages_ms", "synchronisation", "lags", "fill_seconds")
+    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "proposed", "cost_classes", "cost_micros", "first_micros", "seen_micros", "refusal_winners", "refusal_verdicts", "refusal_counts", "refusing_nodes", "refusal_seqs_behind", "refusal_ages_ms", "synchronisation", "lags", "fill_seconds", "working_seconds", "clock_seconds")
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,8 @@ class Heartbeat(_message.Message):
     SYNCHRONISATION_FIELD_NUMBER: _ClassVar[int]
     LAGS_FIELD_NUMBER: _ClassVar[int]
     FILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WORKING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_SECONDS_FIELD_NUMBER: _ClassVar[int]
     busy_seconds: float
     micros_per_pod: float
     backlog: int
@@ -126,7 +128,9 @@ class Heartbeat(_message.Message):
     synchronisation: str
     lags: _containers.RepeatedCompositeFieldContainer[_common_pb2.ShardLag]
     fill_seconds: float
-    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ..., refusal_winners: _Optional[bytes] = ..., refusal_verdicts: _Optional[bytes] = ..., refusal_counts: _Optional[bytes] = ..., refusing_nodes: _Optional[bytes] = ..., refusal_seqs_behind: _Optional[bytes] = ..., refusal_ages_ms: _Optional[bytes] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ...) -> None: ...
+    working_seconds: float
+    clock_seconds: float
+    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ..., refusal_winners: _Optional[bytes] = ..., refusal_verdicts: _Optional[bytes] = ..., refusal_counts: _Optional[bytes] = ..., refusing_nodes: _Optional[bytes] = ..., refusal_seqs_behind: _Optional[bytes] = ..., refusal_ages_ms: _Optional[bytes] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., working_seconds: _Optional[float] = ..., clock_seconds: _Optional[float] = ...) -> None: ...
 
 class Preference(_message.Message):
     __slots__ = ("overlap", "number", "shares")

@@ -175,7 +175,7 @@ def compare(
         cells = list(dict.fromkeys([*cells, *peer_cells(quick=quick)])) if peer else cells
     plan = Plan(cells, repeat or (_QUICK_REPEAT if quick else _REPEAT), seed, redis_url, trace)
     machine = this_machine(redis_url, control_plane)
-    check(output, wanted, machine)
+    check(output, wanted, machine, plan.cells)
     measuring = Measuring(plan, machine, shlex.join(["hoss", *sys.argv[1:]]))
     title = f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}, {plan.repeat} run{'s' * (plan.repeat != 1)} of each"
     with bar(title, plan.runs, quiet=not output.for_people) as progress:

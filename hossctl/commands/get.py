@@ -1,16 +1,17 @@
 """get and describe."""
 
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl import completing
+from hossctl import completing, job_story, pod_story, worker_story
 from hossctl.conflicts import PAIR_COLUMNS, fetch_conflicts, print_conflicts
-from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, say
+from hossctl.console import Column, Document, Format, print_document, print_lines, print_rows, print_summary, say
 from hossctl.describing import describe
 from hossctl.endpoints import Endpoints
 from hossctl.eventloop import run_async
@@ -21,6 +22,7 @@ from hossctl.objects import COLUMNS, NAMESPACED
 from hossctl.options import AllNamespaces, Dispatcher, Namespace, OutputOrTemplate, Resolver, only, read_output
 from hossctl.ordering import sorted_by
 from hossctl.reservations import State, Wanted
+from hossctl.timeline import Line, written
 from hossctl.watching import changes
 
 app = typer.Typer()
@@ -30,6 +32,12 @@ INTERRUPTED = 130  # as shells say of what Ctrl-C has ended
 _NAMESPACE_COLUMN = Column("NAMESPACE", lambda document: document["namespace"])
 _GROWS = ("AGE", "SINCE", "SEEN")  # columns that change by themselves
 DESCRIBED = (Kind.PODS, Kind.NODES, Kind.WORKERS, Kind.JOBS)
+# Fields that a kind's story tells, and how it is told at a moment.
+_STORIES: dict[Kind, tuple[Collection[str], Callable[[Document, int], list[Line]]]] = {
+    Kind.PODS: (pod_story.TOLD, pod_story.pod_lines),
+    Kind.JOBS: (job_story.TOLD, job_story.job_lines),
+    Kind.WORKERS: (worker_story.TOLD, lambda worker, _now_ms: worker_story.worker_lines(worker)),
+}
 _FAILED = (pb.FAILED,)
 _WAITING = (pb.UNSCHEDULABLE, pb.BACKOFF)
 
@@ -122,7 +130,7 @@ def show(
     resolver: Resolver = "",
     output_or_template: OutputOrTemplate = "table",
 ) -> None:
-    """Show one object in full."""
+    """Show one object in full, and how it came where it is, in order of time."""
     output, template = read_output(output_or_template)
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     query = Query(read_kind(kind, *DESCRIBED), (name,), namespace)
@@ -130,7 +138,10 @@ def show(
     if output.for_people and query.kind is Kind.NODES:
         print_story(document)
     elif output.for_people:
-        print_summary(f"{document['kind']} {name}", _lines(document))
+        told, lines = _STORIES[query.kind]
+        now_ms = int(time.time() * 1000)
+        print_summary(f"{document['kind']} {name}", _lines(document, without=told))
+        print_lines(["", *written(lines(document, now_ms), now_ms)])
     else:
         print_document(document, output, template)
 
@@ -194,10 +205,11 @@ def _columns(query: Query) -> list[Column]:
     return [*named, *COLUMNS[query.kind.value]]
 
 
-def _lines(document: Document, indent: str = "") -> list[tuple[str, object]]:
+def _lines(document: Document, indent: str = "", *, without: Collection[str] = ()) -> list[tuple[str, object]]:
+    """What there is; of `without` the story tells."""
     lines: list[tuple[str, object]] = []
     for key, value in document.items():
-        if key in ("kind", "name") and not indent:
+        if key in without or (key in ("kind", "name") and not indent) or value in ("", [], {}):
             continue
         if isinstance(value, dict) and value:
             lines += [(f"{indent}{key}", "\u200b"), *_lines(value, indent + "  ")]

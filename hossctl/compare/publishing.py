@@ -3,7 +3,7 @@
 import importlib
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from hoss.errors import ConfigError, InvalidInput
-from hossctl.cli import EXIT_FAILED
+from hossctl.cli import EXIT_BAD_INPUT, EXIT_FAILED
 from hossctl.compare import tables
 from hossctl.compare.baseline import Report, compare, read_baseline, refuse_other_machine
-from hossctl.compare.document import Comparison, Machine
+from hossctl.compare.document import Cell, Comparison, Machine
 from hossctl.compare.spreadsheet import as_csv
 from hossctl.compare.summary import summarise
-from hossctl.console import Format, print_document, say
+from hossctl.console import Format, complain, print_document, say
 from hossctl.options import only
 
 if TYPE_CHECKING:
@@ -39,8 +39,16 @@ BaselinePath = Annotated[
     ),
 ]
 FailOnRegression = Annotated[
-    bool, typer.Option("--fail-on-regression", help="Exit 1 if anything got worse than in the baseline.")
+    bool,
+    typer.Option(
+        "--fail-on-regression", help="Exit 1 if anything got worse than in the baseline, 2 if it has no cell of these."
+    ),
 ]
+
+
+NOTHING_SHARED = (
+    "has no cell of this comparison, so nothing was compared: measure what it holds, or name another baseline"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,11 @@ class Wanted:
     fail_on_regression: bool = False
 
 
-def check(output: Format, wanted: Wanted, machine: Machine | None = None) -> None:
-    """Raise InvalidInput for whatever `publish` would refuse: to be called before minutes are spent on measuring, on this machine."""
+def check(
+    output: Format, wanted: Wanted, machine: Machine | None = None, cells: Collection[Cell] | None = None
+) -> None:
+    """Raise InvalidInput for whatever `publish` would refuse: to be called before minutes are spent on measuring these cells, on this
+    machine."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     for option, path in (
         ("--json", wanted.json),
@@ -74,7 +85,9 @@ def check(output: Format, wanted: Wanted, machine: Machine | None = None) -> Non
         elif path.is_dir():
             raise InvalidInput("is a directory; name a file", where=f"{option} {path}")
     if wanted.baseline is not None:
-        read_baseline(wanted.baseline, machine)
+        before = read_baseline(wanted.baseline, machine)
+        if wanted.fail_on_regression and cells is not None and not _shared(before, cells):
+            raise InvalidInput(NOTHING_SHARED, where=f"--baseline {wanted.baseline}")
     elif wanted.fail_on_regression:
         raise InvalidInput("needs --baseline FILE to compare with", where="--fail-on-regression")
 
@@ -100,7 +113,17 @@ def publish(comparison: Comparison, output: Format, wanted: Wanted) -> int:
         print_document(comparison.model_dump(mode="json", by_alias=True), output)
         for line in report.lines() if report else ():
             say(line)
-    return EXIT_FAILED if wanted.fail_on_regression and report is not None and report.regressed else 0
+    if report is None or not wanted.fail_on_regression:
+        return 0
+    if not report.shared:
+        complain(f"--baseline {wanted.baseline}: {NOTHING_SHARED}")
+        return EXIT_BAD_INPUT
+    return EXIT_FAILED if report.regressed else 0
+
+
+def _shared(before: Comparison, cells: Collection[Cell]) -> bool:
+    """Whether any of these cells was measured then."""
+    return any(run.complete and run.cell in cells for run in before.runs)
 
 
 def _for_people(comparison: Comparison, report: Report | None) -> Iterator[str]:

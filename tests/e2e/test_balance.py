@@ -72,6 +72,19 @@ def start(cluster: Cluster, tmp_path: Path):
     return start
 
 
+async def test_a_worker_that_is_held_up_is_busy_though_it_takes_no_cpu(cluster: Cluster, start) -> None:
+    start("slow", milliseconds=100.0)
+    async with clients_of(cluster.endpoints) as clients:
+        await _prepare(clients, workers=1)
+        await _submit(clients, "load", classes=1000, replicas=1)
+
+        async def busy() -> bool:
+            (worker,) = await clients.dispatcher.list_workers()
+            return worker.busy_share > 0.8
+
+        await until(busy, "the worker to be busy")
+
+
 async def test_pods_not_started_leave_a_slow_worker_for_an_idle_one(cluster: Cluster, start) -> None:
     start("quick", milliseconds=0.2)
     start("slow", milliseconds=200.0)

@@ -20,6 +20,17 @@ spec:
   containers: [{name: c, image: i}]
 """
 
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: report}
+spec:
+  parallelism: 4
+  template:
+    spec:
+      containers: [{name: c, image: i}]
+"""
+
 
 def test_explain_says_which_queue_since_when_how_often_and_what_would_help(hoss, tmp_path):
     hoss("up", "--nodes", "3", "--workers", "1")
@@ -84,3 +95,53 @@ def test_a_bound_pod_is_explained_by_every_nodes_score_as_if_it_were_not_there(h
         worker["name"]: worker["labels"].get("strategy", "spread") for worker in hoss.json("get", "workers")["items"]
     }
     assert chosen_by_label == workers[told["worker"]]
+
+
+def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_they_are(hoss, tmp_path):
+    hoss("up", "--nodes", "3", "--workers", "1")
+    (tmp_path / "gated.yaml").write_text(f"{GATED}---\n{GIANT}")
+    hoss("submit", "-f", str(tmp_path / "gated.yaml"))
+    hoss("ungate", "pod", "gated")
+    wait_until(
+        lambda: "confirmed: its reservation" in hoss("describe", "pod", "gated").stdout, "the pod's confirmation"
+    )
+    told = hoss("describe", "pod", "gated").stdout
+    happened = (
+        " accepted", "SchedulingGated: waits for gates", "its last gate was removed", "given to worker w1 after", "w1 reserves node-",
+        "bound on node-", "confirmed: its reservation", "\nnow ",
+    )  # fmt: skip
+    places = [told.index(text) for text in happened]
+    assert places == sorted(places)
+    assert max(len(line) for line in told[places[0] :].splitlines()) <= 80
+    steps = hoss.json("describe", "pod", "gated")["steps"]
+    assert [step["atUnixMs"] for step in steps] == sorted(step["atUnixMs"] for step in steps)
+
+    wait_until(lambda: hoss.json("get", "pod", "giant")["phase"] == "Unschedulable", "the giant to find no node")
+    told = " ".join(hoss("describe", "pod", "giant").stdout.split())
+    assert "no node fits: 0/3 nodes are available: " in told
+    assert "waits in queue unschedulable, for" in told
+
+    hoss("submit", "-f", "-", "--wait", stdin=JOB)
+    told = hoss("describe", "job", "report").stdout
+    places = [
+        told.index(text) for text in ("accepted: 4 pods", "4 pods given to workers", "4 pods bound", "4 of 4 bound")
+    ]
+    assert places == sorted(places)
+
+    hoss.processes()["worker-w1"].kill()
+    wait_until(lambda: "fenced" in hoss("describe", "worker", "w1").stdout, "the worker's end")
+    told = hoss("describe", "worker", "w1").stdout
+    happened = (
+        "registers",
+        "is given epoch",
+        "its view of the nodes is filled",
+        "lost: its stream ended",
+        "fenced",
+        "now ",
+    )
+    places = [told.index(text) for text in happened]
+    assert places == sorted(places)
+
+    hoss("down")
+    hoss("up", "--workers", "1")
+    assert "(what happened before is not known any more)" in hoss("describe", "pod", "gated").stdout

@@ -1,6 +1,7 @@
 """The worker's streams against servers that break off, delay and forget."""
 
 import asyncio
+import gc
 
 import grpc
 import pytest
@@ -170,6 +171,18 @@ async def test_after_a_break_the_worker_registers_anew(linked, ending):
     assert [await asyncio.wait_for(duties.epochs.get(), DEADLINE_SECONDS) for _ in expected] == expected
     heartbeat = await asyncio.wait_for(dispatcher.messages.get(), DEADLINE_SECONDS)
     assert heartbeat.heartbeat.backlog == 3
+
+
+async def test_streams_that_the_other_side_ends_leave_no_task_behind(linked, proposing):
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
+    _, duties, _, _ = await linked("end", "end")
+    assert [await asyncio.wait_for(duties.epochs.get(), DEADLINE_SECONDS) for _ in range(3)] == [1, 2, 3]
+    stream, verdicts, _ = await proposing("break", "break")
+    stream.send(proposal(1))
+    await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
+    gc.collect()  # where a task that waits for ever is found, and complained of
+    assert complaints == []
 
 
 async def test_a_registration_that_is_wrong_in_itself_ends_the_worker(linked):

@@ -8,6 +8,7 @@ from dispatcher.core.messages.events import (
     BindingRefused as BindingRefused,
     ClusterChanged as ClusterChanged,
     Commits as Commits,
+    Confirmed as Confirmed,
     Deleted as Deleted,
     EpochGranted as EpochGranted,
     Event as Event,

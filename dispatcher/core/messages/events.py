@@ -177,6 +177,14 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Confirmed:
+    """The reservations of these pods stand until they are released. The UIDs tell rows that others have by now."""
+
+    rows: Rows
+    uids: Uids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Assigned:
     """Kubernetes mode: the API server has these pods on these nodes, whoever put them there."""
 
@@ -294,6 +302,7 @@ Event = (
     | Fenced
     | Verified
     | Released
+    | Confirmed
     | Assigned
     | Respecified
     | BindingRefused

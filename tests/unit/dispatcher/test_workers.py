@@ -201,7 +201,7 @@ def test_throughput_and_busyness_are_those_of_the_last_seconds(bench):
         bench.job(f"job-{second}", 100)
         bench.answer("w1", m.OutcomeCode.BOUND)
         bench.pass_time(1.0)
-        bench.tell(m.Heard(link, Vitals(busy_seconds=second / 2, ready=True)))
+        bench.tell(m.Heard(link, Vitals(working_seconds=second / 2, clock_seconds=second, ready=True)))
     assert 80 < worker.throughput.per_second(bench.now) < 120
     assert 0.45 < worker.busy_share < 0.55
     assert worker.throughput.per_second(bench.now + 60) < 0.01

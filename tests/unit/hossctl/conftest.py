@@ -58,7 +58,7 @@ class FakeDispatcher:
         self.submitted.append(request)
         return dispatcher_pb2.SubmitReply(request_id=request.request_id)
 
-    async def get_pod(self, namespace="", name="", *, uid=b"", queue=False, decisions=False):
+    async def get_pod(self, namespace="", name="", *, uid=b"", queue=False, decisions=False, steps=False):
         for pod in self.pods:
             if (pod.namespace, pod.name) == (namespace, name) or (uid and pod.uid == uid):
                 return pod
@@ -78,13 +78,13 @@ class FakeDispatcher:
                     pod.template.SetInParent()
                 yield pod
 
-    async def list_jobs(self, namespace=""):
-        return [job for job in self.jobs if namespace in ("", job.namespace)]
+    async def list_jobs(self, namespace="", name="", *, steps=False):
+        return [job for job in self.jobs if namespace in ("", job.namespace) and name in ("", job.name)]
 
     async def list_tenants(self):
         return self.tenants
 
-    async def list_workers(self):
+    async def list_workers(self, *, steps=False):
         return self.workers
 
     async def delete(self, namespace="", *, pods=(), jobs=(), uids=b""):

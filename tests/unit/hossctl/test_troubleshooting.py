@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 
 import pytest
 from written_commands import ROOT
@@ -27,7 +28,62 @@ def _texts() -> str:
     return "\n".join(found)
 
 
+def _text_of(node: ast.expr) -> str:
+    """A string or f-string, holes as a mark; empty for what is none."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(p.value) if isinstance(p, ast.Constant) else "\0" for p in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _sentences(node: ast.AST) -> Iterator[str]:
+    """Texts of several words below a node, a docstring and what is in the holes of others left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr) and (text := _text_of(child)):
+            if " " in text.strip():
+                yield text
+        elif not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
+            yield from _sentences(child)
+
+
+def _problems() -> Iterator[str]:
+    """What `hoss status` can say as a problem: what is put under `problems`, what functions of that name say, what the resolver says of
+    nodes in quarantine, and why the policy sends pods nowhere."""
+    for path in (
+        ROOT / "hossctl" / "status.py",
+        *(ROOT / "dispatcher").rglob("*.py"),
+        *(ROOT / "resolver").rglob("*.py"),
+    ):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Assign(
+                    targets=[ast.Subscript(value=ast.Attribute(attr="problems") | ast.Name(id="problems"))]
+                ):
+                    yield from _sentences(node)
+                case ast.FunctionDef(name="problems" | "_problems" | "misplaced"):
+                    yield from _sentences(node)
+                case ast.Call(func=ast.Attribute(attr="append", value=ast.Attribute(attr="quarantined"))):
+                    yield from _sentences(node)
+                case ast.Call(func=ast.Name(id="Target")):
+                    yield from _sentences(node)
+
+
+_PROBLEMS = sorted(set(_problems()))
+_STATUS_ROWS = _PAGE.partition("## `hoss status` names a problem")[2].partition("\n## ")[0].splitlines()
+_STATUS_QUOTES = [
+    quote for row in _STATUS_ROWS for quote in re.findall(r"`([^`]+)`", row.removeprefix("| ").split(" | ")[0])
+]
 _TEXTS = _texts()
+
+
+def test_the_status_has_problems_to_name() -> None:
+    assert len(_PROBLEMS) >= 20
+    assert any("does not answer" in sentence for sentence in _PROBLEMS)
+
+
+@pytest.mark.parametrize("sentence", _PROBLEMS)
+def test_a_problem_that_hoss_status_names_stands_on_the_page(sentence: str) -> None:
+    found = [quote for quote in _STATUS_QUOTES if all(part.strip() in sentence for part in quote.split("..."))]
+    assert found, f"docs/troubleshooting.md has no row for {sentence!r}"
 
 
 def test_the_page_has_symptoms() -> None:

@@ -11,7 +11,7 @@ from hoss.errors import InvalidInput
 from hossctl.cli import app
 from hossctl.compare.baseline import compare, refuse_other_machine
 from hossctl.compare.document import Load, Mode, read
-from hossctl.compare.publishing import Wanted, check, publish
+from hossctl.compare.publishing import NOTHING_SHARED, Wanted, check, publish
 from hossctl.console import Format
 
 FIELDS = {"loads": (Load.UNIFORM,), "workers": (1, 4), "fills": (0.8, 0.95), "noise": 0.02}
@@ -138,6 +138,25 @@ def test_a_regression_is_told_and_fails_only_where_that_is_asked_for(document, f
     assert max(map(len, out.splitlines())) <= 80
     assert hoss("bench", "report", document, "--baseline", faster, "--fail-on-regression")[0] == 1
     assert hoss("bench", "report", faster, "--baseline", document, "--fail-on-regression")[0] == 0
+
+
+def test_where_no_cell_is_in_both_a_gate_does_not_pass(tmp_path, document):
+    other = tmp_path / "other.json"
+    other.write_text(comparison(**{**FIELDS, "fills": (0.5,)}).as_json())
+    code, out, err = hoss("bench", "report", document, "--baseline", other, "--fail-on-regression")
+    assert (code, err) == (2, f"error: --baseline {other}: {NOTHING_SHARED}\n")
+    assert "no cell is in both, so nothing was compared" in out
+    assert hoss("bench", "report", document, "--baseline", other)[0] == 0
+
+
+def test_a_gate_that_could_say_nothing_is_found_out_before_anything_is_measured(tmp_path, document):
+    gate = Wanted(baseline=document, fail_on_regression=True)
+    planned = {run.cell for run in read(document).runs}
+    check(Format.TABLE, gate, MACHINE, planned)
+    others = {run.cell for run in comparison(**{**FIELDS, "fills": (0.5,)}).runs}
+    with pytest.raises(InvalidInput, match="nothing was compared"):
+        check(Format.TABLE, gate, MACHINE, others)
+    check(Format.TABLE, Wanted(baseline=document), MACHINE, others)
 
 
 @pytest.mark.parametrize(
