@@ -126,6 +126,7 @@ class Mirroring:
         for part in accepted:
             unreserved = self._registry.pods.phase[part.rows] == Phase.ABSENT
             self.crowded.update(part.nodes[unreserved].tolist())
+            self._runtime.machine.restore_mirrored(part.submission)
             self._settle(part)
 
     def _settle(self, part: Accepted) -> None:

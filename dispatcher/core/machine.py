@@ -199,6 +199,13 @@ class Machine:
                 gangs.complete(gang)
         return out
 
+    def restore_mirrored(self, submission: Submission) -> None:
+        """While starting in Kubernetes mode, once all that is reserved is known: these pods may have been resized or labelled anew while
+        nobody looked, so those that are reserved are counted anew where the API server has them."""
+        pods = self.registry.pods
+        for pod_set in submission.sets:
+            pods.outdated[pod_set.rows] |= pods.phase[pod_set.rows] == Phase.BOUND
+
     def restore_fault(self, fault: Fault, now: float) -> None:
         """While starting, once all that is bound is known: these pods had this fault in an earlier term."""
         self.settlement.give_up(fault.rows[self.registry.faults.restore(fault)], self.unix_ms(now))
