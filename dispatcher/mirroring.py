@@ -14,7 +14,7 @@ import numpy as np
 
 from dispatcher.config import Cluster
 from dispatcher.core import messages as m
-from dispatcher.core.mirror import NodeMirror, PodMirror, PodPlan
+from dispatcher.core.mirror import NodeMirror, PodMirror, PodPlan, gangs_of
 from dispatcher.core.pod_objects import GonePod, PodReader, SeenPod, problem_of
 from dispatcher.core.podsets import NewPods, NewTemplate, Order, Submission
 from dispatcher.core.podtable import Phase, Rows
@@ -200,8 +200,10 @@ class Mirroring:
                 used.append(self._template(pod.template))
             numbers.append(number)
         uids = decode_uids(b"".join(pod.uid for pod in pods))
-        listed = NewPods(tuple(pod.name for pod in pods), np.array(numbers, np.uint32), uids)
-        submission = self._registry.accept(Order(next(self._orders), tuple(used), (), listed), self._runtime.now_ms())
+        gangs, of_pods = gangs_of(pods)
+        listed = NewPods(tuple(pod.name for pod in pods), np.array(numbers, np.uint32), uids, of_pods)
+        order = Order(next(self._orders), tuple(used), (), listed, gangs)
+        submission = self._registry.accept(order, self._runtime.now_ms())
         on_nodes = [(i, self.pods.nodes[pod.node]) for i, pod in enumerate(pods) if pod.node]
         rows = np.array([i for i, _ in on_nodes], np.uint32) + np.uint32(submission.sets[0].first)
         return Accepted(submission, rows, np.array([node for _, node in on_nodes], np.uint32))

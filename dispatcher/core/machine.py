@@ -223,6 +223,7 @@ class Machine:
     def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
         told = self._announcements.use_namespaces()
         for rows in self.registry.admit(event.submission, self.unix_ms(now)):
+            self.queues.joined(rows, now, self.unix_ms(now))
             gated = self.registry.gated(rows)
             if gated.any():
                 self.settlement.gate(rows[gated], self.unix_ms(now))
@@ -271,6 +272,7 @@ class Machine:
             self.members.excuse(now - self._ticked_at)
         self._ticked_at = now
         self.queues.tick(now, self.unix_ms(now))
+        self.settlement.publish(self.queues.muster(now, self.unix_ms(now)))
         out = self.settlement.tick(now, self.unix_ms(now))
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):
