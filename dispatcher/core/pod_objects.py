@@ -13,6 +13,7 @@ from dispatcher.core.gangs import MAX_GANG_PODS
 from dispatcher.core.podsets import NewGang
 from dispatcher.core.rejections import Rejection, rejection_of
 from hoss.errors import InvalidInput
+from hoss.model.cluster import OwnerReference
 from hoss.model.during_execution import ANNOTATION, DuringExecution
 from hoss.model.fields import Object
 from hoss.model.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, group_in, read_minimum
@@ -51,6 +52,7 @@ class SeenPod(NamedTuple):
     problem: str = ""  # why HOSS cannot place it, though it is ours
     rejection: Rejection | None = None  # by its kubelet
     gang: NewGang | None = None  # of which it is one
+    owner: OwnerReference | None = None  # its controller
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -97,6 +99,7 @@ class PodReader:
             problem=problem,
             rejection=rejection_of(status),
             gang=gang,
+            owner=_owner(metadata) if ours else None,
         )
 
     def _template(self, metadata: Object, spec: Object) -> PodTemplate:
@@ -161,9 +164,16 @@ def _controller(metadata: Object) -> Object | None:
     return next((owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")), None)
 
 
+def _owner(metadata: Object) -> OwnerReference | None:
+    owner = _controller(metadata)
+    if owner is None:
+        return None
+    return OwnerReference(owner["kind"], owner["apiVersion"].rpartition("/")[0], owner["name"])
+
+
 def _spread_among_replicas(template: PodTemplate) -> PodTemplate:
     """With what default spreading counts: the pods of its ReplicaSet. A Deployment gives each of its own, and their pods, a value of
-    this label, so nothing needs to watch ReplicaSets (kube-scheduler's DefaultSelector reads their selectors)."""
+    this label, so these need not be watched (kube-scheduler's DefaultSelector reads their selectors). For others see core.controllers."""
     value = dict(template.spec.labels).get(_REPLICAS_LABEL)
     if value is None or template.spec.spread:
         return template

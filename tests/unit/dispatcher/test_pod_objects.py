@@ -15,7 +15,9 @@ def pod(number=1, *, name="", labels=None, annotations=None, owner="", status=No
     if annotations:
         metadata["annotations"] = annotations
     if owner:
-        metadata["ownerReferences"] = [{"kind": owner, "controller": True}]
+        metadata["ownerReferences"] = [
+            {"kind": owner, "apiVersion": "apps/v1", "name": "o", "uid": "o", "controller": True}
+        ]
     if deleted:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     container = {"name": f"c{number}", "image": "i", "resources": {"requests": {"cpu": "100m"}}}
@@ -121,7 +123,7 @@ def test_what_is_asked_for_while_it_runs_is_read_and_what_is_no_word_of_ours_kee
     assert reader.read(pod(2, annotations={ANNOTATION: value})).template.during_execution is asked
 
 
-JOB = {"kind": "Job", "name": "train", "uid": "of-the-job", "controller": True}
+JOB = {"kind": "Job", "apiVersion": "batch/v1", "name": "train", "uid": "of-the-job", "controller": True}
 MINIMUM, GROUP, GROUP_LABEL = (
     "hoss.dev/min-available", "scheduling.k8s.io/group-name", "scheduling.x-k8s.io/pod-group",
 )  # fmt: skip
