@@ -138,10 +138,11 @@ class Queues:
 
     def joined(self, rows: Rows, now: float, now_ms: int) -> None:
         """These pods are new in their gangs: those of the others that fit nowhere may do so together with them."""
-        gangs = [gang.rows for gang in self._registry.gangs.incomplete(rows)]
-        if gangs:
-            woken = self._unschedulable.wake_pods(np.concatenate(gangs), now, self._registry.pods.phase)
-            self._set_free(woken, now, now_ms, event=GANG_UPDATE)
+        phase = self._registry.pods.phase
+        for gang in self._registry.gangs.incomplete(rows):
+            if gang.key and not gang.waits and (phase[gang.rows] == Phase.UNSCHEDULABLE).any():
+                woken = self._unschedulable.wake_pods(gang.rows, now, phase)
+                self._set_free(woken, now, now_ms, event=GANG_UPDATE)
 
     def muster(self, now: float, now_ms: int) -> Rows:
         """Of the gangs that came to have more pods or fewer, queue those that have enough. The pods of the others are UNSCHEDULABLE until more
