@@ -215,7 +215,7 @@ def test_what_is_reserved_of_a_gang_that_lost_a_pod_meanwhile_is_given_back(benc
     bench.tell(m.Deleted(rows[:1]))
     bench.answer("w1", BOUND, node=7)
     assert sorted(row for release in bench.instructions(m.Release) for row in release.rows.tolist()) == rows.tolist()
-    assert not bench.instructions(m.Confirm)
+    assert Phase.BOUND not in bench.phases(rows)
     bench.tell(m.Released(rows))
     bench.pass_time(0.1)
     assert why(bench, rows[1:]) == there(2)
