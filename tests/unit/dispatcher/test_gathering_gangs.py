@@ -155,6 +155,16 @@ def test_pods_that_come_while_a_gang_is_queued_go_where_a_new_policy_sends_it(be
     assert sent(bench) == [(4, 3)]
 
 
+def test_a_new_policy_loses_nobody_who_came_while_a_gang_was_queued_of_which_the_others_have_gone(bench, arrive):
+    rows = arrive("a", "b", "c")
+    arrive("d", "e", "f")
+    bench.tell(m.Deleted(rows))
+    bench.set_policy(Rule("all", Match(), Selector(())))
+    bench.pass_time(0.1)
+    bench.join("w1")
+    assert sent(bench) == [(3, 3)]
+
+
 def test_a_pod_that_comes_while_the_others_are_with_a_worker_follows_them(bench, arrive):
     bench.join("w1")
     arrive("a", "b", "c")
@@ -200,6 +210,19 @@ def test_a_gang_that_waits_for_the_gate_of_one_of_its_pods_goes_when_it_is_remov
     assert sent(bench) == [(3, 3)]
 
 
+def test_pods_that_did_not_fit_are_tried_again_with_one_whose_gate_is_removed(bench, arrive):
+    bench.join("w1")
+    gated = arrive("gated", gates=("wait",))
+    arrive("a", "b", "c")
+    bench.pass_time(0.1)
+    bench.answer(
+        "w1", UNSCHEDULABLE, reason="gang train: 2 of the 3 pods it needs fit", refused_by=("NodeResourcesFit",)
+    )
+    bench.tell(m.GatesRemoved(gated, frozenset({"wait"})))
+    bench.pass_time(1.1)
+    assert sent(bench) == [(4, 3)]
+
+
 def test_of_different_minimums_the_largest_counts(bench, arrive):
     bench.join("w1")
     arrive("a", "b", minimum=3)
@@ -227,11 +250,12 @@ def test_a_gang_of_which_somebody_else_has_bound_a_pod_has_begun(bench, arrive, 
     late = arrive("late") if not waits else rows[:0]
     bench.pass_time(0.1)
     bench.tell(m.Assigned(rows[:1], np.array([7], np.uint32)))
-    bench.machine.check()
-    bench.join("w1")
+    bench.join("w1", window=2)
     bench.pass_time(0.1)
+    bench.machine.check()
     assert {minimum for _, minimum in sent(bench)} == {0}
-    assert bench.all_are(np.append(rows[1:], late), Phase.SCHEDULING)
+    bench.answer("w1", BOUND)
+    assert Phase.QUEUED not in bench.phases(np.append(rows, late))
 
 
 def test_a_dispatcher_that_starts_gives_back_a_part_that_nobody_confirmed_and_waits_for_the_rest(bench, accept):
