@@ -6,7 +6,7 @@ in many at a time; nothing of a pod is a call of its own.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -15,11 +15,12 @@ import numpy as np
 from dispatcher.config import Cluster
 from dispatcher.core import messages as m
 from dispatcher.core.gathering import Gathering
-from dispatcher.core.mirror import NodeMirror, PodMirror, PodPlan
+from dispatcher.core.mirror import NodeMirror, PodMirror, PodPlan, gangs_of
 from dispatcher.core.pod_objects import GonePod, PodReader, SeenPod, problem_of
 from dispatcher.core.podsets import NewPods, NewTemplate, Order, Submission
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.intake import read_template
+from dispatcher.object_mirror import ObjectMirror
 from dispatcher.runtime import Runtime
 from dispatcher.second_opinion import SecondOpinion
 from hoss import rpc
@@ -27,8 +28,6 @@ from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput
 from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Change, Gone, Reflector
-from hoss.model.cluster_object_manifest import read_cluster_object
-from hoss.model.cluster_objects import ObjectKey
 from hoss.model.node import NodeSpec
 from hoss.model.node_manifest import read_node
 from hoss.model.pod import PodTemplate
@@ -42,12 +41,6 @@ _LOOK_SECONDS = 1.0  # at what is wrong, when nothing comes
 _MOST_TEMPLATES = 20_000
 
 _PODS_PATH, _NODES_PATH = "/api/v1/pods", "/api/v1/nodes"
-_OBJECTS = {
-    "/api/v1/namespaces": ("Namespace", ""),
-    "/api/v1/services": ("Service", ""),
-    "/apis/policy/v1/poddisruptionbudgets": ("PodDisruptionBudget", "policy"),
-    "/apis/scheduling.k8s.io/v1/priorityclasses": ("PriorityClass", "scheduling.k8s.io"),
-}
 
 
 class Accepted(NamedTuple):
@@ -69,6 +62,7 @@ class Mirroring:
         self.pods = PodMirror(self._registry)
         self.crowded: set[int] = set()  # nodes on which pods stood without reservations when it began
         self._nodes = NodeMirror(self._registry)
+        self._objects = ObjectMirror(runtime, api)
         self._opinion = SecondOpinion(
             runtime,
             api,
@@ -85,7 +79,7 @@ class Mirroring:
         self.reflectors = [
             Reflector(api, _PODS_PATH, self._hear_pods),
             Reflector(api, _NODES_PATH, self._hear_nodes),
-            *(Reflector(api, path, self._hearing(*kind)) for path, kind in _OBJECTS.items()),
+            *self._objects.reflectors,
         ]
 
     def vanished(self, node: str) -> bool:
@@ -125,6 +119,7 @@ class Mirroring:
         for part in accepted:
             unreserved = self._registry.pods.phase[part.rows] == Phase.ABSENT
             self.crowded.update(part.nodes[unreserved].tolist())
+            self._runtime.machine.restore_mirrored(part.submission)
             self._settle(part)
 
     def _settle(self, part: Accepted) -> None:
@@ -181,7 +176,7 @@ class Mirroring:
     def _take_changes(self, seen: Iterable[tuple[int, SeenPod]]) -> None:
         """A pod that is there may be resized, labelled otherwise, or tolerate more. Most events of pods say nothing of that."""
         pods, templates = self._registry.pods, self._registry.templates
-        read = ((row, self._template(pod.template)) for row, pod in seen)
+        read = ((row, self._template(self._objects.controllers.template_of(pod))) for row, pod in seen)
         changed = tuple(
             (row, new) for row, new in read if templates.differs(int(pods.template[row]), new.spec, new.kind)
         )
@@ -194,14 +189,17 @@ class Mirroring:
         used: list[NewTemplate] = []
         numbers = []
         for pod in pods:
-            number = templates.get(id(pod.template))
+            template = self._objects.controllers.template_of(pod)
+            number = templates.get(id(template))
             if number is None:
-                number = templates[id(pod.template)] = len(used)
-                used.append(self._template(pod.template))
+                number = templates[id(template)] = len(used)
+                used.append(self._template(template))
             numbers.append(number)
         uids = decode_uids(b"".join(pod.uid for pod in pods))
-        listed = NewPods(tuple(pod.name for pod in pods), np.array(numbers, np.uint32), uids)
-        submission = self._registry.accept(Order(next(self._orders), tuple(used), (), listed), self._runtime.now_ms())
+        gangs, of_pods = gangs_of(pods)
+        listed = NewPods(tuple(pod.name for pod in pods), np.array(numbers, np.uint32), uids, of_pods)
+        order = Order(next(self._orders), tuple(used), (), listed, gangs)
+        submission = self._registry.accept(order, self._runtime.now_ms())
         on_nodes = [(i, self.pods.nodes[pod.node]) for i, pod in enumerate(pods) if pod.node]
         rows = np.array([i for i, _ in on_nodes], np.uint32) + np.uint32(submission.sets[0].first)
         return Accepted(submission, rows, np.array([node for _, node in on_nodes], np.uint32))
@@ -246,27 +244,6 @@ class Mirroring:
             for name in plan.removals:
                 self.pods.nodes.pop(name, None)
         self._nodes.done(plan)
-
-    def _hearing(self, kind: str, group: str) -> Callable[[list[Change]], None]:
-        def hear(changes: list[Change]) -> None:
-            applied = []
-            for change in changes:
-                if isinstance(change, Gone):
-                    self._runtime.tell(m.ObjectsRemoved((ObjectKey(kind, change.namespace, change.name),)))
-                    continue
-                name = change.object["metadata"]["name"]
-                if kind == "PriorityClass" and name.startswith("system-"):
-                    continue  # every cluster has them, and pods have their priority from the API server anyway
-                try:
-                    item = read_cluster_object(change.object, kind, group)
-                except InvalidInput as exc:
-                    logger().warning("object_unreadable", kind=kind, name=name, problem=str(exc))
-                else:
-                    applied += [item] if item is not None else []
-            if applied:
-                self._runtime.tell(m.ObjectsApplied(tuple(applied)))
-
-        return hear
 
     def _tell_problems(self) -> None:
         problems = self._runtime.problems

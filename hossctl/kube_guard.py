@@ -29,8 +29,8 @@ _RESOLVER = "system:serviceaccount:hoss-system:hoss-resolver"
 def guard_objects(
     url: str, *, failure_policy: str, resolver: str = _RESOLVER, authority: bytes = b""
 ) -> Iterator[Object]:
-    """Of the manifest. `resolver`: as which user resolvers come to the API server. `authority`: PEM, whom the API server is to
-    trust from the start. Raises ConfigError where there is no manifest."""
+    """Of the manifest. `resolver`: as which user resolvers come to the API server; it gets their rights. `authority`: PEM, whom the API
+    server is to trust from the start. Raises ConfigError where there is no manifest."""
     for document in yaml.safe_load_all(manifest_at(MANIFEST)):
         if document["kind"] == "ValidatingWebhookConfiguration":
             (hook,) = document["webhooks"]
@@ -38,7 +38,13 @@ def guard_objects(
             for condition in hook["matchConditions"]:
                 condition["expression"] = condition["expression"].replace(_RESOLVER, resolver)
             hook["failurePolicy"], hook["clientConfig"] = failure_policy, {"url": url, **bundle}
-        yield document
+        yield document if resolver == _RESOLVER else given_to(document, resolver)
+
+
+def given_to(document: Object, user: str) -> Object:
+    """A binding of rights as one to this user; any other object as it is."""
+    subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]
+    return document | ({"subjects": subjects} if "subjects" in document else {})
 
 
 def manifest_at(path: Path) -> str:

@@ -32,6 +32,7 @@ _WORDS = {
         "its reservation is gone; queued again: {reason}", "queued again because their reservation was gone"
     ),
     ("Queued", "GatesRemoved"): _Words("its last gate was removed; queued", "queued after their last gate was removed"),
+    ("Queued", "GangUpdate"): _Words("queued with others of its gang", "queued with others of their gang"),
     ("Queued", "Retried"): _Words("hoss retry: queued again, its faults forgiven", "queued again by hoss retry"),
     ("Backoff", "ScheduleAttemptFailure"): _Words("waits before the next attempt: {reason}", "sent to wait for a while"),
     ("Backoff", "ClusterChange"): _Words("a change may help it, once its backoff is over", "near a change, in backoff"),
@@ -40,6 +41,7 @@ _WORDS = {
     ("Backoff", "BindingRefused"): _Words("the API server did not bind it: {reason}", "not bound by the API server"),
     ("Unschedulable", "ScheduleAttemptFailure"): _Words("no node fits: {reason}", "found to fit on no node"),
     ("Unschedulable", "Gated"): _Words("{reason}", "held back by scheduling gates"),
+    ("Unschedulable", "Gathering"): _Words("{reason}", "held until more pods of their gang were there"),
     ("Failed", "GivenUp"): _Words("failed: {reason}", "given up"),
     ("Deleted", ""): _Words("deleted", "deleted"),
 }  # fmt: skip

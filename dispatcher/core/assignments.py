@@ -50,7 +50,8 @@ class Assignments:
         # What is still with a worker is answered as usual, and the answer changes nothing.
         self._registry.move(others, Phase.BOUND, self._unix_ms(now), ASSIGNED)
         self._settlement.publish(others)
-        self._queues.gather(others, now)
+        for gang in self._registry.gangs.incomplete(others):
+            self._queues.start(gang, now, self._unix_ms(now))
         out = self._reserve(rows[~reserved | pods.outdated[rows]])
         return out + self._settlement.look(rows, self._unix_ms(now))
 

@@ -58,7 +58,8 @@ class ClusterNews:
         )
         # Of gangs that were too few, and of bindings that were refused; deleted pods are DELETED.
         back = event.rows[pods.phase[event.rows] == Phase.BACKOFF]
-        often = (pods.attempts[back] > PATIENT_ATTEMPTS) & (pods.gang[back] == 0)
+        parts = [gang.number for gang in self._registry.gangs.incomplete(back)]
+        often = (pods.attempts[back] > PATIENT_ATTEMPTS) & ~np.isin(pods.gang[back], parts)
         self._queues.requeue(back[~often], now, self._unix_ms(now), event=ATTEMPT_FAILURE, front=False)
         self._queues.refuse(back[often], now, self._unix_ms(now))
         self._queues.cluster_changed(Changes(left=self._registry.pod_specs(event.rows)), now, self._unix_ms(now))

@@ -21,6 +21,7 @@ ATTEMPT_FAILURE = "ScheduleAttemptFailure"
 BINDING_REFUSED = "BindingRefused"
 EVICTED = "Evicted"
 GATED = "Gated"
+GATHERING = "Gathering"  # more pods of its gang have to come first
 GIVEN_BACK = "GivenBack"  # its reservation: a gang was too small, or the pod has changed
 GIVEN_UP = "GivenUp"
 RESERVATION_LOST = "ReservationLost"
@@ -31,7 +32,9 @@ CONFIRMED = "Confirmed"  # its reservation stands until it is released
 VICTIMS_LEFT = "VictimsLeft"
 
 # Of these the pod's reason in the table speaks; of others it is that of an earlier move.
-_TOLD_BY_REASON = frozenset((ATTEMPT_FAILURE, BINDING_REFUSED, EVICTED, GATED, GIVEN_BACK, GIVEN_UP, RESERVATION_LOST))
+_TOLD_BY_REASON = frozenset(
+    (ATTEMPT_FAILURE, BINDING_REFUSED, EVICTED, GATED, GATHERING, GIVEN_BACK, GIVEN_UP, RESERVATION_LOST)
+)
 
 LIMIT_PODS = 1_000_000  # some 8 bytes each
 _STEP_PODS = 32  # what a step takes beside its pods, and a text of it, in pods

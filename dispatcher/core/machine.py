@@ -208,6 +208,13 @@ class Machine:
                 gangs.complete(gang)
         return out
 
+    def restore_mirrored(self, submission: Submission) -> None:
+        """While starting in Kubernetes mode, once all that is reserved is known: these pods may have been resized or labelled anew while
+        nobody looked, so those that are reserved are counted anew where the API server has them."""
+        pods = self.registry.pods
+        for pod_set in submission.sets:
+            pods.outdated[pod_set.rows] |= pods.phase[pod_set.rows] == Phase.BOUND
+
     def restore_fault(self, fault: Fault, now: float) -> None:
         """While starting, once all that is bound is known: these pods had this fault in an earlier term."""
         self.settlement.give_up(fault.rows[self.registry.faults.restore(fault)], self.unix_ms(now))
@@ -225,6 +232,7 @@ class Machine:
     def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
         told = self._announcements.use_namespaces()
         for rows in self.registry.admit(event.submission, self.unix_ms(now)):
+            self.queues.joined(rows, now, self.unix_ms(now))
             gated = self.registry.gated(rows)
             if gated.any():
                 self.settlement.gate(rows[gated], self.unix_ms(now))
@@ -273,6 +281,7 @@ class Machine:
             self.members.excuse(now - self._ticked_at)
         self._ticked_at = now
         self.queues.tick(now, self.unix_ms(now))
+        self.settlement.publish(self.queues.muster(now, self.unix_ms(now)))
         out = self.settlement.tick(now, self.unix_ms(now))
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.pod_objects import GonePod, SeenPod
+from dispatcher.core.podsets import NewGang
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.core.registry import PodRegistry
 from hoss.model.node import NodeSpec
@@ -35,6 +36,19 @@ class PodPlan:
 
     def __bool__(self) -> bool:
         return bool(len(self.gone) or self.new or len(self.assigned) or self.waiting or self.ungated or self.rejected)
+
+
+def gangs_of(pods: Sequence[SeenPod]) -> tuple[tuple[NewGang, ...], NDArray[np.uint32] | None]:
+    """The gangs of these pods, and (n,) for each pod 1 + the position of its own, 0 for none; None where there are none."""
+    found: dict[str, NewGang] = {}
+    for gang in filter(None, (pod.gang for pod in pods)):
+        if gang.key not in found or found[gang.key].minimum < gang.minimum:
+            found[gang.key] = gang
+    if not found:
+        return (), None
+    numbers = {key: number for number, key in enumerate(found, start=1)}
+    of_pods = [0 if pod.gang is None else numbers[pod.gang.key] for pod in pods]
+    return tuple(found.values()), np.array(of_pods, np.uint32)
 
 
 class PodMirror:

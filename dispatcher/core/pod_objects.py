@@ -9,10 +9,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from dispatcher.core.gangs import MAX_GANG_PODS
+from dispatcher.core.podsets import NewGang
 from dispatcher.core.rejections import Rejection, rejection_of
 from hoss.errors import InvalidInput
+from hoss.model.cluster import OwnerReference
 from hoss.model.during_execution import ANNOTATION, DuringExecution
 from hoss.model.fields import Object
+from hoss.model.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, group_in, read_minimum
 from hoss.model.pod import PodTemplate
 from hoss.model.pod_manifest import read_pod_template
 from hoss.model.selectors import LabelSelector, Requirement
@@ -47,6 +51,8 @@ class SeenPod(NamedTuple):
     template: PodTemplate
     problem: str = ""  # why HOSS cannot place it, though it is ours
     rejection: Rejection | None = None  # by its kubelet
+    gang: NewGang | None = None  # of which it is one
+    owner: OwnerReference | None = None  # its controller
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -75,6 +81,12 @@ class PodReader:
         ours = spec.get("schedulerName", "") in self._schedulers
         status = pod.get("status", {})
         asked = [what for what in unplaceable(spec) if what not in self._ignored] if ours else []
+        problem = f"HOSS does not place pods with {', '.join(asked)}" if asked else ""
+        gang = None
+        try:
+            gang = gang_of(metadata) if ours else None
+        except InvalidInput as exc:
+            problem = problem or str(exc)
         return SeenPod(
             uid=uid_from_text(metadata["uid"]),
             namespace=metadata["namespace"],
@@ -84,12 +96,15 @@ class PodReader:
             leaving="deletionTimestamp" in metadata,
             ended=status.get("phase") in _ENDED,
             template=self._template(metadata, spec),
-            problem=f"HOSS does not place pods with {', '.join(asked)}" if asked else "",
+            problem=problem,
             rejection=rejection_of(status),
+            gang=gang,
+            owner=_owner(metadata) if ours else None,
         )
 
     def _template(self, metadata: Object, spec: Object) -> PodTemplate:
-        owner = next((o["kind"] for o in metadata.get("ownerReferences", ()) if o.get("controller")), "")
+        controller = _controller(metadata)
+        owner = "" if controller is None else controller["kind"]
         labels = metadata.get("labels") or {}
         parts = _parts(spec)
         stays = (metadata.get("annotations") or {}).get(ANNOTATION, "")
@@ -117,15 +132,48 @@ def unplaceable(spec: Object) -> list[str]:
     return sorted(found)
 
 
+def gang_of(metadata: Object) -> NewGang | None:
+    """The gang that a pod says it is one of, by our annotation: its PodGroup's pods, or without one those of its controller. Raises
+    InvalidInput where it says nothing that can be."""
+    asked = (metadata.get("annotations") or {}).get(MIN_AVAILABLE_ANNOTATION, "")
+    minimum = read_minimum(asked) if asked else 0
+    if minimum <= 1:
+        return None
+    if minimum > MAX_GANG_PODS:
+        most = f"{MAX_GANG_PODS} at most, which is as many as the ledger decides at once"
+        raise InvalidInput(f"is {minimum}; {most}", where=MIN_AVAILABLE)
+    namespace = metadata["namespace"]
+    if name := group_in(metadata):
+        return NewGang(namespace, name, minimum, f"{namespace}/{name}")
+    owner = _controller(metadata)
+    if owner is None:
+        raise InvalidInput(
+            f"is {minimum}, and the pod has neither a controller nor a PodGroup by which the others of its gang are known",
+            where=MIN_AVAILABLE,
+        )
+    return NewGang(namespace, owner["name"], minimum, owner["uid"])
+
+
 def problem_of(pod: Object, error: InvalidInput) -> str:
     """A sentence about a pod that cannot be read."""
     metadata = pod.get("metadata", {})
     return f"pod {metadata.get('namespace')}/{metadata.get('name')} cannot be accounted for: {error}"
 
 
+def _controller(metadata: Object) -> Object | None:
+    return next((owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")), None)
+
+
+def _owner(metadata: Object) -> OwnerReference | None:
+    owner = _controller(metadata)
+    if owner is None:
+        return None
+    return OwnerReference(owner["kind"], owner["apiVersion"].rpartition("/")[0], owner["name"])
+
+
 def _spread_among_replicas(template: PodTemplate) -> PodTemplate:
     """With what default spreading counts: the pods of its ReplicaSet. A Deployment gives each of its own, and their pods, a value of
-    this label, so nothing needs to watch ReplicaSets (kube-scheduler's DefaultSelector reads their selectors)."""
+    this label, so these need not be watched (kube-scheduler's DefaultSelector reads their selectors). For others see core.controllers."""
     value = dict(template.spec.labels).get(_REPLICAS_LABEL)
     if value is None or template.spec.spread:
         return template

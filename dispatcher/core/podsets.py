@@ -69,11 +69,12 @@ class NewPods:
 
 @dataclass(frozen=True, slots=True)
 class NewGang:
-    """At least `minimum` of the pods that refer to it are bound, or none."""
+    """At least `minimum` of the pods that refer to it are bound, or none. Those of one `key` are one gang whatever order they come in."""
 
     namespace: str
     name: str
     minimum: int
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,10 @@ class ActiveQueue:
         """All rows that stand here, those that wait no more included."""
         return [segment.rows for _, _, segment in self._lanes.segments()]
 
+    def gangs(self) -> set[int]:
+        """Numbers of the gangs that stand here."""
+        return {segment.gang for _, _, segment in self._lanes.segments()}
+
     def drain(self) -> list[tuple[Rows, float]]:
         """Empty the queue: all segments in order of arrival, each with the time it was queued."""
         segments = sorted((segment for _, _, segment in self._lanes.take_all()), key=lambda s: s.arrival)

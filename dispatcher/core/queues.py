@@ -14,8 +14,8 @@ from dispatcher.core.aging import Aging
 from dispatcher.core.changes import Changes, History, Seen, together
 from dispatcher.core.gangs import MAX_GANG_PODS, Gang
 from dispatcher.core.hints import worth_another_attempt
-from dispatcher.core.journeys import ATTEMPT_FAILURE
-from dispatcher.core.podtable import Phase, Rows
+from dispatcher.core.journeys import ATTEMPT_FAILURE, GATHERING
+from dispatcher.core.podtable import NO_REASON, Phase, Rows
 from dispatcher.core.queue import ActiveQueue
 from dispatcher.core.registry import PodRegistry
 from dispatcher.core.tenants import Tenants
@@ -25,15 +25,15 @@ from dispatcher.core.waiting import Backoff, Group, Unschedulable, Woken, by_bac
 POD_ADD = "PodAdd"
 CLUSTER_CHANGE = "ClusterChange"
 POD_UPDATE = "PodUpdate"
+GANG_UPDATE = "GangUpdate"
+
+GANG_SCHEDULING = "GangScheduling"  # kube-scheduler's plugin that has the pods of a gang wait for each other
 
 # Changes of the cluster come in bursts; one look at the waiting pods serves all within this time. A look costs 2 to 20
 # microseconds a group: the more there are, the rarer it is, so that it takes a small part of the time.
 WAKE_INTERVAL_SECONDS = 0.1
 WAKE_INTERVAL_SECONDS_PER_GROUP = 1e-4
 MAX_WAKE_INTERVAL_SECONDS = 5.0
-
-# A gang of which a pod is in one of these is not together.
-_TO_COME = (Phase.SCHEDULING, Phase.BACKOFF, Phase.UNSCHEDULABLE)
 
 # Refusals by the resolver after which a pod no longer goes straight back to the front.
 PATIENT_ATTEMPTS = 3
@@ -49,6 +49,7 @@ class Queues:
         self._unschedulable = Unschedulable()
         self._history = History()
         self._woke_at = float("-inf")
+        self._to_muster: dict[int, Gang] = {}  # to or from which pods came or went since the last tick, by number
         self.incoming: Counter[tuple[str, str]] = Counter()  # pods by queue and event, of which metrics tell
 
     def admit(self, rows: Rows, now: float) -> None:
@@ -99,10 +100,12 @@ class Queues:
             self._gather(gang, now, front=False)
 
     def _gather(self, gang: Gang, now: float, *, front: bool) -> None:
-        pods, templates = self._registry.pods, self._registry.templates
-        phase = pods.phase[gang.rows]
-        rows = gang.rows[phase == Phase.QUEUED]
-        if gang.queued or not len(rows) or np.isin(phase, _TO_COME).any():
+        pods, templates, gangs = self._registry.pods, self._registry.templates, self._registry.gangs
+        rows = gangs.there(gang)
+        if gang.queued or not len(rows):
+            return
+        if gang.waits or gangs.short(gang, rows):
+            self._to_muster[gang.number] = gang
             return
         gang.queued = True
         # Its most urgent pod speaks for all: they go together, to where the policy sends that one.
@@ -114,11 +117,15 @@ class Queues:
 
     def take_gang(self, lane: int) -> Rows:
         """Remove the gang that is next in this lane and return its pods, as many as travel at once; none if none are left."""
-        gang = self._registry.gangs.numbered(self.active.next_gang(lane))
+        gangs = self._registry.gangs
+        gang = gangs.numbered(self.active.next_gang(lane))
         rows = np.empty(0, np.uint32)
         if gang is not None:
             gang.queued = False
-            rows = self._registry.gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
+            rows = gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
+            if gangs.short(gang, rows):  # some were deleted meanwhile
+                self._to_muster[gang.number] = gang
+                rows = rows[:0]
         self.active.drop_next(lane, rows)
         return rows
 
@@ -128,6 +135,47 @@ class Queues:
         queued: Rows = rows[self._registry.pods.phase[rows] == Phase.QUEUED]
         self.active.drop_next(lane, queued)
         return queued
+
+    def joined(self, rows: Rows, now: float, now_ms: int) -> None:
+        """These pods are new in their gangs: those of the others that fit nowhere may do so together with them."""
+        phase = self._registry.pods.phase
+        for gang in self._registry.gangs.incomplete(rows):
+            if gang.key and not gang.waits and (phase[gang.rows] == Phase.UNSCHEDULABLE).any():
+                woken = self._unschedulable.wake_pods(gang.rows, now, phase)
+                self._set_free(woken, now, now_ms, event=GANG_UPDATE)
+
+    def muster(self, now: float, now_ms: int) -> Rows:
+        """Of the gangs that came to have more pods or fewer, queue those that have enough. The pods of the others are UNSCHEDULABLE until more
+        come; returns these, which are to be told so."""
+        pods, gangs = self._registry.pods, self._registry.gangs
+        told = [np.empty(0, np.uint32)]
+        to_muster, self._to_muster = self._to_muster, {}
+        for gang in to_muster.values():
+            rows = gangs.there(gang)
+            if gang.queued or gang.complete or not len(rows):
+                continue
+            gang.waits = gangs.short(gang, rows)
+            if gang.waits:
+                text = f"gang {gang.name}: {len(rows)} of the {gangs.needed(gang)} pods it needs are there"
+                pods.reason[rows] = self._registry.reasons.number(text, frozenset({GANG_SCHEDULING}))
+                self._registry.move(rows, Phase.UNSCHEDULABLE, now_ms, GATHERING)
+                told.append(rows)
+            else:
+                pods.reason[rows] = NO_REASON
+                self.requeue(rows, now, now_ms, event=GANG_UPDATE, front=False)
+        return np.concatenate(told)
+
+    def start(self, gang: Gang, now: float, now_ms: int) -> None:
+        """The gang is complete: those of its pods that wait for others of it are ordinary pods now."""
+        gangs = self._registry.gangs
+        rows = gangs.there(gang) if gang.waits else gangs.in_phase(gang, Phase.QUEUED)
+        queued = gang.queued
+        gangs.complete(gang)
+        if queued:
+            rows = np.setdiff1d(rows, np.concatenate(self.active.standing()))
+            self._relane()
+        self._registry.pods.reason[rows] = NO_REASON
+        self.requeue(rows, now, now_ms, event=GANG_UPDATE, front=False)
 
     def gang_size(self, lane: int) -> int:
         """How many pods `take_gang` would return."""
@@ -194,6 +242,12 @@ class Queues:
         pods = self._registry.pods
         entries = sum(queue.sweep(pods.phase) for queue in (self.active, self._backoff, self._unschedulable))
         pods.in_queue &= pods.phase != Phase.DELETED
+        standing = self.active.gangs()
+        for gang in self._registry.gangs.every_incomplete():
+            if gang.queued and gang.number not in standing:
+                # All with which it was queued are deleted; others may have come.
+                gang.queued = False
+                self._to_muster[gang.number] = gang
         return entries
 
     def respecified(self, rows: Rows, now: float, now_ms: int, *, moved: bool) -> None:
@@ -227,7 +281,9 @@ class Queues:
     def _relane(self) -> None:
         phase = self._registry.pods.phase
         for gang in self._registry.gangs.every_incomplete():
-            gang.queued = False
+            if gang.queued:
+                gang.queued = False
+                self._to_muster[gang.number] = gang  # those that came since it was queued stand nowhere
         for rows, queued_at in self.active.drain():
             self.enqueue(rows[phase[rows] == Phase.QUEUED], queued_at)
 

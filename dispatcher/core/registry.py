@@ -50,7 +50,7 @@ class PodRegistry:
         self.journeys = Journeys(self.pods, self.reasons)
         self.minds_pods = False  # whether any pod ever accepted has rules about other pods, or ports
         self.minds_nodes = False  # whether any pod ever accepted asks for its node to match while it runs
-        self.gangs = Gangs(self.pods)
+        self.gangs = Gangs(self.pods, self.gated)
         self.record_bytes = 0  # of all submissions that are not forgotten
         self._route = route
 
@@ -209,7 +209,7 @@ class PodRegistry:
             for number in np.unique(order.pods.gangs[order.pods.gangs > 0]).tolist():
                 members[number - 1].append((np.flatnonzero(order.pods.gangs == number) + first).astype(np.uint32))
         for gang, rows in zip(order.gangs, members, strict=True):
-            self.gangs.add(gang.namespace, gang.name, gang.minimum, np.concatenate(rows))
+            self.gangs.add(gang.namespace, gang.name, gang.minimum, np.concatenate(rows), gang.key)
 
     def _intern(self, order: Order) -> NDArray[np.uint32]:
         ids = np.empty(len(order.templates), np.uint32)

@@ -145,6 +145,7 @@ class Settlement:
         self.gate(rows[gated], now_ms)
         free = rows[~gated]
         self._registry.pods.reason[free] = NO_REASON
+        self._queues.joined(free, now, now_ms)
         self._queues.requeue(free, now, now_ms, event="GatesRemoved", front=False)
         self.publish(free)
 

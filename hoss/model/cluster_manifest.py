@@ -51,7 +51,7 @@ def read_cluster(objects: Object) -> Cluster:
         },
         services=[_read_service(service) for service in mappings(objects, "services", "")],
         controllers=[
-            _read_controller(controller, kind)
+            read_controller(controller, kind)
             for key, kind in _CONTROLLER_LISTS.items()
             for controller in mappings(objects, key, "")
         ],
@@ -111,7 +111,8 @@ def _read_service(service: Object) -> Service:
     )
 
 
-def _read_controller(controller: Object, kind: str) -> Controller:
+def read_controller(controller: Object, kind: str) -> Controller:
+    """A ReplicationController, ReplicaSet or StatefulSet. Raises InvalidInput with the field's path."""
     metadata, spec = mapping(controller, "metadata", kind), mapping(controller, "spec", kind)
     identity = OwnerReference(kind, _CONTROLLER_GROUPS[kind], text(metadata, "name", "metadata"))
     namespace = read_namespace(metadata, "metadata")

@@ -10,6 +10,7 @@ from hoss.model.pod import Gang, Workload
 from hoss.model.pod_manifest import read_namespace, read_pod_template, rules_not_obeyed
 
 MIN_AVAILABLE_ANNOTATION = "hoss.dev/min-available"
+MIN_AVAILABLE = f"metadata.annotations[{MIN_AVAILABLE_ANNOTATION}]"
 GROUP_ANNOTATION = "scheduling.k8s.io/group-name"  # Volcano's
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"  # the coscheduling plugin's
 
@@ -73,27 +74,31 @@ def min_available(manifest: Object, workload: Workload) -> Workload:
     asked = text(annotations, MIN_AVAILABLE_ANNOTATION, "metadata.annotations")
     if not asked:
         return workload
-    where = f"metadata.annotations[{MIN_AVAILABLE_ANNOTATION}]"
-    if not (asked.isascii() and asked.isdigit()):
-        raise InvalidInput(f"is {asked!r}; it is a whole number of pods", where=where)
-    if int(asked) > workload.replicas:
-        raise InvalidInput(f"is {asked}; there are {workload.replicas} replicas", where=where)
-    gang = Gang(workload.template.spec.namespace, workload.name, int(asked)) if int(asked) else None
+    minimum = read_minimum(asked)
+    if minimum > workload.replicas:
+        raise InvalidInput(f"is {asked}; there are {workload.replicas} replicas", where=MIN_AVAILABLE)
+    gang = Gang(workload.template.spec.namespace, workload.name, minimum) if minimum else None
     return replace(workload, gang=gang)
+
+
+def read_minimum(asked: str) -> int:
+    """The number in our annotation. Raises InvalidInput."""
+    if not (asked.isascii() and asked.isdigit()):
+        raise InvalidInput(f"is {asked!r}; it is a whole number of pods", where=MIN_AVAILABLE)
+    return int(asked)
 
 
 def group_name(manifest: Object) -> str:
     """The PodGroup that an object's pods say they belong to, "" for none."""
     owner = mapping(manifest, "metadata", "object")
     pod = owner if manifest.get("kind") == "Pod" else _template_metadata(manifest)
-    for metadata in (pod, owner):
-        annotations, labels = mapping(metadata, "annotations", "metadata"), mapping(metadata, "labels", "metadata")
-        found = text(annotations, GROUP_ANNOTATION, "metadata.annotations") or text(
-            labels, GROUP_LABEL, "metadata.labels"
-        )
-        if found:
-            return found
-    return ""
+    return group_in(pod) or group_in(owner)
+
+
+def group_in(metadata: Object) -> str:
+    """The PodGroup that metadata name, "" for none."""
+    annotations, labels = mapping(metadata, "annotations", "metadata"), mapping(metadata, "labels", "metadata")
+    return text(annotations, GROUP_ANNOTATION, "metadata.annotations") or text(labels, GROUP_LABEL, "metadata.labels")
 
 
 def read_pod_group(manifest: Object) -> Gang:

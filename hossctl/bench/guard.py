@@ -1,6 +1,7 @@
 """`hoss bench guard`: HOSS and a real kube-scheduler fill the same nodes at once, without the guard and with it.
 
-Each case has a control plane of its own (etcd, kube-apiserver, kube-scheduler with its limits lifted) and a platform of its own.
+Each case has a control plane of its own (etcd, kube-apiserver, kube-scheduler with its limits lifted) and a platform of its own, with
+the rights that deploy/ gives HOSS.
 The pods are all alike and together nearly fill the nodes; every other one names HOSS. Nobody ends: what is overcommitted stays so.
 
 The JSON document:
@@ -33,8 +34,9 @@ from hossctl.console import Document
 from hossctl.endpoints import Clients, clients_of, of_state
 from hossctl.eventloop import run_async
 from hossctl.kube_binaries import find_binaries
-from hossctl.kube_control_plane import ADMINISTRATOR, ControlPlane
-from hossctl.kube_guard import install_guard, url_of
+from hossctl.kube_control_plane import HOSS, ControlPlane
+from hossctl.kube_guard import url_of
+from hossctl.kube_rights import grant, grant_guard
 from hossctl.platform import PlatformOptions, WorkerOptions, temporary
 from hossctl.ports import free_ports
 from hossctl.progress import counting
@@ -114,7 +116,7 @@ def _on_control_plane(setting: Setting, plane: ControlPlane, *, guarded: bool, q
     run_async(_prepare(setting, plane, port if guarded else 0))
     options = PlatformOptions(
         workers=tuple(WorkerOptions(f"worker-{number}") for number in range(setting.workers)),
-        kubeconfig=plane.kubeconfig,
+        kubeconfig=plane.hoss_kubeconfig,
         webhook_port=port if guarded else 0,
     )
     with temporary(options) as starter:
@@ -131,8 +133,9 @@ async def _prepare(setting: Setting, plane: ControlPlane, webhook_port: int) -> 
     amounts = {"cpu": f"{_NODE_MILLI}m", "memory": "64Gi", "pods": "110"}
     async with ground.opened(plane.kubeconfig) as api:
         await ground.create_all(api, "/api/v1/nodes", ground.nodes(setting.nodes, amounts))
+        await grant(api, HOSS)
         if webhook_port:
-            await install_guard(api, url_of(webhook_port), failure_policy="Fail", resolver=ADMINISTRATOR)
+            await grant_guard(api, HOSS, url_of(webhook_port), failure_policy="Fail")
 
 
 async def _fill(setting: Setting, plane: ControlPlane, clients: Clients, *, guarded: bool, quiet: bool) -> Case:

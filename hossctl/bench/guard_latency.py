@@ -1,8 +1,8 @@
 """`hoss bench guard --latency`: how long schedulers wait for the guard at a steady rate of bindings, and what that costs.
 
-One control plane and one platform. Bindings come at their times whether or not the ones before are answered: first as reviews sent to the
-webhook itself, over as many connections as an API server keeps, then as bindings sent to the API server. Each is of a pod of its
-own, and fits.
+One control plane and one platform, with the rights that deploy/ gives HOSS. Bindings come at their times whether or not the ones before
+are answered: first as reviews sent to the webhook itself, over as many connections as an API server keeps, then as bindings sent to the
+API server. Each is of a pod of its own, and fits.
 
 The JSON document:
 
@@ -42,8 +42,9 @@ from hossctl.endpoints import clients_of, of_state
 from hossctl.eventloop import run_async
 from hossctl.figures import per_second, percentiles, share
 from hossctl.kube_binaries import find_binaries
-from hossctl.kube_control_plane import ADMINISTRATOR, ControlPlane
-from hossctl.kube_guard import install_guard, trusted_authority, until_asked, url_of
+from hossctl.kube_control_plane import HOSS, ControlPlane
+from hossctl.kube_guard import trusted_authority, until_asked, url_of
+from hossctl.kube_rights import grant, grant_guard
 from hossctl.platform import PlatformOptions, temporary
 from hossctl.ports import free_ports
 from hossctl.process import ProcessRecord, record_of
@@ -93,7 +94,7 @@ def measure(setting: Setting, *, quiet: bool) -> Document:
 def _on_control_plane(setting: Setting, plane: ControlPlane, *, quiet: bool) -> Document:
     (port,) = free_ports(1)
     run_async(_prepare(setting, plane, port))
-    with temporary(PlatformOptions(workers=(), kubeconfig=plane.kubeconfig, webhook_port=port)) as starter:
+    with temporary(PlatformOptions(workers=(), kubeconfig=plane.hoss_kubeconfig, webhook_port=port)) as starter:
         client = record_of("client", os.getpid(), Path())
         records = [*starter.state.processes, plane.record("kube-apiserver"), plane.record("etcd"), client]
 
@@ -111,7 +112,8 @@ async def _prepare(setting: Setting, plane: ControlPlane, port: int) -> None:
             amounts = {"cpu": "1000", "memory": "4Ti", "pods": "10000"}
             status = {"capacity": amounts, "allocatable": amounts}
             await create(api, "/api/v1/nodes", {"metadata": {"name": f"n{number}"}, "status": status})
-        await install_guard(api, url_of(port), failure_policy="Fail", resolver=ADMINISTRATOR)
+        await grant(api, HOSS)
+        await grant_guard(api, HOSS, url_of(port), failure_policy="Fail")
 
 
 async def _measure_cases(

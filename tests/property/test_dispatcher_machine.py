@@ -118,6 +118,20 @@ class DispatcherHistory(RuleBasedStateMachine):
         for pod_set in submission.sets:
             self.alive |= {uid.tobytes() for uid in self.machine.registry.pods.uid[pod_set.rows]}
 
+    @rule(key=st.sampled_from("xy"), pods=st.integers(1, 3), needed=st.integers(1, 5), priority=st.sampled_from([0, 9]))
+    def gather(self, key: str, pods: int, needed: int, priority: int) -> None:
+        """Pods of a gang that come without the others."""
+        self.requests += 1
+        kind = Kind("default", "", "", QosClass.BURSTABLE, "")
+        names = tuple(f"g{self.requests}x{i}" for i in range(pods))
+        listed = NewPods(names, np.zeros(pods, np.uint32), None, np.ones(pods, np.uint32))
+        gang = NewGang("default", key, needed, key)
+        template = NewTemplate(b"%d" % priority, kind, priority)
+        submission = self.machine.registry.accept(Order(str(self.requests), (template,), (), listed, (gang,)), 0)
+        self.tell(m.Admitted(submission))
+        (pod_set,) = submission.sets
+        self.alive |= {uid.tobytes() for uid in self.machine.registry.pods.uid[pod_set.rows]}
+
     @precondition(lambda self: self.alive)
     @rule(share=st.floats(0, 1), seed=st.integers(0, 99))
     def delete(self, share: float, seed: int) -> None:
@@ -250,11 +264,13 @@ class DispatcherHistory(RuleBasedStateMachine):
         assert bound <= self.reserved.keys(), "a pod is called bound that holds nothing"
 
     def teardown(self) -> None:
-        """Given honest workers, time, and a policy that forgets nobody, every accepted pod ends bound (or failed, if a worker said
-        so)."""
+        """Given honest workers, time, a policy that forgets nobody, and as many pods as gangs need, every accepted pod ends bound (or
+        failed, if a worker said so)."""
         if not hasattr(self, "machine"):
             return
         self.change_policy(POLICY)
+        for key in "xy":
+            self.gather(key, 5, 1, 0)
         while self.fences:
             self.fence()
         for name in NAMES:

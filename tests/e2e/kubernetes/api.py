@@ -56,14 +56,18 @@ class Api:
         memory: str = "64Mi",
         namespace: str = "default",
         scheduler: str = "somebody-else",
+        metadata: Any = None,
         **spec: Any,
     ) -> Any:
-        """A pod of one container. `spec` is more of its spec, as `nodeName="n1"`."""
+        """A pod of one container. `metadata` is more of that, and `spec` of its spec, as `nodeName="n1"`."""
         container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
         return self(
             "POST",
             f"/api/v1/namespaces/{namespace}/pods",
-            {"metadata": {"name": name}, "spec": {"schedulerName": scheduler, "containers": [container], **spec}},
+            {
+                "metadata": {"name": name, **(metadata or {})},
+                "spec": {"schedulerName": scheduler, "containers": [container], **spec},
+            },
         )
 
     def bind(self, pod: Any, node: str, *, dry_run: bool = False, **headers: str) -> tuple[int, Any]:

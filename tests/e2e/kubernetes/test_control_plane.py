@@ -9,7 +9,8 @@ from waiting import wait_until
 from hoss.kube.api import Refused
 from hossctl.bench.kube_ground import opened
 from hossctl.kube_control_plane import HOSS, ControlPlane
-from hossctl.kube_rights import grant
+from hossctl.kube_guard import CONFIGURATIONS
+from hossctl.kube_rights import grant, grant_guard
 
 
 def test_a_binding_is_accepted_whatever_it_asks_of_the_node(api: Api) -> None:
@@ -47,6 +48,26 @@ def test_a_user_who_is_granted_hoss_s_rights_has_those_and_had_none_before(own_c
             assert (await hoss.ask("POST", path, binding)).status == 404
             node = {"metadata": {"name": "n1"}}
             assert (await hoss.ask("POST", "/api/v1/nodes", node)).status == 403
+
+    asyncio.run(run())
+
+
+def test_who_is_granted_a_guard_has_its_resolver_s_rights_and_is_not_asked_about(
+    own_control_plane: ControlPlane,
+) -> None:
+    path = f"{CONFIGURATIONS}/hoss-binding-guard"
+
+    async def run() -> None:
+        async with (
+            opened(own_control_plane.kubeconfig) as administrator,
+            opened(own_control_plane.hoss_kubeconfig) as hoss,
+        ):
+            assert (await hoss.ask("GET", path)).status == 403
+            await grant(administrator, HOSS)
+            await grant_guard(administrator, HOSS, "https://127.0.0.1:1/bindings", failure_policy="Fail")
+            (hook,) = (await hoss.get(path))["webhooks"]
+            assert hook["matchConditions"][0]["expression"] == f'request.userInfo.username != "{HOSS}"'
+            assert (await hoss.ask("GET", CONFIGURATIONS)).status == 403  # others' are none of its business
 
     asyncio.run(run())
 

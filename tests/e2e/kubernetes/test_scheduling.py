@@ -180,6 +180,22 @@ def test_a_pod_that_is_resized_in_place_is_counted_as_it_is_now(api: Api, cluste
     assert "clean" in run_hoss(cluster, "audit")
 
 
+def test_a_pod_that_is_resized_while_no_dispatcher_looks_is_counted_as_it_is_by_the_next(
+    api: Api, cluster: Cluster
+) -> None:
+    api.create_node("n1", cpu="1")
+    api.create_pod("static", cpu="200m", nodeName="n1")
+    create(api, ["mine"], cpu="400m")
+    wait_until(lambda: requested(cluster, "n1").get("cpu") == 600, "both are reserved")
+    cluster.kill("dispatcher")
+    resize(api, "static", "100m")
+    resize(api, "mine", "800m")
+    cluster.start_dispatcher()
+    wait_until(lambda: requested(cluster, "n1")["cpu"] == 900, "they are counted as they are now")
+    await_agreement(api, cluster)
+    assert "clean" in run_hoss(cluster, "audit")
+
+
 def test_a_pod_that_changes_while_it_waits_is_tried_again_as_it_is(api: Api, cluster: Cluster) -> None:
     """Long before the five minutes are over: nothing else happens in this cluster."""
     api.create_node("n1", cpu="1", taints=[{"key": "maintenance", "effect": "NoSchedule"}])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
+from dispatcher.core.podsets import NewPods, Order
 from dispatcher.core.podtable import Phase
 from dispatcher.core.policy import Match, Rule, Selector
 from dispatcher.core.settlement import CHANGED
@@ -134,3 +135,19 @@ def test_a_change_of_a_pod_that_is_gone_or_waits_for_its_time_does_nothing_by_it
         bench.tell(m.Deleted(rows))
     change(bench, rows, LARGE)
     assert bench.all_are(rows, end)
+
+
+def test_what_is_reserved_when_a_dispatcher_starts_is_counted_anew_where_it_is(bench):
+    """Nobody looked meanwhile."""
+    template = bench._template(SMALL)
+    pods = NewPods(("a", "b", "c"), np.zeros(3, np.uint32), None)
+    submission = bench.accept(Order("request", (template,), (), pods))
+    bench.machine.restore_bound(np.array([0, 1], np.uint32), np.array([5, 5], np.uint32))
+    bench.machine.restore_mirrored(submission)
+    bench.tell(m.Assigned(np.array([0], np.uint32), np.array([5], np.uint32)))
+    bench.tell(m.Admitted(submission))
+    assert [wanted.rows.tolist() for wanted in bench.instructions(m.Reserve)] == [[0]]
+    bench.tell(m.Assigned(np.array([1], np.uint32), np.array([5], np.uint32)))
+    assert bench.instructions(m.Reserve)[1].rows.tolist() == [1], "it was reserved and not yet bound"
+    bench.join("w1")
+    assert bench.in_hand("w1") == 1

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.mirror import NodeMirror, PodMirror
+from dispatcher.core.mirror import NodeMirror, PodMirror, gangs_of
 from dispatcher.core.pod_objects import GonePod, SeenPod
-from dispatcher.core.podsets import NewPods
+from dispatcher.core.podsets import NewGang, NewPods
 from dispatcher.core.rejections import Rejection
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate
@@ -150,3 +150,12 @@ def test_a_rejection_is_told_once_however_often_the_pod_is_seen_and_it_ends_the_
     assert not mirror.plan([told]).rejected
     mirror.plan([GonePod(told.uid)])
     assert mirror.plan([told]).rejected == (told,)
+
+
+def test_pods_of_one_gang_are_accepted_as_such_and_the_largest_minimum_counts():
+    train, serve = NewGang("default", "train", 2, "train"), NewGang("default", "serve", 2, "serve")
+    pods = [seen(1, gang=train), seen(2), seen(3, gang=serve), seen(4, gang=NewGang("default", "train", 3, "train"))]
+    gangs, of_pods = gangs_of(pods)
+    assert gangs == (NewGang("default", "train", 3, "train"), serve)
+    assert of_pods.tolist() == [1, 0, 2, 1]
+    assert gangs_of([seen(1)]) == ((), None)

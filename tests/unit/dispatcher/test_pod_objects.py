@@ -3,6 +3,7 @@
 import pytest
 
 from dispatcher.core.pod_objects import PodReader
+from dispatcher.core.podsets import NewGang
 from hoss.errors import InvalidInput
 from hoss.model.during_execution import ANNOTATION, DuringExecution
 
@@ -14,7 +15,9 @@ def pod(number=1, *, name="", labels=None, annotations=None, owner="", status=No
     if annotations:
         metadata["annotations"] = annotations
     if owner:
-        metadata["ownerReferences"] = [{"kind": owner, "controller": True}]
+        metadata["ownerReferences"] = [
+            {"kind": owner, "apiVersion": "apps/v1", "name": "o", "uid": "o", "controller": True}
+        ]
     if deleted:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     container = {"name": f"c{number}", "image": "i", "resources": {"requests": {"cpu": "100m"}}}
@@ -118,3 +121,46 @@ def test_what_is_asked_for_while_it_runs_is_read_and_what_is_no_word_of_ours_kee
 ):
     reader.read(pod(1))  # alike but for the annotation
     assert reader.read(pod(2, annotations={ANNOTATION: value})).template.during_execution is asked
+
+
+JOB = {"kind": "Job", "apiVersion": "batch/v1", "name": "train", "uid": "of-the-job", "controller": True}
+MINIMUM, GROUP, GROUP_LABEL = (
+    "hoss.dev/min-available", "scheduling.k8s.io/group-name", "scheduling.x-k8s.io/pod-group",
+)  # fmt: skip
+
+
+def member(annotations, *, labels=None, owners=(), **fields):
+    made = pod(annotations=annotations, labels=labels, **fields)
+    made["metadata"]["ownerReferences"] = list(owners)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "gang"),
+    [
+        (member({MINIMUM: "3", GROUP: "g"}, owners=[JOB]), NewGang("default", "g", 3, "default/g")),
+        (member({MINIMUM: "3"}, labels={GROUP_LABEL: "g"}), NewGang("default", "g", 3, "default/g")),
+        (member({MINIMUM: "3"}, owners=[JOB]), NewGang("default", "train", 3, "of-the-job")),
+        (member({MINIMUM: "3", GROUP: "g"}, schedulerName="default-scheduler"), None),
+        (member({GROUP: "g"}), None),
+        (member({MINIMUM: "1"}), None),
+    ],
+    ids=["of-a-group", "by-its-label", "of-a-controller", "somebody-else-s", "no-minimum", "of-one-pod"],
+)
+def test_of_which_gang_a_pod_is_its_annotation_and_its_group_or_controller_say(reader, made, gang):
+    read = reader.read(made)
+    assert (read.gang, read.problem) == (gang, "")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "problem"),
+    [
+        ({MINIMUM: "many", GROUP: "g"}, "is 'many'; it is a whole number of pods"),
+        ({MINIMUM: "1001", GROUP: "g"}, "is 1001; 1000 at most, which is as many as the ledger decides at once"),
+        ({MINIMUM: "2"}, "is 2, and the pod has neither a controller nor a PodGroup"),
+    ],
+)
+def test_a_gang_that_cannot_be_is_the_pod_s_problem(reader, annotations, problem):
+    read = reader.read(member(annotations))
+    assert read.gang is None
+    assert read.problem.startswith(f"metadata.annotations[hoss.dev/min-available]: {problem}")
