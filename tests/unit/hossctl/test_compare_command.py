@@ -60,7 +60,7 @@ def test_the_default_matrix_holds_every_mode_load_and_number_of_workers_and_slow
 
 def test_the_quick_matrix_is_small_and_asks_the_whole_question():
     cells = quick_cells()
-    assert len(cells) <= 24
+    assert len(cells) <= 14  # a run takes three seconds, and twice as long on a slow machine
     assert {cell.mode for cell in cells} == set(MODES)
     assert {cell.workers for cell in cells} == {1, 2, 4}
     assert len({cell.load for cell in cells}) == len({cell.fill for cell in cells}) == 2
