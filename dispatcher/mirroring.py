@@ -14,8 +14,8 @@ import numpy as np
 
 from dispatcher.config import Cluster
 from dispatcher.core import messages as m
-from dispatcher.core.gathering import Gathering
 from dispatcher.core.mirror import NodeMirror, PodMirror, PodPlan, gangs_of
+from dispatcher.core.pace import Pace
 from dispatcher.core.pod_objects import GonePod, PodReader, SeenPod, problem_of
 from dispatcher.core.podsets import NewPods, NewTemplate, Order, Submission
 from dispatcher.core.podtable import Phase, Rows
@@ -128,15 +128,15 @@ class Mirroring:
 
     async def run(self) -> None:
         """Take in what comes until cancelled."""
-        gathering = Gathering()
+        pace = Pace()
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), _LOOK_SECONDS)
-                await asyncio.sleep(gathering.seconds)
+                await asyncio.sleep(pace.seconds)
             self._news.clear()
             await self._take_nodes()
             changes = [*self.pods.take_found(), *self._taken_pods()]
-            gathering.took(len(changes))
+            pace.took(len(changes))
             self._take(self.pods.plan(changes))
             if self._nodes.doomed and any(isinstance(change, GonePod) for change in changes):
                 self._news.set()  # one of them may be empty now

@@ -32,7 +32,6 @@ _BODILESS = ("GET", "HEAD")
 _PLAIN = "/:@!$&'()*+,;=%"  # of a path, beside letters and digits
 
 JSON = "application/json"
-MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 Object = dict[str, Any]

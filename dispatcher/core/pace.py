@@ -1,4 +1,4 @@
-"""How long news of a cluster is gathered before it is taken in."""
+"""How long news of a cluster is collected before it is taken in."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ _BURST_RATE = 300  # changes a second
 
 
 @dataclass(slots=True)
-class Gathering:
+class Pace:
     """A moment after quiet, and longer while much comes."""
 
     seconds: float = MOMENT_SECONDS
