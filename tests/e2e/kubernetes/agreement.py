@@ -43,17 +43,17 @@ async def _reserved(address: str) -> dict[str, str]:
 
 
 def requested(cluster: Cluster, node: str) -> dict[str, int]:
-    """What the ledger has as requested on a node, in schema units."""
+    """What the ledger has as requested on a node, in schema units; nothing on one that it has not (yet)."""
     return asyncio.run(_requested(cluster.address("resolver"), node))
 
 
 async def _requested(address: str, node: str) -> dict[str, int]:
     client = ResolverClient([address])
     try:
-        (found,) = await client.list_nodes([node])
+        found = await client.list_nodes([node])
     finally:
         await client.close()
-    return {amount.resource: amount.amount for amount in found.requested}
+    return {amount.resource: amount.amount for info in found for amount in info.requested}
 
 
 def overcommitted(api: Api) -> dict[str, int]:
