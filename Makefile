@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# By file, on all cores: what the tests of a file share is made once. The order is tests/conftest.py's.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -rs
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-all controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -23,8 +25,11 @@ setup: $(VENV)/.dev  ## a virtual environment with everything for development
 demo: $(VENV)/.runtime  ## a whole cluster on this machine: 1,000 nodes, 50,000 pods, an audit
 	$(BIN)/hoss demo
 
-test: $(VENV)/.dev  ## unit, property, contract and integration tests, and end-to-end ones without Kubernetes
-	$(BIN)/python -m pytest --ignore=tests/e2e/kubernetes
+test: $(VENV)/.dev  ## every invariant and every promise, in five minutes on two cores; TESTS=tests/unit for a part
+	$(PYTEST) -m "not thorough" --ignore=tests/e2e/kubernetes $(TESTS)
+
+test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all servers, more examples
+	$(PYTEST) --ignore=tests/e2e/kubernetes $(TESTS)
 
 controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, built once (needs Go, some minutes) into a cache
 	$(BIN)/python -m hossctl.kube_binaries

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import orjson
 import psutil
@@ -57,20 +57,42 @@ def record_of(name: str, pid: int, log: Path, address: str = "") -> ProcessRecor
     return ProcessRecord(name, pid, psutil.Process(pid).create_time(), str(log), address)
 
 
+class Launched(Protocol):
+    """A process that was started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+        ...
+
+
+def launch_python(module: str, arguments: Sequence[str], log: IO[bytes]) -> Launched:
+    """Start `python -m module` with what it says in `log`."""
+    # A session of its own: Ctrl-C in the terminal is for us, and we stop our services in order.
+    return subprocess.Popen(  # noqa: S603 - our own modules
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
 class Service:
-    """A HOSS service as a child process that outlives us if it is not stopped."""
+    """A HOSS service as a process that outlives us if it is not stopped."""
+
+    # How its process is started: (module, arguments, log) -> Launched. Tests fork it from one that has imported it already.
+    launch = staticmethod(launch_python)
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], directory: Path) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
         self._ready = directory / f"{name}.ready"
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", module, *arguments, "--ready-file", str(self._ready)]
         with self.log.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal is for us, and we stop our services in order.
-            self._process = subprocess.Popen(  # noqa: S603 - our own modules
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            self._process = self.launch(module, [*arguments, "--ready-file", str(self._ready)], log)
         self.record = record_of(name, self._process.pid, self.log)
 
     def wait_ready(self, deadline: float) -> ProcessRecord:

@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
+from fork_server import FORK_SERVER, ForkedProcess
+from machine import needs
 from redis_topologies import ClusterSetup, SentinelSetup, as_documented
+from run_report import RunReport
 from waiting import DEADLINE_SECONDS, wait_until
 
 from dispatcher import redis_journal
@@ -22,16 +23,35 @@ from hoss.model.pod import HostPort, Pairs
 from hoss.model.resources import PODS
 from hoss.v1 import common_pb2
 from hoss.wire.columns import NONE_U32, numbered_uids
+from hossctl.process import Service
 from hossctl.redis_server import RedisServer
 from resolver.core.ports import claim_of
 from resolver.core.values import Group, NodeChange, Proposal
 from resolver.ledger import scripts
 
 
-def pytest_configure() -> None:
+# Long tests of many processes first, so that none of them is what a run waits for at its end.
+_ORDER = ("e2e", "integration", "contract", "property", "simulation")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """A shell's jobs in the background ignore Ctrl-C, and so would every process that a test starts: some are to end by it."""
+    config.pluginmanager.register(RunReport(), "run report")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart() -> None:
+    """Say at once, in one line, why nothing can be tested here."""
+    if problem := needs():
+        pytest.exit(f"no test can run on this machine: {problem}", returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the folders."""
+    folders = {name: number for number, name in enumerate(_ORDER)}
+    root = Path(__file__).parent
+    items.sort(key=lambda item: folders.get(item.path.relative_to(root).parts[0], len(folders)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,6 +62,15 @@ def _patience_with_redis() -> Iterator[None]:
         patch.setattr(redis_journal, "_TIMEOUT_SECONDS", DEADLINE_SECONDS)
         patch.setattr(redis_access, "_CONNECT_SECONDS", DEADLINE_SECONDS)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_services() -> Iterator[None]:
+    """Services come from the fork server, which starts with the first of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Service, "launch", FORK_SERVER.launch)
+        yield
+    FORK_SERVER.stop()
 
 
 @pytest.fixture(scope="session")
@@ -203,12 +232,12 @@ def _groups(
 @pytest.fixture
 def start_resolver(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Starts resolver processes: `start_resolver(redis_url, "--shards", "2")` returns host:port once it serves."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[ForkedProcess] = []
 
     def start(redis_url: str, *flags: str) -> str:
         ready = tmp_path / f"resolver-{len(processes)}.json"
-        command = [sys.executable, "-m", "resolver", "--listen", "127.0.0.1:0", "--redis-url", redis_url]
-        process = subprocess.Popen([*command, "--ready-file", str(ready), *flags])
+        arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url, "--ready-file", str(ready), *flags]
+        process = FORK_SERVER.start("resolver", arguments)
         processes.append(process)
 
         def serves() -> bool:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import psutil
 import pytest
+from fork_server import FORK_SERVER
+from machine import OPENB_FILES, no_openb
 from waiting import COMMAND_SECONDS
 
 
@@ -25,10 +26,7 @@ class Hoss:
         environment = {**os.environ, "HOSS_HOME": str(self.home), "COLUMNS": "200"}
         for name in ("HOSS_DISPATCHER", "HOSS_RESOLVER"):
             environment.pop(name, None)
-        done = subprocess.run(
-            [sys.executable, "-m", "hossctl", *arguments],
-            input=stdin, capture_output=True, text=True, env=environment, timeout=COMMAND_SECONDS, check=False,
-        )  # fmt: skip
+        done = FORK_SERVER.run("hossctl", arguments, stdin=stdin, env=environment, timeout=COMMAND_SECONDS)
         if code is not None:
             assert done.returncode == code, (
                 f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
@@ -69,8 +67,6 @@ def hoss_at() -> type[Hoss]:
 @pytest.fixture
 def trace() -> tuple[Path, Path]:
     """Node and pod list of the openb trace, which lies beside the repository where it is at all."""
-    directory = Path(__file__).parents[3] / "shared" / "data"
-    files = directory / "openb_node_list_all_node.csv", directory / "openb_pod_list_default.csv"
-    if not all(path.exists() for path in files):
-        pytest.skip(f"the openb trace is not in {directory}")
-    return files
+    if why := no_openb():
+        pytest.skip(why)
+    return OPENB_FILES

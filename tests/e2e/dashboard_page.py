@@ -2,27 +2,14 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from machine import BROWSER, DRIVER
 from waiting import DEADLINE_SECONDS, wait_until
 
-DRIVER = shutil.which("chromedriver")
-BROWSER = shutil.which("chromium")
 DESKTOP, PHONE = (1440, 1120), (390, 844)
-
-
-def missing() -> str:
-    """Why there can be no browser here; "" where there can."""
-    if DRIVER is None or BROWSER is None:
-        return "no chromium and chromedriver on PATH (Debian: apt-get install chromium chromium-driver)"
-    try:
-        import selenium  # noqa: F401, PLC0415 - for development alone
-    except ImportError:
-        return "selenium is not installed (pip install selenium)"
-    return ""
 
 
 class Page:
@@ -64,7 +51,7 @@ class Page:
 
     def keys(self, *keys: str) -> None:
         """Typed to whatever has the focus."""
-        from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415 - see `missing`
+        from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415 - see machine.no_browser
 
         ActionChains(self.driver).send_keys(*keys).perform()
 
@@ -85,7 +72,7 @@ class Page:
 @contextlib.contextmanager
 def browser(directory: Path) -> Iterator[Page]:
     """A browser for the length of the block, with its profile in `directory`."""
-    from selenium import webdriver  # noqa: PLC0415 - see `missing`
+    from selenium import webdriver  # noqa: PLC0415 - see machine.no_browser
 
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from e2e.cluster import Cluster
-from e2e.dashboard_page import DESKTOP, PHONE, Page, browser, missing
+from e2e.dashboard_page import DESKTOP, PHONE, Page, browser
+from machine import no_browser
 
 from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
@@ -77,7 +78,7 @@ async def _waiting(clients: Clients) -> None:
 
 def main() -> int:
     """Exit code 2 and a sentence where there is no browser."""
-    if why := missing():
+    if why := no_browser():
         print(f"no pictures: {why}", file=sys.stderr)  # noqa: T201 - for whoever started it
         return 2
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")

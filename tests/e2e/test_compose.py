@@ -4,13 +4,13 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from machine import no_docker
 from waiting import wait_until
 
 from hossctl.ports import free_ports
@@ -60,8 +60,10 @@ class Compose:
 
 @pytest.fixture
 def compose() -> Iterator[Compose]:
-    if shutil.which("docker") is None or _docker("info") or _docker("compose", "version"):
-        pytest.skip("no docker engine with compose answers here")
+    if why := no_docker():
+        pytest.skip(why)
+    if _docker("compose", "version"):
+        pytest.skip("no Docker engine with compose answers here")
     base = re.search(r"^ARG PYTHON=(.+)$", (ROOT / "deploy/Dockerfile").read_text(), flags=re.MULTILINE)
     redis = re.search(r"image: (redis:.+)$", COMPOSE_FILE.read_text(), flags=re.MULTILINE)
     for image in (f"python:{base[1]}", redis[1]):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.dashboard_page import PHONE, Page, browser, missing
+from e2e.dashboard_page import PHONE, Page, browser
 from e2e.loads import prepare, submit
+from machine import no_browser
 
 from hossctl.endpoints import clients_of
 from hossctl.eventloop import run_async
@@ -16,7 +17,7 @@ from hossctl.ports import free_ports
 TOKEN = "a-token-of-some-length"
 NODES = 300
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = pytest.mark.skipif(bool(no_browser()), reason=no_browser())
 
 
 @pytest.fixture(scope="module")

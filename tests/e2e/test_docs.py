@@ -6,12 +6,11 @@ A command that is new in a document is run by this test without further ado.
 
 import os
 import re
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fork_server import ADDRESS_VARIABLE, FORK_SERVER, shell_command
 from waiting import COMMAND_SECONDS
 from written_commands import ROOT, Command, commands_of, documents, simple
 
@@ -89,6 +88,7 @@ def _sittings() -> list[list[str]]:
 def test_the_commands_do_what_the_documents_say(sitting: list[str], tmp_path: Path, hoss) -> None:
     place = _place(tmp_path)
     environment = {**os.environ, "HOSS_HOME": str(hoss.home), "PATH": f"{place / 'bin'}:{os.environ['PATH']}"}
+    environment[ADDRESS_VARIABLE] = FORK_SERVER.address
     for name in ("HOSS_DISPATCHER", "HOSS_RESOLVER"):
         environment.pop(name, None)
     commands = [command for document in sitting for command in RUN[document]]
@@ -113,7 +113,6 @@ def _place(scratch: Path) -> Path:
         (place / name).symlink_to(ROOT / name)
     for name, source in FILES.items():
         (place / name).symlink_to(ROOT / source)
-    command = f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m hossctl "$@"\n'
-    (place / "bin" / "hoss").write_text(command)
+    (place / "bin" / "hoss").write_text(shell_command("hossctl"))
     (place / "bin" / "hoss").chmod(0o755)
     return place

@@ -5,14 +5,13 @@ import contextlib
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.model.node import NodeSpec
@@ -25,18 +24,19 @@ class Watch:
     def __init__(self, cluster: Cluster, *arguments: str) -> None:
         there = cluster.endpoints
         environment = {**os.environ, "HOSS_DISPATCHER": there.dispatcher, "HOSS_RESOLVER": there.resolver}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "hossctl", "get", *arguments, "--watch"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-        )  # fmt: skip
+        reading, writing = os.pipe()
+        command = ["get", *arguments, "--watch"]
+        self.process = FORK_SERVER.start("hossctl", command, stdout=writing, stderr=writing, env=environment)
+        os.close(writing)
+        self._output = os.fdopen(reading)
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.rstrip())
+        with self._output as lines:
+            for line in lines:
+                self._lines.put(line.rstrip())
 
     def until(self, *words: str) -> list[str]:
         """What is written up to the line that has all of these."""
@@ -55,8 +55,7 @@ class Watch:
         return self.process.wait(DEADLINE_SECONDS)
 
     def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        self.process.kill()
         self.process.wait()
         self._reader.join()
 

@@ -12,7 +12,7 @@ from waiting import DEADLINE_SECONDS
 
 from hoss.errors import HossError, InvalidInput
 from hossctl import platform
-from hossctl.process import ProcessRecord, Service, record_of, stop_all
+from hossctl.process import ProcessRecord, Service, launch_python, record_of, stop_all
 
 STUBBORN = """\
 import signal, sys, time
@@ -20,6 +20,12 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 time.sleep(60)
 """
+
+
+@pytest.fixture(autouse=True)
+def _processes_of_their_own(monkeypatch):
+    """As users have them: this is what starts them."""
+    monkeypatch.setattr(Service, "launch", staticmethod(launch_python))
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@
 import asyncio
 import contextlib
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from fork_server import FORK_SERVER, ForkedProcess
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import rpc
@@ -180,7 +179,7 @@ class Platform:
 
     def __init__(self, folder: Path, redis_url: str, ledger: FakeLedger, resolver: str) -> None:
         self._folder, self._redis_url, self.ledger, self._resolver = folder, redis_url, ledger, resolver
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProcess | None = None
         self._open: list[FakeWorker | DispatcherClient] = []
         (self.port,) = free_ports(1)  # where it is found again after a restart
 
@@ -190,13 +189,9 @@ class Platform:
         # Workers live in the test's process, which may be held up, and waits for servers itself. A test's own document replaces this one.
         patient = self._folder / "patient.yaml"
         patient.write_text(f"{CONFIG}worker_timeout_seconds: 60\n")
-        self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a moment, and nothing else runs yet
-            [
-                *(sys.executable, "-m", "dispatcher", "--listen", f"127.0.0.1:{self.port}", "--log-level", "error"),
-                *("--redis-url", self._redis_url, "--resolver", self._resolver, "--ready-file", str(ready)),
-                *("--config", str(patient), *flags),
-            ]
-        )
+        arguments = ("--listen", f"127.0.0.1:{self.port}", "--log-level", "error", "--ready-file", str(ready))
+        arguments += ("--redis-url", self._redis_url, "--resolver", self._resolver, "--config", str(patient), *flags)
+        self._process = FORK_SERVER.start("dispatcher", arguments)
         await until(ready.exists)
         client = DispatcherClient([f"127.0.0.1:{self.port}"])
         self._open.append(client)

@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
 from hossctl.ports import free_ports
@@ -34,8 +34,7 @@ def ended(tmp_path: Path) -> Ended:
     def run(redis_url: str, *flags: str) -> "subprocess.CompletedProcess[str]":
         given = ["--listen", "127.0.0.1:0", "--webhook-listen", "127.0.0.1:0", "--redis-url", redis_url]
         given += ["--kubeconfig", str(tmp_path / "kubeconfig"), "--webhook-cert-dir", str(tmp_path / "certificates")]
-        command = [sys.executable, "-m", "resolver", *given, *flags]
-        return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+        return FORK_SERVER.run("resolver", [*given, *flags], timeout=DEADLINE_SECONDS)
 
     return run
 

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from fork_server import FORK_SERVER, ForkedProcess
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import rpc
@@ -103,14 +102,13 @@ class PlayedDispatcher(WorkerLinkServicer):
 
 
 @contextlib.asynccontextmanager
-async def process(module: str, *flags: str, ready: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
-    child = await asyncio.create_subprocess_exec(sys.executable, "-m", module, "--ready-file", str(ready), *flags)
+async def process(module: str, *flags: str, ready: Path) -> AsyncIterator[tuple[ForkedProcess, int]]:
+    child = FORK_SERVER.start(module, ["--ready-file", str(ready), *flags])
     try:
         yield child, await until(lambda: ready.exists() and orjson.loads(ready.read_bytes())["port"])
     finally:
-        with contextlib.suppress(ProcessLookupError):  # the test may have stopped it
-            child.terminate()
-        assert await asyncio.wait_for(child.wait(), DEADLINE_SECONDS) == 0
+        child.terminate()
+        assert await asyncio.to_thread(child.wait, DEADLINE_SECONDS) == 0
 
 
 @pytest.fixture
@@ -257,12 +255,6 @@ async def test_a_worker_told_to_stop_answers_for_what_it_holds(dispatcher, resol
     ],
 )
 def test_a_wrong_flag_is_named_and_nothing_starts(flags, complaint):
-    done = subprocess.run(
-        [sys.executable, "-m", "scheduler_worker", *flags],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    done = FORK_SERVER.run("scheduler_worker", flags, timeout=DEADLINE_SECONDS)
     assert done.returncode == 1
     assert complaint in done.stderr

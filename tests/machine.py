@@ -1,0 +1,76 @@
+"""What the tests need of a machine: where it lacks something, which tests that concerns, in one line each."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from hoss.errors import HossError
+from hossctl.kube_binaries import find_binaries
+from hossctl.ports import free_ports
+from hossctl.redis_server import find_redis_server
+
+DRIVER = shutil.which("chromedriver")
+BROWSER = shutil.which("chromium")
+OPENB = Path(__file__).parents[2] / "shared" / "data"
+OPENB_FILES = (OPENB / "openb_node_list_all_node.csv", OPENB / "openb_pod_list_default.csv")
+
+
+def needs() -> str:
+    """Why no test can run here, with the way out; "" where they can."""
+    try:
+        find_redis_server()
+        free_ports(1)
+    except HossError as exc:
+        return str(exc)
+    try:
+        with tempfile.TemporaryDirectory():
+            pass
+    except OSError as exc:
+        return f"temporary files cannot be written ({exc}): name a directory of yours with TMPDIR"
+    return ""
+
+
+@cache
+def lacking() -> tuple[str, ...]:
+    """What is not here and what is not tested for it."""
+    found = (
+        (no_browser(), "the dashboard in a browser (tests/e2e/test_dashboard.py)"),
+        (no_docker(), "the compose file on an engine (tests/e2e/test_compose.py)"),
+        (no_openb(), "replays of the openb trace, and what it says of GPU placement"),
+        (no_control_plane(), "Kubernetes (make e2e)"),
+    )
+    return tuple(f"{reason}; not tested for it: {untested}" for reason, untested in found if reason)
+
+
+def no_browser() -> str:
+    """Why there can be no browser here; "" where there can."""
+    if DRIVER is None or BROWSER is None:
+        return "no chromium and chromedriver on PATH (Debian: apt-get install chromium chromium-driver)"
+    return "" if importlib.util.find_spec("selenium") else "selenium is not installed (pip install selenium)"
+
+
+@cache
+def no_docker() -> str:
+    """Why no container can be run here; "" where they can."""
+    if shutil.which("docker") is None:
+        return "no Docker engine: no docker on PATH"
+    asked = subprocess.run(["docker", "info"], capture_output=True, timeout=60, check=False)
+    return "no Docker engine answers `docker info`" if asked.returncode else ""
+
+
+def no_openb() -> str:
+    """Where the trace is not; "" where it is."""
+    return "" if all(os.access(file, os.R_OK) for file in OPENB_FILES) else f"the openb trace is not in {OPENB}"
+
+
+def no_control_plane() -> str:
+    """Why there can be no control plane here; "" where there can."""
+    try:
+        find_binaries()
+    except HossError as exc:
+        return str(exc)
+    return ""

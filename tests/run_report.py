@@ -1,0 +1,110 @@
+"""What a run of the tests says of itself: what this machine lacks, what was skipped, and where the time went.
+
+With CI set, a skip that EXPECTED_SKIPS does not name fails the run: a test that silently stopped running proves nothing.
+"""
+
+import os
+import re
+import resource
+from collections import defaultdict
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fork_server import FORK_SERVER
+from machine import lacking
+
+# Reasons of skips that are right, as regular expressions, and why they are.
+EXPECTED_SKIPS = {
+    r"no Docker engine": "machines of continuous integration have none; tests/unit/deploy reads the compose file",
+    r"the openb trace is not in": "it is no part of the project; tests/traces has a small one that is",
+}
+_SLOWEST = 10
+_CPU = "cpu_seconds"
+
+
+@dataclass
+class _Spent:
+    """Of a folder or a test: seconds on the clock and of CPU time."""
+
+    tests: int = 0
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def add(self, wall: float, cpu: float, *, tests: int = 0) -> None:
+        """One phase more."""
+        self.tests += tests
+        self.wall += wall
+        self.cpu += cpu
+
+
+class RunReport:
+    """Collects in the process that prints; the CPU time comes with the reports of those that run."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, _Spent] = defaultdict(_Spent)
+        self._unexpected: dict[str, str] = {}
+        self._before = 0.0
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
+        """Of the whole test, fixtures included. Shared servers and processes that go on are not counted before they end."""
+        self._before = _cpu_seconds()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send the CPU time along."""
+        report = yield
+        now = _cpu_seconds()
+        report.user_properties.append((_CPU, now - self._before))
+        self._before = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a phase of a test."""
+        # The properties of earlier phases come again with the later ones.
+        cpu = next((value for name, value in reversed(report.user_properties) if name == _CPU), 0.0)
+        self._spent[report.nodeid].add(report.duration, cpu, tests=report.when == "setup")
+        if report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            if not any(re.search(expected, reason) for expected in EXPECTED_SKIPS):
+                self._unexpected[report.nodeid] = reason
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run of continuous integration that proves less than it says."""
+        if self._unexpected and "CI" in os.environ and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print it."""
+        for line in lacking():
+            terminalreporter.write_line(f"not on this machine: {line}")
+        if "CI" in os.environ:
+            for test, reason in self._unexpected.items():
+                terminalreporter.write_line(f"UNEXPECTED SKIP {test}: {reason}", red=True)
+        if len(self._spent) < _SLOWEST or hasattr(terminalreporter.config, "workerinput"):
+            return
+        terminalreporter.section("where the time went: tests, seconds, seconds of CPU time")
+        for name, spent in sorted(self._by_folder()):
+            terminalreporter.write_line(f"{spent.tests:6} {spent.wall:8.1f} {spent.cpu:8.1f}  {name}")
+        terminalreporter.write_line(f"the {_SLOWEST} slowest:")
+        slowest = sorted(self._spent.items(), key=lambda item: -item[1].wall)[:_SLOWEST]
+        for name, spent in slowest:
+            terminalreporter.write_line(f"{'':6} {spent.wall:8.1f} {spent.cpu:8.1f}  {name}")
+
+    def _by_folder(self) -> Iterable[tuple[str, _Spent]]:
+        folders: dict[str, _Spent] = defaultdict(_Spent)
+        for test, spent in self._spent.items():
+            parts = test.split("::")[0].split("/")
+            folder = "/".join(parts[:3] if parts[1:2] == ["e2e"] and len(parts) > 3 else parts[:2])
+            folders[folder].add(spent.wall, spent.cpu, tests=spent.tests)
+        return folders.items()
+
+
+def _cpu_seconds() -> float:
+    """Of this process, of what it has started and waited for, and of what the fork server has."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used) + FORK_SERVER.ended_cpu_seconds
