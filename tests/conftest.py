@@ -29,7 +29,6 @@ from resolver.core.ports import claim_of
 from resolver.core.values import Group, NodeChange, Proposal
 from resolver.ledger import scripts
 
-
 # Long tests of many processes first, so that none of them is what a run waits for at its end.
 _ORDER = ("e2e", "integration", "contract", "property", "simulation")
 

@@ -161,7 +161,7 @@ class ForkServer:
 
     def launch(self, module: str, arguments: Sequence[str], log: IO[bytes]) -> ForkedProcess:
         """What `hossctl.process.Service.launch` is in tests."""
-        with open(os.devnull, "rb") as nothing:
+        with Path(os.devnull).open("rb") as nothing:
             return self.start(module, arguments, stdin=nothing, stdout=log, stderr=log)
 
     def stop(self) -> None:
@@ -275,7 +275,7 @@ def _become(request: Any, streams: Sequence[int]) -> _EXIT:
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, encoding="utf-8", errors=errors, closefd=False)
+        open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - until the process ends
         for number, mode, errors in ((0, "r", "strict"), (1, "w", "strict"), (2, "w", "backslashreplace"))
     )
     os.chdir(request["cwd"])
