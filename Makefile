@@ -36,7 +36,7 @@ controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, bu
 	$(BIN)/python tests/e2e/kubernetes/renderers.py
 
 e2e: controlplane  ## end-to-end tests against a real Kubernetes control plane
-	$(BIN)/python -m pytest tests/e2e/kubernetes
+	$(PYTEST) tests/e2e/kubernetes
 
 check: $(VENV)/.dev check-generated check-docs  ## lint, format, types, architecture, generated code and pages
 	$(BIN)/ruff check .

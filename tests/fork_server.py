@@ -165,7 +165,7 @@ class ForkServer:
             return self.start(module, arguments, stdin=nothing, stdout=log, stderr=log)
 
     def stop(self) -> None:
-        """End the server; what it has started goes on."""
+        """End the server, and whatever it has started that still runs."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
@@ -229,7 +229,9 @@ def _serve(address: str) -> _EXIT | None:
             selector.register(source, selectors.EVENT_READ)
         while True:
             ready = {key.fileobj for key, _ in selector.select()}
-            if sys.stdin in ready:
+            if sys.stdin in ready:  # the tests are over, or were killed: then nobody else ends what they have started
+                for pid in running:
+                    os.kill(pid, signal.SIGKILL)
                 Path(address).unlink()
                 Path(address).parent.rmdir()
                 return None
