@@ -79,7 +79,13 @@ def build_binaries() -> Binaries:
             f"directory with {', '.join(_PACKAGES)}",
             where="Go",
         )
-    binaries.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        binaries.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigError(
+            f"{binaries.directory} cannot be made ({exc.strerror}); name a directory of yours with {CACHE_VARIABLE}",
+            where="Kubernetes control plane",
+        ) from exc
     for name in missing:
         sys.stderr.write(f"building {name} {_version(_PACKAGES[name])} into {binaries.directory}\n")
         _build(name, binaries.path(name))
