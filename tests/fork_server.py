@@ -10,6 +10,7 @@ that they run, so that `hoss up` forks its services too. Linux and macOS.
 """
 
 import array
+import atexit
 import contextlib
 import gc
 import importlib
@@ -23,11 +24,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 # Where children find the server that made them, so that commands can have their services forked, too.
 ADDRESS_VARIABLE = "HOSS_TESTS_FORK_SERVER"
@@ -301,6 +304,31 @@ def _run(main: _EXIT) -> int | str | None:
     return main()
 
 
+def _end(run: _EXIT) -> NoReturn:
+    """End as an interpreter does, but for taking its modules apart: that would copy every page that the children share."""
+    try:
+        code = run()
+    except SystemExit as exc:
+        code = exc.code
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001 - an interpreter prints it and ends, whatever it is
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)  # noqa: T201 - as sys.exit does
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    gc.collect()  # says what was never awaited
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or it was closed
+            stream.flush()
+    os._exit(code or 0)
+
+
 def _import_everything() -> None:
     for name in _SERVICES:
         importlib.import_module(f"{name}.__main__")
@@ -324,7 +352,7 @@ def main() -> None:
     _import_everything()
     child = _serve(sys.argv[1])
     if child is not None:
-        sys.exit(child())
+        _end(child)
 
 
 if __name__ == "__main__":
