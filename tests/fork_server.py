@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import pkgutil
+import resource
 import selectors
 import shlex
 import signal
@@ -44,14 +45,13 @@ _EXIT = Callable[[], int | str | None]
 class ForkedProcess:
     """A process that the server made, with what tests use of `subprocess.Popen`.
 
-    The server is its parent and tells its exit code (negative: by which signal it ended) and the CPU time that it used.
+    The server is its parent and tells its exit code (negative: by which signal it ended).
     """
 
-    def __init__(self, pid: int, connection: socket.socket, on_end: Callable[[float], None]) -> None:
+    def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._connection = connection
-        self._on_end = on_end
 
     def poll(self) -> int | None:
         """The exit code, once there is one."""
@@ -87,7 +87,6 @@ class ForkedProcess:
             with contextlib.suppress(TimeoutError, BlockingIOError):
                 ended = _receive(self._connection)
                 self._connection.close()
-                self._on_end(ended["cpu_seconds"])
                 self.returncode = int(ended["code"])
                 return self.returncode
             if deadline is not None and time.monotonic() >= deadline:
@@ -100,7 +99,6 @@ class ForkServer:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._address = os.environ.get(ADDRESS_VARIABLE, "")
-        self.ended_cpu_seconds = 0.0  # of all processes that were started here and have ended
 
     @property
     def address(self) -> str:
@@ -136,7 +134,15 @@ class ForkServer:
         descriptors = [stream if isinstance(stream, int) else stream.fileno() for stream in streams]
         connection = self._connect()
         _send(connection, request, descriptors)
-        return ForkedProcess(int(_receive(connection)["pid"]), connection, self._count)
+        return ForkedProcess(int(_receive(connection)["pid"]), connection)
+
+    def ended_cpu_seconds(self) -> float:
+        """CPU time of all processes that were started here and have ended."""
+        if self._process is None:
+            return 0.0
+        with self._connect() as connection:
+            _send(connection, {"module": ""})
+            return float(_receive(connection)["cpu_seconds"])
 
     def run(
         self,
@@ -184,9 +190,6 @@ class ForkServer:
                 time.sleep(_POLL_SECONDS)
             else:
                 return connection
-
-    def _count(self, cpu_seconds: float) -> None:
-        self.ended_cpu_seconds += cpu_seconds
 
 
 FORK_SERVER = ForkServer()
@@ -246,6 +249,11 @@ def _serve(address: str) -> _EXIT | None:
             connection, _ = listener.accept()
             streams: list[int] = []
             request = _receive(connection, streams)
+            if not request["module"]:
+                usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+                _send(connection, {"cpu_seconds": usage.ru_utime + usage.ru_stime})
+                connection.close()
+                continue
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -260,13 +268,12 @@ def _serve(address: str) -> _EXIT | None:
 
 def _report_ended(running: dict[int, socket.socket]) -> None:
     while running:
-        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
         connection = running.pop(pid)
-        ended = {"code": os.waitstatus_to_exitcode(status), "cpu_seconds": usage.ru_utime + usage.ru_stime}
         with contextlib.suppress(OSError):  # whoever asked for it has ended and does not want to know
-            _send(connection, ended)
+            _send(connection, {"code": os.waitstatus_to_exitcode(status)})
         connection.close()
 
 

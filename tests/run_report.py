@@ -107,4 +107,4 @@ class RunReport:
 def _cpu_seconds() -> float:
     """Of this process, of what it has started and waited for, and of what the fork server has."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used) + FORK_SERVER.ended_cpu_seconds
+    return sum(usage.ru_utime + usage.ru_stime for usage in used) + FORK_SERVER.ended_cpu_seconds()
