@@ -217,64 +217,74 @@ def _receive(connection: socket.socket, descriptors: list[int] | None = None) ->
     return json.loads(data)
 
 
-def _serve(address: str) -> _EXIT | None:
-    """Fork for whoever asks, until the standard input ends. Returns in each child too: with what the child is to do."""
-    waking, woken = socket.socketpair()
-    woken.setblocking(False)
-    signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    listener = socket.socket(socket.AF_UNIX)
-    fresh = f"{address}.new"
-    listener.bind(fresh)
-    listener.listen(64)
-    Path(fresh).rename(address)  # from here on it is found, and answers
-    running: dict[int, socket.socket] = {}
-    with selectors.DefaultSelector() as selector:
-        for source in (sys.stdin, waking, listener):
-            selector.register(source, selectors.EVENT_READ)
-        while True:
-            ready = {key.fileobj for key, _ in selector.select()}
-            if sys.stdin in ready:  # the tests are over, or were killed: then nobody else ends what they have started
-                for pid in running:
-                    os.kill(pid, signal.SIGKILL)
-                Path(address).unlink()
-                Path(address).parent.rmdir()
-                return None
-            if waking in ready:
-                waking.recv(4096)
-                _report_ended(running)
-            if listener not in ready:
-                continue
-            connection, _ = listener.accept()
-            streams: list[int] = []
-            request = _receive(connection, streams)
-            if not request["module"]:
-                usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-                _send(connection, {"cpu_seconds": usage.ru_utime + usage.ru_stime})
-                connection.close()
-                continue
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                for held in (waking, woken, listener, connection, *running.values()):
-                    held.close()
-                return _become(request, streams)
-            for stream in streams:
-                os.close(stream)
-            running[pid] = connection
-            _send(connection, {"pid": pid})
+class _Server:
+    """Forks for whoever asks, until its standard input ends: then the tests are over, or were killed."""
 
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._running: dict[int, socket.socket] = {}  # who is told of its end, by process
+        self._waking, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._listener = socket.socket(socket.AF_UNIX)
+        fresh = f"{address}.new"
+        self._listener.bind(fresh)
+        self._listener.listen(64)
+        Path(fresh).rename(address)  # from here on it is found, and answers
 
-def _report_ended(running: dict[int, socket.socket]) -> None:
-    while running:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        connection = running.pop(pid)
-        with contextlib.suppress(OSError):  # whoever asked for it has ended and does not want to know
-            _send(connection, {"code": os.waitstatus_to_exitcode(status)})
-        connection.close()
+    def serve(self) -> _EXIT | None:
+        """Returns in each child too: with what the child is to do."""
+        with selectors.DefaultSelector() as selector:
+            for source in (sys.stdin, self._waking, self._listener):
+                selector.register(source, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if sys.stdin in ready:
+                    self._close()
+                    return None
+                if self._waking in ready:
+                    self._waking.recv(4096)
+                    self._reap()
+                if self._listener in ready and (child := self._answer()):
+                    return child
+
+    def _answer(self) -> _EXIT | None:
+        connection, _ = self._listener.accept()
+        streams: list[int] = []
+        request = _receive(connection, streams)
+        if not request["module"]:
+            usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+            _send(connection, {"cpu_seconds": usage.ru_utime + usage.ru_stime})
+            connection.close()
+            return None
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for held in (self._waking, self._woken, self._listener, connection, *self._running.values()):
+                held.close()
+            return _become(request, streams)
+        for stream in streams:
+            os.close(stream)
+        self._running[pid] = connection
+        _send(connection, {"pid": pid})
+        return None
+
+    def _reap(self) -> None:
+        while self._running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            with self._running.pop(pid) as connection, contextlib.suppress(OSError):
+                # Whoever asked for it may have ended and not want to know.
+                _send(connection, {"code": os.waitstatus_to_exitcode(status)})
+
+    def _close(self) -> None:
+        for pid in self._running:  # nobody else ends what killed tests have started
+            os.kill(pid, signal.SIGKILL)
+        Path(self._address).unlink()
+        Path(self._address).parent.rmdir()
 
 
 def _become(request: Any, streams: Sequence[int]) -> _EXIT:
@@ -357,7 +367,7 @@ def main() -> None:
     if sys.argv[1] == "--as":
         sys.exit(FORK_SERVER.start(sys.argv[2], sys.argv[3:]).wait())
     _import_everything()
-    child = _serve(sys.argv[1])
+    child = _Server(sys.argv[1]).serve()
     if child is not None:
         _end(child)
 
