@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Compiled once, whatever the environment says of it, and beside the packages: a run starts many processes.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 # By file, on all cores: what the tests of a file share is made once. The order is tests/conftest.py's.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -rs
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
