@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-redis controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,6 +25,9 @@ demo: $(VENV)/.runtime  ## a whole cluster on this machine: 1,000 nodes, 50,000 
 
 test: $(VENV)/.dev  ## unit, property, contract and integration tests, and end-to-end ones without Kubernetes
 	$(BIN)/python -m pytest --ignore=tests/e2e/kubernetes
+
+test-redis: $(VENV)/.dev  ## the contract and integration tests on the oldest Redis; HOSS_TEST_REDIS=PATH for another server
+	HOSS_TEST_REDIS=$${HOSS_TEST_REDIS:-oldest} $(BIN)/python -m pytest -m 'not thorough' tests/contract tests/integration
 
 controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, built once (needs Go, some minutes) into a cache
 	$(BIN)/python -m hossctl.kube_binaries

