@@ -40,6 +40,7 @@ _PASSWORD = "documented"
 _REPLICATED = {"repl-diskless-sync-delay": "0"}
 CHOICE = "HOSS_TEST_REDIS"
 
+
 def use_chosen_server(config: pytest.Config) -> None:
     """From here on this process and those that it starts find the server that HOSS_TEST_REDIS names. Raises UsageError."""
     choice = os.environ.get(CHOICE)
