@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from hossctl.ports import free_ports
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PORT_ATTEMPTS = 5
+_PROBE_BYTES = 4096  # a page: of the last one of a full disk a file may still have a part
 
 
 def find_redis_server() -> Path:
@@ -123,6 +125,8 @@ class RedisServer:
         said = log.read_bytes()[log_start:].decode(errors="replace") if log.exists() else ""
         if "Address already in use" in said:
             return None
+        if trouble := _trouble_writing(directory):  # its log lies there too, and says nothing then
+            raise LedgerUnavailable(f"{binary} did not start: it cannot write to {directory}: {trouble}")
         raise LedgerUnavailable(f"{binary} did not start; its log {log} ends: {' | '.join(said.splitlines()[-3:])}")
 
     @property
@@ -148,6 +152,16 @@ class RedisServer:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+
+
+def _trouble_writing(directory: Path) -> str:
+    """Why nothing can be written there; empty where something can."""
+    try:
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            file.write(bytes(_PROBE_BYTES))
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    return ""
 
 
 def _answers(port: int, pid: int) -> bool:
