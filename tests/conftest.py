@@ -1,7 +1,6 @@
 """Fixtures that every kind of test may use."""
 
 import json
-import shutil
 import signal
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -9,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import redis
 from fork_server import FORK_SERVER, ForkedProcess
 from machine import needs
-from redis_topologies import ClusterSetup, SentinelSetup, as_documented
+from redis_topologies import RunningRedis, as_documented, empty, use_chosen_server
 from run_report import RunReport
 from waiting import DEADLINE_SECONDS, wait_until
 
@@ -38,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(RunReport(), "run report")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    use_chosen_server(config)
 
 
 def pytest_sessionstart() -> None:
@@ -73,58 +72,29 @@ def _forked_services() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def _session_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer.start(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.stop()
+def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRedis]:
+    """What serves the whole run, by the names in redis_topologies: do not stop any of it."""
+    running = RunningRedis(tmp_path_factory.mktemp("redis"))
+    yield running
+    running.stop()
 
 
 @pytest.fixture
-def redis_server(_session_redis: RedisServer) -> RedisServer:
+def redis_server(running_redis: RunningRedis) -> RedisServer:
     """A running Redis that holds nothing. One process serves the whole run: do not stop it, see `own_redis`."""
-    with redis.Redis(port=_session_redis.port) as client:
-        client.flushall()
-        client.script_flush()
-    return _session_redis
-
-
-@pytest.fixture(scope="session")
-def sentinel_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSetup]:
-    """A master under Sentinel that serves the whole run: do not stop any of it."""
-    setup = SentinelSetup(tmp_path_factory.mktemp("sentinel"))
-    yield setup
-    setup.stop()
-
-
-@pytest.fixture(scope="session")
-def cluster_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSetup]:
-    """A Cluster that serves the whole run: do not stop any of it."""
-    setup = ClusterSetup(tmp_path_factory.mktemp("cluster"))
-    yield setup
-    setup.stop()
-
-
-@pytest.fixture(scope="session")
-def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A running Valkey, where it is installed."""
-    binary = shutil.which("valkey-server")
-    if binary is None:
-        pytest.skip("no valkey-server on PATH")
-    server = RedisServer.start(tmp_path_factory.mktemp("valkey"), binary=Path(binary))
-    yield server
-    server.stop()
+    (server,) = running_redis["server"].masters
+    empty(server)
+    return server
 
 
 @pytest.fixture
-def empty_redis(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """`empty_redis("server" | "sentinel" | "cluster")`: the URL of one that holds nothing, for the documented user."""
+def empty_redis(running_redis: RunningRedis) -> Callable[[str], str]:
+    """`empty_redis("server")`, or another name in redis_topologies: the URL of one that holds nothing, for the documented user."""
 
-    def find(topology: str) -> str:
-        if topology == "server":
-            server: RedisServer = request.getfixturevalue("redis_server")
-            return as_documented(server.url, [server])
-        setup: SentinelSetup | ClusterSetup = request.getfixturevalue(f"{topology}_setup")
-        setup.flush()
+    def find(name: str) -> str:
+        setup = running_redis[name]
+        for server in setup.masters:
+            empty(server)
         return as_documented(setup.url, setup.servers)
 
     return find

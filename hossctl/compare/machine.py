@@ -20,7 +20,7 @@ def this_machine(redis_url: str = "", control_plane: Binaries | None = None) -> 
     """The machine and the versions of what runs on it; of a Redis elsewhere nothing is known."""
     versions = {name: found for name in _PACKAGES if (found := _version(name))}
     if not redis_url:
-        versions["redis-server"] = _server_version()
+        versions |= _server_version()
     if control_plane is not None:
         # They say "Kubernetes v1.36.3" and "etcd Version: 3.6.8".
         versions |= {
@@ -52,10 +52,10 @@ def _version(package: str) -> str:
         return ""
 
 
-def _server_version() -> str:
-    said = _said(find_redis_server())
-    # Among other words it says "v=7.0.15".
-    return next((word[2:] for word in said.split() if word.startswith("v=")), said)
+def _server_version() -> dict[str, str]:
+    # It says "Redis server v=7.0.15 ..." or "Valkey server v=9.1.2 ...".
+    name, *said = _said(find_redis_server()).split()
+    return {f"{name.lower()}-server": next((word[2:] for word in said if word.startswith("v=")), " ".join(said))}
 
 
 def _said(program: str | Path) -> str:

@@ -218,9 +218,12 @@ class LedgerReading:
             await self._read(shard)
         async with self.scripts.unavailable_when_failing():
             facts = await (await self.scripts.access.at(self._schema_key)).info()
+        # Valkey names itself and its own version; its redis_version is the one of Redis that it is compatible with.
+        server = "valkey" if "valkey_version" in facts else "redis"
         return {
-            "version": str(facts["redis_version"]),
-            "mode": str(facts["redis_mode"]),
+            "server": server,
+            "version": str(facts[f"{server}_version"]),
+            "mode": str(facts.get("server_mode") or facts["redis_mode"]),  # Valkey 9 has the first name alone
             "persistence": "append-only" if facts["aof_enabled"] else "none",
             "used_memory_bytes": str(facts["used_memory"]),
         }

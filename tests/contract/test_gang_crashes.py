@@ -170,6 +170,7 @@ def reserved(decisions):
     return [int(decision.verdicts[0]) in (Verdict.COMMITTED, Verdict.DUPLICATE) for decision in decisions]
 
 
+@pytest.mark.topologies
 @pytest.mark.parametrize("course", COURSES)
 async def test_these_are_all_the_steps_of_a_gang_that_nothing_interrupts(nodes, make_gang, course):
     gang = await make_gang(course)
@@ -214,6 +215,7 @@ async def test_who_asks_again_after_an_interruption_is_answered_as_if_there_had_
         assert await held(nodes) == [others + (course in SUCCEED) for others in gang.held_by_others]
 
 
+@pytest.mark.topologies
 async def test_a_part_held_by_an_earlier_try_is_withdrawn_when_the_gang_fails_after_all(
     nodes, make_gang, make_proposal
 ):

@@ -10,6 +10,8 @@ from resolver.committer import Committer
 from resolver.core.values import Leases, Verdict
 from resolver.gangs import decide_parts
 
+pytestmark = pytest.mark.topologies
+
 C, D, ABORTED = Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.GANG_ABORTED
 HOUR_MS = 3_600_000
 

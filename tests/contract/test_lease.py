@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
 import redis
+from redis_topologies import sentinel_and_cluster, servers
 from waiting import until
 
 from dispatcher.fenced_redis import Superseded
@@ -18,12 +19,12 @@ from hoss.errors import LedgerUnavailable
 SECONDS = 2.0  # a request is given half of it, and a busy machine takes its time
 
 
-@pytest.fixture(params=["memory", "redis"])
-async def lease(request: pytest.FixtureRequest) -> AsyncIterator[Lease]:
+@pytest.fixture(params=["memory", *servers()])
+async def lease(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> AsyncIterator[Lease]:
     if request.param == "memory":
         made: Lease = MemoryLease(SECONDS, time.monotonic)
     else:
-        made = RedisLease(request.getfixturevalue("empty_redis")("server"), SECONDS)
+        made = RedisLease(empty_redis(request.param), SECONDS)
     yield made
     await made.close()
 
@@ -82,8 +83,9 @@ async def test_of_many_that_ask_at_once_one_has_it(lease):
     assert sum(isinstance(answer, Granted) for answer in answers) == 1
 
 
-async def test_nothing_is_written_to_the_journal_under_an_older_term(empty_redis):
-    url = empty_redis("server")
+@pytest.mark.parametrize("topology", ["server", *sentinel_and_cluster()])
+async def test_nothing_is_written_to_the_journal_under_an_older_term(empty_redis, topology):
+    url = empty_redis(topology)
     lease = RedisLease(url, SECONDS)
     await lease.acquire("a:1")
     paused = RedisJournal(url, 1)

@@ -106,6 +106,7 @@ async def test_higher_priority_is_served_first_and_answers_stay_in_the_batchs_or
     assert decision.conflicts["position"].tolist() == [0]
 
 
+@pytest.mark.topologies
 async def test_invariant_2_a_resent_proposal_answers_duplicate_with_node_and_commit_because_uids_are_looked_up(
     nodes, make_proposal
 ):
@@ -139,6 +140,7 @@ async def test_a_worker_never_granted_an_epoch_cannot_commit(nodes, make_proposa
     assert decision.verdicts.tolist() == [Verdict.STALE_EPOCH]
 
 
+@pytest.mark.topologies
 async def test_a_grant_fences_on_every_shard(nodes, make_node, make_proposal):
     await nodes.upsert_nodes(1, [make_node("z")])
     await nodes.grant("w1")
@@ -205,6 +207,7 @@ async def test_unchecked_commits_go_beyond_what_there_is_and_still_only_once(nod
     assert not account["flags"] & FLAG_SHRUNK
 
 
+@pytest.mark.topologies
 async def test_several_proposals_in_one_round_trip_see_each_other(nodes, make_proposal):
     decisions = await nodes.commit(0, [make_proposal([pod], [[0]], cpu=600) for pod in (1, 2)])
     assert [d.verdicts.tolist() for d in decisions] == [[C], [Verdict.CONFLICT_RESOURCE]]

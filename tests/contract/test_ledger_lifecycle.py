@@ -36,6 +36,7 @@ async def placed(ledger, make_node, make_proposal):
     return ledger, proposal, decision
 
 
+@pytest.mark.topologies
 async def test_release_gives_back_once_and_passes_over_strangers(placed):
     ledger, proposal, _ = placed
     assert await ledger.release(0, proposal.uids[:2]) == 2
@@ -49,12 +50,14 @@ async def test_a_uid_given_twice_to_release_gives_back_once(placed):
     assert (await account_of(ledger, 0))["amounts"][0, 1] == 300
 
 
+@pytest.mark.topologies
 async def test_epochs_are_known_by_the_worker_they_were_granted_to(ledger):
     epochs = [await ledger.grant(worker) for worker in ("w1", "w2", "w1")]
     assert await ledger.workers_of([*epochs, 99]) == dict(zip(epochs, ("w1", "w2", "w1"), strict=True))
     assert await ledger.workers_of([]) == {}
 
 
+@pytest.mark.topologies
 async def test_only_what_is_assumed_has_a_lease(placed):
     ledger, _, decision = placed
     seqs = np.array([decision.seq, 0, decision.seq], np.uint64)
@@ -66,6 +69,7 @@ async def test_only_what_is_assumed_has_a_lease(placed):
     assert (await ledger.leases(0, seqs[:0])).shape == (0, 2)
 
 
+@pytest.mark.topologies
 async def test_lookup_tells_node_commit_and_epoch(placed):
     ledger, proposal, decision = placed
     await ledger.release(0, proposal.uids[1:2])
@@ -82,6 +86,7 @@ async def test_the_feed_says_which_worker_placed_pods_and_that_none_did_the_rest
     assert epochs == {decision.seq - 1: 0, decision.seq: 1, decision.seq + 1: 0}
 
 
+@pytest.mark.topologies
 async def test_what_nobody_confirmed_is_reaped_when_its_lease_is_over(placed):
     ledger, _, _ = placed
     assert await ledger.reap(0) == 3
@@ -89,6 +94,7 @@ async def test_what_nobody_confirmed_is_reaped_when_its_lease_is_over(placed):
     assert (await ledger.state(0)).reservations.uids.size == 0
 
 
+@pytest.mark.topologies
 async def test_what_was_confirmed_stays(placed):
     ledger, _, decision = placed
     seqs = np.array([decision.seq], np.uint64)
@@ -146,6 +152,7 @@ async def test_an_upsert_that_expects_another_spec_changes_nothing(placed, make_
     assert await ledger.upsert_nodes(0, [wanted], expected=now.spec) is not None
 
 
+@pytest.mark.topologies
 async def test_removing_a_node_releases_what_it_holds_and_names_the_pods(placed):
     ledger, proposal, _ = placed
     removed = await ledger.remove_nodes(0, ["nobody", "a"])
@@ -177,6 +184,7 @@ async def test_what_a_node_that_came_back_holds_is_not_taken_for_what_it_held_be
     assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [0]
 
 
+@pytest.mark.topologies
 async def test_nodes_are_found_by_name_while_they_are_there(placed, make_node):
     ledger, _, _ = placed
     assert await ledger.nodes_named(0, ["a", "nobody", "b"]) == {
@@ -212,12 +220,14 @@ async def test_a_card_that_goes_while_held_stays_closed_until_it_is_left(ledger,
     assert not (await account_of(ledger, 0))["flags"] & FLAG_SHRUNK
 
 
+@pytest.mark.topologies
 async def test_the_schema_only_grows(ledger):
     base = await ledger.schema()
     assert await ledger.schema(["nvidia.com/gpu", "cpu"]) == [*base, "nvidia.com/gpu"]
     assert await ledger.schema() == [*base, "nvidia.com/gpu"]
 
 
+@pytest.mark.topologies
 async def test_the_feed_numbers_every_change_without_gaps(placed):
     ledger, proposal, _ = placed
     await ledger.release(0, proposal.uids[:1])
@@ -231,6 +241,7 @@ async def test_the_feed_numbers_every_change_without_gaps(placed):
     assert [entry.seq for entry in await ledger.feed(0, 3, 1)] == [4, 5]
 
 
+@pytest.mark.topologies
 @pytest.mark.parametrize("ending", ["release", "reap", "remove"])
 async def test_ports_and_groups_are_given_back_however_a_reservation_ends(ledger, make_node, make_proposal, ending):
     await ledger.upsert_nodes(0, [make_node("a"), make_node("b")])
@@ -252,6 +263,7 @@ async def test_ports_and_groups_are_given_back_however_a_reservation_ends(ledger
     assert (run.gone, sorted(nodes_of(run)), run.definition) == (True, [0, 2], proposal.groups[0].definition)
 
 
+@pytest.mark.topologies
 async def test_the_feed_names_where_pods_of_a_group_came_and_a_snapshot_where_they_are(
     ledger, make_node, make_proposal
 ):
@@ -270,6 +282,7 @@ async def test_the_feed_names_where_pods_of_a_group_came_and_a_snapshot_where_th
     assert (await ledger.snapshot(0)).runs == ()
 
 
+@pytest.mark.topologies
 async def test_nodes_are_found_by_their_names_on_their_own_shard_and_keep_their_index_when_gone(placed):
     ledger, _, _ = placed
     await ledger.remove_nodes(0, ["b"])

