@@ -137,7 +137,7 @@ class ForkServer:
         return ForkedProcess(int(_receive(connection)["pid"]), connection)
 
     def ended_cpu_seconds(self) -> float:
-        """CPU time of all processes that were started here and have ended."""
+        """CPU time of all processes that were started here and have ended, while the server, whose children they are, has not."""
         if self._process is None:
             return 0.0
         with self._connect() as connection:
@@ -178,6 +178,7 @@ class ForkServer:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
+            self._process = None
 
     def _connect(self) -> socket.socket:
         while True:
@@ -283,6 +284,7 @@ class _Server:
     def _close(self) -> None:
         for pid in self._running:  # nobody else ends what killed tests have started
             os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         Path(self._address).unlink()
         Path(self._address).parent.rmdir()
 
