@@ -11,9 +11,7 @@ import functools
 import os
 import secrets
 import socket
-import tempfile
 from collections import deque
-from pathlib import Path
 
 from hoss.errors import HossError, InvalidInput
 
@@ -64,7 +62,7 @@ def _hold(port: int) -> bool:
 @functools.cache
 def _lock_file() -> int | None:
     """None where there can be none: then chance alone keeps processes apart."""
-    path = Path(tempfile.gettempdir()) / f"hoss-ports-{os.getuid()}"
+    path = f"/tmp/hoss-ports-{os.getuid()}"  # noqa: S108 - one for all, whatever TMPDIR each has; links are not followed
     with contextlib.suppress(OSError):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     return None
