@@ -4,6 +4,7 @@ The property tests run round after round, each by a seed of its own that is prin
 command that repeats it is printed. No round begins when the time is over. Only property tests leave anything to chance: the
 simulator's seeds are part of its tests, and tests/contract/test_gang_crashes.py goes through every point of every course.
 """
+# ruff: noqa: T201 - it is a command
 
 import argparse
 import os
@@ -21,7 +22,9 @@ def main() -> int:
     """Of the last round: 0, or what pytest says of a failure."""
     parser = argparse.ArgumentParser(description="Property tests with new random examples.")
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("tests", nargs="*", default=["tests/property"], help="of which files; tests/property unless given")
+    parser.add_argument(
+        "tests", nargs="*", default=["tests/property"], help="of which files; tests/property unless given"
+    )
     wanted = parser.parse_args()
     end = time.monotonic() + 60 * wanted.minutes
     rounds = 0
