@@ -169,6 +169,7 @@ class ForkServer:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
+            self.ended_cpu_seconds = 0.0  # what a child has waited for counts as the parent's once that child has ended
 
     def _connect(self) -> socket.socket:
         while True:
