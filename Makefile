@@ -9,7 +9,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -rs
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test test-all test-redis controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-all test-redis soak controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -29,10 +29,13 @@ demo: $(VENV)/.runtime  ## a whole cluster on this machine: 1,000 nodes, 50,000 
 	$(BIN)/hoss demo
 
 test: $(VENV)/.dev  ## every invariant and every promise, in five minutes on two cores; TESTS=tests/unit for a part
-	$(PYTEST) -m "not thorough" --ignore=tests/e2e/kubernetes $(TESTS)
+	HOSS_TESTS=quick $(PYTEST) -m "not thorough" --ignore=tests/e2e/kubernetes $(TESTS)
 
 test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all servers, more examples
-	$(PYTEST) --ignore=tests/e2e/kubernetes $(TESTS)
+	HOSS_TESTS=all $(PYTEST) --ignore=tests/e2e/kubernetes $(TESTS)
+
+soak: $(VENV)/.dev  ## property tests with new random examples, for MINUTES=60 or as many as told
+	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),60) $(TESTS)
 
 test-redis: $(VENV)/.dev  ## the contract and integration tests on the oldest Redis; HOSS_TEST_REDIS=PATH for another server
 	HOSS_TEST_REDIS=$${HOSS_TEST_REDIS:-oldest} $(PYTEST) -m "not thorough" tests/contract tests/integration

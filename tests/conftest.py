@@ -1,10 +1,12 @@
 """Fixtures that every kind of test may use."""
 
+import asyncio
 import json
 import signal
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +71,22 @@ def _forked_services() -> Iterator[None]:
         patch.setattr(Service, "launch", FORK_SERVER.launch)
         yield
     FORK_SERVER.stop()
+
+
+@pytest.fixture
+async def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody in the test's loop is ready, its clock goes on to the next timer at once. For tests whose parts wait for the loop
+    alone: of a thread, a socket or a process the clock knows nothing."""
+    loop = asyncio.get_running_loop()
+    now, select = loop.time(), loop._selector.select
+
+    def skip(timeout: float | None = None) -> list[Any]:
+        nonlocal now
+        now += timeout or 0.0
+        return select(timeout if timeout is None else 0)
+
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(loop._selector, "select", skip)
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ class _Spent:
     cpu: float = 0.0
 
     def add(self, wall: float, cpu: float, *, tests: int = 0) -> None:
-        """One phase more."""
+        """Of one more."""
         self.tests += tests
         self.wall += wall
         self.cpu += cpu
@@ -55,18 +55,17 @@ class RunReport:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send the CPU time along."""
+        """Send along the CPU time of the test so far: the last report has all of it, and so has the JUnit file."""
         report = yield
-        now = _cpu_seconds()
-        report.user_properties.append((_CPU, now - self._before))
-        self._before = now
+        report.user_properties.append((_CPU, _cpu_seconds() - self._before))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a phase of a test."""
-        # The properties of earlier phases come again with the later ones.
-        cpu = next((value for name, value in reversed(report.user_properties) if name == _CPU), 0.0)
-        self._spent[report.nodeid].add(report.duration, cpu, tests=report.when == "setup")
+        spent = self._spent[report.nodeid]
+        spent.tests = 1
+        spent.wall += report.duration
+        spent.cpu = dict(report.user_properties).get(_CPU, spent.cpu)
         if report.skipped and not hasattr(report, "wasxfail"):
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
             if not any(re.search(expected, reason) for expected in EXPECTED_SKIPS):

@@ -21,8 +21,9 @@ LEASE_OVER_AT_ONCE = 0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Where the ledger of each test is."""
-    if "ledger_url" in metafunc.fixturenames:
+    """Where the ledger of each test is, but for those that say so themselves."""
+    chosen = any("ledger_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "ledger_url" in metafunc.fixturenames and not chosen:
         everywhere = metafunc.definition.get_closest_marker("topologies") is not None
         places = ["memory", *servers(), *(sentinel_and_cluster() if everywhere else [])]
         metafunc.parametrize("ledger_url", places, indirect=True)

@@ -8,7 +8,6 @@ from hoss.model.pod import HostPort
 from hoss.wire.account import CARDS, FLAG_SHRUNK, account_dtype
 from hoss.wire.columns import NONE_U32
 from resolver.core.values import Verdict
-from resolver.ledger.memory import MemoryLedger
 
 
 async def account_of(ledger, node):
@@ -163,10 +162,10 @@ async def test_removing_a_node_releases_what_it_holds_and_names_the_pods(placed)
     assert (await ledger.remove_nodes(0, ["a"])).missing == [0]
 
 
+# In memory a removal is one step.
+@pytest.mark.parametrize("ledger_url", ["server", pytest.param("cluster", marks=pytest.mark.thorough)], indirect=True)
 async def test_a_removal_that_broke_off_is_completed_by_naming_the_node_again(placed):
     ledger, proposal, _ = placed
-    if isinstance(ledger, MemoryLedger):
-        pytest.skip("in memory a removal is one step")
     await ledger.run("remove_nodes", 0, msgpack.packb(["a"]))  # and its resolver dies
     assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [0, 0, 2]
     again = await ledger.remove_nodes(0, ["a"])

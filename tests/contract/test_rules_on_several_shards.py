@@ -56,6 +56,9 @@ async def racks(make_ledger, make_node, request):
         yield ledger
 
 
+two_shards = pytest.mark.parametrize("racks", [2], indirect=True, ids=["two shards"])  # one holds nothing
+
+
 @pytest.fixture
 def proposed(racks, make_proposal):
     """(shard, proposal) of one pod in a rack, by a worker that knows the shards up to `seen`."""
@@ -134,9 +137,8 @@ async def test_nobody_goes_for_a_pod_that_is_only_held(racks, decide, proposed, 
     assert victim["node"].tolist() == [NONE_U32 if racks.shards == 1 else 0]
 
 
+@two_shards
 async def test_a_pod_that_is_only_held_does_not_go_for_another(racks, proposed, make_proposal):
-    if racks.shards == 1:
-        pytest.skip("holds nothing")
     shard, held = proposed(1, 1, 0, web(APART), await seqs(racks))
     await racks.commit(shard, [replace(held, held=True)])
     free = 10_000 - int(held.requests[0, 0])
@@ -165,9 +167,8 @@ async def test_what_a_rule_refuses_holds_nothing(racks, decide, proposed):
 
 
 @pytest.mark.topologies
+@two_shards
 async def test_pods_that_count_on_a_refused_one_on_another_shard_are_refused_with_it(racks, decide, proposed):
-    if racks.shards == 1:
-        pytest.skip("one shard has one part: see test_ledger_commits")
     seen = await known(racks, decide, proposed, SPREAD)
     places = [np.array([place], np.uint16) for place in range(3)]
     too_large = proposed(1, 1, 0, web(SPREAD), seen, places=places[1])
@@ -184,13 +185,12 @@ async def test_pods_that_count_on_a_refused_one_on_another_shard_are_refused_wit
 @pytest.fixture
 async def held(racks, decide, proposed):
     """A pod of w1 in rack r0, held on the last of two shards and nothing more; its part and decision."""
-    if racks.shards == 1:
-        pytest.skip("a single shard holds nothing")
     seen = await known(racks, decide, proposed, SPREAD)
     part = proposed(1, 1, 0, web(SPREAD), seen, on=1)
     return part, await Committer(racks, 1).decide(part[1])
 
 
+@two_shards
 async def test_the_younger_of_two_holds_is_known_though_the_older_is_judged_after_it(racks, decide, proposed, held):
     part, decision = held
     await racks.grant("w3")
@@ -203,6 +203,7 @@ async def test_the_younger_of_two_holds_is_known_though_the_older_is_judged_afte
 
 
 @pytest.mark.topologies
+@two_shards
 async def test_the_feed_tells_of_held_pods_once_they_are_kept(racks, held):
     part, decision = held
     [hold] = await racks.feed(1, decision.seq - 1, 1)
@@ -218,6 +219,7 @@ async def test_the_feed_tells_of_held_pods_once_they_are_kept(racks, held):
     assert await racks.confirm(1, np.array([kept.seq], np.uint64)) == 1
 
 
+@two_shards
 async def test_a_hold_that_ends_by_its_lease_was_never_told_of(racks, held):
     _, decision = held
     assert await racks.reap(1) == 1
@@ -227,6 +229,7 @@ async def test_a_hold_that_ends_by_its_lease_was_never_told_of(racks, held):
 
 
 @pytest.mark.topologies
+@two_shards
 async def test_a_hold_that_its_resolver_left_behind_is_judged_and_kept_when_asked_again(racks, held, decide):
     part, decision = held
     assert await decide(part) == [D]
@@ -270,10 +273,9 @@ async def test_rules_and_stamps_that_nobody_can_have_missed_are_forgotten_and_co
     assert await decide(proposed(2, 2, 1, web(APART), await seqs(racks))) == [C]
 
 
-@pytest.mark.topologies
+# In memory a ledger is one resolver's.
+@pytest.mark.parametrize("ledger_url", ["server", pytest.param("cluster", marks=pytest.mark.thorough)], indirect=True)
 async def test_a_rule_that_another_resolver_forgot_is_registered_anew(racks, decide, proposed, ledger_url):
-    if isinstance(racks, MemoryLedger):
-        pytest.skip("is one resolver's")
     await known(racks, decide, proposed, APART)
     other = RedisLedger(ledger_url)
     await other.open(racks.shards)

@@ -98,7 +98,6 @@ async def test_the_client_waits_and_a_stream_larger_than_the_limit_is_accepted_o
 async def test_a_stream_is_slowed_before_anything_is_refused(platform, tmp_path):
     client = await start(platform, tmp_path)
     await client.submit(job("first", 900))
-    await asyncio.sleep(0.15)  # the next count of what waits
 
     async def requests() -> AsyncIterator[pb.SubmitRequest]:
         for number in range(3):

@@ -1,11 +1,13 @@
 """The dispatcher as a process, over real gRPC and a real Redis, with workers and a ledger that do what the test says."""
-# ruff: noqa: N802 - the fake ledger's methods have the contract's names
+# ruff: noqa: N802 - a service's methods have the contract's names
 
 import asyncio
 import contextlib
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -17,88 +19,108 @@ from waiting import DEADLINE_SECONDS, until
 from hoss import rpc
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.errors import InvalidInput, LedgerUnavailable, NotFound
+from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.model.resources import BASE_RESOURCES
 from hoss.v1 import common_pb2, resolver_pb2, workerlink_pb2
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
+from hoss.v1.resolver_pb2_grpc import add_ResolverServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
-from hoss.wire.columns import NONE_U32, decode, decode_uids
+from hoss.wire.columns import Uids, decode, decode_uids
+from hoss.wire.convert import node_to_proto
 from hossctl.ports import free_ports
+from resolver.availability import Availability
+from resolver.core.values import Proposal, Verdict
+from resolver.feed import ShardFeed
+from resolver.ledger.memory import MemoryLedger
+from resolver.nodes import node_change
+from resolver.service import ResolverService
 
 BOUND, UNSCHEDULABLE, RETURNED = 1, 2, 4
 CONFIG = "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
 
 
-class FakeLedger(ResolverServicer):
-    """A resolver that keeps reservations in a dict and notes what it was asked."""
+NODES = [NodeSpec(f"node-{index}") for index in range(10)]  # which offer nothing: workers here place unchecked
+
+
+class PolledLedger(MemoryLedger):
+    """News of which are looked for often."""
+
+    async def feed(self, shard, after, wait_ms):
+        return await super().feed(shard, after, min(wait_ms, 20))
+
+
+class ResolverInMemory(ResolverService):
+    """What a dispatcher asks of a resolver, answered by the real service over the ledger in memory, which is held to the contract of
+    every ledger. `grants` counts the epochs that each worker was given."""
 
     def __init__(self) -> None:
-        self.epochs: dict[str, int] = {}
-        self.reserved: dict[bytes, int] = {}
-        self.assumed: set[bytes] = set()
-        self.confirmed: list[int] = []
-        self.changed = asyncio.Event()
-
-    async def GrantEpoch(self, request, context):
-        self.epochs[request.worker] = self.epochs.get(request.worker, 0) + 1
-        return resolver_pb2.GrantEpochReply(epoch=self.epochs[request.worker])
-
-    async def Lookup(self, request, context):
-        uids = [uid.tobytes() for uid in decode_uids(request.uids)]
-        nodes = np.array([self.reserved.get(uid, NONE_U32) for uid in uids], "<u4")
-        zeros = np.zeros(len(uids), "<u8").tobytes()
-        return resolver_pb2.LookupReply(nodes=nodes.tobytes(), seqs=zeros, epochs=zeros)
-
-    async def Confirm(self, request, context):
-        seqs = [int(seq) for commits in request.commits for seq in np.frombuffer(commits.seqs, "<u8")]
-        self.confirmed += seqs
-        return resolver_pb2.ConfirmReply(confirmed=len(seqs))
-
-    async def Release(self, request, context):
-        uids = [uid.tobytes() for uid in decode_uids(request.uids)]
-        released = sum(self.reserved.pop(uid, None) is not None for uid in uids)
-        self.changed.set()
-        return resolver_pb2.ReleaseReply(released=released)
-
-    async def ListReservations(self, request, context):
-        uids = list(self.reserved)
-        n = len(uids)
-        yield resolver_pb2.ReservationChunk(
-            uids=b"".join(uids),
-            nodes=np.array([self.reserved[uid] for uid in uids], "<u4").tobytes(),
-            seqs=np.full(n, 77, "<u8").tobytes(),
-            epochs=np.ones(n, "<u8").tobytes(),
-            assumed=np.array([uid in self.assumed for uid in uids], np.uint8).tobytes(),
+        self.held = PolledLedger(1, lambda: 0)
+        self.news = ShardFeed(self.held, 0)
+        self.grants: Counter[str] = Counter()
+        never_asked = cast("Any", None)
+        super().__init__(
+            self.held,
+            [self.news],
+            never_asked,
+            Availability(self.held, lambda _: None, lambda: None),
+            quarantine=never_asked,
+            counters=Counter,
+            rebuilding=never_asked,
+            standing=never_asked,
         )
 
-    async def GetStatus(self, request, context):
-        return resolver_pb2.ResolverStatus(shards=1, serving=True)
+    @property
+    def reserved(self) -> dict[bytes, int]:
+        """Node by UID."""
+        return {uid: held.node for uid, held in self.held.arbiters[0].reservations.items()}
 
-    async def Feed(self, request, context):
-        nodes = [
-            resolver_pb2.NodeEntry(index=index, spec=common_pb2.NodeSpec(name=f"node-{index}")) for index in range(10)
-        ]
-        yield resolver_pb2.FeedMessage(shards=1, seq=1, snapshot=True, nodes=nodes, ledger_epoch="e")
-        seq = 1
-        while True:
-            await self.changed.wait()
-            self.changed.clear()
-            yield resolver_pb2.FeedMessage(shards=1, seq=seq + 1, previous_seq=seq, released=1)
-            seq += 1
+    @property
+    def assumed(self) -> set[bytes]:
+        """UIDs of reservations that nobody has confirmed."""
+        arbiter = self.held.arbiters[0]
+        return {uid for uid, held in arbiter.reservations.items() if held.seq in arbiter.pending}
+
+    async def GrantEpoch(self, request, context):
+        self.grants[request.worker] += 1
+        return await super().GrantEpoch(request, context)
+
+    async def GetStatus(self, request, context):
+        return resolver_pb2.ResolverStatus(shards=1, serving=True, ledger_epoch=self.held.epoch)
+
+    async def commit(self, worker: str, epoch: int, uids: Uids, node: int) -> list[int]:
+        """Reserve room for pods, as a proposal would; the commits by which they stand."""
+        count = len(uids)
+        proposal = Proposal(
+            worker=worker,
+            epoch=epoch,
+            snapshot_seq=await self.held.seq(0),
+            uids=uids,
+            slots=np.zeros(count, np.uint16),
+            nodes=np.full((count, 1), node, np.uint32),
+            requests=np.zeros((1, len(BASE_RESOURCES)), np.int64),
+            priorities=np.zeros(1, np.int32),
+            attempts=np.zeros(1, np.uint16),
+            unchecked=True,
+        )
+        [decision] = await self.held.commit(0, [proposal])
+        assert set(decision.verdicts.tolist()) <= {Verdict.COMMITTED, Verdict.DUPLICATE}
+        return [seq for seq in {decision.seq, *decision.duplicate_seqs.tolist()} if seq]
 
 
 class FakeWorker:
     """One worker stream; `work` receives its batches."""
 
-    def __init__(self, ledger: FakeLedger, address: str, name: str, window: int = 2000, labels=()) -> None:
+    def __init__(self, ledger: ResolverInMemory, address: str, name: str, window: int = 2000, labels=()) -> None:
         self._ledger = ledger
         self._channel = rpc.channel([address])
         self._call = WorkerLinkStub(self._channel).Connect()
         self._register = workerlink_pb2.Register(name=name, window=window, incarnation=1, labels=labels)
+        self._writing = asyncio.Lock()  # heartbeats go out while the test says something else
         self.welcome: workerlink_pb2.Welcome | None = None
 
     async def join(self) -> "FakeWorker":
-        await self._call.write(workerlink_pb2.WorkerMessage(register=self._register))
+        await self._write(workerlink_pb2.WorkerMessage(register=self._register))
         self.welcome = (await self.read()).welcome
         await self.beat()
         self._beating = asyncio.create_task(self._beat_on())
@@ -106,7 +128,7 @@ class FakeWorker:
 
     async def beat(self, **vitals) -> None:
         beat = workerlink_pb2.Heartbeat(ready=True, **vitals)
-        await self._call.write(workerlink_pb2.WorkerMessage(heartbeat=beat))
+        await self._write(workerlink_pb2.WorkerMessage(heartbeat=beat))
 
     async def read(self) -> workerlink_pb2.DispatcherMessage:
         """The next message that is not about surroundings."""
@@ -133,18 +155,17 @@ class FakeWorker:
             batches.append((await self.read()).work)
         return batches
 
-    def reserve(self, batch: workerlink_pb2.WorkBatch, node: int = 3, positions=None) -> None:
-        """Commit in the ledger, as a proposal would."""
-        for position, uid in enumerate(decode_uids(batch.uids)):
-            if positions is None or position in positions:
-                self._ledger.reserved[uid.tobytes()] = node
+    async def reserve(self, batch: workerlink_pb2.WorkBatch, node: int = 3, positions=None) -> list[int]:
+        """Commit in the ledger, as a proposal would; the commits."""
+        uids = decode_uids(batch.uids)
+        there = [position for position in range(len(uids)) if positions is None or position in positions]
+        return await self._ledger.commit(self._register.name, self.welcome.epoch, uids[there], node)
 
     async def answer(self, batch, code: int, *, node: int = 3, reason: str = "", positions=None) -> None:
         positions = np.arange(len(batch.uids) // 16) if positions is None else np.array(positions)
         n = len(positions)
-        if code == BOUND:
-            self.reserve(batch, node, set(positions.tolist()))
-        await self._call.write(
+        commits = await self.reserve(batch, node, set(positions.tolist())) if code == BOUND else []
+        await self._write(
             workerlink_pb2.WorkerMessage(
                 outcomes=workerlink_pb2.Outcomes(
                     batch_id=batch.batch_id,
@@ -153,19 +174,23 @@ class FakeWorker:
                     nodes=np.full(n, node, "<u4").tobytes(),
                     reasons=np.zeros(n, "<u2").tobytes() if reason else b"",
                     reason_texts=[reason] if reason else [],
-                    commits=[workerlink_pb2.CommitRef(shard=0, seq=batch.batch_id)] if code == BOUND else [],
+                    commits=[workerlink_pb2.CommitRef(shard=0, seq=seq) for seq in commits],
                 )
             )
         )
 
     async def say(self, **kind) -> None:
-        await self._call.write(workerlink_pb2.WorkerMessage(**kind))
+        await self._write(workerlink_pb2.WorkerMessage(**kind))
 
     async def die(self) -> None:
         if hasattr(self, "_beating"):
             self._beating.cancel()
         self._call.cancel()
         await self._channel.close()
+
+    async def _write(self, message: workerlink_pb2.WorkerMessage) -> None:
+        async with self._writing:
+            await self._call.write(message)
 
     async def _beat_on(self) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -175,9 +200,9 @@ class FakeWorker:
 
 
 class Platform:
-    """A dispatcher process with its Redis and fake ledger."""
+    """A dispatcher process with its Redis, and the ledger in the test's process."""
 
-    def __init__(self, folder: Path, redis_url: str, ledger: FakeLedger, resolver: str) -> None:
+    def __init__(self, folder: Path, redis_url: str, ledger: ResolverInMemory, resolver: str) -> None:
         self._folder, self._redis_url, self.ledger, self._resolver = folder, redis_url, ledger, resolver
         self._process: ForkedProcess | None = None
         self._open: list[FakeWorker | DispatcherClient] = []
@@ -217,13 +242,16 @@ class Platform:
 
 
 @pytest.fixture
-async def ledger() -> AsyncIterator[tuple[FakeLedger, str]]:
-    fake, server = FakeLedger(), grpc.aio.server()
-    add_ResolverServicer_to_server(fake, server)
+async def ledger() -> AsyncIterator[tuple[ResolverInMemory, str]]:
+    made, server = ResolverInMemory(), grpc.aio.server()
+    schema = await made.held.schema()
+    await made.held.upsert_nodes(0, [node_change(node_to_proto(node), schema) for node in NODES])
+    add_ResolverServicer_to_server(made, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    yield fake, f"127.0.0.1:{port}"
-    await server.stop(None)
+    async with rpc.background(made.news.run()):
+        yield made, f"127.0.0.1:{port}"
+        await server.stop(None)
 
 
 @pytest.fixture
@@ -276,7 +304,8 @@ async def test_pods_go_from_submit_to_bound_and_everyone_is_told(platform):
     assert len({pod.name for pod in listed}) == 1200
     (counted,) = await client.list_jobs()
     assert (counted.replicas, counted.bound, counted.kind) == (1200, 1200, "Job")
-    await until(lambda: len(platform.ledger.confirmed) >= 2)
+    assert len(platform.ledger.reserved) == 1200
+    await until(lambda: not platform.ledger.assumed)
 
 
 async def test_deleting_gives_reservations_back_and_frees_the_name(platform):
@@ -360,12 +389,12 @@ async def test_a_dead_workers_pods_are_bound_if_it_reserved_them_and_go_to_anoth
     first = await platform.worker("w1")
     await client.submit(job("web", 100))
     (batch,) = await first.take(100)
-    first.reserve(batch, positions=range(30))
+    await first.reserve(batch, positions=range(30))
     second = await platform.worker("w2")
     await first.die()
     for pods in (64, 6):  # suspects of the first one's death do not travel all at once
         (rest,) = await second.take(pods)
-        assert platform.ledger.epochs["w1"] == 2
+        assert platform.ledger.grants["w1"] == 2
         assert not {u.tobytes() for u in decode_uids(rest.uids)} & platform.ledger.reserved.keys()
         await second.answer(rest, BOUND, node=4)
     await until_phases(client, BOUND=100)
@@ -375,12 +404,12 @@ async def test_a_dead_workers_pods_are_bound_if_it_reserved_them_and_go_to_anoth
 
 async def test_a_silent_worker_is_lost_within_the_timeout(platform, tmp_path):
     config = tmp_path / "dispatcher.yaml"
-    config.write_text(f"{CONFIG}worker_timeout_seconds: 2\n")
+    config.write_text(f"{CONFIG}worker_timeout_seconds: 4\n")
     client = await platform.start("--config", str(config))
     worker = await platform.worker("w1")
-    worker._beating.cancel()
     await client.submit(job("web", 10))
     await worker.take(10)
+    worker._beating.cancel()
 
     async def lost() -> bool:
         return (await client.list_workers())[0].state == "Lost"
@@ -528,17 +557,16 @@ async def test_what_was_acknowledged_survives_kill_9_of_the_dispatcher(platform)
     (batch,) = await worker.take(100)
     await worker.answer(batch, BOUND, positions=range(40))
     await until_phases(client, BOUND=40, SCHEDULING=60)
-    worker.reserve(batch, positions=range(40, 50))  # committed, and the dispatcher dies before it is told
+    await worker.reserve(batch, positions=range(40, 50))  # committed, and the dispatcher dies before it is told
     await client.delete("default", pods=["web-0", "web-99"])
-    last = reply.sets[0].uid_prefix + (99).to_bytes(4, "big")
-    platform.ledger.reserved[last] = 5  # its release was lost with the process
-    platform.ledger.assumed = set(platform.ledger.reserved)
+    await worker.reserve(batch, node=5, positions=[99])  # its release was lost with the process
+    assert len(platform.ledger.reserved) >= 50
     platform.kill()
     client = await platform.start()
     await until_phases(client, BOUND=49, QUEUED=49, DELETED=2)
-    assert platform.ledger.epochs["w1"] == 2, "the old life's worker was not fenced before its pods were queued"
+    assert platform.ledger.grants["w1"] == 2, "the old life's worker was not fenced before its pods were queued"
     await until(lambda: len(platform.ledger.reserved) == 49)
-    await until(lambda: 77 in platform.ledger.confirmed)
+    await until(lambda: not platform.ledger.assumed)
     assert (await client.submit(request)).sets == reply.sets
     with pytest.raises(InvalidInput, match="not in the event log any more"):
         await anext(client.watch(reply.revision))
@@ -593,16 +621,21 @@ async def test_an_audit_gathers_the_views_of_workers_that_answer(platform):
     await platform.worker("silent")
     await client.submit(job("web", 1))
 
-    async def answer_view() -> None:
+    async def answer_views() -> None:
         while True:
             message = await worker.read()
             if message.WhichOneof("kind") == "view":
                 shards = [workerlink_pb2.ShardView(shard=0, seq=9, digest=2**63 + 1)]
                 view = workerlink_pb2.CacheView(id=message.view.id, shards=shards, idle=True)
-                return await worker.say(view=view)
+                await worker.say(view=view)
 
-    reply, _ = await asyncio.gather(client.audit(timeout_ms=3000), answer_view())
-    assert [(v.worker, v.seq, v.digest, v.idle) for v in reply.views] == [("w1", 9, 2**63 + 1, True)]
+    async def views() -> list[pb.WorkerView]:
+        return list((await client.audit(timeout_ms=500)).views)
+
+    answering = asyncio.ensure_future(answer_views())
+    [view] = await until(views, "a view that came in time")
+    assert (view.worker, view.seq, view.digest, view.idle) == ("w1", 9, 2**63 + 1, True)
+    answering.cancel()
 
 
 async def test_gates_keep_pods_from_workers_and_their_removal_survives_kill_9(platform):

@@ -25,12 +25,12 @@ REFUSALS = 3
 
 @pytest.fixture
 async def platform(empty_redis, start_resolver, tmp_path):
-    """(client, Redis, propose). Three refusals count; a node is out for long enough to look at it."""
+    """(client, Redis, propose). Three refusals count; a node is out until `time_is_over`."""
     url = empty_redis("server")
     config = tmp_path / "resolver.yaml"
     config.write_text(
         "apiVersion: hoss.dev/v1alpha1\nkind: ResolverConfig\n"
-        f"quarantine: {{refusals: {REFUSALS}, seconds: 6, most_share: 0.25}}\n"
+        f"quarantine: {{refusals: {REFUSALS}, seconds: 600, most_share: 0.25}}\n"
     )
     client = ResolverClient([start_resolver(url, "--config", str(config))])
     await client.upsert_nodes(NODES)
@@ -79,6 +79,13 @@ def corrupt(connection, node, cpu):
     connection.hset("{hoss:0}:accounts", field, bytes(record))
 
 
+def time_is_over(connection, node):
+    """Of the node's quarantine, as the ledger keeps it."""
+    key, field = "{hoss:0}:quarantine", node.to_bytes(4, "little")
+    record = connection.hget(key, field)
+    connection.hset(key, field, record[:8] + bytes(8) + record[16:])
+
+
 async def status_of(client, node):
     """Why the node is out; None where it is not."""
     [found] = await client.list_nodes([NODES[node].name])
@@ -107,6 +114,8 @@ async def test_a_ledger_account_that_disagrees_with_its_reservations_is_quaranti
     async def back():
         return await status_of(client, 1) is None
 
+    assert not await back()
+    time_is_over(connection, 1)
     await until(back)
     assert (await propose(1, cpu=0)).verdicts[0] == Verdict.COMMITTED
     assert (await client.status()).events[-1].text == "back in scheduling: its time is over"

@@ -1,13 +1,12 @@
 """Proposals over real gRPC against a real Redis, in good weather and in bad."""
 
-import asyncio
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+import redis
+from fork_server import FORK_SERVER
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from integration.proposing import NODES, Stream, batch
 from waiting import DEADLINE_SECONDS, until
@@ -80,7 +79,7 @@ async def test_many_batches_under_way_at_once_are_all_answered(resolver):
 
 
 async def test_without_confirmation_a_reservation_ends_with_its_lease(redis_server, start_resolver):
-    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "3")])
+    client = ResolverClient([start_resolver(redis_server.url, "--reservation-lease-seconds", "4")])
     await client.upsert_nodes(NODES)
     await client.grant_epoch("w1")
     stream = Stream(client)
@@ -162,27 +161,17 @@ async def test_a_redis_that_comes_back_empty_is_refused_and_said_so(own_redis, s
 
 def test_a_resolver_with_another_number_of_shards_refuses_to_start_and_names_both(redis_server, start_resolver):
     start_resolver(redis_server.url, "--shards", "2")
-    command = [sys.executable, "-m", "resolver", "--listen", "127.0.0.1:0", "--redis-url", redis_server.url]
-    refused = subprocess.run(
-        [*command, "--shards", "3"], capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
-    )
+    flags = ["--listen", "127.0.0.1:0", "--redis-url", redis_server.url, "--shards", "3"]
+    refused = FORK_SERVER.run("resolver", flags, timeout=DEADLINE_SECONDS)
     assert refused.returncode == 2
     assert "shards: is 3" in refused.stderr
     assert "made with 2" in refused.stderr
 
 
 async def test_a_lost_script_cache_is_not_noticed(resolver, redis_server):
-    async def flush():
-        process = await asyncio.to_thread(
-            subprocess.run, [sys.executable, "-c", FLUSH, str(redis_server.port)], check=True
-        )
-        return process.returncode
-
-    await flush()
+    with redis.Redis(port=redis_server.port) as client:
+        client.script_flush()
     assert (await Stream(resolver).ask(batch(1, [0]))).verdicts == bytes([Verdict.COMMITTED])
-
-
-FLUSH = "import redis, sys; redis.Redis(port=int(sys.argv[1])).script_flush()"
 
 
 async def test_nodes_are_listed_by_name_and_label_with_what_is_requested(resolver):

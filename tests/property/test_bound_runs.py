@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from property.builders_pods import HOSTNAME, ZONE, affinities, constraints
 from property.builders_runs import GIB, Worker, pools
+from property.profiles import examples
 
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
@@ -62,7 +63,7 @@ def both_ways(nodes, spec, bound, counts):
         yield at_once.place(spec, count), one_by_one
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(pools(), st.sampled_from([*RULES]), st.data())
 def test_a_run_goes_where_its_pods_would_go_one_by_one(nodes, rule, data):
     some = st.lists(st.integers(0, len(nodes) - 1), max_size=6)
@@ -74,7 +75,7 @@ def test_a_run_goes_where_its_pods_would_go_one_by_one(nodes, rule, data):
             assert node not in alternates
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(pools(), affinities, st.lists(constraints, max_size=2).map(tuple), st.data())
 def test_so_it_does_with_any_rules(nodes, affinity, spread, data):
     some = st.lists(st.integers(0, len(nodes) - 1), max_size=4)

@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from property.builders_pods import (
     HOSTNAME,
@@ -20,6 +20,7 @@ from property.builders_pods import (
     several,
     terms,
 )
+from property.profiles import examples
 
 from hoss.model.cluster import Cluster
 from hoss.model.node import NodeSpec
@@ -46,7 +47,7 @@ def collections_look_at_this_module_alone():
     gc.unfreeze()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(nodes(), st.data())
 def test_a_tally_is_what_a_recount_gives_whatever_comes_and_goes(found, data):
     ground = Ground(Cluster(nodes=found, namespaces=NAMESPACES))
@@ -91,7 +92,7 @@ def test_a_tally_is_what_a_recount_gives_whatever_comes_and_goes(found, data):
 labels_of_namespaces = st.dictionaries(namespaces, st.sampled_from([*NAMESPACES.values(), {"team": "c"}]))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(groups, min_size=1, max_size=8), st.lists(questions, min_size=1, max_size=6), labels_of_namespaces)
 def test_tallies_follow_the_labels_of_namespaces(known, asked, labels):
     census = Ground(Cluster(nodes=[NodeSpec("n")], namespaces=NAMESPACES)).cache.census

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property.profiles import examples
 
 from hoss.wire.columns import NONE_U32, numbered_uids
 from hossctl.simulate.ledger import ColumnLedger, Transactions
@@ -37,7 +38,7 @@ def proposal(nodes, request, transactions, first):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(steps, max_size=12))
 def test_columns_and_arbiter_commit_the_same_and_hold_the_same(history):
     arbiter = Arbiter(0, 1)
@@ -66,7 +67,7 @@ def test_columns_and_arbiter_commit_the_same_and_hold_the_same(history):
             assert account.seq == columns.seqs[node] + 1  # the Arbiter's nodes came at 1
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(claims, claims)
 def test_by_sequence_numbers_only_what_nobody_touched_is_committed(theirs, mine):
     columns = ColumnLedger(np.repeat(np.array(ALLOCATABLE, np.int64)[:, None], NODES, axis=1))
@@ -82,7 +83,7 @@ def test_by_sequence_numbers_only_what_nobody_touched_is_committed(theirs, mine)
 ranked = st.lists(st.lists(st.integers(0, NODES - 1), min_size=1, max_size=3, unique=True), min_size=1, max_size=14)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.tuples(ranked, st.tuples(st.integers(0, 3), st.integers(0, 3))), max_size=5))
 def test_columns_and_arbiter_take_the_same_alternates(history):
     arbiter = Arbiter(0, 1)

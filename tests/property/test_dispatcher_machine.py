@@ -7,9 +7,9 @@ that remembers which reservations stand.
 import random
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from property.profiles import examples
 
 from dispatcher.core import messages as m
 from dispatcher.core.costs import CostReport
@@ -297,5 +297,5 @@ class DispatcherHistory(RuleBasedStateMachine):
         return m.OutcomesArrived(link, batch, positions, codes, nodes, None, (), {0: np.array([1], np.uint64)})
 
 
-DispatcherHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+DispatcherHistory.TestCase.settings = examples(60, stateful_step_count=30)
 TestDispatcherHistory = DispatcherHistory.TestCase

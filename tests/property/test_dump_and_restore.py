@@ -5,8 +5,9 @@ import json
 from itertools import count
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from property.profiles import examples
 
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
@@ -83,9 +84,7 @@ def ledgers(draw: st.DrawFn) -> list[pb.LedgerPart]:
     return [pb.LedgerPart(head=pb.LedgerHead(shards=shards, replaces="*")), part]
 
 
-@settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(parts=ledgers(), shards=st.integers(1, 3))
 def test_a_restored_ledger_is_the_dumped_one_whatever_its_shards(
     redis_server: RedisServer, parts: list[pb.LedgerPart], shards: int

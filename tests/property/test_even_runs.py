@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from property.builders_runs import GIB, Worker, pools
+from property.profiles import examples
 
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
@@ -30,7 +31,7 @@ LIKED = tuple(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(pools(), st.data())
 def test_a_run_goes_where_its_pods_would_go_one_by_one(nodes, data):
     at_once, singly = Worker(nodes), Worker(nodes)

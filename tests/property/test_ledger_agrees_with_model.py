@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property.profiles import examples
 from redis_topologies import sentinel_and_cluster, servers
 
 from hoss.model.conflicts import Criteria
@@ -365,18 +366,14 @@ def url(request, running_redis):
     return running_redis[request.param].url
 
 
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(80)
 @given(history=histories(unchecked=False), shards=st.integers(1, 2))
 def test_invariants_1_and_6_hold_and_the_scripts_agree_with_the_model_on_any_history(url, make_node, history, shards):
     findings = asyncio.run(compare(url, make_node, history, shards))
     assert [finding for finding in findings if finding.invariant] == []
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@examples(40)
 @given(history=histories(unchecked=True), shards=st.integers(1, 2))
 def test_unchecked_commits_break_no_invariant_but_the_first(url, make_node, history, shards):
     findings = asyncio.run(compare(url, make_node, history, shards))

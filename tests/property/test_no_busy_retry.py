@@ -4,8 +4,9 @@ helped it, and once every five minutes; and never sooner after a refusal than it
 import random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property.profiles import examples
 
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
@@ -94,7 +95,7 @@ class Cluster:
             self.tell(m.OutcomesArrived(1, batch.batch, *columns, reasons, texts, {}, refused_by, {0: seen}))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(steps=steps)
 def test_attempts_are_bounded_by_what_might_have_helped_and_by_flushes(steps):
     cluster = Cluster()
@@ -114,7 +115,7 @@ def test_attempts_are_bounded_by_what_might_have_helped_and_by_flushes(steps):
         assert attempts <= 1 + helpful[data] + flushes
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(steps=steps)
 def test_what_might_have_helped_is_tried_in_the_end(steps):
     cluster = Cluster()

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from property.builders_race import Race, Racer
+from property.profiles import examples
 
 from dispatcher.cluster_changes import NodeHistory
 from dispatcher.core.changes import Changes, History
@@ -143,7 +144,7 @@ class Waking:
             busy = sum(worker.batches for worker in self.race.workers) > before
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(moves, st.sampled_from([1, 2]), st.integers(2, 4))
 def test_a_worker_by_itself_finds_no_pod_unschedulable_that_fits_a_node(history, shards, nodes):
     race = Race(1, nodes_of(nodes), shards=shards, late=True)
@@ -159,7 +160,7 @@ def test_a_worker_by_itself_finds_no_pod_unschedulable_that_fits_a_node(history,
     assert [cpu_of(spec) for spec in worker.unschedulable if cpu_of(spec) <= most] == []
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(churn, st.sampled_from([1, 2]), st.integers(1, 3))
 def test_while_pods_come_and_end_nobody_is_left_waiting_beside_room(history, shards, nodes):
     """Two workers, gangs among their pods, and a dispatcher that hears late of everything too. The nodes are full at first."""

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property.profiles import examples
 
 from hoss.model.cluster import Cluster
 from hoss.model.node import NodeSpec
@@ -38,7 +39,7 @@ def pod_specs(draw):
 
 
 @pytest.mark.parametrize("strategy", ["LeastAllocated", "MostAllocated"])
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(kinds=st.lists(node_specs(), min_size=1, max_size=5), pods=st.lists(pod_specs(), min_size=1, max_size=6))
 def test_one_node_looked_at_alone_passes_and_scores_as_among_all(strategy, kinds, pods):
     nodes = [NodeSpec(f"n{i}", allocatable=tuple(sorted(a)), cards=c) for i, (a, c) in enumerate(kinds)]

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property.profiles import examples
 
 from hoss.model.fit import pick_cards
 from hoss.model.node import NodeSpec
@@ -169,7 +170,7 @@ def specs(draw):
 
 
 @pytest.mark.parametrize("strategy", ["LeastAllocated", "MostAllocated"])
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(kinds=naive_nodes(), runs=st.lists(st.tuples(specs(), st.integers(1, 40)), min_size=1, max_size=4))
 def test_a_run_goes_where_its_pods_would_go_one_by_one(strategy, kinds, runs):
     naive = [NaiveNode(kind) for kind in kinds]

@@ -3,9 +3,10 @@
 from math import floor, log
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from property.builders_pods import HOSTNAME, NAMESPACES, ZONE, bound, clusters, pod_specs
+from property.profiles import examples
 
 from hoss.model.cluster import Cluster
 from hoss.model.pod_groups import group_of
@@ -206,7 +207,7 @@ def clash(one, other):
     return (one.port, one.protocol) == (other.port, other.protocol) and (len(addresses) == 1 or "0.0.0.0" in addresses)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(clusters(), pod_specs())
 def test_filters_and_scores_are_those_of_the_rules_written_down_pair_by_pair(cluster, spec):
     ground, naive = Ground(cluster), Naive(cluster, spec)
@@ -227,7 +228,7 @@ def test_filters_and_scores_are_those_of_the_rules_written_down_pair_by_pair(clu
             assert scores.get("ImageLocality", 0) == naive.locality(node)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(clusters(), st.lists(pod_specs(), min_size=1, max_size=2), st.lists(st.integers(0, 1), min_size=1, max_size=6))
 def test_a_worker_puts_each_pod_of_a_run_where_the_judge_would(cluster, specs, runs):
     ground = Ground(cluster)

@@ -3,9 +3,10 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from property.builders_race import Race
+from property.profiles import examples
 
 from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
 from hoss.model.node import NodeSpec
@@ -66,7 +67,7 @@ def assert_every_view_is_the_ledgers(race):
         assert counted == Counter((group_defined(definition), node) for definition, node in race.placed())
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(moves, st.integers(1, 3), st.integers(1, 3))
 def test_two_workers_after_the_same_victims_evict_no_more_than_their_pods_need(history, mine, yours):
     race = full_race(pod(1000))
@@ -81,7 +82,7 @@ def test_two_workers_after_the_same_victims_evict_no_more_than_their_pods_need(h
     assert_every_view_is_the_ledgers(race)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(moves, st.lists(st.integers(1, 2), min_size=2, max_size=4), st.integers(0, 2))
 def test_workers_that_ask_at_the_same_moment_do_not_overdraw_a_budget_together(history, counts, allowed):
     """Its pods are the least urgent, so each worker would rather have them go; but there are others. Each class asks for itself,
@@ -99,7 +100,7 @@ def test_workers_that_ask_at_the_same_moment_do_not_overdraw_a_budget_together(h
     assert_every_view_is_the_ledgers(race)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(moves, st.booleans())
 def test_the_place_beside_a_shunned_pod_is_taken_from_that_pod_alone(history, by_port):
     label = (("app", "web"),)

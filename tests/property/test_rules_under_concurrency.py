@@ -3,9 +3,10 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from property.builders_race import Race
+from property.profiles import examples
 
 from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec
@@ -63,7 +64,7 @@ def assert_everyone_counts_what_the_ledger_holds(race):
         assert census_of(worker) == held
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(moves, several, announced)
 def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history, shards, announces):
     race = Race(2, racks(4), tries=10, shards=shards, announces=announces)
@@ -77,7 +78,7 @@ def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history, shards, 
     assert_everyone_counts_what_the_ledger_holds(race)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(moves, st.booleans(), several, announced)
 def test_every_census_is_the_ledgers_whatever_order_verdicts_and_feed_come_in(history, anew, shards, announces):
     race = Race(2, racks(5), tries=10, shards=shards, announces=announces)
@@ -104,7 +105,7 @@ def racks_of(race, name):
     return Counter(rack(node) for group, node in placed if ("app", name) in group.labels)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(moves, several, announced)
 def test_two_workers_never_bring_pods_together_that_keep_apart(history, shards, announces):
     race = Race(2, racks(4), tries=20, shards=shards, announces=announces)
@@ -116,7 +117,7 @@ def test_two_workers_never_bring_pods_together_that_keep_apart(history, shards, 
     assert_everyone_counts_what_the_ledger_holds(race)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(moves, st.booleans(), several, announced)
 def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to_it(
     history, shunned_first, shards, announces
@@ -130,7 +131,7 @@ def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to
     assert_everyone_counts_what_the_ledger_holds(race)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(moves, st.tuples(st.integers(1, 5), st.integers(1, 5)), several, st.booleans(), announced)
 def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, pods, shards, one_batch, announces):
     race = Race(2, racks(4), tries=40, shards=shards, announces=announces)
@@ -146,7 +147,7 @@ def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, po
     assert_everyone_counts_what_the_ledger_holds(race)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(moves, st.integers(1, 4), st.integers(1, 4), several)
 def test_a_worker_by_itself_is_never_refused_for_rules_that_it_announced(history, apart_pods, spread_pods, shards):
     race = Race(1, racks(4), tries=1, shards=shards, announces=True)

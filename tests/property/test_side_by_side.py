@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property.profiles import examples
 
 from hoss.model.cluster import Cluster
 from hoss.model.fit import each_fits, fits
@@ -37,7 +38,7 @@ def plain_pods(draw):
 
 
 @pytest.mark.parametrize("strategy", ["LeastAllocated", "MostAllocated"])
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     kinds=st.lists(node_specs(), min_size=12, max_size=12),
     bound=st.lists(plain_pods(), max_size=8),
@@ -62,7 +63,7 @@ def test_each_pod_passes_and_scores_on_its_nodes_as_alone(strategy, kinds, bound
         assert (scores[row] == score[own]).all()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data())
 def test_what_fits_side_by_side_is_what_fits_alone(data):
     numbers = st.integers(0, 5)

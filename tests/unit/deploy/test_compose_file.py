@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer
 import yaml
+from fork_server import FORK_SERVER
+from waiting import DEADLINE_SECONDS
 
 from dispatcher.core.policy_checks import doubts
 from dispatcher.policy_document import parse_policy
@@ -39,7 +39,7 @@ def test_the_cluster_is_redis_two_resolvers_a_dispatcher_four_different_workers_
 
 @pytest.mark.parametrize("module", ["resolver", "dispatcher", "scheduler_worker"])
 def test_every_service_has_the_flags_that_it_is_started_with(module):
-    told = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True).stdout
+    told = FORK_SERVER.run(module, ["--help"], timeout=DEADLINE_SECONDS).stdout
     for service in SERVERS.values():
         if service["command"][0] == module:
             assert flags(service)["listen"].startswith("0.0.0.0:")

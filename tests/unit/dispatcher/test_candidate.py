@@ -16,20 +16,8 @@ from hoss.errors import LedgerUnavailable
 SECONDS = 0.2
 
 
-@pytest.fixture(autouse=True)
-async def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is here waits for the loop's clock alone: when nobody is ready, it goes on to the next timer at once. So no candidate is ever
-    held up for longer than its lease lasts."""
-    loop = asyncio.get_running_loop()
-    now, select = loop.time(), loop._selector.select
-
-    def skip(timeout: float | None = None) -> list:
-        nonlocal now
-        now += timeout or 0.0
-        return select(timeout if timeout is None else 0)
-
-    monkeypatch.setattr(loop, "time", lambda: now)
-    monkeypatch.setattr(loop._selector, "select", skip)
+# So that no candidate is ever held up for longer than its lease lasts.
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Store(MemoryLease):

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from waiting import until
 
 from hoss.errors import LedgerUnavailable
 from resolver.committer import Committer
@@ -64,7 +65,7 @@ async def test_an_asker_that_left_does_not_hold_up_the_others(slow, make_proposa
     ledger, committer = slow
     left = asyncio.ensure_future(committer.decide(make_proposal([1], [[0]])))
     stays = asyncio.ensure_future(committer.decide(make_proposal([2], [[0]])))
-    await asyncio.sleep(0.01)
+    await until(lambda: sum(ledger.trips) == 2, "both to be under way")
     left.cancel()
     ledger.go.set()
     assert len((await stays).verdicts) == 1

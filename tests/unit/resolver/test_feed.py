@@ -17,10 +17,12 @@ class Flaky(MemoryLedger):
     def __init__(self):
         super().__init__(1, lambda: 0)
         self.away = False
+        self.refused = asyncio.Event()
         self.snapshots = 0
 
     async def feed(self, shard, after, wait_ms):
         if self.away:
+            self.refused.set()
             raise LedgerUnavailable("away")
         return await super().feed(shard, after, min(wait_ms, 10))
 
@@ -87,7 +89,7 @@ async def test_after_the_ledger_was_away_positions_mean_nothing_and_a_snapshot_c
         await take(follower, 1)
         ledger.away = True
         following = asyncio.ensure_future(anext(follower))
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(ledger.refused.wait(), DEADLINE_SECONDS)
         ledger.away = False
         message = await asyncio.wait_for(following, DEADLINE_SECONDS)
     assert message.snapshot

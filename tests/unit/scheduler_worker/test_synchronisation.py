@@ -1,4 +1,4 @@
-"""When each mode reads the ledger's state, against a subscription made by hand."""
+"""When each mode reads the ledger's state, against a subscription made by hand, on virtual time."""
 
 import asyncio
 
@@ -7,6 +7,10 @@ from waiting import until
 
 from scheduler_worker.config import SyncMode
 from scheduler_worker.synchronisation import synchronisation
+
+INTERVAL_SECONDS = 60.0
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Subscription:
@@ -31,9 +35,9 @@ class Subscription:
 async def running():
     tasks = []
 
-    def run(mode, interval_seconds):
+    def run(mode):
         subscription = Subscription()
-        sync = synchronisation(mode, interval_seconds, subscription)
+        sync = synchronisation(mode, INTERVAL_SECONDS, subscription)
         tasks.append(asyncio.ensure_future(sync.run()))
         return subscription, sync
 
@@ -43,7 +47,7 @@ async def running():
 
 
 async def test_push_follows_the_feed_and_never_reads_the_state(running):
-    subscription, sync = running(SyncMode.PUSH, 0.001)
+    subscription, sync = running(SyncMode.PUSH)
     sync.ask()
     await until(lambda: subscription.following)
     assert subscription.readings == []
@@ -51,39 +55,43 @@ async def test_push_follows_the_feed_and_never_reads_the_state(running):
 
 
 async def test_pull_reads_what_happened_once_an_interval_asked_or_not(running):
-    subscription, sync = running(SyncMode.PULL, 0.001)
+    subscription, sync = running(SyncMode.PULL)
     await until(lambda: len(subscription.readings) > 3)
     assert not any(subscription.readings)
     assert sync.shows_commits
 
 
 async def test_pull_does_not_read_again_before_the_interval_is_over(running):
-    subscription, sync = running(SyncMode.PULL, 60)
+    subscription, sync = running(SyncMode.PULL)
     await until(lambda: subscription.readings)
     sync.ask()
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(INTERVAL_SECONDS - 1)
     assert len(subscription.readings) == 1
+    await asyncio.sleep(2)
+    assert len(subscription.readings) == 2
 
 
 async def test_on_refusal_the_state_is_read_at_the_start_and_then_only_when_pods_need_it(running):
-    subscription, sync = running(SyncMode.REFUSAL, 0.001)
+    subscription, sync = running(SyncMode.REFUSAL)
     await until(lambda: subscription.readings and not sync.shows_commits)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(10 * INTERVAL_SECONDS)
     assert subscription.readings == [True]
     sync.ask()
     await until(lambda: subscription.readings == [True, True])
 
 
 async def test_on_refusal_whatever_is_asked_the_state_is_read_once_an_interval_at_most(running):
-    subscription, sync = running(SyncMode.REFUSAL, 60)
+    subscription, sync = running(SyncMode.REFUSAL)
     await until(lambda: subscription.readings and not sync.shows_commits)
     sync.ask()
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(INTERVAL_SECONDS - 1)
     assert subscription.readings == [True]
+    await asyncio.sleep(2)
+    assert subscription.readings == [True, True]
 
 
 async def test_on_refusal_commits_are_shown_only_by_a_reading_under_way(running):
-    subscription, sync = running(SyncMode.REFUSAL, 0.001)
+    subscription, sync = running(SyncMode.REFUSAL)
     subscription.may_end.clear()
     await until(lambda: subscription.readings)
     assert sync.shows_commits

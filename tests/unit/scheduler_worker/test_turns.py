@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from waiting import until
 
 from scheduler_worker.turns import Turns
 
@@ -40,15 +41,19 @@ async def test_a_turn_begins_when_the_cache_has_seen_what_the_last_one_did(new_t
     async with first.turn(dict, {0: 7}):
         pass
     seen = {0: 5}
-    order = []
+    order, asked = [], []
+
+    def look():
+        asked.append(seen[0])
+        return seen
 
     async def work():
-        async with second.turn(lambda: seen, {}):
+        async with second.turn(look, {}):
             order.append(("turn", seen[0]))
 
     working = asyncio.create_task(work())
     for seq in (6, 7):
-        await asyncio.sleep(0.02)
+        await until(lambda: seen[0] in asked, "it to see that this is not enough")
         seen[0] = seq
         order.append(("feed", seq))
         second.heard()
