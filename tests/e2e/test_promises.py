@@ -12,8 +12,7 @@ from e2e.cluster import LEASE_SECONDS
 from e2e.promises import Fault, FaultyPlatform, faulty_platform, start_interpreter, start_platform
 from fork_server import FORK_SERVER
 
-from dispatcher.rebuilding import _LOOK_SECONDS
-
+LOOK_SECONDS = 1.0  # at the ledger, between two looks of the dispatcher
 PATIENCE = 5  # times what is configured and a start: less than one is usual
 PATIENCE_AT_START = 20  # interpreters: two are usual
 
@@ -50,7 +49,7 @@ def test_a_platform_starts_in_a_few_times_what_an_interpreter_takes(start_second
     ("fault", "configured_seconds"),
     [
         pytest.param(FaultyPlatform.killed_dispatcher, LEASE_SECONDS, id="takeover"),
-        pytest.param(FaultyPlatform.lost_ledger, _LOOK_SECONDS, id="rebuild"),
+        pytest.param(FaultyPlatform.lost_ledger, LOOK_SECONDS, id="rebuild"),
         pytest.param(FaultyPlatform.restarted_resolver, 0.0, id="reconnection to a resolver"),
         pytest.param(FaultyPlatform.killed_worker, 0.0, id="pods of a killed worker"),
         pytest.param(FaultyPlatform.returning_worker, 0.0, id="return of a worker"),
