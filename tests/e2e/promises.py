@@ -212,15 +212,17 @@ class FaultyPlatform:
         """The job of which a frozen worker has pods."""
         self._freeze("w1")
         job = await self._submit(IN_HAND)
-        await until(self._holds_pods, "w1 to be given pods")
+        await until(self._was_given_pods, "w1 to be given pods")
         return job
 
     def _freeze(self, name: str) -> None:
         self._cluster.freeze(name)
         self._frozen.add(name)
 
-    async def _holds_pods(self) -> bool:
-        return any(w.name == "w1" and w.outstanding for w in await self._clients.dispatcher.list_workers())
+    async def _was_given_pods(self) -> bool:
+        """Or was, and has lost them because it was silent for too long already."""
+        workers = await self._clients.dispatcher.list_workers()
+        return any(w.name == "w1" and (w.outstanding or w.state == "Lost") for w in workers)
 
     async def _worker_is(self, state: str, *, filled: bool = False) -> bool:
         workers = await self._clients.dispatcher.list_workers()

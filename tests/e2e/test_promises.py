@@ -13,7 +13,8 @@ from e2e.promises import Fault, FaultyPlatform, faulty_platform, start_interpret
 from fork_server import FORK_SERVER
 
 LOOK_SECONDS = 1.0  # at the ledger, between two looks of the dispatcher
-PATIENCE = 5  # times what is configured and a start: less than one is usual
+STILL_SECONDS = 3.0  # a machine may be, as CONTRIBUTING.md has it
+PATIENCE = 5  # times all of this: less than one is usual
 PATIENCE_AT_START = 20  # interpreters: two are usual
 
 
@@ -48,14 +49,15 @@ def test_a_platform_starts_in_a_few_times_what_an_interpreter_takes(start_second
 @pytest.mark.parametrize(
     ("fault", "configured_seconds"),
     [
-        pytest.param(FaultyPlatform.killed_dispatcher, LEASE_SECONDS, id="takeover"),
         pytest.param(FaultyPlatform.lost_ledger, LOOK_SECONDS, id="rebuild"),
         pytest.param(FaultyPlatform.restarted_resolver, 0.0, id="reconnection to a resolver"),
         pytest.param(FaultyPlatform.killed_worker, 0.0, id="pods of a killed worker"),
         pytest.param(FaultyPlatform.returning_worker, 0.0, id="return of a worker"),
+        pytest.param(FaultyPlatform.killed_dispatcher, LEASE_SECONDS, id="takeover"),
     ],
 )
 def test_a_fault_is_over_in_a_few_starts_of_a_platform(
     platform: FaultyPlatform, start_seconds: float, fault: Fault, configured_seconds: float
 ) -> None:
-    assert seconds_of(platform.ready(fault)) < PATIENCE * (configured_seconds + start_seconds)
+    most_seconds = PATIENCE * (configured_seconds + start_seconds + STILL_SECONDS)
+    assert seconds_of(platform.ready(fault)) < most_seconds
