@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -rs
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test test-all controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-all test-pythons controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,6 +31,9 @@ test: $(VENV)/.dev  ## every invariant and every promise, in five minutes on two
 test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all servers, more examples
 	$(PYTEST) --ignore=tests/e2e/kubernetes $(TESTS)
 
+test-pythons: $(VENV)/.dev  ## the demo and a smoke of the tests on the oldest and the newest Python of this machine
+	$(BIN)/python tests/pythons.py
+
 controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, built once (needs Go, some minutes) into a cache
 	$(BIN)/python -m hossctl.kube_binaries
 	$(BIN)/python tests/e2e/kubernetes/renderers.py
@@ -47,7 +50,7 @@ check: $(VENV)/.dev check-generated check-docs  ## lint, format, types, architec
 bench: $(VENV)/.dev  ## what each core's operations cost on this machine
 	$(BIN)/python -m pytest tests/benchmarks/bench_cores.py --benchmark-quiet
 
-bench-check: $(VENV)/.dev  ## whether ratios of such costs are within their limits (tests/benchmarks/limits.yaml)
+bench-check: $(VENV)/.dev  ## whether ratios of such costs, and of waits, are within their limits (tests/benchmarks/limits.yaml)
 	$(BIN)/python -m pytest tests/benchmarks/bench_ratios.py
 
 dashboard-pictures: $(VENV)/.dev  ## docs/images/dashboard-*.png, of the dashboard at work; needs chromium and chromium-driver
