@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import requires
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +25,6 @@ SMOKE = (
     "tests/contract",
     "tests/e2e/test_platform.py",
 )
-# Of the project's extra `dev`: what these need, without linters and browsers.
-NEEDED = re.compile(r"(pytest|hypothesis|trustme)\b")
 
 _ASKED = "import ensurepip, sys; print(*sys.version_info[:2], sys.version_info.releaselevel, sys.executable)"
 
@@ -64,23 +61,19 @@ def tried(executable: str) -> bool:
         project, environment = Path(directory) / "hoss", Path(directory) / "venv"
         shutil.copytree(ROOT, project, ignore=_not_copied)
         python = str(environment / "bin" / "python")
+        surroundings = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         for arguments in (
             (executable, "-m", "venv", str(environment)),
-            (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", ".", *_tools()),
+            (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", ".[test]"),
             (python, "-m", "hossctl", *DEMO),
             (python, "-m", "pytest", "-n", "auto", "--dist", "loadfile", "-m", "not thorough", "-rs", *SMOKE),
         ):
             began = time.monotonic()
-            done = subprocess.run(arguments, cwd=project, check=False)
+            done = subprocess.run(arguments, cwd=project, env=surroundings, check=False)
             _say(f"{time.monotonic() - began:6.0f} s: {' '.join(arguments[1:4])} ...")
             if done.returncode:
                 return False
     return True
-
-
-def _tools() -> list[str]:
-    """Requirements, as the environment that this runs in was made from."""
-    return [told.partition(";")[0].strip() for told in requires("hoss") or () if NEEDED.match(told)]
 
 
 def _not_copied(folder: str, names: list[str]) -> list[str]:
