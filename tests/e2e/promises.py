@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -64,19 +64,19 @@ def faulty_platform(
     directory: Path, *, nodes: int, pods: int, dispatcher_flags: Sequence[str] = ()
 ) -> Iterator["FaultyPlatform"]:
     """One that runs, with so many bound pods."""
-    cluster = Cluster(directory, dispatchers=len(DISPATCHERS), dispatcher_flags=dispatcher_flags)
-    loop = asyncio.new_event_loop()
-    clients = clients_of(cluster.endpoints)
-    try:
+    with ExitStack() as stack:
+        cluster = Cluster(directory, dispatchers=len(DISPATCHERS), dispatcher_flags=dispatcher_flags)
+        stack.callback(cluster.stop)
         for name in WORKERS:
             cluster.start_worker(name)
-        platform = FaultyPlatform(cluster, loop.run_until_complete(clients.__aenter__()), directory, loop)
+        loop = asyncio.new_event_loop()
+        stack.callback(loop.close)
+        opened = clients_of(cluster.endpoints)
+        clients = loop.run_until_complete(opened.__aenter__())
+        stack.callback(lambda: loop.run_until_complete(opened.__aexit__(None, None, None)))
+        platform = FaultyPlatform(cluster, clients, directory, loop)
         loop.run_until_complete(platform.fill(nodes, pods))
         yield platform
-    finally:
-        loop.run_until_complete(clients.__aexit__(None, None, None))
-        loop.close()
-        cluster.stop()
 
 
 class FaultyPlatform:

@@ -15,7 +15,7 @@ from fork_server import FORK_SERVER
 LOOK_SECONDS = 1.0  # at the ledger, between two looks of the dispatcher
 STILL_SECONDS = 3.0  # a machine may be, as CONTRIBUTING.md has it
 PATIENCE = 5  # times all of this: less than one is usual
-PATIENCE_AT_START = 20  # interpreters: two are usual
+PATIENCE_AT_START = 20  # interpreters: one is usual
 
 
 @pytest.fixture(scope="module")
