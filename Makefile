@@ -9,7 +9,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -rs
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test test-all test-redis soak controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-all test-redis test-pythons soak controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,9 @@ soak: $(VENV)/.dev  ## property tests with new random examples, for MINUTES=60 o
 test-redis: $(VENV)/.dev  ## the contract and integration tests on the oldest Redis; HOSS_TEST_REDIS=PATH for another server
 	HOSS_TEST_REDIS=$${HOSS_TEST_REDIS:-oldest} $(PYTEST) -m "not thorough" tests/contract tests/integration
 
+test-pythons: $(VENV)/.dev  ## the demo and a smoke of the tests on the oldest and the newest Python of this machine
+	$(BIN)/python tests/pythons.py
+
 controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, built once (needs Go, some minutes) into a cache
 	$(BIN)/python -m hossctl.kube_binaries
 	$(BIN)/python tests/e2e/kubernetes/renderers.py
@@ -56,7 +59,7 @@ check: $(VENV)/.dev check-generated check-docs  ## lint, format, types, architec
 bench: $(VENV)/.dev  ## what each core's operations cost on this machine
 	$(BIN)/python -m pytest tests/benchmarks/bench_cores.py --benchmark-quiet
 
-bench-check: $(VENV)/.dev  ## whether ratios of such costs are within their limits (tests/benchmarks/limits.yaml)
+bench-check: $(VENV)/.dev  ## whether ratios of such costs, and of waits, are within their limits (tests/benchmarks/limits.yaml)
 	$(BIN)/python -m pytest tests/benchmarks/bench_ratios.py
 
 dashboard-pictures: $(VENV)/.dev  ## docs/images/dashboard-*.png, of the dashboard at work; needs chromium and chromium-driver

@@ -40,7 +40,7 @@ def lacking() -> tuple[str, ...]:
     found = (
         (no_browser(), "the dashboard in a browser (tests/e2e/test_dashboard.py)"),
         (no_docker(), "the compose file on an engine (tests/e2e/test_compose.py)"),
-        (no_openb(), "replays of the openb trace, and what it says of GPU placement"),
+        (no_openb(), "replays of the whole openb trace (make test-all); a small one is in tests/traces"),
         (no_control_plane(), "Kubernetes (make e2e)"),
     )
     return tuple(f"{reason}; not tested for it: {untested}" for reason, untested in found if reason)

@@ -1,12 +1,12 @@
 """What each core's operations cost, by the clock of this machine: `make bench`."""
 
 import pytest
-from benchmarks.conftest import CASES
+from benchmarks.conftest import CORES
 
 _ROUNDS = 15
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CORES)
 def test_cost(name, bench_of, benchmark, found_cost):
     bench, operations = bench_of(name)
     benchmark.extra_info["operations"] = operations

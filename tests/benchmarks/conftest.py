@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from benchmarks import dispatcher_cases, resolver_cases, worker_cases
+from benchmarks import dispatcher_cases, platform_cases, resolver_cases, worker_cases
 from benchmarks.measuring import Bench, Case, Limit, cost_table, ratio_table
 
-CASES = {c.name: c for part in (dispatcher_cases, worker_cases, resolver_cases) for c in part.cases()}
+CORES = {c.name: c for part in (dispatcher_cases, worker_cases, resolver_cases) for c in part.cases()}
+CASES = {**CORES, **{c.name: c for c in platform_cases.cases()}}
 _RATIOS = pytest.StashKey[list[tuple[float, Limit]]]()
 _COSTS = pytest.StashKey[list[tuple[str, float, float]]]()
 

@@ -1,7 +1,7 @@
 """How a core is measured: a case makes the next action, untimed, and the action is timed.
 
-What is compared are ratios of two cases that take turns in one process, in CPU time, medians over rounds: what else the machine does then falls on
-both alike.
+What is compared are ratios of two cases that take turns in one process, medians over rounds: what else the machine does then falls on
+both alike. Of cores it is CPU time, of promises to who waits the time by the clock.
 """
 
 import statistics
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 Action = Callable[[], object]
 
-ROUNDS = 15
 TRIES = 3  # a slow moment passes, a slower program does not
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A case that is set up. `fresh` makes the next action; `clock` tells the seconds that it takes."""
+    """A case that is set up. `fresh` makes the next action; `clock` tells the seconds that it takes, of which some are
+    explained by configuration and do not count."""
 
     fresh: Callable[[], Action]
     clock: Callable[[], float] = time.thread_time
+    explained_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +36,28 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A claim: an operation of `over` costs at most `usual` times `margin` of one of `under`."""
+    """A claim: an operation of `over` costs at most `usual` times `margin` of one of `under`, in so many rounds."""
 
     claim: str
     over: str
     under: str
     usual: float
     margin: float
+    rounds: int
+    warm_ups: int
 
     @property
     def limit(self) -> float:
         return self.usual * self.margin
 
 
-def ratio(over: tuple[Bench, int], under: tuple[Bench, int], *, rounds: int = ROUNDS) -> float:
+def ratio(over: tuple[Bench, int], under: tuple[Bench, int], *, rounds: int, warm_ups: int = 1) -> float:
     """What an operation of the one costs by what it costs of the other. Each is (bench, operations of an action)."""
     seconds: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds + 1):
+    for number in range(warm_ups + rounds):
         for (bench, operations), spent in zip((over, under), seconds, strict=True):
             taken = _timed(bench) / operations
-            if number:  # the first warms up
+            if number >= warm_ups:
                 spent.append(taken)
     return statistics.median(seconds[0]) / statistics.median(seconds[1])
 
@@ -105,4 +108,4 @@ def _timed(bench: Bench) -> float:
     action = bench.fresh()
     started = bench.clock()
     action()
-    return bench.clock() - started
+    return bench.clock() - started - bench.explained_seconds

@@ -1,5 +1,6 @@
 """The guard itself: that it finds what got slower, and lets a slow moment pass. Part of the ordinary tests."""
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -23,7 +24,12 @@ def costing(*seconds: float) -> Bench:
 
 
 def test_a_ratio_is_by_operation():
-    assert ratio((costing(6.0), 3), (costing(1.0), 1)) == pytest.approx(2.0)
+    assert ratio((costing(6.0), 3), (costing(1.0), 1), rounds=3) == pytest.approx(2.0)
+
+
+def test_what_configuration_explains_does_not_count():
+    explained = replace(costing(5.0), explained_seconds=3.0)
+    assert ratio((explained, 1), (costing(1.0), 1), rounds=3) == pytest.approx(2.0)
 
 
 def test_neither_the_first_action_nor_a_slow_one_counts():
@@ -38,7 +44,7 @@ def test_a_slow_moment_passes_and_a_slower_program_does_not():
 
 
 def test_what_is_beyond_its_limit_is_marked_in_the_table():
-    limit = Limit("a claim", "a", "b", usual=1.0, margin=1.5)
+    limit = Limit("a claim", "a", "b", usual=1.0, margin=1.5, rounds=3, warm_ups=1)
     table = ratio_table([(1.4, limit), (1.6, limit)])
     assert [line.endswith("BEYOND") for line in table] == [False, False, True]
 
@@ -52,6 +58,8 @@ def test_every_limit_is_of_two_cases_and_leaves_room_for_noise():
         assert limit.margin >= 1.3
 
 
-def test_every_core_is_guarded():
+def test_every_core_is_guarded_and_every_case_of_a_platform():
     parts = {name.partition(":")[0] for limit in read_limits() for name in (limit.over, limit.under)}
-    assert parts == {"dispatcher", "worker", "resolver", "ledger", "wire"}
+    assert parts == {"dispatcher", "worker", "resolver", "ledger", "wire", "platform"}
+    measured = {name for limit in read_limits() for name in (limit.over, limit.under)}
+    assert {name for name in CASES if name.startswith("platform:")} <= measured

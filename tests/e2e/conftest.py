@@ -12,6 +12,7 @@ import psutil
 import pytest
 from fork_server import FORK_SERVER
 from machine import OPENB_FILES, no_openb
+from traces.make_trace import FILES as TRACE_FILES
 from waiting import COMMAND_SECONDS
 
 
@@ -64,9 +65,11 @@ def hoss_at() -> type[Hoss]:
     return Hoss
 
 
-@pytest.fixture
-def trace() -> tuple[Path, Path]:
-    """Node and pod list of the openb trace, which lies beside the repository where it is at all."""
+@pytest.fixture(params=["small", pytest.param("openb", marks=pytest.mark.thorough)])
+def trace(request: pytest.FixtureRequest) -> tuple[Path, Path]:
+    """Node and pod list of a trace: of the one in tests/traces, and of openb, which lies beside the repository where it is at all."""
+    if request.param == "small":
+        return TRACE_FILES
     if why := no_openb():
         pytest.skip(why)
     return OPENB_FILES
