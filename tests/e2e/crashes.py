@@ -26,11 +26,12 @@ from hossctl.ports import free_ports
 WORKERS = ("w1", "w2")
 JOBS, REPLICAS = 4, 100
 PODS = JOBS * REPLICAS
-# Longer than a machine stands still: a service is lost when a test kills it, and a reservation stays until it is confirmed.
-_PATIENT = """\
+# Longer than a machine stands still: a worker is lost when a test kills it, and a reservation stays until it is confirmed.
+_PATIENCE_SECONDS = 60.0
+_CONFIG = """\
 apiVersion: hoss.dev/v1alpha1
 kind: DispatcherConfig
-worker_timeout_seconds: 60
+worker_timeout_seconds: {}
 """
 _LONG_LEASES = ("--reservation-lease-seconds", "600")
 _FENCED = re.compile(r"fenced: of the pods it had in hand (\d+) have a place, (\d+) have none")
@@ -87,16 +88,18 @@ class Scene:
 
 
 @asynccontextmanager
-async def pods_under_way(directory: Path, moment: Moment, **options: Any) -> AsyncIterator[Scene]:
+async def pods_under_way(
+    directory: Path, moment: Moment, *, worker_timeout_seconds: float = _PATIENCE_SECONDS, **options: Any
+) -> AsyncIterator[Scene]:
     """A platform with PODS pods at that moment. `options`: of Cluster."""
     (port,) = free_ports(1)
     between = Interposed(f"127.0.0.1:{port}")
     await between.serve()
-    patient = directory / "dispatcher.yaml"
-    patient.write_text(_PATIENT)
+    config = directory / "dispatcher.yaml"
+    config.write_text(_CONFIG.format(worker_timeout_seconds))
     through = ("--resolver", between.address)
     settings: dict[str, Any] = {"workers": WORKERS, "worker_flags": through, "resolver_flags": _LONG_LEASES}
-    settings |= {"dispatcher_flags": ("--config", str(patient), *through), "resolver_port": port} | options
+    settings |= {"dispatcher_flags": ("--config", str(config), *through), "resolver_port": port} | options
     cluster = await asyncio.to_thread(lambda: Cluster(directory, **settings))
     try:
         async with clients_of(cluster.endpoints) as clients:
