@@ -1,8 +1,11 @@
 """Loads for a platform of real processes, and what must hold once they are through."""
 
+from collections import defaultdict
+
 from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.dispatcher import submission
+from hoss.model.cluster_objects import key_of
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
@@ -57,6 +60,24 @@ async def healed(clients: Clients, reservations: int) -> bool:
     status = await clients.resolver.status()
     problems = (await clients.dispatcher.status()).problems
     return status.serving and status.reservations == reservations and not problems
+
+
+async def clear(clients: Clients) -> None:
+    """Leave a platform that several tests share as it was: no pods, no nodes, no objects."""
+    for job in await counts(clients):
+        await clients.dispatcher.delete(job.namespace, jobs=[job.name])
+    left: dict[str, list[str]] = defaultdict(list)
+    async for pod in clients.dispatcher.list_pods():
+        left[pod.namespace].append(pod.name)
+    for namespace, names in left.items():
+        await clients.dispatcher.delete(namespace, pods=names)
+    await clients.dispatcher.delete_objects([key_of(found) for found in await clients.dispatcher.list_objects()])
+
+    async def given_back() -> bool:
+        return not await counts(clients) and not (await clients.resolver.status()).reservations
+
+    await until(given_back, "deleted pods and their reservations to go")
+    await clients.resolver.remove_nodes([node.spec.name for node in await clients.resolver.list_nodes()])
 
 
 async def assert_clean(clients: Clients, *, bound: int) -> None:
