@@ -162,6 +162,11 @@ class Cluster:
         self._await_ready(name)
         return self._services[name].record.dashboard
 
+    def metrics(self, name: str) -> str:
+        """Where a service that was told to listen for Prometheus does."""
+        self._await_ready(name)
+        return self._services[name].record.metrics
+
     def _launch_dispatcher(self, name: str, *flags: str) -> None:
         arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
         if self._policy is not None:
