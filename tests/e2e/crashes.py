@@ -88,26 +88,47 @@ class Scene:
 
 
 @asynccontextmanager
-async def pods_under_way(
-    directory: Path, moment: Moment, *, worker_timeout_seconds: float = _PATIENCE_SECONDS, **options: Any
-) -> AsyncIterator[Scene]:
-    """A platform with PODS pods at that moment. `options`: of Cluster."""
+async def interposed_cluster(directory: Path, **options: Any) -> AsyncIterator[tuple[Cluster, Interposed]]:
+    """A platform whose dispatcher and workers reach the resolver through an interposed server. `options`: of Cluster; flags of the
+    dispatcher's and the workers' come behind those that lead there."""
     (port,) = free_ports(1)
     between = Interposed(f"127.0.0.1:{port}")
     await between.serve()
-    config = directory / "dispatcher.yaml"
-    config.write_text(_CONFIG.format(worker_timeout_seconds))
     through = ("--resolver", between.address)
-    settings: dict[str, Any] = {"workers": WORKERS, "worker_flags": through, "resolver_flags": _LONG_LEASES}
-    settings |= {"dispatcher_flags": ("--config", str(config), *through), "resolver_port": port} | options
-    cluster = await asyncio.to_thread(lambda: Cluster(directory, **settings))
+    for flags in ("dispatcher_flags", "worker_flags"):
+        options[flags] = (*through, *options.get(flags, ()))
+    cluster = await asyncio.to_thread(lambda: Cluster(directory, resolver_port=port, **options))
     try:
-        async with clients_of(cluster.endpoints) as clients:
-            await prepare(clients, workers=len(settings["workers"]))
-            yield await _hold(Scene(cluster, clients, between, _gate(between, moment)), moment)
+        yield cluster, between
     finally:
         await asyncio.to_thread(cluster.stop)
         await between.stop()
+
+
+@asynccontextmanager
+async def pods_under_way(
+    directory: Path,
+    moment: Moment,
+    *,
+    worker_timeout_seconds: float = _PATIENCE_SECONDS,
+    gangs: bool = False,
+    **options: Any,
+) -> AsyncIterator[Scene]:
+    """A platform with PODS pods at that moment, JOBS gangs where that is asked for. `options`: of Cluster."""
+    config = directory / "dispatcher.yaml"
+    config.write_text(_CONFIG.format(worker_timeout_seconds))
+    settings: dict[str, Any] = {"workers": WORKERS, "resolver_flags": _LONG_LEASES}
+    settings |= {"dispatcher_flags": ("--config", str(config))} | options
+    async with (
+        interposed_cluster(directory, **settings) as (cluster, between),
+        clients_of(cluster.endpoints) as clients,
+    ):
+        await prepare(clients, workers=len(settings["workers"]))
+        scene = Scene(cluster, clients, between, _gate(between, moment))
+        scene.gate.close()
+        await submit(clients, jobs=JOBS, replicas=REPLICAS, gang_minimum=REPLICAS if gangs else 0)
+        await until(lambda: _reached(scene, moment), f"{PODS} pods of which {moment.value}")
+        yield scene
 
 
 def _gate(between: Interposed, moment: Moment) -> Gate:
@@ -116,22 +137,15 @@ def _gate(between: Interposed, moment: Moment) -> Gate:
     return between.answered["Propose"] if moment is Moment.RESERVED else between.asked["Confirm"]
 
 
-async def _hold(scene: Scene, moment: Moment) -> Scene:
-    """Submit the pods and wait until all of them are there."""
-    scene.gate.close()
-    await submit(scene.clients, jobs=JOBS, replicas=REPLICAS)
-
-    async def reached() -> bool:
-        if moment is Moment.PROPOSED:
-            return sum(map(proposed, scene.gate.held)) == PODS
-        if moment is Moment.RESERVED:
-            return (await scene.clients.resolver.status()).reservations == PODS
-        return bool(scene.gate.held) and await all_bound(scene.clients, PODS)
-
-    await until(reached, f"{PODS} pods of which {moment.value}")
-    return scene
+async def _reached(scene: Scene, moment: Moment) -> bool:
+    if moment is Moment.PROPOSED:
+        return sum(map(proposed, scene.gate.held)) == PODS
+    if moment is Moment.RESERVED:
+        return (await scene.clients.resolver.status()).reservations == PODS
+    return bool(scene.gate.held) and await all_bound(scene.clients, PODS)
 
 
 def proposed(message: bytes) -> int:
     """Pods of a message to Propose."""
-    return len(resolver_pb2.ProposalBatch.FromString(message).uids) // UID_BYTES
+    batch = resolver_pb2.ProposalBatch.FromString(message)
+    return sum(len(part.uids) for part in (batch, *batch.parts)) // UID_BYTES

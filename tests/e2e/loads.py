@@ -7,7 +7,7 @@ from waiting import DEADLINE_SECONDS, until
 from hoss.client.dispatcher import submission
 from hoss.model.cluster_objects import key_of
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.model.pod import Gang, PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.auditing import AuditResult, audit, until_caches_agree
 from hossctl.endpoints import Clients
@@ -36,10 +36,16 @@ async def audited(clients: Clients) -> AuditResult:
     return await until(lambda: audit(clients.dispatcher, clients.resolver, wait_seconds=DEADLINE_SECONDS))
 
 
-async def submit(clients: Clients, *, jobs: int, replicas: int, name: str = "job", cpu_milli: int = 100) -> None:
+async def submit(
+    clients: Clients, *, jobs: int, replicas: int, name: str = "job", cpu_milli: int = 100, gang_minimum: int = 0
+) -> None:
+    """Jobs of equal pods; with `gang_minimum` each is a gang that needs so many."""
     spec = PodSpec(requests=(("cpu", cpu_milli), ("memory", GIB // 8)))
     template = PodTemplate(spec, owner_kind="Job")
-    for request in submission([Workload(f"{name}-{i}", template, replicas) for i in range(jobs)]):
+    names = [f"{name}-{i}" for i in range(jobs)]
+    gangs = [Gang("default", name, gang_minimum) if gang_minimum else None for name in names]
+    workloads = [Workload(n, template, replicas, gang=gang) for n, gang in zip(names, gangs, strict=True)]
+    for request in submission(workloads):
         await clients.dispatcher.submit(request)
 
 
