@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -58,6 +58,10 @@ class Interposed(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(pass_on)
 
 
+def _everything(_message: bytes) -> bool:
+    return True
+
+
 class Gate:
     """Open until it is closed. `held` has what came to it while it was closed, in order, whatever became of that since."""
 
@@ -65,9 +69,11 @@ class Gate:
         self.held: list[bytes] = []
         self._open = asyncio.Event()
         self._open.set()
+        self._holds = _everything
 
-    def close(self) -> None:
-        """What comes from now on waits."""
+    def close(self, holds: Callable[[bytes], bool] = _everything) -> None:
+        """What comes from now on waits; where it is told which messages it `holds`, only these."""
+        self._holds = holds
         self._open.clear()
 
     def release(self) -> None:
@@ -76,6 +82,6 @@ class Gate:
 
     async def pass_through(self, message: bytes) -> None:
         """Return when the message may go on."""
-        if not self._open.is_set():
+        if not self._open.is_set() and self._holds(message):
             self.held.append(message)
             await self._open.wait()
