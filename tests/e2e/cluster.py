@@ -1,11 +1,14 @@
 """A whole platform whose parts can be killed, frozen, and started again at the address they had."""
 
+import json
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
-from waiting import DEADLINE_SECONDS
+from waiting import DEADLINE_SECONDS, wait_until
 
 from hossctl.endpoints import Endpoints
 from hossctl.ports import free_ports
@@ -21,6 +24,7 @@ class Cluster:
     """Redis with an append-only file, one resolver, dispatchers, and workers; every service its own process.
 
     Of two dispatchers the first, named `dispatcher`, is the active one at the start; the other is `dispatcher-2`.
+    Workers that are named at the start are started side by side.
     """
 
     def __init__(
@@ -33,12 +37,16 @@ class Cluster:
         policy: Path | None = None,
         fsync: str = "everysec",
         kubeconfig: Path | None = None,
+        resolver_port: int = 0,
         resolver_flags: Sequence[str] = (),
         dispatcher_flags: Sequence[str] = (),
+        workers: Sequence[str] = (),
+        worker_flags: Sequence[str] = (),
     ) -> None:
         """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync. `kubeconfig`: of the
-        cluster that it is to schedule."""
+        cluster that it is to schedule. `resolver_port`: where the resolver listens; 0 takes a free one."""
         self._resolver_flags = resolver_flags
+        self._worker_flags = worker_flags
         lease = ("--lease-seconds", str(LEASE_SECONDS)) if dispatchers > 1 else ()
         self._dispatcher_flags = (*lease, *dispatcher_flags)
         self._of_cluster = [] if kubeconfig is None else ["--kubeconfig", str(kubeconfig)]
@@ -51,12 +59,19 @@ class Cluster:
         self._dispatchers = ["dispatcher", "dispatcher-2"][:dispatchers]
         listening = ("redis", "resolver", *self._dispatchers)
         self._ports = dict(zip(listening, free_ports(len(listening)), strict=True))
+        self._ports["resolver"] = resolver_port or self._ports["resolver"]
         self._redis_url = redis_url or f"redis://{self.address('redis')}/0"
         if not redis_url:
             self.start_redis()
         self.start_resolver()
-        for name in self._dispatchers:
+        for name in self._dispatchers[:1]:
             self.start_dispatcher(name)
+        for name in self._dispatchers[1:]:
+            self.start_standby(name)
+        for name in workers:
+            self._launch_worker(name)
+        for name in workers:
+            self._await_ready(name)
 
     @property
     def endpoints(self) -> Endpoints:
@@ -69,21 +84,23 @@ class Cluster:
 
     def start_resolver(self) -> None:
         arguments = ["--listen", self.address("resolver"), "--redis-url", self._redis_url]
-        self._start(
-            "resolver", "resolver", *arguments, "--shards", str(self._shards), *self._of_cluster, *self._resolver_flags
-        )
+        flags = ["--shards", str(self._shards), *self._of_cluster, *self._resolver_flags]
+        self._launch("resolver", "resolver", *arguments, *flags)
+        self._await_ready("resolver")
 
     def start_dispatcher(self, name: str = "dispatcher", *flags: str) -> None:
-        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
-        if self._policy is not None:
-            arguments += ["--policy", str(self._policy)]
-        arguments += ["--resolver", self.address("resolver"), *self._of_cluster, *self._dispatcher_flags]
-        self._start(name, "dispatcher", *arguments, *flags)
+        self._launch_dispatcher(name, *flags)
+        self._await_ready(name)
+
+    def start_standby(self, name: str) -> None:
+        """A dispatcher beside an active one. It calls itself ready only when a lease of a dead one would have run out; it stands by
+        from the moment that it listens."""
+        self._launch_dispatcher(name)
+        wait_until(lambda: self._listens(name), f"{name} to listen")
 
     def start_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:
-        arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
-        arguments += ["--resolver", self.address("resolver"), *options]
-        self._start(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
+        self._launch_worker(name, *labels, options=options)
+        self._await_ready(name)
 
     def pid(self, name: str) -> int:
         """Of a service that was started."""
@@ -126,18 +143,15 @@ class Cluster:
         """What a service has said."""
         return self._services[name].log.read_text()
 
+    def events(self, name: str, event: str) -> list[dict[str, Any]]:
+        """What a service has logged of one kind, in order."""
+        lines = (json.loads(line) for line in self.log(name).splitlines() if line.startswith("{"))
+        return [line for line in lines if line["event"] == event]
+
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])
         if self.redis is not None:
             self.redis.kill()
-
-    def _start(self, name: str, module: str, *arguments: str) -> None:
-        service = self._services[name] = Service(name, module, arguments, self._directory)
-        service.wait_ready(time.monotonic() + READY_SECONDS)
-
-    @property
-    def _dispatcher_addresses(self) -> str:
-        return ",".join(map(self.address, self._dispatchers))
 
     def address(self, name: str) -> str:
         """Where a service listens."""
@@ -145,4 +159,36 @@ class Cluster:
 
     def dashboard(self, name: str) -> str:
         """The URL of a dispatcher's dashboard."""
+        self._await_ready(name)
         return self._services[name].record.dashboard
+
+    def metrics(self, name: str) -> str:
+        """Where a service that was told to listen for Prometheus does."""
+        self._await_ready(name)
+        return self._services[name].record.metrics
+
+    def _launch_dispatcher(self, name: str, *flags: str) -> None:
+        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
+        if self._policy is not None:
+            arguments += ["--policy", str(self._policy)]
+        arguments += ["--resolver", self.address("resolver"), *self._of_cluster, *self._dispatcher_flags]
+        self._launch(name, "dispatcher", *arguments, *flags)
+
+    def _launch_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:
+        arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
+        arguments += ["--resolver", self.address("resolver"), *self._worker_flags, *options]
+        self._launch(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
+
+    def _launch(self, name: str, module: str, *arguments: str) -> None:
+        self._services[name] = Service(name, module, arguments, self._directory)
+
+    def _await_ready(self, name: str) -> None:
+        self._services[name].wait_ready(time.monotonic() + READY_SECONDS)
+
+    def _listens(self, name: str) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._ports[name])) == 0
+
+    @property
+    def _dispatcher_addresses(self) -> str:
+        return ",".join(map(self.address, self._dispatchers))

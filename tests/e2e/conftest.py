@@ -1,5 +1,6 @@
 """`hoss` as users run it: a process, with a home of its own that is taken down whatever happens."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -51,7 +52,19 @@ class Hoss:
 @pytest.fixture
 def hoss(tmp_path: Path) -> Iterator[Hoss]:
     """The command; a platform that a test leaves up is taken down."""
-    command = Hoss(tmp_path / "home")
+    with _taken_down(Hoss(tmp_path / "home")) as command:
+        yield command
+
+
+@pytest.fixture(scope="module")
+def shared_hoss(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hoss]:
+    """The command with a home that the tests of a module share. They tell their pods from others' by their names."""
+    with _taken_down(Hoss(tmp_path_factory.mktemp("shared") / "home")) as command:
+        yield command
+
+
+@contextlib.contextmanager
+def _taken_down(command: Hoss) -> Iterator[Hoss]:
     yield command
     if (command.home / "platform.json").exists():
         left = command.processes()

@@ -2,20 +2,22 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
 SERVICE = "/hoss.v1.Resolver/"
+# Who is behind it may be killed and start again: it is found again as soon as services themselves find it.
+_OPTIONS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200)]
 
 
 class Interposed(grpc.GenericRpcHandler):
     """Listens on `address`. `asked` and `answered` are gates by method name: what they are closed for waits, and is not lost."""
 
     def __init__(self, target: str) -> None:
-        self._channel = grpc.aio.insecure_channel(target)
+        self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
         self._server = grpc.aio.server()
         self._server.add_generic_rpc_handlers((self,))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -38,13 +40,15 @@ class Interposed(grpc.GenericRpcHandler):
         async def pass_on(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             async def gated() -> AsyncIterator[bytes]:
                 async for request in requests:
-                    await self.asked[name].open.wait()
+                    await self.asked[name].pass_through(request)
                     yield request
 
             call = self._channel.stream_stream(method)(gated(), timeout=context.time_remaining())
             try:
                 async for answer in call:
-                    await self.answered[name].open.wait()
+                    await self.answered[name].pass_through(answer)
+                    if call.done() and await call.code() is not grpc.StatusCode.OK:
+                        await context.abort(await call.code(), "it died before the answer was out")
                     yield answer
             except grpc.aio.AioRpcError as exc:
                 await context.abort(exc.code(), exc.details())
@@ -54,17 +58,30 @@ class Interposed(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(pass_on)
 
 
+def _everything(_message: bytes) -> bool:
+    return True
+
+
 class Gate:
-    """Open until it is closed."""
+    """Open until it is closed. `held` has what came to it while it was closed, in order, whatever became of that since."""
 
     def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.open.set()
+        self.held: list[bytes] = []
+        self._open = asyncio.Event()
+        self._open.set()
+        self._holds = _everything
 
-    def close(self) -> None:
-        """What comes from now on waits."""
-        self.open.clear()
+    def close(self, holds: Callable[[bytes], bool] = _everything) -> None:
+        """What comes from now on waits; where it is told which messages it `holds`, only these."""
+        self._holds = holds
+        self._open.clear()
 
     def release(self) -> None:
         """What waited goes on, and so does what comes."""
-        self.open.set()
+        self._open.set()
+
+    async def pass_through(self, message: bytes) -> None:
+        """Return when the message may go on."""
+        if not self._open.is_set() and self._holds(message):
+            self.held.append(message)
+            await self._open.wait()

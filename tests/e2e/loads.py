@@ -1,10 +1,13 @@
 """Loads for a platform of real processes, and what must hold once they are through."""
 
+from collections import defaultdict
+
 from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.dispatcher import submission
+from hoss.model.cluster_objects import key_of
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.model.pod import Gang, PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.auditing import AuditResult, audit, until_caches_agree
 from hossctl.endpoints import Clients
@@ -33,10 +36,16 @@ async def audited(clients: Clients) -> AuditResult:
     return await until(lambda: audit(clients.dispatcher, clients.resolver, wait_seconds=DEADLINE_SECONDS))
 
 
-async def submit(clients: Clients, *, jobs: int, replicas: int, name: str = "job", cpu_milli: int = 100) -> None:
+async def submit(
+    clients: Clients, *, jobs: int, replicas: int, name: str = "job", cpu_milli: int = 100, gang_minimum: int = 0
+) -> None:
+    """Jobs of equal pods; with `gang_minimum` each is a gang that needs so many."""
     spec = PodSpec(requests=(("cpu", cpu_milli), ("memory", GIB // 8)))
     template = PodTemplate(spec, owner_kind="Job")
-    for request in submission([Workload(f"{name}-{i}", template, replicas) for i in range(jobs)]):
+    names = [f"{name}-{i}" for i in range(jobs)]
+    gangs = [Gang("default", name, gang_minimum) if gang_minimum else None for name in names]
+    workloads = [Workload(n, template, replicas, gang=gang) for n, gang in zip(names, gangs, strict=True)]
+    for request in submission(workloads):
         await clients.dispatcher.submit(request)
 
 
@@ -57,6 +66,24 @@ async def healed(clients: Clients, reservations: int) -> bool:
     status = await clients.resolver.status()
     problems = (await clients.dispatcher.status()).problems
     return status.serving and status.reservations == reservations and not problems
+
+
+async def clear(clients: Clients) -> None:
+    """Leave a platform that several tests share as it was: no pods, no nodes, no objects."""
+    for job in await counts(clients):
+        await clients.dispatcher.delete(job.namespace, jobs=[job.name])
+    left: dict[str, list[str]] = defaultdict(list)
+    async for pod in clients.dispatcher.list_pods():
+        left[pod.namespace].append(pod.name)
+    for namespace, names in left.items():
+        await clients.dispatcher.delete(namespace, pods=names)
+    await clients.dispatcher.delete_objects([key_of(found) for found in await clients.dispatcher.list_objects()])
+
+    async def given_back() -> bool:
+        return not await counts(clients) and not (await clients.resolver.status()).reservations
+
+    await until(given_back, "deleted pods and their reservations to go")
+    await clients.resolver.remove_nodes([node.spec.name for node in await clients.resolver.list_nodes()])
 
 
 async def assert_clean(clients: Clients, *, bound: int) -> None:

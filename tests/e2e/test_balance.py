@@ -25,8 +25,8 @@ GIB = 2**30
 # A worker's first word on a slow class comes with a heartbeat, and what it gives back takes as long as it is in a step: a second on
 # a quiet machine. Who keeps what was sent at a guess is busy for longer than this.
 SETTLING_SECONDS = 10.0
-# Workers that the machine holds up for some seconds are not what is tested.
-TIMEOUT_SECONDS = 20
+# Workers that the machine holds up for some seconds are not what is tested. Heartbeats come four times as often.
+TIMEOUT_SECONDS = 6
 
 
 SKEWED = """\
@@ -90,13 +90,13 @@ async def test_pods_not_started_leave_a_slow_worker_for_an_idle_one(cluster: Clu
     start("slow", milliseconds=200.0)
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=2)
-        await _submit(clients, "load", classes=1000, replicas=2)
-        await _until_bound(clients, 2000)  # half of them would keep the slow one busy for 200 s
+        await _submit(clients, "load", classes=200, replicas=2)
+        await _until_bound(clients, 400)  # half of them would keep the slow one busy for 20 s
         workers = {worker.name: worker for worker in await clients.dispatcher.list_workers()}
         assert workers["slow"].returned > 0
         assert workers["quick"].bound > workers["slow"].bound > 0
         assert await _attempts(clients) == {0}, "giving back counts as an attempt"
-        await _assert_clean(clients, workers=2, bound=2000)
+        await _assert_clean(clients, workers=2, bound=400)
 
 
 async def test_a_slow_worker_is_not_taken_for_dead(cluster: Cluster, start) -> None:
@@ -112,6 +112,7 @@ async def test_a_slow_worker_is_not_taken_for_dead(cluster: Cluster, start) -> N
         assert worker.micros_per_pod > 20_000
 
 
+@pytest.mark.thorough
 async def test_under_a_skewed_load_no_eligible_worker_idles_beside_a_second_of_work(cluster: Cluster, start) -> None:
     """90 % of the pods may go to two of four workers only."""
     for name, labels in (("b1", ["tier=batch"]), ("b2", ["tier=batch"]), ("o1", []), ("o2", [])):
@@ -183,21 +184,6 @@ async def test_a_drained_worker_s_pods_go_to_others_and_a_cordoned_one_gets_none
         assert workers["slow"].bound == bound["slow"] + 10
 
 
-async def test_a_frozen_worker_s_pods_go_to_others_and_its_late_word_changes_nothing(cluster: Cluster, start) -> None:
-    """SIGSTOP: no goodbye, no answer to a recall; its lease ends, it is fenced, and wakes as a stranger."""
-    start("frozen", milliseconds=20.0)
-    async with clients_of(cluster.endpoints) as clients:
-        await _prepare(clients, workers=1)
-        await _submit(clients, "load", classes=400, replicas=1)
-        await _until_bound(clients, 5)
-        cluster.freeze("frozen")
-        start("other")
-        await _until_bound(clients, 400)
-        cluster.thaw("frozen")
-        await _until_ready(clients)
-        await _assert_clean(clients, workers=2, bound=400)
-
-
 async def _prepare(clients: Clients, *, workers: int) -> None:
     room = (("cpu", 64_000), ("memory", 256 * GIB), ("pods", 500))
     await register(clients.resolver, [NodeSpec(f"node-{i}", allocatable=room) for i in range(50)])
@@ -217,13 +203,6 @@ async def _until_bound(clients: Clients, pods: int) -> None:
         return (await clients.dispatcher.status()).pods_by_phase["BOUND"] >= pods
 
     await until(bound, f"{pods} pods to be bound")
-
-
-async def _until_ready(clients: Clients) -> None:
-    async def ready() -> bool:
-        return all(worker.state == "Ready" for worker in await clients.dispatcher.list_workers())
-
-    await until(ready, "all workers to be ready")
 
 
 async def _until_bound_and_nobody_idles(clients: Clients, pods: int) -> None:

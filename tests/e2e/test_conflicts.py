@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import until_agreed
+from e2e.loads import clear, until_agreed
 from waiting import until
 
 from hoss.client.dispatcher import submission
@@ -27,25 +26,22 @@ RULES = [
 ]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    policy = tmp_path / "policy.yaml"
-    head = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
-    policy.write_text(f"{head}rules: [{{name: all, conflicts: {request.param}}}]\n")
-    cluster = Cluster(tmp_path, policy=policy)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), workers=["w1", "w2"])
     try:
         yield cluster
     finally:
         cluster.stop()
 
 
-@pytest.mark.parametrize("cluster", RULES, indirect=True)
+@pytest.mark.parametrize("rule", RULES)
 async def test_a_full_cluster_is_filled_to_the_last_pod_by_two_workers_whatever_counts_as_a_conflict(
-    cluster: Cluster,
+    cluster: Cluster, rule: str
 ) -> None:
-    cluster.start_worker("w1")
-    cluster.start_worker("w2")
     async with clients_of(cluster.endpoints) as clients:
+        head = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
+        await clients.dispatcher.set_policy(f"{head}rules: [{{name: all, conflicts: {rule}}}]\n")
         allocatable = (("cpu", 100 * PODS_A_NODE), ("memory", 64 * GIB), ("pods", 1000))
         await register(clients.resolver, [NodeSpec(f"n{i}", allocatable=allocatable) for i in range(NODES)])
         await until_agreed(clients, 2)
@@ -57,6 +53,7 @@ async def test_a_full_cluster_is_filled_to_the_last_pod_by_two_workers_whatever_
         audit = await clients.resolver.audit()
         assert list(audit.violations) == []
         assert audit.reservations == NODES * PODS_A_NODE
+        await clear(clients)
 
 
 def _template(priority: int) -> PodTemplate:

@@ -3,14 +3,13 @@
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import aiohttp
 import pytest
 from e2e.cluster import Cluster
 from e2e.loads import prepare, submit
+from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
 from hossctl.endpoints import clients_of
@@ -233,10 +232,7 @@ def test_hoss_up_without_a_dashboard_and_with_a_port_that_is_taken(hoss, cluster
 
 
 def _refused(*flags: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "dispatcher", "--listen", "127.0.0.1:0", *flags],
-        capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False,
-    )  # fmt: skip
+    done = FORK_SERVER.run("dispatcher", ["--listen", "127.0.0.1:0", *flags], timeout=DEADLINE_SECONDS)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return done.stderr

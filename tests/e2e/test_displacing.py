@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.crashes import interposed_cluster
 from e2e.interposed import Interposed
 from e2e.loads import assert_clean
 from waiting import until
@@ -46,28 +47,22 @@ async def platform(directory: Path, *, gap: int = 500) -> AsyncIterator[tuple[Cl
     through the interposed server."""
     policy = directory / "policy.yaml"
     policy.write_text(POLICY.replace("500", str(gap)))
-    cluster = Cluster(directory, policy=policy)
-    between = Interposed(cluster.address("resolver"))
-    await between.serve()
-    try:
-        async with clients_of(cluster.endpoints) as clients:
-            cluster.end("dispatcher")
-            await asyncio.to_thread(cluster.start_dispatcher, "dispatcher", "--resolver", between.address)
-            amounts = (("cpu", CPU), ("memory", 2**30), ("pods", 10))
-            await register(clients.resolver, [NodeSpec("n0", allocatable=amounts)])
-            await asyncio.to_thread(cluster.start_worker, "w-urgent", "for=urgent", options=UNAWARE)
-            through = ("--resolver", between.address)
-            await asyncio.to_thread(cluster.start_worker, "w-others", "for=others", options=through)
+    async with (
+        interposed_cluster(directory, policy=policy) as (cluster, between),
+        clients_of(cluster.endpoints) as clients,
+    ):
+        amounts = (("cpu", CPU), ("memory", 2**30), ("pods", 10))
+        await register(clients.resolver, [NodeSpec("n0", allocatable=amounts)])
+        direct = ("--resolver", cluster.address("resolver"))
+        await asyncio.to_thread(cluster.start_worker, "w-urgent", "for=urgent", options=(*direct, *UNAWARE))
+        await asyncio.to_thread(cluster.start_worker, "w-others", "for=others")
 
-            async def filled() -> bool:
-                workers = await clients.dispatcher.list_workers()
-                return sum(worker.fill_seconds > 0 for worker in workers) == 2
+        async def filled() -> bool:
+            workers = await clients.dispatcher.list_workers()
+            return sum(worker.fill_seconds > 0 for worker in workers) == 2
 
-            await until(filled)
-            yield cluster, clients, between
-    finally:
-        cluster.stop()
-        await between.stop()
+        await until(filled)
+        yield cluster, clients, between
 
 
 async def submit(clients: Clients, name: str, *, priority: int) -> None:

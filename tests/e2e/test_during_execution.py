@@ -43,6 +43,9 @@ def until_shown(hoss, name, **fields):
 
 def test_a_pod_whose_node_stops_matching_is_reported_or_evicted_and_placed_anew(hoss, tmp_path):
     hoss("up", "--nodes", "0", "--workers", "1")
+    refused = put(hoss, tmp_path, POD.format(name="p", asked="perhaps"))
+    assert refused.returncode == 2
+    assert "hoss.dev/required-during-execution]: is 'perhaps'; allowed: report, evict" in refused.stderr
     add = ("nodes", "add")
     put(hoss, tmp_path, NODE.format(name="a", disk="ssd"), command=add)
     pods = [POD.format(name=asked, asked=asked) for asked in ("report", "evict")]
@@ -60,16 +63,6 @@ def test_a_pod_whose_node_stops_matching_is_reported_or_evicted_and_placed_anew(
     until_shown(hoss, "report", phase="Bound", node="a", reason="")
 
 
-def test_a_word_that_is_none_is_refused_with_its_place(hoss, tmp_path):
-    hoss("up", "--nodes", "1", "--workers", "1")
-    refused = put(hoss, tmp_path, POD.format(name="p", asked="perhaps"))
-    assert refused.returncode == 2
-    assert (
-        "metadata.annotations[hoss.dev/required-during-execution]: is 'perhaps'; allowed: report, evict"
-        in refused.stderr
-    )
-
-
 async def test_labels_that_change_while_the_dispatcher_is_away_are_found_when_it_is_back(tmp_path):
     def node(name, disk):
         amounts = (("cpu", 8000), ("memory", 2**34), ("pods", 110))
@@ -82,9 +75,8 @@ async def test_labels_that_change_while_the_dispatcher_is_away_are_found_when_it
 
         await until(all_are, f"all to be on {node}: {reason!r}")
 
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(tmp_path, workers=["w1"])
     try:
-        cluster.start_worker("w1")
         async with clients_of(cluster.endpoints) as clients:
             await register(clients.resolver, [node("a", "ssd")])
             spec = PodSpec(node_selector=(("disk", "ssd"),), requests=(("cpu", 100),))

@@ -1,121 +1,178 @@
-"""What dies and what is kept: every process killed with -9 in the middle of a load, on real processes.
+"""What dies and what is kept: every process killed with -9 while it has pods in hand, on real processes.
 
-Invariant 3 (nothing lost) is what each test ends with: every accepted pod is bound, and the audit, which also checks
-1, 2 and 6, finds nothing.
+Invariant 3 (nothing lost) is what each test ends with: every accepted pod is bound, and the audit, which also checks 1, 2 and 6,
+finds nothing. Before that each asserts what tells that the fault hit pods, and which.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.crashes import PODS, WORKERS, Moment, Scene, pods_under_way
 from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until_agreed
+from integration.proposing import Stream
 from waiting import until
 
 from hoss.errors import LedgerUnavailable
+from hoss.v1 import resolver_pb2
 from hossctl.endpoints import clients_of
+from resolver.core.values import Verdict
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
+@dataclass(frozen=True)
+class Crash:
+    """Who is killed at which moment, and starts again where `again`; what then tells that it hit pods."""
+
+    victims: tuple[str, ...]
+    moment: Moment
+    witness: Callable[[Scene], Awaitable[None]]
+    again: bool = True
+    left: int = len(WORKERS)  # workers that serve afterwards
+
+
+async def none_had_a_place(scene: Scene) -> None:
+    reserved, homeless = await scene.fenced("w1")
+    assert (reserved, homeless > 0) == (0, True)
+
+
+async def all_had_a_place(scene: Scene) -> None:
+    reserved, homeless = await scene.fenced("w1")
+    assert (reserved > 0, homeless) == (True, 0)
+
+
+async def late_proposals_are_stale(scene: Scene) -> None:
+    """Of workers that the new dispatcher has fenced before it queued their pods again."""
+    scene.gate.release()
+    await until(scene.refused_as_stale, "proposals of before to be refused")
+
+
+async def found_in_the_ledger(scene: Scene) -> None:
+    """What the new dispatcher finds it need not bind."""
+    await until(lambda: all_bound(scene.clients, PODS))
+    assert (await scene.clients.dispatcher.status()).counters["bound"] == 0
+
+
+async def asked_again(scene: Scene) -> None:
+    """The verdicts went with the resolver: the next one is asked for the same pods, and finds them reserved."""
+    scene.gate.release()
+
+    async def duplicates() -> bool:
+        return (await scene.clients.resolver.status()).counters["duplicate"] == PODS
+
+    await until(duplicates, "the same proposals to come again")
+
+
+CRASHES = {
+    "a worker with proposals under way": Crash(("w1",), Moment.PROPOSED, none_had_a_place, again=False, left=1),
+    "a worker whose pods are reserved": Crash(("w1",), Moment.RESERVED, all_had_a_place, again=False, left=1),
+    "the dispatcher, with proposals under way": Crash(("dispatcher",), Moment.PROPOSED, late_proposals_are_stale),
+    "the dispatcher, with pods reserved": Crash(("dispatcher",), Moment.RESERVED, found_in_the_ledger),
+    "the dispatcher, with pods not confirmed": Crash(("dispatcher",), Moment.BOUND, found_in_the_ledger),
+    "the resolver, with verdicts under way": Crash(("resolver",), Moment.RESERVED, asked_again),
+    "everybody, with pods reserved": Crash(
+        (*WORKERS, "dispatcher", "resolver", "redis"), Moment.RESERVED, found_in_the_ledger
+    ),
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES.keys())
+async def test_invariant_3_whoever_is_killed_with_pods_in_hand_no_pod_is_lost(tmp_path: Path, crash: Crash) -> None:
+    async with pods_under_way(tmp_path, crash.moment, shards=2, fsync="always") as scene:
+        for name in crash.victims:
+            scene.cluster.redis.kill() if name == "redis" else scene.cluster.kill(name)
+        if crash.again:
+            for name in reversed(crash.victims):  # Redis first
+                await scene.start(name)
+        await crash.witness(scene)
+        await scene.all_come_through(workers=crash.left)
+
+
+async def test_invariant_4_a_killed_workers_pods_are_bound_once_each(tmp_path: Path) -> None:
+    """What it had proposed arrives when its pods are bound elsewhere: the ledger refuses all of it. Without fencing it would stand
+    beside the new reservations, on another shard."""
+    async with pods_under_way(tmp_path, Moment.PROPOSED, shards=2) as scene:
+        in_hand = await scene.in_hand("w1")
+        assert in_hand
+        messages = map(resolver_pb2.ProposalBatch.FromString, scene.gate.held)
+        late = [message for message in messages if message.worker == "w1" and message.uids]
+        scene.cluster.kill("w1")
+        assert await scene.fenced("w1") == (0, in_hand)
+        scene.gate.release()
+        await until(lambda: all_bound(scene.clients, PODS))
+        stream = Stream(scene.clients.resolver)
+        verdicts = b"".join([(await stream.ask(proposal)).verdicts for proposal in late])
+        assert verdicts == bytes([Verdict.STALE_EPOCH]) * in_hand
+        await scene.all_come_through(workers=1)
+
+
+async def test_redis_killed_and_back_with_its_file_delays_and_loses_nothing(tmp_path: Path) -> None:
+    async with pods_under_way(tmp_path, Moment.PROPOSED) as scene:
+        scene.cluster.redis.kill()
+        scene.gate.release()
+
+        async def refused() -> int:
+            return (await scene.clients.resolver.status()).counters["unavailable"]
+
+        await until(refused, "proposals to be refused for want of Redis")
+        with pytest.raises(LedgerUnavailable):
+            await submit(scene.clients, jobs=1, replicas=1, name="too-late")
+        await scene.start("redis")
+        await until(lambda: all_bound(scene.clients, PODS))
+        await submit(scene.clients, jobs=1, replicas=10, name="after")
+        await scene.all_come_through(pods=PODS + 10)
+
+
+async def test_deletions_survive_the_dispatcher(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, workers=["w1"])
     try:
-        yield cluster
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=1)
+            await submit(clients, jobs=2, replicas=50)
+            await until(lambda: all_bound(clients, 100))
+            await clients.dispatcher.delete("default", jobs=["job-0"], pods=["job-1-7"])
+            cluster.kill("dispatcher")
+            cluster.start_dispatcher()
+            await until(lambda: all_bound(clients, 49))
+            assert cluster.events("dispatcher", "recovered")[-1]["bound"] <= 49  # those deleted are no more
+            await assert_clean(clients, bound=49)
     finally:
         cluster.stop()
 
 
-async def test_killing_a_worker_in_the_middle_of_a_load_loses_no_pod(cluster: Cluster) -> None:
-    for name in ("w1", "w2", "w3"):
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=3)
-        await submit(clients, jobs=40, replicas=200)
-        await until(lambda: some_bound(clients, 500))
-        cluster.kill("w2")
-        await until(lambda: all_bound(clients, 8000))
-        await assert_clean(clients, bound=8000)
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", ["w2", "dispatcher", "resolver"])
+async def test_who_is_killed_in_the_middle_of_a_load_loses_no_pod(tmp_path: Path, victim: str) -> None:
+    """At whatever moments chance has it, three times."""
+    cluster = Cluster(tmp_path, workers=["w1", "w2", "w3"])
+    start = {"dispatcher": cluster.start_dispatcher, "resolver": cluster.start_resolver}
+    try:
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=3)
+            for number in range(1, 4):
+                await submit(clients, jobs=40, replicas=200, name=f"round-{number}")
+                await until(lambda least=(number - 1) * 8000 + 500: some_bound(clients, least))
+                cluster.kill(victim)
+                await asyncio.to_thread(start.get(victim, lambda: cluster.start_worker(victim)))
+                await until(lambda total=number * 8000: all_bound(clients, total))
+            await until_agreed(clients, 3)
+            await assert_clean(clients, bound=24_000)
+    finally:
+        cluster.stop()
 
 
-async def test_invariant_4_a_killed_workers_pods_are_bound_once_each(cluster: Cluster) -> None:
-    """Fencing before the pods go to others: without it the late commits of the dead would stand beside the new ones."""
-    for name in ("w1", "w2"):
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=2)
-        for round_number in range(3):
-            await submit(clients, jobs=10, replicas=200, name=f"round-{round_number}")
-            await until(lambda least=round_number * 2000 + 200: some_bound(clients, least))
-            cluster.kill("w1")
-            await until(lambda total=(round_number + 1) * 2000: all_bound(clients, total))
-            cluster.start_worker("w1")
-        await assert_clean(clients, bound=6000)
-
-
-async def test_killing_the_dispatcher_loses_no_accepted_pod(cluster: Cluster) -> None:
-    for name in ("w1", "w2"):
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=2)
-        await submit(clients, jobs=40, replicas=200)
-        cluster.kill("dispatcher")
-        cluster.start_dispatcher()
-        await until(lambda: all_bound(clients, 8000))
-        await until_agreed(clients, 2)
-        await assert_clean(clients, bound=8000)
-
-
-async def test_deletions_survive_the_dispatcher(cluster: Cluster) -> None:
-    cluster.start_worker("w1")
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=1)
-        await submit(clients, jobs=2, replicas=50)
-        await until(lambda: all_bound(clients, 100))
-        await clients.dispatcher.delete("default", jobs=["job-0"], pods=["job-1-7"])
-        cluster.kill("dispatcher")
-        cluster.start_dispatcher()
-        await until(lambda: all_bound(clients, 49))
-        await assert_clean(clients, bound=49)
-
-
-async def test_killing_the_resolver_delays_and_loses_nothing(cluster: Cluster) -> None:
-    for name in ("w1", "w2"):
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=2)
-        await submit(clients, jobs=40, replicas=200)
-        await until(lambda: some_bound(clients, 500))
-        cluster.kill("resolver")
-        cluster.start_resolver()
-        await until(lambda: all_bound(clients, 8000))
-        await assert_clean(clients, bound=8000)
-
-
-async def test_redis_killed_and_back_with_its_file_delays_and_loses_nothing(cluster: Cluster) -> None:
-    for name in ("w1", "w2"):
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=2)
-        await submit(clients, jobs=40, replicas=200)
-        cluster.redis.kill()
-        with pytest.raises(LedgerUnavailable):
-            await submit(clients, jobs=1, replicas=1, name="too-late")
-        cluster.start_redis()
-        await until(lambda: all_bound(clients, 8000))
-        await submit(clients, jobs=1, replicas=10, name="after")
-        await until(lambda: all_bound(clients, 8010))
-        await assert_clean(clients, bound=8010)
-
-
-async def test_four_workers_on_a_nearly_full_cluster_conflict_and_all_is_resolved(cluster: Cluster) -> None:
-    """4,000 nodes with room for one pod each, 4,000 pods: workers meet on the same nodes, ever more as these get few."""
-    for number in range(4):
-        cluster.start_worker(f"w{number}")
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=4, nodes=4000, cpus=1)
-        await submit(clients, jobs=400, replicas=10, cpu_milli=1000)
-        await until(lambda: all_bound(clients, 4000))
-        counters = (await clients.resolver.status()).counters
-        conflicts = sum(count for name, count in counters.items() if "conflict" in name)
-        assert conflicts > 0
-        await assert_clean(clients, bound=4000)
+async def test_four_workers_on_a_nearly_full_cluster_conflict_and_all_is_resolved(tmp_path: Path) -> None:
+    """Nodes with room for one pod each, and as many pods: workers meet on the same nodes, ever more as these get few."""
+    cluster = Cluster(tmp_path, workers=["w0", "w1", "w2", "w3"])
+    try:
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=4, nodes=1000, cpus=1)
+            await submit(clients, jobs=100, replicas=10, cpu_milli=1000)
+            await until(lambda: all_bound(clients, 1000))
+            counters = (await clients.resolver.status()).counters
+            assert sum(count for name, count in counters.items() if "conflict" in name) > 0
+            await assert_clean(clients, bound=1000)
+    finally:
+        cluster.stop()

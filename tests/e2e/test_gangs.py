@@ -2,13 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import audited, until_agreed
+from e2e.crashes import PODS, REPLICAS, Moment, pods_under_way
+from e2e.loads import audited, clear, until_agreed
 from waiting import until
 
 from hoss.client.dispatcher import submission
@@ -19,69 +20,102 @@ from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 NODES, CPUS = 12, 8
+HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules:\n"
 
 
-@pytest.fixture(params=[1, 3], ids=["one shard", "three shards"])
-def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, shards=request.param)
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
-
-
-async def test_of_two_gangs_that_each_fit_alone_one_is_placed_and_the_other_when_it_has_gone(cluster: Cluster) -> None:
+@pytest.fixture(scope="module", params=[1, 3], ids=["one shard", "three shards"])
+def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), shards=request.param)
     cluster.start_worker("w1", "of=a")
     cluster.start_worker("w2", "of=b")
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=2)
-        await _route_by_scheduler(clients)
-        # Eight whole nodes each, of twelve, and each on a worker of its own: both place theirs at the same moment.
-        for _ in range(3):
-            await asyncio.gather(_gang(clients, "a", 8, cpus=CPUS), _gang(clients, "b", 8, cpus=CPUS))
-            await until(lambda: _bound_are(clients, [0, 8]))
-            (waiting,) = [job for job in await clients.dispatcher.list_jobs() if not job.bound]
-            # Four fit; a loser that looked while the winner's shards came in one by one saw room for some more.
-            reason = rf"gang {waiting.name}: [4-7] of the 8 pods it needs fit"
-            await until(lambda name=waiting.name, told=reason: _waits_for(clients, name, told))
-            await _assert_clean(clients)
-            winner = "b" if waiting.name == "a" else "a"
-            await clients.dispatcher.delete("default", jobs=[winner])
-            await until(lambda name=waiting.name: _has_bound(clients, name, 8))
-            await clients.dispatcher.delete("default", jobs=[waiting.name])
-            await until(lambda: _no_jobs(clients))
+        yield clients
+        await clients.dispatcher.set_policy(HEAD + "  - {name: all}\n")
+        await clear(clients)
 
 
-async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(cluster: Cluster) -> None:
-    """More gangs than there is room for, beside ordinary pods; what is bound makes room, until every gang was served."""
-    for name in ("w1", "w2", "w3"):
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients:
-        await _prepare(clients, workers=3)
-        for number in range(15):
-            await _gang(clients, f"gang-{number}", 3 + number % 5, cpus=1 + number % 4, extra=number % 3)
-            await _gang(clients, f"single-{number}", 0, cpus=1, extra=2)
-        served: set[str] = set()
-        again = {"w1": partial(cluster.start_worker, "w1"), "dispatcher": cluster.start_dispatcher}
-        again["resolver"] = cluster.start_resolver
-        for name, start in again.items():
-            await until(lambda: _serves_more(clients, served))
-            cluster.kill(name)
-            start()
-        while len(served) < 30:
-            await until(lambda: _serves_more(clients, served), lambda: f"more than {sorted(served)}")
-        await until_agreed(clients, 3)
+async def test_of_two_gangs_that_each_fit_alone_one_is_placed_and_the_other_when_it_has_gone(clients: Clients) -> None:
+    await _route_by_scheduler(clients)
+    # Eight whole nodes each, of twelve, and each on a worker of its own: both place theirs at the same moment.
+    for _ in range(2):
+        await asyncio.gather(_gang(clients, "a", 8, cpus=CPUS), _gang(clients, "b", 8, cpus=CPUS))
+        await until(lambda: _bound_are(clients, [0, 8]))
+        (waiting,) = [job for job in await clients.dispatcher.list_jobs() if not job.bound]
+        # Four fit; a loser that looked while the winner's shards came in one by one saw room for some more.
+        reason = rf"gang {waiting.name}: [4-7] of the 8 pods it needs fit"
+        await until(lambda name=waiting.name, told=reason: _waits_for(clients, name, told))
         await _assert_clean(clients)
+        winner = "b" if waiting.name == "a" else "a"
+        await clients.dispatcher.delete("default", jobs=[winner])
+        await until(lambda name=waiting.name: _has_bound(clients, name, 8))
+        await clients.dispatcher.delete("default", jobs=[waiting.name])
+        await until(lambda: _no_jobs(clients))
 
 
-async def test_a_gang_takes_several_shards_and_all_of_it_is_confirmed(cluster: Cluster) -> None:
-    cluster.start_worker("w1")
-    async with clients_of(cluster.endpoints) as clients:
-        await _prepare(clients, workers=1)
-        await _gang(clients, "all", NODES, cpus=CPUS)
-        await until(lambda: _has_bound(clients, "all", NODES))
-        await until(lambda: _all_confirmed(clients, NODES))
-        await _assert_clean(clients)
+@pytest.mark.parametrize("moment", [Moment.PROPOSED, Moment.RESERVED], ids=["proposed", "reserved"])
+@pytest.mark.parametrize("victim", ["w1", "dispatcher", "resolver"])
+async def test_invariant_5_gangs_are_all_or_nothing_when_who_has_them_in_hand_is_killed(
+    tmp_path: Path, victim: str, moment: Moment
+) -> None:
+    """On three shards. Whoever looks sees all of a gang bound or none, and in the ledger none has a part without the rest."""
+    async with pods_under_way(tmp_path, moment, shards=3, gangs=True) as scene:
+        scene.cluster.kill(victim)
+        if victim == "w1":
+            reserved, homeless = await scene.fenced("w1")
+            assert reserved % REPLICAS == homeless % REPLICAS == 0
+            assert (homeless if moment is Moment.PROPOSED else reserved) > 0
+        else:
+            await scene.start(victim)
+        scene.gate.release()
+
+        async def all_bound_by_whole_gangs() -> bool:
+            jobs = await scene.clients.dispatcher.list_jobs()
+            assert {job.bound for job in jobs} <= {0, REPLICAS}, jobs
+            return all(job.bound for job in jobs)
+
+        await until(all_bound_by_whole_gangs)
+        if victim == "dispatcher":
+            found = scene.cluster.events("dispatcher", "recovered")[-1]["bound"]
+            assert found == (0 if moment is Moment.PROPOSED else PODS)
+        if victim == "resolver" and moment is Moment.RESERVED:
+            assert (await scene.clients.resolver.status()).counters["duplicate"] > 0
+        await scene.all_come_through(workers=1 if victim == "w1" else 2)
+
+
+@pytest.mark.thorough
+async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(
+    cluster: Cluster, clients: Clients
+) -> None:
+    """More gangs than there is room for, beside ordinary pods; what is bound makes room, until every gang was served. Killed at
+    moments that chance has."""
+    for number in range(15):
+        await _gang(clients, f"gang-{number}", 3 + number % 5, cpus=1 + number % 4, extra=number % 3)
+        await _gang(clients, f"single-{number}", 0, cpus=1, extra=2)
+    served: set[str] = set()
+    again = {"w1": partial(cluster.start_worker, "w1", "of=a"), "dispatcher": cluster.start_dispatcher}
+    again["resolver"] = cluster.start_resolver
+    for name, start in again.items():
+        await until(lambda: _serves_more(clients, served))
+        cluster.kill(name)
+        start()
+    while len(served) < 30:
+        await until(lambda: _serves_more(clients, served), lambda: f"more than {sorted(served)}")
+    await until_agreed(clients, 2)
+    await _assert_clean(clients)
+
+
+async def test_a_gang_takes_several_shards_and_all_of_it_is_confirmed(clients: Clients) -> None:
+    await _gang(clients, "all", NODES, cpus=CPUS)
+    await until(lambda: _has_bound(clients, "all", NODES))
+    await until(lambda: _all_confirmed(clients, NODES))
+    await _assert_clean(clients)
 
 
 async def _serves_more(clients: Clients, served: set[str]) -> bool:
@@ -106,8 +140,7 @@ async def _route_by_scheduler(clients: Clients) -> None:
         f"  - {{name: {name}, match: {{schedulerNames: [{name}]}}, workers: {{matchLabels: {{of: {name}}}}}}}\n"
         for name in ("a", "b")
     )
-    head = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules:\n"
-    await clients.dispatcher.set_policy(head + rules)
+    await clients.dispatcher.set_policy(HEAD + rules)
 
 
 async def _gang(clients: Clients, name: str, minimum: int, *, cpus: int, extra: int = 0) -> None:

@@ -1,19 +1,21 @@
 """`hoss up` on a laptop: what it prints, keeps and leaves, and what it says where it cannot be had."""
 
 import contextlib
+import json
 import os
 import re
 import socket
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from waiting import wait_until
+import redis
+from fork_server import FORK_SERVER
+from waiting import DEADLINE_SECONDS, wait_until
 
+from dispatcher.lease import LEASE
 from hossctl.ports import free_ports
 
 JOB = """\
@@ -24,7 +26,7 @@ spec: {{parallelism: 300, template: {{spec: {{containers: [{{name: c, image: i}}
 """
 
 
-def test_up_prints_its_ports_down_leaves_no_process_or_port_and_up_again_finds_its_data(hoss):
+def test_up_prints_its_ports_down_leaves_no_process_or_port_up_again_finds_its_data_and_a_purge_none(hoss):
     told = hoss("up", "--nodes", "12", "--workers", "1").stderr
     ports = [int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", told)]
     assert len(ports) == 4  # dispatcher, resolver, Redis, dashboard
@@ -37,10 +39,6 @@ def test_up_prints_its_ports_down_leaves_no_process_or_port_and_up_again_finds_i
     assert {path.suffix for path in (hoss.home / "logs").iterdir()} == {".log"}
     hoss("up", "--workers", "1")
     assert len(hoss.json("get", "nodes")["items"]) == 12
-
-
-def test_down_with_purge_leaves_nothing_to_find(hoss):
-    hoss("up", "--nodes", "3", "--workers", "1")
     hoss("down", "--purge")
     assert [path.name for path in hoss.home.iterdir()] == ["lock"]
     hoss("up", "--nodes", "4", "--workers", "1")
@@ -63,10 +61,7 @@ def test_the_port_can_be_chosen_and_one_in_use_is_refused_before_anything_starts
 
 @pytest.mark.parametrize("home", ["/proc/hoss", "/dev/null/hoss"])
 def test_a_directory_that_cannot_be_written_is_named_with_the_way_out(home):
-    done = subprocess.run(
-        [sys.executable, "-m", "hossctl", "up"],
-        env={**os.environ, "HOSS_HOME": home}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = FORK_SERVER.run("hossctl", ["up"], env={**os.environ, "HOSS_HOME": home}, timeout=DEADLINE_SECONDS)
     assert done.returncode == 1
     assert re.fullmatch(
         rf"error: the local platform cannot be kept in {home} \(.+\); name a directory of yours with HOSS_HOME\n",
@@ -142,8 +137,8 @@ def test_a_disk_that_fills_up_refuses_work_kills_nobody_and_all_goes_on_when_the
         _fill(small_disk)
         told = _until_refused(hoss, str(tmp_path / "during.yaml"))
         assert "Redis cannot write to its disk: No space left on device; mend that, and all goes on by itself" in told
-        # Logs cannot be written either, for longer than a lease lasts.
-        time.sleep(3)
+        with redis.Redis.from_url(json.loads((hoss.home / "platform.json").read_text())["redis_url"]) as connection:
+            wait_until(lambda: not connection.exists(LEASE), "the lease to run out, as nobody can renew it")
         assert len(hoss.processes()) == 4
         (small_disk / "fill").unlink()
         _until_taken(hoss, str(tmp_path / "after.yaml"))

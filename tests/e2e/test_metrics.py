@@ -1,21 +1,20 @@
 """What Prometheus would read from a platform that runs: every declared name, and figures that agree with what happened."""
 
 import re
-import subprocess
-import sys
+import socket
 import urllib.request
 from pathlib import Path
 
 import pytest
-from e2e.cluster import LEASE_SECONDS, Cluster
+from e2e.cluster import Cluster
 from e2e.test_platform import DEPLOYMENT
+from fork_server import FORK_SERVER
 from otlp_receiver import receiving
 from waiting import DEADLINE_SECONDS, wait_until
 
 from dispatcher.metrics import ACTIVE
 from dispatcher.metrics import METRICS as OF_DISPATCHERS
 from hoss.telemetry.metrics import PROCESS_METRICS
-from hossctl.process import READY_SECONDS
 from resolver.metrics import METRICS as OF_RESOLVERS
 from scheduler_worker.metrics import METRICS as OF_WORKERS
 
@@ -87,11 +86,9 @@ def test_a_collector_is_told_all_of_it_by_every_service(hoss, monkeypatch):
 
 
 def test_a_standby_shows_that_it_stands_by(tmp_path: Path):
-    cluster = Cluster(tmp_path, dispatcher_flags=("--lease-seconds", str(LEASE_SECONDS)))
+    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--metrics-listen", "127.0.0.1:0"))
     try:
-        cluster._ports["dispatcher-2"] = 0
-        cluster.start_dispatcher("dispatcher-2", "--metrics-listen", "127.0.0.1:0")
-        text = read(cluster._services["dispatcher-2"].record.metrics)
+        text = read(cluster.metrics("dispatcher-2"))
     finally:
         cluster.stop()
     assert value(text, ACTIVE.name) == 0
@@ -99,18 +96,16 @@ def test_a_standby_shows_that_it_stands_by(tmp_path: Path):
 
 
 @pytest.mark.parametrize("module", ["dispatcher", "resolver", "scheduler_worker"])
-def test_a_metrics_address_that_cannot_be_had_is_one_sentence(tmp_path: Path, module: str):
-    cluster = Cluster(tmp_path)
-    try:
-        flags = ["--listen", "127.0.0.1:0", "--metrics-listen", cluster.address("resolver")]
-        flags += [] if module == "scheduler_worker" else ["--redis-url", cluster._redis_url]
-        flags += [] if module == "resolver" else ["--resolver", cluster.address("resolver")]
-        done = subprocess.run(
-            [sys.executable, "-m", module, *flags], capture_output=True, text=True, timeout=READY_SECONDS, check=False
-        )
-    finally:
-        cluster.stop()
+def test_a_metrics_address_that_cannot_be_had_is_one_sentence(redis_server, module: str):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        flags = ["--listen", "127.0.0.1:0", "--metrics-listen", address]
+        flags += [] if module == "scheduler_worker" else ["--redis-url", redis_server.url]
+        flags += [] if module == "resolver" else ["--resolver", "127.0.0.1:1"]
+        done = FORK_SERVER.run(module, flags, timeout=DEADLINE_SECONDS)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"{module}: metrics_listen: cannot listen on {cluster.address('resolver')}")
+    assert last.startswith(f"{module}: metrics_listen: cannot listen on {address}")

@@ -1,14 +1,12 @@
 """A node's life under a platform of real processes: it comes, changes, shrinks, is closed and opened, tainted, removed, and comes back."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from e2e.cluster import Cluster
-from e2e.loads import GIB, assert_clean, audited
+from e2e.loads import GIB, assert_clean, audited, clear, some_bound
 from waiting import until
 
 from hoss.client.dispatcher import submission
@@ -22,13 +20,12 @@ from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 BROKEN = Taint("disk", "broken", NO_EXECUTE)
+PATIENCE_SECONDS = 5  # a machine may stand still for three of them between two lines of a test
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, shards=2)
-    made.start_worker("w1")
-    made.start_worker("w2")
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("cluster"), shards=2, workers=["w1", "w2"])
     yield made
     made.stop()
 
@@ -37,6 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
     async with clients_of(cluster.endpoints) as made:
         yield made
+        await clear(made)
 
 
 def node(name: str, *, cpus: int = 10, taints: tuple[Taint, ...] = (), **labels: str) -> NodeSpec:
@@ -107,14 +105,18 @@ async def test_pods_of_a_removed_node_are_placed_elsewhere_and_one_that_comes_ba
 async def test_nodes_removed_and_added_while_a_load_is_placed_lose_no_pod_and_keep_none(clients: Clients) -> None:
     nodes = [node(f"n-{i:02}", cpus=60) for i in range(40)]
     await register(clients.resolver, nodes)
+    moved = 0
     for i in range(20):
         await submit(clients, f"job-{i}", 60)
+        if i == 10:  # on every node are some by then
+            await until(lambda: some_bound(clients, 400))
         gone = [nodes[i].name, nodes[i + 20].name]
-        await clients.resolver.remove_nodes(gone)
+        moved += len((await clients.resolver.remove_nodes(gone)).released_uids)
         if i % 2:
             await register(clients.resolver, [nodes[i]])
     left = {n.spec.name for n in await clients.resolver.list_nodes()}
     assert len(left) == 10
+    assert moved > 0
 
     async def as_full_as_can_be() -> bool:
         jobs = await clients.dispatcher.list_jobs()
@@ -139,6 +141,7 @@ async def test_pods_of_a_node_that_is_removed_while_the_dispatcher_is_away_are_p
     await register(clients.resolver, [node("a"), node("b")])
     await submit(clients, "job", 10)
     await until_pods(clients, "job", bound_to("a", "b"))
+    assert any(map(bound_to("a"), await pods_of(clients, "job")))
     cluster.kill("dispatcher")
     await clients.resolver.remove_nodes(["a"])
     cluster.start_dispatcher()
@@ -193,68 +196,58 @@ async def test_a_change_of_labels_or_taints_and_the_end_of_a_cordon_bring_the_po
 async def test_a_no_execute_taint_sends_away_who_does_not_tolerate_it_and_in_time_who_does_for_a_while(
     clients: Clients,
 ) -> None:
-    await register(clients.resolver, [node("a")])
+    """Of two nodes one loses its taint again, long before that time is over."""
+    await register(clients.resolver, [node("a", room="a"), node("c", room="c")])
     await clients.dispatcher.apply_objects(
         [PodDisruptionBudget("default", "every", LabelSelector(), min_available=Threshold(100, percent=True))]
     )
-    for name, tolerations in (("none", ()), ("while", tolerating(2)), ("ever", tolerating(None))):
-        await submit(clients, name, 2, tolerations=tolerations)
-        await until_pods(clients, name, bound_to("a"))
-    await register(clients.resolver, [node("b")])
+    for name, room, tolerations in (
+        ("none", "a", ()),
+        ("while", "a", tolerating(PATIENCE_SECONDS)),
+        ("ever", "a", tolerating(None)),
+        ("mended", "c", tolerating(PATIENCE_SECONDS)),
+    ):
+        await submit(clients, name, 2, tolerations=tolerations, node_selector=(("room", room),))
+        await until_pods(clients, name, bound_to(room))
     tainted_at = time.monotonic()
-    await register(clients.resolver, [node("a", taints=(BROKEN,))])
+    await register(clients.resolver, [node(name, room=name, taints=(BROKEN,)) for name in ("a", "c")])
+    await register(clients.resolver, [node("c", room="c"), node("b", room="a")])
     await until_pods(clients, "none", bound_to("b"))
     reason = "evicted: node a has taint disk=broken:NoExecute, which the pod does not tolerate"
     assert {pod.eviction for pod in await pods_of(clients, "none")} == {reason}
 
-    async def left() -> bool:
-        return all(pod.eviction for pod in await pods_of(clients, "while"))
-
-    await until(left)
-    assert time.monotonic() - tainted_at > 1.9
-    reason = "evicted: node a has taint disk=broken:NoExecute, which the pod tolerates for 2 s only"
+    await until_pods(clients, "while", lambda pod: bool(pod.eviction))
+    assert time.monotonic() - tainted_at > PATIENCE_SECONDS - 0.1
+    reason = f"evicted: node a has taint disk=broken:NoExecute, which the pod tolerates for {PATIENCE_SECONDS} s only"
     assert {pod.eviction for pod in await pods_of(clients, "while")} == {reason}
     assert all(map(bound_to("a"), await pods_of(clients, "ever")))
+    assert {(pod.node, pod.eviction) for pod in await pods_of(clients, "mended")} == {("c", "")}
 
 
 async def test_a_pod_that_may_stay_for_a_time_only_has_it_from_when_it_came(clients: Clients) -> None:
     await register(clients.resolver, [node("a", taints=(Taint(BROKEN.key, BROKEN.value, NO_EXECUTE, 1000),))])
     begun = time.monotonic()
-    await submit(clients, "guest", 1, tolerations=tolerating(2))
-    await until_pods(clients, "guest", bound_to("a"))
-    await until_pods(clients, "guest", lambda pod: "tolerates for 2 s only" in pod.eviction)
-    assert time.monotonic() - begun > 1.9
+    await submit(clients, "guest", 1, tolerations=tolerating(1))
+    await until_pods(clients, "guest", lambda pod: "tolerates for 1 s only" in pod.eviction)
+    assert time.monotonic() - begun > 0.9
     await until_pods(clients, "guest", bound_to("a"))  # which still is the only node there is
-
-
-async def test_a_taint_that_is_taken_away_in_time_sends_nobody_away(clients: Clients) -> None:
-    await register(clients.resolver, [node("a")])
-    await submit(clients, "patient", 2, tolerations=tolerating(2))
-    await submit(clients, "watch", 1, tolerations=tolerating(3))
-    await until_pods(clients, "patient", bound_to("a"))
-    await until_pods(clients, "watch", bound_to("a"))
-    await register(clients.resolver, [node("a", taints=(BROKEN,))])
-    await register(clients.resolver, [node("a")])
-    await asyncio.sleep(3.5)  # nothing is to happen: there is nothing to wait for
-    for pod in await pods_of(clients, "patient") + await pods_of(clients, "watch"):
-        assert bound_to("a")(pod)
-        assert pod.eviction == ""
 
 
 async def test_the_time_of_a_toleration_goes_on_while_the_dispatcher_is_dead(
     cluster: Cluster, clients: Clients
 ) -> None:
+    """All of it: were it to begin anew, they would stay as long again."""
+    seconds = 2 * PATIENCE_SECONDS
     await register(clients.resolver, [node("a")])
-    for name, seconds in (("while", 12), ("longer", 3600)):
-        await submit(clients, name, 2, tolerations=tolerating(seconds))
+    for name, tolerated in (("while", seconds), ("longer", 3600)):
+        await submit(clients, name, 2, tolerations=tolerating(tolerated))
         await until_pods(clients, name, bound_to("a"))
     await register(clients.resolver, [node("a", taints=(BROKEN,))])
     tainted_at = time.monotonic()
-    await asyncio.sleep(10)  # of the twelve
     cluster.kill("dispatcher")
+    await until(lambda: time.monotonic() > tainted_at + seconds, "the time to be over")
     restarted_at = time.monotonic()
     cluster.start_dispatcher()
-    await until_pods(clients, "while", lambda pod: "tolerates for 12 s only" in pod.eviction)
-    assert time.monotonic() - tainted_at > 11.9
-    assert time.monotonic() - restarted_at < 12, "the time began anew"
+    await until_pods(clients, "while", lambda pod: f"tolerates for {seconds} s only" in pod.eviction)
+    assert time.monotonic() - restarted_at < seconds, "the time began anew"
     assert all(map(bound_to("a"), await pods_of(clients, "longer")))

@@ -1,12 +1,12 @@
 """Preemption on real processes: urgent pods take the places of others, nobody dies for nothing, nothing is lost."""
 
-import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import audited, until_agreed
+from e2e.crashes import interposed_cluster
+from e2e.loads import audited, clear, until_agreed
 from waiting import until
 
 from hoss.client.dispatcher import submission
@@ -21,33 +21,32 @@ from hossctl.nodes import register
 NODES = 20
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), workers=["w1", "w2"])
+    yield cluster
+    cluster.stop()
+
+
 @pytest.fixture
-async def platform(tmp_path: Path) -> AsyncIterator[tuple[Cluster, Clients]]:
-    """See full_platform."""
-    async with full_platform(tmp_path) as platform:
-        yield platform
+async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
+    """Of a platform that all tests share which kill nobody, full at the start of each."""
+    async with clients_of(cluster.endpoints) as clients:
+        await fill(clients, workers=2)
+        yield clients
+        await clear(clients)
 
 
-@contextlib.asynccontextmanager
-async def full_platform(directory: Path, **options: int) -> AsyncIterator[tuple[Cluster, Clients]]:
-    """Two workers, and 20 nodes full of four pods of one cpu each, priority 0."""
-    cluster = Cluster(directory, **options)
-    try:
-        for name in ("w1", "w2"):
-            cluster.start_worker(name)
-        async with clients_of(cluster.endpoints) as clients:
-            amounts = (("cpu", 4000), ("memory", 2**36), ("pods", 110))
-            await register(clients.resolver, [NodeSpec(f"n{i}", allocatable=amounts) for i in range(NODES)])
-            await until_agreed(clients, 2)
-            await submit(clients, "low", replicas=4 * NODES, cpu=1000)
-            await until(lambda: bound(clients, "low", 4 * NODES))
-            yield cluster, clients
-    finally:
-        cluster.stop()
+async def fill(clients: Clients, *, workers: int) -> None:
+    """20 nodes full of four pods of one cpu each, priority 0."""
+    amounts = (("cpu", 4000), ("memory", 2**36), ("pods", 110))
+    await register(clients.resolver, [NodeSpec(f"n{i}", allocatable=amounts) for i in range(NODES)])
+    await until_agreed(clients, workers)
+    await submit(clients, "low", replicas=4 * NODES, cpu=1000)
+    await until(lambda: bound(clients, "low", 4 * NODES))
 
 
-async def test_an_urgent_pod_takes_the_place_of_one_that_is_queued_again_with_the_reason(platform):
-    _, clients = platform
+async def test_an_urgent_pod_takes_the_place_of_one_that_is_queued_again_with_the_reason(clients):
     await submit(clients, "urgent", cpu=500, priority=10)
     await until(lambda: bound(clients, "urgent", 1))
     await until(lambda: unbound(clients, "low", 1))
@@ -58,31 +57,37 @@ async def test_an_urgent_pod_takes_the_place_of_one_that_is_queued_again_with_th
     await assert_clean(clients, held=4 * NODES)
 
 
-async def test_two_workers_after_the_same_victims_evict_no_more_than_must_go(platform):
+async def test_two_workers_after_the_same_victims_evict_no_more_than_must_go(clients):
     """Each urgent pod needs a whole node, and every node has four victims: no more may go than the urgent pods need."""
-    _, clients = platform
-    for rounds in range(1, 6):
+    before = await gone(clients)
+    rounds, involved = 0, set()
+    while rounds < 2 or involved != {"w1", "w2"}:
+        rounds += 1
         names = [f"urgent-{rounds}-{number}" for number in range(16)]
-        for name in names:
-            await submit(clients, name, cpu=4000, priority=10)
+        await asyncio.gather(*(submit(clients, name, cpu=4000, priority=10) for name in names))
         await until(lambda: bound_of_many(clients, "urgent", 16))
         await until(lambda: unbound(clients, "low", 64))
-        assert await gone(clients) == 64 * rounds
+        assert await gone(clients) - before == 64 * rounds
+        involved |= {pod.worker for name in names for pod in await pods(clients, name)}
         await assert_clean(clients, held=16 + 4 * (NODES - 16))
         await clients.dispatcher.delete("default", jobs=names)
         await until(lambda: bound(clients, "low", 4 * NODES))
 
 
 async def test_on_several_shards_each_pods_victims_go_on_its_own(tmp_path):
-    async with full_platform(tmp_path, shards=3) as (_, clients):
-        await submit(clients, "urgent", replicas=12, cpu=2000, priority=10)
-        await until(lambda: bound(clients, "urgent", 12))
-        await until(lambda: unbound(clients, "low", 24))
-        await assert_clean(clients, held=12 + 4 * NODES - 24)
+    cluster = Cluster(tmp_path, shards=3, workers=["w1", "w2"])
+    try:
+        async with clients_of(cluster.endpoints) as clients:
+            await fill(clients, workers=2)
+            await submit(clients, "urgent", replicas=12, cpu=2000, priority=10)
+            await until(lambda: bound(clients, "urgent", 12))
+            await until(lambda: unbound(clients, "low", 24))
+            await assert_clean(clients, held=12 + 4 * NODES - 24)
+    finally:
+        cluster.stop()
 
 
-async def test_a_pod_that_may_not_preempt_waits_and_nobody_goes(platform):
-    _, clients = platform
+async def test_a_pod_that_may_not_preempt_waits_and_nobody_goes(clients):
     await submit(clients, "polite", cpu=500, priority=10, may_preempt=False)
     await until(lambda: phases(clients, "polite", "UNSCHEDULABLE", 1))
     (polite,) = await pods(clients, "polite")
@@ -92,8 +97,7 @@ async def test_a_pod_that_may_not_preempt_waits_and_nobody_goes(platform):
     await assert_clean(clients, held=4 * NODES)
 
 
-async def test_a_pod_for_which_nobody_can_go_says_so(platform):
-    _, clients = platform
+async def test_a_pod_for_which_nobody_can_go_says_so(clients):
     await submit(clients, "large", cpu=8000, priority=10)
     await submit(clients, "urgent", replicas=4 * NODES, cpu=1000, priority=20)
     await until(lambda: bound(clients, "urgent", 4 * NODES))
@@ -108,8 +112,7 @@ async def test_a_pod_for_which_nobody_can_go_says_so(platform):
     await assert_clean(clients, held=4 * NODES)
 
 
-async def test_a_budget_protects_its_pods_though_others_are_more_urgent(platform):
-    _, clients = platform
+async def test_a_budget_protects_its_pods_though_others_are_more_urgent(clients):
     await clients.dispatcher.delete("default", jobs=["low"])
     selector = LabelSelector((Requirement("app", "In", ("kept",)),))
     await clients.dispatcher.apply_objects([PodDisruptionBudget("default", "b", selector, Threshold(40))])
@@ -123,10 +126,9 @@ async def test_a_budget_protects_its_pods_though_others_are_more_urgent(platform
     await assert_clean(clients, held=4 * NODES)
 
 
-async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody_elses(platform):
-    _, clients = platform
+async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody_elses(clients):
     await clients.dispatcher.delete("default", jobs=["low"])
-    await submit(clients, "slow", replicas=4 * NODES, cpu=1000, grace_seconds=3)
+    await submit(clients, "slow", replicas=4 * NODES, cpu=1000, grace_seconds=6)
     await until(lambda: bound(clients, "slow", 4 * NODES))
     await submit(clients, "urgent", cpu=1000, priority=10)
     await until(lambda: nominated(clients, "urgent"))
@@ -142,29 +144,29 @@ async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody
     await assert_clean(clients, held=4 * NODES)
 
 
-async def test_victims_are_queued_again_though_the_preempting_worker_dies_right_after_the_commit(platform):
-    cluster, clients = platform
-    cluster.kill("w2")
-    for number in range(10):
-        await submit(clients, f"urgent-{number}", cpu=2000, priority=10)
-    await until(lambda: evicted(clients, 1))
-    cluster.kill("w1")
-    cluster.start_worker("w3")
-    await until(lambda: bound_of_many(clients, "urgent", 10))
-    await until(lambda: unbound(clients, "low", 20))
-    await assert_clean(clients, held=10 + 4 * NODES - 20, workers=1)
-
-
-async def test_victims_are_queued_again_though_the_dispatcher_dies(platform):
-    cluster, clients = platform
-    for number in range(10):
-        await submit(clients, f"urgent-{number}", cpu=2000, priority=10)
-    await until(lambda: evicted(clients, 1))
-    cluster.kill("dispatcher")
-    cluster.start_dispatcher()
-    await until(lambda: bound_of_many(clients, "urgent", 10))
-    await until(lambda: unbound(clients, "low", 20))
-    await assert_clean(clients, held=10 + 4 * NODES - 20)
+@pytest.mark.parametrize("victim", ["w1", "dispatcher"])
+async def test_victims_are_queued_again_though_the_preempting_worker_or_the_dispatcher_dies_right_after_the_commit(
+    tmp_path, victim
+):
+    """The worker is not told: the verdict is held back until somebody is dead, and what it has done is found in the ledger."""
+    async with (
+        interposed_cluster(tmp_path, workers=["w1"]) as (cluster, between),
+        clients_of(cluster.endpoints) as clients,
+    ):
+        await fill(clients, workers=1)
+        between.answered["Propose"].close()
+        await submit(clients, "urgent", replicas=10, cpu=2000, priority=10)
+        await until(lambda: evicted(clients, 20), "twenty victims to go")
+        assert await bound(clients, "urgent", 0)
+        cluster.kill(victim)
+        if victim == "dispatcher":
+            await asyncio.to_thread(cluster.start_dispatcher)
+        else:
+            await asyncio.to_thread(cluster.start_worker, "w3")
+        await until(lambda: bound(clients, "urgent", 10), "who was reserved to be found")
+        between.answered["Propose"].release()
+        await until(lambda: unbound(clients, "low", 20))
+        await assert_clean(clients, held=10 + 4 * NODES - 20, workers=1)
 
 
 async def submit(

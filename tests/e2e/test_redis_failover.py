@@ -5,14 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.cluster import Cluster
-from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until_agreed
+from e2e.crashes import Moment, pods_under_way
 from redis_topologies import SOON_MS, ClusterSetup, SentinelSetup
 from waiting import until
-
-from hossctl.endpoints import clients_of
-
-WORKERS = ("w1", "w2")
 
 
 @pytest.fixture
@@ -32,31 +27,23 @@ def redis_cluster(tmp_path: Path) -> Iterator[ClusterSetup]:
 async def test_sentinel_promotes_the_replica_in_mid_load_and_no_pod_is_lost(
     tmp_path: Path, sentinel: SentinelSetup
 ) -> None:
-    cluster = Cluster(tmp_path, redis_url=sentinel.url)
-    try:
-        await _bind_all_through(cluster, sentinel.master.kill)
-    finally:
-        cluster.stop()
+    await _bind_all_through(tmp_path, sentinel.url, sentinel.master.kill)
 
 
 async def test_a_cluster_promotes_a_replica_in_mid_load_and_no_pod_is_lost(
     tmp_path: Path, redis_cluster: ClusterSetup
 ) -> None:
-    cluster = Cluster(tmp_path, redis_url=redis_cluster.url, shards=6)
-    try:
-        await _bind_all_through(cluster, redis_cluster.servers[0].kill)
-    finally:
-        cluster.stop()
+    await _bind_all_through(tmp_path, redis_cluster.url, redis_cluster.servers[0].kill, shards=6)
 
 
-async def _bind_all_through(cluster: Cluster, fail: Callable[[], None]) -> None:
-    for name in WORKERS:
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=len(WORKERS))
-        await submit(clients, jobs=40, replicas=200)
-        await until(lambda: some_bound(clients, 500))
+async def _bind_all_through(directory: Path, redis_url: str, fail: Callable[[], None], *, shards: int = 1) -> None:
+    """The pods are proposed when the master has died: they are refused until there is another."""
+    async with pods_under_way(directory, Moment.PROPOSED, redis_url=redis_url, shards=shards) as scene:
         fail()
-        await until(lambda: all_bound(clients, 8000))
-        await until_agreed(clients, len(WORKERS))
-        await assert_clean(clients, bound=8000)
+        scene.gate.release()
+
+        async def refused() -> int:
+            return (await scene.clients.resolver.status()).counters["unavailable"]
+
+        await until(refused, "proposals to be refused for want of a master")
+        await scene.all_come_through()

@@ -1,5 +1,6 @@
 """Rules that cross nodes, on real processes with two workers at once."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -7,43 +8,47 @@ from pathlib import Path
 import numpy as np
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import audited, until_agreed
+from e2e.crashes import interposed_cluster
+from e2e.loads import audited, clear, until_agreed
 from waiting import until
 
 from hoss.client.dispatcher import submission
-from hoss.errors import TransportError
 from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec, PodTemplate, Workload
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.v1.resolver_pb2 import VerdictBatch
 from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 NODES = 30
 
 
-@pytest.fixture(params=[1, 4], ids=["one shard", "four shards"])
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """A platform whose ledger has so many shards."""
-    cluster = Cluster(tmp_path, shards=request.param)
+@pytest.fixture(scope="module", params=[1, 4], ids=["one shard", "four shards"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A platform whose ledger has so many shards, for one test after the other."""
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), shards=request.param, workers=["w1", "w2"])
     yield cluster
     cluster.stop()
 
 
 @pytest.fixture
 async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
-    """Two workers and NODES nodes in three racks."""
-    for name in ("w1", "w2"):
-        cluster.start_worker(name)
     async with clients_of(cluster.endpoints) as clients:
-        amounts = (("cpu", 64_000), ("memory", 2**36), ("pods", 110))
-        nodes = [
-            NodeSpec(f"n{i}", labels=(("kubernetes.io/hostname", f"n{i}"), ("rack", f"r{i % 3}")), allocatable=amounts)
-            for i in range(NODES)
-        ]
-        await register(clients.resolver, nodes)
-        await until_agreed(clients, 2)
+        await prepare(clients)
         yield clients
+        await clear(clients)
+
+
+async def prepare(clients: Clients) -> None:
+    """NODES nodes in three racks, known to two workers."""
+    amounts = (("cpu", 64_000), ("memory", 2**36), ("pods", 110))
+    nodes = [
+        NodeSpec(f"n{i}", labels=(("kubernetes.io/hostname", f"n{i}"), ("rack", f"r{i % 3}")), allocatable=amounts)
+        for i in range(NODES)
+    ]
+    await register(clients.resolver, nodes)
+    await until_agreed(clients, 2)
 
 
 async def test_two_workers_that_want_the_same_port_everywhere_share_the_nodes(clients: Clients) -> None:
@@ -84,25 +89,36 @@ async def test_two_workers_spread_pods_over_racks_no_more_unevenly_than_is_allow
     assert (await audited(clients)).findings == []
 
 
+@pytest.mark.parametrize("shards", [1, 4])
 async def test_a_resolver_killed_again_and_again_leaves_pods_no_less_apart_and_no_less_spread(
-    clients: Clients, cluster: Cluster
+    tmp_path: Path, shards: int
 ) -> None:
+    """Each time with verdicts under way, which are lost with it: the next one is asked for the same pods again."""
     db, web = (LabelSelector((Requirement("app", "In", (app,)),)) for app in ("db", "web"))
     alone = PodAffinity(anti_required=(PodAffinityTerm("kubernetes.io/hostname", db, ("default",)),))
     apart = PodSpec(requests=(("cpu", 10),), labels=(("app", "db"),), pod_affinity=alone)
     spread = PodSpec(requests=(("cpu", 10),), labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", web),))
-    await submit(clients, jobs=6, replicas=5, spec=apart)
-    await submit(clients, jobs=6, replicas=10, spec=spread, name="web")
-    for bound in (1, 30, 60):  # or more by then
-        await until(lambda least=bound: bound_at_least(clients, least))
-        cluster.kill("resolver")
-        cluster.start_resolver()
-    await until(lambda: decided(clients, bound=90, unschedulable=0))
-    await until(lambda: answers(clients))
-    result = await audited(clients)
-    counts = await pods_by_rack(clients)
-    assert (result.findings, result.unchecked) == ([], [])
-    assert max(counts.values()) - min(counts.values()) <= 1
+    options = {"shards": shards, "workers": ["w1", "w2"]}
+    async with (
+        interposed_cluster(tmp_path, **options) as (cluster, between),
+        clients_of(cluster.endpoints) as clients,
+    ):
+        await prepare(clients)
+        gate = between.answered["Propose"]
+        for number in range(3):
+            gate.close(lambda message: bool(VerdictBatch.FromString(message).verdicts))  # rules are announced before
+            await submit(clients, jobs=2, replicas=5, spec=apart, name=f"db-{number}")
+            await submit(clients, jobs=2, replicas=10, spec=spread, name=f"web-{number}")
+            await until(lambda least=30 * number: reserved_more_than(clients, least))
+            cluster.kill("resolver")
+            await asyncio.to_thread(cluster.start_resolver)
+            gate.release()
+            await until(lambda all_of=30 * (number + 1): decided(clients, bound=all_of, unschedulable=0))
+            assert await asked_again(clients), "no verdict was lost"
+        result = await audited(clients)
+        counts = await pods_by_rack(clients)
+        assert (result.findings, result.unchecked) == ([], [])
+        assert max(counts.values()) - min(counts.values()) <= 1
 
 
 async def test_two_workers_gather_pods_with_affinity_to_themselves_in_one_rack(clients: Clients) -> None:
@@ -140,14 +156,10 @@ async def decided(clients: Clients, *, bound: int, unschedulable: int) -> bool:
     return (sum(job.bound for job in jobs), sum(job.unschedulable for job in jobs)) == (bound, unschedulable)
 
 
-async def answers(clients: Clients) -> bool:
-    """Whether the channel to the resolver that was started anew is there again."""
-    try:
-        await clients.resolver.status()
-    except TransportError:
-        return False
-    return True
+async def reserved_more_than(clients: Clients, pods: int) -> bool:
+    return (await clients.resolver.status()).reservations > pods
 
 
-async def bound_at_least(clients: Clients, pods: int) -> bool:
-    return sum(job.bound for job in await clients.dispatcher.list_jobs()) >= pods
+async def asked_again(clients: Clients) -> int:
+    """Pods that a resolver since it started was asked for, and found to be reserved already."""
+    return (await clients.resolver.status()).counters["duplicate"]

@@ -1,9 +1,7 @@
 """Two dispatchers on real processes: who is active, and what becomes of clients, workers and pods when that one dies or stalls."""
 
 import asyncio
-import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,11 +9,14 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+import redis
 from e2e.cluster import Cluster
-from e2e.loads import audited, until_agreed
+from e2e.crashes import PODS, Moment, pods_under_way
+from e2e.loads import all_bound, assert_clean, until_agreed
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from waiting import DEADLINE_SECONDS, until
 
+from dispatcher.lease import LEASE
 from dispatcher.reception import ACTIVE_ADDRESS
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.model.node import NodeSpec
@@ -27,7 +28,6 @@ from hossctl.endpoints import Clients, clients_of
 from hossctl.nodes import register
 
 GIB = 2**30
-STARTED = {"dispatcher": 1, "dispatcher-2": 2}
 POLICY = """apiVersion: hoss.dev/v1alpha1
 kind: SchedulingPolicy
 rules: [{name: anyone}]
@@ -41,70 +41,89 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     try:
         yield cluster
     finally:
-        for name in STARTED:
-            with contextlib.suppress(Exception):
-                cluster.thaw(name)
         cluster.stop()
 
 
-async def test_one_of_two_serves_and_the_other_says_who(cluster: Cluster) -> None:
-    assert await _serves(cluster, "dispatcher")
-    assert not await _serves(cluster, "dispatcher-2")
-    async with grpc.aio.insecure_channel(cluster.address("dispatcher-2")) as channel:
-        with pytest.raises(grpc.aio.AioRpcError, match="stands by; the active one is") as refused:
-            await DispatcherStub(channel).ListJobs(pb.ListJobsRequest(), timeout=DEADLINE_SECONDS)
-    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert (ACTIVE_ADDRESS, cluster.address("dispatcher")) in [(k, v) for k, v in refused.value.trailing_metadata()]
-    async with clients_of(cluster.endpoints) as clients:
-        status = await clients.dispatcher.status()
-        assert (status.address, status.term) == (cluster.address("dispatcher"), 1)
+async def test_one_of_two_serves_and_the_other_says_who_and_takes_over_once_that_one_is_stopped(tmp_path: Path) -> None:
+    """Whoever is told to stop gives its lease up: nobody waits until it has run out."""
+    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--lease-seconds", "60"))
+    try:
+        assert await _serves(cluster, "dispatcher")
+        assert not await _serves(cluster, "dispatcher-2")
+        async with grpc.aio.insecure_channel(cluster.address("dispatcher-2")) as channel:
+            refused = await until(lambda: _refusal(channel), "the standby to know who is active")
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE
+        assert (ACTIVE_ADDRESS, cluster.address("dispatcher")) in [(k, v) for k, v in refused.trailing_metadata()]
+        async with clients_of(cluster.endpoints) as clients:
+            status = await clients.dispatcher.status()
+            assert (status.address, status.term) == (cluster.address("dispatcher"), 1)
+            cluster.freeze("dispatcher-2")  # so that it does not take what is to be seen
+            cluster.end("dispatcher")
+            with redis.Redis(port=cluster.redis.port) as connection:
+                assert not connection.exists(LEASE)
+            cluster.thaw("dispatcher-2")
+            await until(lambda: _term_is(clients, 2))
+    finally:
+        cluster.stop()
 
 
-async def test_a_killed_dispatcher_is_replaced_and_nothing_is_lost(
-    cluster: Cluster, record_property: Callable[[str, object], None]
-) -> None:
-    for name in ("w1", "w2"):
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients:
-        await _prepare(clients, workers=2)
-        for request in _jobs("before", 40, replicas=200):
-            await clients.dispatcher.submit(request)
-        cluster.kill("dispatcher")
-        killed = time.monotonic()
+async def test_a_killed_dispatcher_is_replaced_and_neither_pods_nor_its_policy_are_lost(tmp_path: Path) -> None:
+    async with pods_under_way(tmp_path, Moment.PROPOSED, dispatchers=2) as scene:
+        clients = scene.clients
+        await clients.dispatcher.set_policy(POLICY)
+        before = await clients.dispatcher.get_policy()
+        scene.cluster.kill("dispatcher")
         await until(lambda: _term_is(clients, 2))
-        record_property("takeover_seconds", time.monotonic() - killed)
-        for request in _jobs("after", 1, replicas=100):
+        after = await clients.dispatcher.get_policy()
+        assert (after.yaml, after.version, after.source) == (POLICY, before.version, before.source)
+        for request in _jobs("after", 1, replicas=10):
             await clients.dispatcher.submit(request)
-        await until(lambda: _bound(clients, 8100))
-        cluster.start_dispatcher()
-        assert not await _serves(cluster, "dispatcher")
-        await _assert_clean(clients, bound=8100)
+        scene.gate.release()
+        await until(scene.refused_as_stale, "late proposals to be refused")
+        await scene.all_come_through(pods=PODS + 10)
+        assert [(t.name, t.weight) for t in await clients.dispatcher.list_tenants()] == [("", 2.0)]
+        assert {pod.rule async for pod in clients.dispatcher.list_pods()} == {"anyone"}
+        await asyncio.to_thread(scene.cluster.start_standby, "dispatcher")
+        async with grpc.aio.insecure_channel(scene.cluster.address("dispatcher")) as channel:
+            await until(lambda: _refusal(channel), "who was killed to stand by")
 
 
 async def test_submissions_in_flight_are_answered_by_the_successor_and_accepted_once(cluster: Cluster) -> None:
+    """The dispatcher is frozen when some were answered, so the next ones are in flight when it is killed."""
     cluster.start_worker("w1")
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=1)
-        requests = _jobs("streamed", 300, replicas=10)
+        requests = _jobs("streamed", 60, replicas=10)
+        sent: list[str] = []
         answered: list[str] = []
+        some_answered, dead = asyncio.Event(), asyncio.Event()
 
-        async def slowly():
-            for request in requests:
+        async def in_parts():
+            for number, request in enumerate(requests):
+                if number == 20:
+                    await some_answered.wait()
+                if number == 40:
+                    await dead.wait()
+                sent.append(request.request_id)
                 yield request
-                await asyncio.sleep(0.002)
 
         async def submit_all() -> None:
-            async for reply in clients.dispatcher.submit_stream(slowly()):
+            async for reply in clients.dispatcher.submit_stream(in_parts()):
                 answered.append(reply.request_id)  # noqa: PERF401 - looked at meanwhile
 
         streaming = asyncio.ensure_future(submit_all())
-        await until(lambda: len(answered) > 50)
+        await until(lambda: len(answered) == 20)
+        cluster.freeze("dispatcher")
+        some_answered.set()
+        await until(lambda: len(sent) == 40)
+        assert len(answered) == 20
         cluster.kill("dispatcher")
+        dead.set()
         singles = [clients.dispatcher.submit(request) for request in _jobs("single", 20, replicas=10)]
         await asyncio.gather(streaming, *singles)
         assert answered == [request.request_id for request in requests]
-        await until(lambda: _bound(clients, 3200))
-        await _assert_clean(clients, bound=3200)
+        await until(lambda: all_bound(clients, 800))
+        await assert_clean(clients, bound=800)
 
 
 async def test_a_watch_misses_no_final_state_through_a_takeover(cluster: Cluster) -> None:
@@ -127,43 +146,34 @@ async def test_a_watch_misses_no_final_state_through_a_takeover(cluster: Cluster
         await clients.dispatcher.delete("default", jobs=["early-0"])
         for request in _jobs("late", 1, replicas=100):
             await clients.dispatcher.submit(request)
-        await until(lambda: _bound(clients, 400))
+        await until(lambda: all_bound(clients, 400))
+        assert await _term_is(clients, 2)
         await until(lambda: (_count(told, pb.BOUND), _count(told, pb.DELETED)) == (400, 100))
         watching.cancel()
 
 
-async def test_a_dispatcher_that_was_frozen_can_do_nothing_when_it_goes_on(cluster: Cluster) -> None:
-    for name in ("w1", "w2"):
-        cluster.start_worker(name)
-    async with clients_of(cluster.endpoints) as clients, DispatcherClient([cluster.address("dispatcher")]) as old:
-        await _prepare(clients, workers=2)
-        for request in _jobs("before", 20, replicas=200):
-            await clients.dispatcher.submit(request)
-        cluster.freeze("dispatcher")
-        # Sent to the frozen one, which reads it only when it goes on.
-        late = asyncio.ensure_future(_outcome(old, _jobs("late", 1, replicas=10)[0]))
-        await until(lambda: _serves(cluster, "dispatcher-2"))
-        await until(lambda: _bound(clients, 4000), "clients and workers to leave a dispatcher that says nothing")
-        await clients.dispatcher.delete("default", jobs=["before-0"])
-        cluster.thaw("dispatcher")
-        assert isinstance(await late, Exception), "a dispatcher that had lost its lease acknowledged a submission"
-        await until(lambda: "term_over" in cluster.log("dispatcher"))
+async def test_a_dispatcher_that_was_frozen_can_do_nothing_when_it_goes_on(tmp_path: Path) -> None:
+    async with pods_under_way(tmp_path, Moment.PROPOSED, dispatchers=2) as scene:
+        cluster, clients = scene.cluster, scene.clients
+        async with DispatcherClient([cluster.address("dispatcher")]) as old:
+            await old.status()  # so that there is a connection
+            cluster.freeze("dispatcher")
+            # Sent to the frozen one, which reads it only when it goes on.
+            late = asyncio.ensure_future(_outcome(old, _jobs("late", 1, replicas=10)[0]))
+            await until(lambda: _serves(cluster, "dispatcher-2"))
+            scene.gate.release()
+            await until(lambda: all_bound(clients, PODS), "clients and workers to leave a dispatcher that says nothing")
+            await clients.dispatcher.delete("default", jobs=["job-0"])
+            cluster.thaw("dispatcher")
+            assert isinstance(await late, Exception), "a dispatcher that had lost its lease acknowledged a submission"
+        await until(lambda: cluster.events("dispatcher", "term_over"), "the old term to end")
         assert not await _serves(cluster, "dispatcher")
+        assert await scene.refused_as_stale() > 0
         for request in _jobs("after", 1, replicas=100):
             await clients.dispatcher.submit(request)
-        await until(lambda: _bound(clients, 3900))
+        await until(lambda: all_bound(clients, PODS))
         assert not [job for job in await clients.dispatcher.list_jobs() if job.name.startswith("late")]
-        await _assert_clean(clients, bound=3900)
-
-
-async def test_a_dispatcher_that_is_stopped_does_not_leave_its_lease_to_run_out(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--lease-seconds", "60"))
-    try:
-        async with clients_of(cluster.endpoints) as clients:
-            cluster.end("dispatcher")
-            await until(lambda: _term_is(clients, 2), seconds=50)
-    finally:
-        cluster.stop()
+        await scene.all_come_through()
 
 
 async def _serves(cluster: Cluster, name: str) -> bool:
@@ -182,24 +192,6 @@ async def _outcome(client: DispatcherClient, request: pb.SubmitRequest) -> pb.Su
         return await client.stub.Submit(request, timeout=30)
     except grpc.aio.AioRpcError as exc:
         return exc
-
-
-async def test_a_policy_set_by_command_stands_after_a_takeover_and_its_tenants_too(cluster: Cluster) -> None:
-    cluster.start_worker("w1")
-    async with clients_of(cluster.endpoints) as clients:
-        await _prepare(clients, workers=1)
-        await clients.dispatcher.set_policy(POLICY)
-        before = await clients.dispatcher.get_policy()
-        cluster.kill("dispatcher")
-        await until(lambda: _term_is(clients, 2))
-        after = await clients.dispatcher.get_policy()
-        assert (after.yaml, after.version, after.source) == (POLICY, before.version, before.source)
-        for request in _jobs("after", 1, replicas=10):
-            await clients.dispatcher.submit(request)
-        await until(lambda: _bound(clients, 10))
-        assert [(t.name, t.weight) for t in await clients.dispatcher.list_tenants()] == [("", 2.0)]
-        pod = await anext(clients.dispatcher.list_pods())
-        assert pod.rule == "anyone"
 
 
 async def _prepare(clients: Clients, *, workers: int) -> None:
@@ -223,41 +215,63 @@ async def _term_is(clients: Clients, term: int) -> bool:
     return (await clients.dispatcher.status()).term == term
 
 
-async def _bound(clients: Clients, pods: int) -> bool:
-    return sum(job.bound for job in await clients.dispatcher.list_jobs()) == pods
-
-
-async def _assert_clean(clients: Clients, *, bound: int) -> None:
-    result = await audited(clients)
-    assert (result.findings, result.unchecked) == ([], [])
-    assert result.bound == result.reservations == bound
+async def _refusal(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError | None:
+    """How a standby refuses a call, once it knows who is active."""
+    try:
+        await DispatcherStub(channel).ListJobs(pb.ListJobsRequest(), timeout=DEADLINE_SECONDS)
+    except grpc.aio.AioRpcError as refused:
+        return refused if "stands by; the active one is" in (refused.details() or "") else None
+    raise AssertionError("a standby has answered")
 
 
 async def test_of_a_client_that_vanishes_in_mid_stream_what_was_acknowledged_stays_and_nothing_is_half_there(
-    cluster: Cluster,
+    tmp_path: Path,
 ) -> None:
+    """With submissions in flight: the dispatcher is frozen until the client has sent more than was answered, and died."""
     script = (
-        "import sys\n"
+        "import os, sys\n"
         "from hoss.client.dispatcher import submission\n"
         "from hoss.client.sync import DispatcherClient\n"
         "from hoss.model.pod import PodSpec, PodTemplate, Workload\n"
         "template = PodTemplate(PodSpec(), owner_kind='Job')\n"
-        "requests = (next(submission([Workload(f'job-{i}', template, 7)])) for i in range(100_000))\n"
+        "def say(*words):\n"
+        "    os.write(1, ' '.join((*words, '\\n')).encode())\n"  # of two threads, so whole lines at once
+        "def requests():\n"
+        "    for i in range(100_000):\n"
+        "        say('sends', f'job-{i}')\n"
+        "        yield next(submission([Workload(f'job-{i}', template, 7)]))\n"
         "with DispatcherClient(sys.argv[1].split(',')) as dispatcher:\n"
-        "    for reply in dispatcher.submit_stream(requests):\n"
-        "        print(reply.sets[0].name, flush=True)\n"
+        "    for reply in dispatcher.submit_stream(requests()):\n"
+        "        say('acknowledged', reply.sets[0].name)\n"
     )
-    client = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, cluster.endpoints.dispatcher, stdout=asyncio.subprocess.PIPE
-    )
-    assert client.stdout is not None
-    acknowledged = [(await client.stdout.readline()).decode().strip() for _ in range(50)]
-    client.kill()
-    acknowledged += (await client.stdout.read()).decode().split("\n")[:-1]
-    await client.wait()
-    async with clients_of(cluster.endpoints) as clients:
+    cluster = Cluster(tmp_path)
+    try:
+        client = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, cluster.endpoints.dispatcher, stdout=asyncio.subprocess.PIPE
+        )
+        assert client.stdout is not None
+        told: dict[str, list[str]] = {"sends": [], "acknowledged": []}
+
+        async def hear_until(enough: Callable[[], bool]) -> None:
+            while not enough():
+                word, job = (await client.stdout.readline()).decode().split()
+                told[word].append(job)
+
+        await hear_until(lambda: len(told["acknowledged"]) == 50)
+        cluster.freeze("dispatcher")
+        await hear_until(lambda: len(told["sends"]) > len(told["acknowledged"]) + 1)
+        client.kill()
+        for line in (await client.stdout.read()).decode().split("\n")[:-1]:
+            word, job = line.split()
+            told[word].append(job)
+        await client.wait()
+        assert set(told["sends"]) > set(told["acknowledged"])
+        cluster.thaw("dispatcher")
         cluster.kill("dispatcher")
-        await until(lambda: _term_is(clients, 2))
-        jobs = {job.name: job for job in await clients.dispatcher.list_jobs()}
-        assert set(acknowledged) <= jobs.keys()
+        cluster.start_dispatcher()
+        async with clients_of(cluster.endpoints) as clients:
+            jobs = {job.name: job for job in await until(clients.dispatcher.list_jobs)}
+        assert set(told["acknowledged"]) <= jobs.keys() <= set(told["sends"])
         assert {(job.replicas, job.queued) for job in jobs.values()} == {(7, 7)}
+    finally:
+        cluster.stop()

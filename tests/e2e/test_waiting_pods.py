@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from waiting import wait_until
 
 GIANT = """\
@@ -32,8 +33,15 @@ spec:
 """
 
 
-def test_explain_says_which_queue_since_when_how_often_and_what_would_help(hoss, tmp_path):
-    hoss("up", "--nodes", "3", "--workers", "1")
+@pytest.fixture(scope="module")
+def platform(shared_hoss):
+    """Three nodes and one worker, for one test after the other."""
+    shared_hoss("up", "--nodes", "3", "--workers", "1")
+    return shared_hoss
+
+
+def test_explain_says_which_queue_since_when_how_often_and_what_would_help(platform, tmp_path):
+    hoss = platform
     (tmp_path / "giant.yaml").write_text(GIANT)
     before = time.time() * 1000
     hoss("submit", "-f", str(tmp_path / "giant.yaml"), "--wait", code=1)
@@ -53,8 +61,8 @@ def test_explain_says_which_queue_since_when_how_often_and_what_would_help(hoss,
     assert "NAME" in hoss("explain", "pod", code=2).stderr
 
 
-def test_gates_are_removed_one_by_one_or_all_together(hoss, tmp_path):
-    hoss("up", "--nodes", "3", "--workers", "1")
+def test_gates_are_removed_one_by_one_or_all_together(platform, tmp_path):
+    hoss = platform
     (tmp_path / "gated.yaml").write_text(GATED)
     hoss("submit", "-f", str(tmp_path / "gated.yaml"))
     told = hoss.json("explain", "pod", "gated")
@@ -97,15 +105,15 @@ def test_a_bound_pod_is_explained_by_every_nodes_score_as_if_it_were_not_there(h
     assert chosen_by_label == workers[told["worker"]]
 
 
-def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_they_are(hoss, tmp_path):
-    hoss("up", "--nodes", "3", "--workers", "1")
-    (tmp_path / "gated.yaml").write_text(f"{GATED}---\n{GIANT}")
+def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_they_are(platform, tmp_path):
+    """The last one of those that share a platform, which it ends."""
+    hoss = platform
+    gated, giant = GATED.replace("name: gated", "name: held"), GIANT.replace("name: giant", "name: vast")
+    (tmp_path / "gated.yaml").write_text(f"{gated}---\n{giant}")
     hoss("submit", "-f", str(tmp_path / "gated.yaml"))
-    hoss("ungate", "pod", "gated")
-    wait_until(
-        lambda: "confirmed: its reservation" in hoss("describe", "pod", "gated").stdout, "the pod's confirmation"
-    )
-    told = hoss("describe", "pod", "gated").stdout
+    hoss("ungate", "pod", "held")
+    wait_until(lambda: "confirmed: its reservation" in hoss("describe", "pod", "held").stdout, "the pod's confirmation")
+    told = hoss("describe", "pod", "held").stdout
     happened = (
         " accepted", "SchedulingGated: waits for gates", "its last gate was removed", "given to worker w1 after", "w1 reserves node-",
         "bound on node-", "confirmed: its reservation", "\nnow ",
@@ -113,11 +121,11 @@ def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_the
     places = [told.index(text) for text in happened]
     assert places == sorted(places)
     assert max(len(line) for line in told[places[0] :].splitlines()) <= 80
-    steps = hoss.json("describe", "pod", "gated")["steps"]
+    steps = hoss.json("describe", "pod", "held")["steps"]
     assert [step["atUnixMs"] for step in steps] == sorted(step["atUnixMs"] for step in steps)
 
-    wait_until(lambda: hoss.json("get", "pod", "giant")["phase"] == "Unschedulable", "the giant to find no node")
-    told = " ".join(hoss("describe", "pod", "giant").stdout.split())
+    wait_until(lambda: hoss.json("get", "pod", "vast")["phase"] == "Unschedulable", "the giant to find no node")
+    told = " ".join(hoss("describe", "pod", "vast").stdout.split())
     assert "no node fits: 0/3 nodes are available: " in told
     assert "waits in queue unschedulable, for" in told
 
@@ -144,4 +152,4 @@ def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_the
 
     hoss("down")
     hoss("up", "--workers", "1")
-    assert "(what happened before is not known any more)" in hoss("describe", "pod", "gated").stdout
+    assert "(what happened before is not known any more)" in hoss("describe", "pod", "held").stdout

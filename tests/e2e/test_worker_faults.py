@@ -1,6 +1,5 @@
 """Workers that die of a pod, and workers that stall: on real processes."""
 
-import asyncio
 import contextlib
 import textwrap
 import threading
@@ -8,21 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from e2e.cluster import Cluster
-from e2e.loads import audited, until_agreed
+from e2e.crashes import PODS, Moment, pods_under_way
+from e2e.loads import all_bound, assert_clean, prepare
 from waiting import until
 
-from dispatcher.chronicle import INTERVAL_SECONDS
+from dispatcher.journal import unsqueeze
+from dispatcher.redis_journal import ATTEMPTS, FAULTS
 from hoss.client.dispatcher import submission
 from hoss.errors import HossError
-from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.taints import Toleration
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
 
-GIB = 2**30
+UID_PREFIX_BYTES = 12  # the rest numbers the pods of a set
 
 
 PLUGIN = """
@@ -94,66 +94,54 @@ async def test_a_pod_that_kills_its_workers_is_given_up_and_retried_when_mended(
     supervisor = Supervisor(cluster, "w1", poisonable)
     try:
         async with clients_of(cluster.endpoints) as clients:
-            await _prepare(clients, workers=1)
+            await prepare(clients, workers=1)
             template = PodTemplate(PodSpec(requests=(("cpu", 100),)), owner_kind="Job")
             killer = PodTemplate(
                 PodSpec(requests=(("cpu", 100),), tolerations=(Toleration("poison", "Exists"),)), owner_kind="Job"
             )
-            jobs = [Workload("good", template, 800), Workload("bad", killer, 1), Workload("fine", template, 800)]
+            jobs = [Workload("good", template, 200), Workload("bad", killer, 1), Workload("fine", template, 200)]
             for request in submission(jobs):
                 await clients.dispatcher.submit(request)
-            await until(lambda: _counted(clients, bound=1600, failed=1))
-            assert supervisor.restarts >= 5
+            await until(lambda: _counted(clients, bound=400, failed=1))
+            await until(lambda: supervisor.restarts >= 5, "the worker to be started after its last death")
             pod = await clients.dispatcher.get_pod("default", "bad-0")
             assert pod.phase == pb.FAILED
             assert pod.reason.startswith("given up after 5 faults, the last: worker w1 was lost")
             assert [fault.worker for fault in pod.faults] == ["w1"] * 5
 
-            await asyncio.sleep(10 * INTERVAL_SECONDS)  # the journal is told of faults so often
+            await until(lambda: _written_down(cluster, pod), "the journal to be told of faults and attempts")
             cluster.kill("dispatcher")
             cluster.start_dispatcher()
-            await until(lambda: _counted(clients, bound=1600, failed=1))
+            await until(lambda: _counted(clients, bound=400, failed=1))
             again = await clients.dispatcher.get_pod("default", "bad-0")
             assert (again.reason, again.attempts, list(again.faults)) == (pod.reason, pod.attempts, list(pod.faults))
-            await _assert_clean(clients, bound=1600)
+            await assert_clean(clients, bound=400)
     finally:
         supervisor.stop()
     cluster.start_worker("w2")  # of a profile without the plugin
     cluster.kill("w1")
     async with clients_of(cluster.endpoints) as clients:
         assert (await clients.dispatcher.retry("default", every=True)).retried_pods == 1
-        await until(lambda: _counted(clients, bound=1601, failed=0))
+        await until(lambda: _counted(clients, bound=401, failed=0))
 
 
-async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_are_stale(cluster: Cluster) -> None:
-    """Frozen in the middle of its work: after two seconds it is lost, fenced, and its pods are with others; when it goes
-    on, the ledger refuses what it sends, and it registers anew."""
-    cluster.start_worker("w1")
-    async with clients_of(cluster.endpoints) as clients:
-        await _prepare(clients, workers=1)
-        epoch = (await clients.dispatcher.list_workers())[0].epoch
-        # Each pair a class of its own, which takes a worker some time: it is frozen with most of them in hand.
-        for request in submission([Workload(f"job-{i}", _template(1 + i), 2) for i in range(10_000)]):
-            await clients.dispatcher.submit(request)
-        await until(lambda: _some_bound(clients))
-        cluster.freeze("w1")
-        await until(lambda: _worker_is(clients, "w1", "Lost"))
-        cluster.start_worker("w2")
-        await until(lambda: _counted(clients, bound=20_000, failed=0))
-        cluster.thaw("w1")
+async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_are_stale(tmp_path: Path) -> None:
+    """Frozen with its proposals under way: it is lost, fenced, and its pods are with others; when the ledger hears what it had
+    proposed, it refuses all of it, and the worker registers anew."""
+    async with pods_under_way(tmp_path, Moment.PROPOSED, worker_timeout_seconds=4) as scene:
+        clients = scene.clients
+        before = await _worker(clients, "w1")
+        assert before.outstanding
+        scene.cluster.freeze("w1")
+        assert await scene.fenced("w1") == (0, before.outstanding)
+        scene.gate.release()
+        await until(lambda: all_bound(clients, PODS))
+        assert (await _worker(clients, "w2")).bound == PODS
+        assert await scene.refused_as_stale() >= before.outstanding
+        scene.cluster.thaw("w1")
         await until(lambda: _worker_is(clients, "w1", "Ready"))
-        workers = {worker.name: worker for worker in await clients.dispatcher.list_workers()}
-        assert workers["w1"].epoch > epoch
-        assert workers["w2"].bound > 0
-        assert (await clients.resolver.status()).counters["stale_epoch"] > 0, "no late commit came"
-        await until_agreed(clients, 2)
-        await _assert_clean(clients, bound=20_000)
-
-
-async def _prepare(clients: Clients, *, workers: int) -> None:
-    allocatable = (("cpu", 64_000), ("memory", 256 * GIB), ("pods", 250))
-    await register(clients.resolver, [NodeSpec(f"node-{i:04d}", allocatable=allocatable) for i in range(200)])
-    await until_agreed(clients, workers)
+        assert (await _worker(clients, "w1")).epoch > before.epoch
+        await scene.all_come_through()
 
 
 async def _counted(clients: Clients, *, bound: int, failed: int) -> bool:
@@ -161,19 +149,16 @@ async def _counted(clients: Clients, *, bound: int, failed: int) -> bool:
     return (sum(job.bound for job in jobs), sum(job.failed for job in jobs)) == (bound, failed)
 
 
-def _template(memory_bytes: int) -> PodTemplate:
-    return PodTemplate(PodSpec(requests=(("cpu", 10), ("memory", memory_bytes))), owner_kind="Job")
+def _written_down(cluster: Cluster, pod: pb.PodInfo) -> bool:
+    """Whether the journal has the pod's faults, and how often it was tried."""
+    with redis.Redis(port=cluster.redis.port) as connection:
+        tried = connection.hget(ATTEMPTS, pod.uid[:UID_PREFIX_BYTES]) or b""
+        return connection.hlen(FAULTS) >= len(pod.faults) and unsqueeze(tried) == pod.attempts.to_bytes(2, "little")
 
 
-async def _some_bound(clients: Clients) -> bool:
-    return any(job.bound for job in await clients.dispatcher.list_jobs())
+async def _worker(clients: Clients, name: str) -> pb.WorkerInfo:
+    return next(worker for worker in await clients.dispatcher.list_workers() if worker.name == name)
 
 
 async def _worker_is(clients: Clients, name: str, state: str) -> bool:
-    return any(worker.name == name and worker.state == state for worker in await clients.dispatcher.list_workers())
-
-
-async def _assert_clean(clients: Clients, *, bound: int) -> None:
-    result = await audited(clients)
-    assert (result.findings, result.unchecked) == ([], [])
-    assert result.bound == result.reservations == bound
+    return (await _worker(clients, name)).state == state
