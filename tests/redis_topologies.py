@@ -26,6 +26,7 @@ from hoss.errors import ConfigError
 from hossctl.ports import free_ports
 from hossctl.redis_server import RedisServer, carried_server, find_redis_server
 
+SENTINEL_AND_CLUSTER = ("sentinel", "cluster")  # by these names RunningRedis has them
 SERVICE = "hoss"
 MASTERS = 3
 _SLOTS = 16384
@@ -75,14 +76,6 @@ def _other_servers() -> dict[str, Path]:
 def servers() -> list[Any]:
     """Names, as parameters of a fixture, of single servers: `server`, on which all tests run, and for thorough ones the others."""
     return ["server", *(pytest.param(name, marks=pytest.mark.thorough) for name in _other_servers())]
-
-
-def sentinel_and_cluster(*marks: pytest.MarkDecorator) -> list[Any]:
-    """Names, as parameters of a fixture, of what consists of several servers.
-
-    The tests of each are a group of pytest-xdist's: with `--dist loadgroup` one process starts it, and not all of them.
-    """
-    return [pytest.param(name, marks=[*marks, pytest.mark.xdist_group(name)]) for name in ("sentinel", "cluster")]
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from redis_topologies import sentinel_and_cluster
+from redis_topologies import SENTINEL_AND_CLUSTER
 
 from resolver.ledger.store import RedisLedger
 
 MORE_THAN_ANY_POOL_HAS = 100
 
 
-@pytest.fixture(params=["server", *sentinel_and_cluster()])
+@pytest.fixture(params=["server", *SENTINEL_AND_CLUSTER])
 def url(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> str:
     """Of an empty Redis."""
     return empty_redis(request.param)
