@@ -38,7 +38,7 @@ soak: $(VENV)/.dev  ## property tests with new random examples, for MINUTES=60 o
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),60) $(TESTS)
 
 test-redis: $(VENV)/.dev  ## the contract and integration tests on the oldest Redis; HOSS_TEST_REDIS=PATH for another server
-	HOSS_TEST_REDIS=$${HOSS_TEST_REDIS:-oldest} $(PYTEST) -m "not thorough" tests/contract tests/integration
+	HOSS_TEST_REDIS=$${HOSS_TEST_REDIS:-oldest} $(PYTEST) -m "not thorough" $(or $(TESTS),tests/contract tests/integration)
 
 test-pythons: $(VENV)/.dev  ## the demo and a smoke of the tests on the oldest and the newest Python of this machine
 	$(BIN)/python tests/pythons.py

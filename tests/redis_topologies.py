@@ -28,6 +28,7 @@ from hossctl.redis_server import RedisServer, carried_server, find_redis_server
 
 SERVICE = "hoss"
 MASTERS = 3
+SENTINEL_AND_CLUSTER = ("sentinel", "cluster")  # names, as parameters of a fixture, of what consists of several servers
 _SLOTS = 16384
 _BUS_PORT_OFFSET = 10_000
 _OUTGOING_PORTS = 32_768  # from there on the system gives ports to outgoing connections
@@ -75,11 +76,6 @@ def _other_servers() -> dict[str, Path]:
 def servers() -> list[Any]:
     """Names, as parameters of a fixture, of single servers: `server`, on which all tests run, and for thorough ones the others."""
     return ["server", *(pytest.param(name, marks=pytest.mark.thorough) for name in _other_servers())]
-
-
-def sentinel_and_cluster(*marks: pytest.MarkDecorator) -> list[Any]:
-    """Names, as parameters of a fixture, of what consists of several servers."""
-    return [pytest.param(name, marks=marks) for name in ("sentinel", "cluster")]
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

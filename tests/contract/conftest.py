@@ -1,7 +1,7 @@
 """Both ledgers, held to one contract: the scripts in a real Redis, and the model in memory.
 
 What a script decides does not depend on how its server is found: every test runs in memory and on one server. Under Sentinel and on a
-Cluster run those that are marked `topologies`, where that could matter: every script and every kind of reading once, for on a Cluster
+Cluster run those that are marked `topologies`, where that could matter: every script that the others run once, for on a Cluster
 all keys of a script must be declared and lie on one server; whatever is sent to several shards, which lie on several servers there; what is
 sent in one round trip; and what finds scripts forgotten.
 """
@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 import pytest_asyncio
-from redis_topologies import sentinel_and_cluster, servers
+from redis_topologies import SENTINEL_AND_CLUSTER, servers
 
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.port import Ledger
@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = any("ledger_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
     if "ledger_url" in metafunc.fixturenames and not chosen:
         everywhere = metafunc.definition.get_closest_marker("topologies") is not None
-        places = ["memory", *servers(), *(sentinel_and_cluster() if everywhere else [])]
+        places = ["memory", *servers(), *(SENTINEL_AND_CLUSTER if everywhere else ())]
         metafunc.parametrize("ledger_url", places, indirect=True)
 
 

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
-from redis_topologies import sentinel_and_cluster, servers
+from redis_topologies import SENTINEL_AND_CLUSTER, servers
 
 from dispatcher.journal import FaultRecord, Journal, KeptPolicy, MemoryJournal, Record
 from dispatcher.redis_journal import RedisJournal
 from hoss.errors import LedgerUnavailable
 
 
-@pytest.fixture(params=["memory", *servers(), *sentinel_and_cluster()])
+@pytest.fixture(params=["memory", *servers(), *SENTINEL_AND_CLUSTER])
 async def journal(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> AsyncIterator[Journal]:
     if request.param == "memory":
         made: Journal = MemoryJournal()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import numpy as np
 import pytest
 import redis
-from redis_topologies import RunningRedis, sentinel_and_cluster, servers
+from redis_topologies import SENTINEL_AND_CLUSTER, RunningRedis, servers
 from waiting import until
 
 from dispatcher.fenced_redis import Superseded
@@ -137,7 +137,7 @@ async def test_of_many_that_ask_at_once_one_has_it(lease):
     assert sum(isinstance(answer, Granted) for answer in answers) == 1
 
 
-@pytest.mark.parametrize("topology", ["server", *sentinel_and_cluster()])
+@pytest.mark.parametrize("topology", ["server", *SENTINEL_AND_CLUSTER])
 async def test_nothing_is_written_to_the_journal_under_an_older_term(empty_redis, running_redis, topology):
     url = empty_redis(topology)
     lease = RedisLease(url, SECONDS)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from redis_topologies import sentinel_and_cluster
+from redis_topologies import SENTINEL_AND_CLUSTER
 from waiting import DEADLINE_SECONDS
 
 from resolver.core.values import NodeChange
@@ -13,7 +13,7 @@ from resolver.ledger.store import RedisLedger
 MORE_THAN_ANY_POOL_HAS = 100
 
 
-@pytest.fixture(params=["server", *sentinel_and_cluster()])
+@pytest.fixture(params=["server", *SENTINEL_AND_CLUSTER])
 def url(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> str:
     """Of an empty Redis."""
     return empty_redis(request.param)

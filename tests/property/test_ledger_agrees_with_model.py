@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property.profiles import examples
-from redis_topologies import sentinel_and_cluster, servers
+from redis_topologies import SENTINEL_AND_CLUSTER, servers
 
 from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort
@@ -361,7 +361,10 @@ RESERVED = ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "atte
 DIGESTED = ("indexes", "accounts", "card_indexes", "cards")
 
 
-@pytest.fixture(scope="module", params=[*servers(), *sentinel_and_cluster(pytest.mark.thorough)])
+@pytest.fixture(
+    scope="module",
+    params=[*servers(), *(pytest.param(name, marks=pytest.mark.thorough) for name in SENTINEL_AND_CLUSTER)],
+)
 def url(request, running_redis):
     return running_redis[request.param].url
 
