@@ -70,6 +70,16 @@ COMMANDS = {
     "completion": ("completion", "Print a shell's completion script."),
 }
 
+# Typer's own flags are None where they are not given, and it loads pydantic, for as long as all the rest takes, to check
+# that. False, which means the same, it takes as it is.
+_HELP = {"help": False}
+_FLAGS_NOT_GIVEN = {
+    **_HELP,
+    "install_completion": False,
+    "show_completion": False,
+    **{command: _HELP for command in COMMANDS},
+}
+
 
 class CommandTable(TyperGroup):
     """Loads a command when it is called for, and turns HOSS's errors into one line and an exit code."""
@@ -115,7 +125,7 @@ app = typer.Typer(
     help="HOSS: many schedulers, one ledger. Parallel pod scheduling that never overcommits a node.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "default_map": _FLAGS_NOT_GIVEN},
     epilog="Exit codes: 0 done; 1 failed, not found, or a broken invariant; 2 wrong usage or bad input; 3 cannot be reached.",
 )
 

@@ -1,15 +1,17 @@
 """Options that several commands have, said once."""
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
-from hoss.redis_access import PASSWORD_VARIABLE, parse_redis_url, without_password
+from hoss.redis_url import PASSWORD_VARIABLE, parse_redis_url, without_password
 from hossctl.console import Format
 from hossctl.jsonpath import Template, read_template
-from hossctl.platform import WorkerOptions
+
+if TYPE_CHECKING:
+    from hossctl.platform import WorkerOptions
 
 Dispatcher = Annotated[
     str,
@@ -108,8 +110,10 @@ def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def read_workers(count: int, named: list[str]) -> tuple[WorkerOptions, ...]:
+def read_workers(count: int, named: list[str]) -> "tuple[WorkerOptions, ...]":
     """`count` workers without labels, named w1 and on, and those given as `name:label=value,...`."""
+    from hossctl.platform import WorkerOptions  # noqa: PLC0415 - for those who start workers
+
     workers = [WorkerOptions(f"w{number}") for number in range(1, count + 1)]
     for text in named:
         name, _, labels = text.partition(":")

@@ -15,7 +15,7 @@ import orjson
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from hoss import __version__
+from hoss import version
 from hoss.telemetry.collector import Collector
 from hoss.telemetry.logs import logger
 
@@ -27,7 +27,7 @@ def resource_of(service: str, instance: str = "") -> dict[str, str]:
     return {
         "service.name": f"hoss-{service}",
         "service.instance.id": instance or f"{socket.gethostname()}-{os.getpid()}",
-        "service.version": __version__,
+        "service.version": version(),
     }
 
 

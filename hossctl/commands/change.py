@@ -12,7 +12,7 @@ from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, complain, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
-from hossctl.listing import Kind, read_kind
+from hossctl.kinds import Kind, read_kind
 from hossctl.objects import worker_document
 from hossctl.options import Dispatcher, Output, Resolver, only
 

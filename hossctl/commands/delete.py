@@ -15,8 +15,7 @@ from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
 from hossctl.input import read_input
-from hossctl.listing import OBJECT_KINDS, Kind, check_found, read_kind
-from hossctl.objects import NAMESPACED
+from hossctl.kinds import NAMESPACED, OBJECT_KINDS, Kind, check_found, read_kind
 from hossctl.options import Dispatcher, Namespace, Output, only
 
 app = typer.Typer()
@@ -77,13 +76,13 @@ def delete(
     else:
         print_document(result, output)
     listed = read_kind(kind) if kind else Kind.PODS
-    check_found(result["notFound"], namespace if kind and listed.value in NAMESPACED else "", listed)
+    check_found(result["notFound"], namespace if kind and listed in NAMESPACED else "", listed)
 
 
 def _by_name(kind: str, names: list[str], namespace: str) -> _Named:
     which = read_kind(kind, Kind.PODS, Kind.JOBS, *OBJECT_KINDS)
     if which in OBJECT_KINDS:
-        place = namespace if which.value in NAMESPACED else ""
+        place = namespace if which in NAMESPACED else ""
         return _Named(objects=[ObjectKey(OBJECT_KINDS[which], place, name) for name in names])
     return _Named(jobs={namespace: names}) if which is Kind.JOBS else _Named(pods={namespace: names})
 
