@@ -1,6 +1,6 @@
 """Fetches what `hoss get` and `hoss describe` show, kind by kind, as documents."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from operator import itemgetter
 
 from hoss.client.dispatcher import DispatcherClient

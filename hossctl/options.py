@@ -1,6 +1,7 @@
 """Options that several commands have, said once."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,6 +56,28 @@ Seed = Annotated[
 ]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
 
+
+# Of commands that have a comparison, or draw.
+JsonPath = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the document there.")]
+CsvPath = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a line for each run.")]
+PlotsPath = Annotated[
+    Path | None, typer.Option("--plots", metavar="DIRECTORY", help="Draw the plots into it, as PNG and SVG.")
+]
+HtmlPath = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a report that needs no other file.")
+]
+BaselinePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline", metavar="FILE", help="An earlier document: say what got better or worse beyond the noise."
+    ),
+]
+FailOnRegression = Annotated[
+    bool,
+    typer.Option(
+        "--fail-on-regression", help="Exit 1 if anything got worse than in the baseline, 2 if it has no cell of these."
+    ),
+]
 
 JSONPATH = "jsonpath="
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc.aio
 import numpy as np
 
-from hoss import __version__
+from hoss import version
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.v1 import common_pb2
@@ -265,7 +265,7 @@ class ResolverService(ResolverServicer):
 
     async def GetStatus(self, request: pb.ResolverStatusRequest, context: Any) -> pb.ResolverStatus:  # noqa: N802, ARG002
         status = pb.ResolverStatus(
-            version=__version__,
+            version=version(),
             ledger_epoch=self._ledger.epoch,
             shards=self._ledger.shards,
             problem=self._availability.problem,
