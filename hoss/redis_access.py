@@ -8,14 +8,21 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from hiredis import pack_command
-from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
-from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
-from redis.backoff import NoBackoff
-from redis.maint_notifications import MaintNotificationsConfig
 
+from hoss.imports import without
 from hoss.redis_url import parse_redis_url
+
+# It would keep metrics of its own, if it were told to.
+with without("opentelemetry"):
+    from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+    from redis.asyncio.cluster import ClusterNode
+    from redis.asyncio.retry import Retry
+    from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+    from redis.backoff import NoBackoff
+    from redis.exceptions import NoScriptError, RedisError, ResponseError
+    from redis.maint_notifications import MaintNotificationsConfig
+
+__all__ = ["NoScriptError", "Redis", "RedisAccess", "RedisError", "ResponseError", "reach"]
 
 _CONNECT_SECONDS = 1.0
 

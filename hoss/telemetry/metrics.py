@@ -14,7 +14,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 
 from hoss import version
 from hoss.model.histograms import BOUNDS_SECONDS, BOUNDS_SIZES, Histogram, SizeHistogram
@@ -98,9 +97,11 @@ PROCESS_METRICS = (BUILD, STARTED, CPU, MEMORY)
 
 def process_source(service: str) -> Source:
     """What every service shows of its process."""
-    process = psutil.Process(os.getpid())
 
     def collect() -> Iterator[Family]:
+        import psutil  # noqa: PLC0415 - not before somebody looks
+
+        process = psutil.Process(os.getpid())
         yield BUILD.by([((service, version()), 1)])
         yield STARTED.single(process.create_time())
         yield CPU.single(time.process_time())
