@@ -12,7 +12,8 @@ import psutil
 import pytest
 from waiting import DEADLINE_SECONDS, until, wait_until
 
-from hossctl.compare.document import ON_KUBERNETES, Comparison, Mode
+from hossctl.compare.axes import ON_KUBERNETES, Mode
+from hossctl.compare.document import Comparison
 from hossctl.endpoints import Endpoints, dispatcher_of
 
 SLOW = ("--decision-job-ms", "10", "--decision-task-ms", "1")
