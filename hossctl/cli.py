@@ -99,7 +99,7 @@ class CommandTable(TyperGroup):
         given = list(sys.argv[1:] if args is None else args)
         end = given.index("--") if "--" in given else len(given)
         anywhere = [word for word in given[:end] if word in _QUIET]
-        if not given or any(word in _HELP_OPTIONS for word in given[:end]):
+        if any(word in _HELP_OPTIONS for word in given[:end]):
             _load_help()
         return super().main([*anywhere, *(w for w in given[:end] if w not in _QUIET), *given[end:]], *rest, **options)
 

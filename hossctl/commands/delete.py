@@ -84,9 +84,10 @@ def delete(
 
 
 def _by_name(kind: str, names: list[str], namespace: str) -> _Named:
-
     which = read_kind(kind, Kind.PODS, Kind.JOBS, *OBJECT_KINDS)
     if which in OBJECT_KINDS:
+        from hoss.model.cluster_objects import ObjectKey
+
         place = namespace if which in NAMESPACED else ""
         return _Named(objects=[ObjectKey(OBJECT_KINDS[which], place, name) for name in names])
     return _Named(jobs={namespace: names}) if which is Kind.JOBS else _Named(pods={namespace: names})
