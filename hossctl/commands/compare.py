@@ -27,7 +27,7 @@ from hossctl.commands.trace_options import (
     read_window,
     tell_left_out,
 )
-from hossctl.compare.axes import BASE_FILL, BASE_NODES, BASE_WORKERS, MODES, Load
+from hossctl.compare.axes import BASE_FILL, BASE_NODES, BASE_WORKERS, MODES, ON_KUBERNETES, Load, Mode
 from hossctl.console import Format
 from hossctl.options import (
     BaselinePath,
@@ -124,7 +124,6 @@ def compare(
     Without lists: a matrix that varies one thing at a time, in some 20 minutes on two cores. With any: the product of those given.
     Ctrl-C ends it early (130); what was measured is kept. Exit 1 if any mode but the uncoordinated overcommits a node, or a run failed.
     """
-    from hossctl.compare.axes import BASE_NODES, BASE_WORKERS, MODES, Load, Mode
     from hossctl.compare.cells import Axes, default_cells, of_axes, peer_cells, quick_cells
     from hossctl.compare.document import Decision
     from hossctl.compare.machine import this_machine
@@ -190,15 +189,11 @@ def compare(
 
 def _broken(comparison: "Comparison") -> bool:
     """Whether anybody overcommitted who promises not to."""
-    from hossctl.compare.axes import Mode
-
     return any(run.overcommit.nodes for run in comparison.runs if run.cell.mode is not Mode.UNCOORDINATED)
 
 
 def _named(text: str, kind: type[_NameT], default: tuple[_NameT, ...], *, where: str) -> tuple[_NameT, ...]:
     """Members of an enumeration by their values, each once, in the order given."""
-    from hossctl.compare.axes import ON_KUBERNETES
-
     known = {member.value: member for member in kind if member not in ON_KUBERNETES}
     names = list(dict.fromkeys(part.strip() for part in text.split(","))) if text else []
     for name in names:
@@ -215,8 +210,6 @@ def _counts(text: str, default: int, most: int, *, where: str) -> tuple[int, ...
 
 
 def _shares(text: str, *, where: str) -> tuple[float, ...]:
-    from hossctl.compare.axes import BASE_FILL
-
     found = []
     for part in text.split(",") if text else [str(BASE_FILL)]:
         try:
@@ -248,8 +241,6 @@ def _refuse_half_a_trace(nodes: str, pods: Path | None, options: Mapping[str, ob
 
 def _with_trace(cells: "list[Cell]", trace: "Trace | None") -> "list[Cell]":
     """Cells of the load trace say what it is: its own nodes and pods, whatever the axes say of other loads."""
-    from hossctl.compare.axes import Load
-
     if trace is None and any(cell.load is Load.TRACE for cell in cells):
         raise InvalidInput("trace needs --trace-nodes and --trace-pods", where="--loads")
     size = {} if trace is None else {"nodes": len(trace.nodes), "pods": trace.pods, "fill": 0.0}
