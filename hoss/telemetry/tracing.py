@@ -8,7 +8,8 @@ opentelemetry-sdk's, on a thread of its own; what it cannot keep up with is drop
 A file has one export request a line, as collectors' `otlpjsonfile` receivers read it. A line is appended by one write, so several
 processes may share a file.
 
-The SDK takes a tenth of a second to import: only `options.tracing` imports this module, and those that it is to be told of.
+The SDK takes long to import, and most services are not traced: `options.tracing` imports this module where there is a tracer to make,
+and the services' own `tracing` modules do, which are imported where there is one.
 """
 
 import os
