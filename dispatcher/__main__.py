@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc.aio
 from pydantic import ValidationError
@@ -20,12 +20,7 @@ from dispatcher.config import KIND, DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.policy import Policy
 from dispatcher.core.tenants import shares_of_cards
-from dispatcher.dashboard.access import read_token
-from dispatcher.dashboard.desk import Desk
-from dispatcher.dashboard.server import Dashboard
 from dispatcher.decisions import Decisions
-from dispatcher.kubernetes_lease import KubernetesLease
-from dispatcher.kubernetes_mode import KubernetesMode
 from dispatcher.lease import Lease, RedisLease
 from dispatcher.ledger import FencedLedger, ResolverLedger
 from dispatcher.link import WorkerLinks
@@ -42,7 +37,6 @@ from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
 from dispatcher.service import DispatcherService
 from dispatcher.spec_facts import facts_from_bytes
-from dispatcher.tracing import DispatcherTraces
 from hoss import rpc, telemetry
 from hoss.client.feed import follow
 from hoss.client.resolver import ResolverClient
@@ -54,11 +48,16 @@ from hoss.telemetry import options
 from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import Metrics, process_source
 from hoss.telemetry.pushing import metrics_pushed
-from hoss.telemetry.tracing import Tracer, tracing
 from hoss.v1 import common_pb2
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
+
+if TYPE_CHECKING:
+    from dispatcher.dashboard.desk import Desk
+    from dispatcher.dashboard.server import Dashboard
+    from dispatcher.tracing import DispatcherTraces
+    from hoss.telemetry.tracing import Tracer
 
 # Of a term. Revisions of earlier terms are all below, so that their watchers are told to list anew.
 REVISION_BITS = 32
@@ -72,7 +71,7 @@ def main() -> int:
     telemetry.configure("dispatcher", level=flags.log_level)
     try:
         config = _config(flags)
-        with tracing("dispatcher", config.trace_file, ratio=config.trace_ratio) as tracer:
+        with options.tracing("dispatcher", config.trace_file, ratio=config.trace_ratio) as tracer:
             rpc.run(lambda: serve(config, flags.ready_file, tracer))
     except HossError as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201 - for whoever started it by hand
@@ -80,13 +79,14 @@ def main() -> int:
     return 0
 
 
-async def serve(config: DispatcherConfig, ready_file: Path | None, tracer: Tracer | None = None) -> None:
+async def serve(config: DispatcherConfig, ready_file: Path | None, tracer: "Tracer | None" = None) -> None:
     """Listen, stand by or be active as the lease has it, and announce this once it is known which, until told to end."""
     lease = _lease(config)
     dispatcher = _Dispatcher(config, tracer)
     try:
         port = await dispatcher.server.start(config.listen, SERVICES, serving=False)
-        dashboard_port = await dispatcher.dashboard.start(config.dashboard_listen) if config.dashboard_listen else 0
+        dashboard = dispatcher.dashboard
+        dashboard_port = await dashboard.start(config.dashboard_listen) if dashboard and config.dashboard_listen else 0
         candidate = Candidate(
             lease,
             config.advertised(port),
@@ -102,7 +102,8 @@ async def serve(config: DispatcherConfig, ready_file: Path | None, tracer: Trace
             rpc.announce_ready(ready_file, **ports, service="dispatcher")
             await rpc.until_stopped()
     finally:
-        await dispatcher.dashboard.stop()
+        if dispatcher.dashboard is not None:
+            await dispatcher.dashboard.stop()
         await dispatcher.server.stop()
         await lease.close()
         await dispatcher.close()
@@ -113,15 +114,40 @@ def _lease(config: DispatcherConfig) -> Lease:
     cluster = config.kubernetes
     if cluster is None or not cluster.lease:
         return lease
+    from dispatcher.kubernetes_lease import KubernetesLease  # noqa: PLC0415 - for Kubernetes mode alone
+
     # Its own connections: a renewal does not wait behind bindings and patches.
     api = cluster.api("hoss-dispatcher-lease")
     return KubernetesLease(api, cluster.lease, lease, duration_seconds=cluster.lease_seconds)
 
 
+def _dashboard(config: DispatcherConfig) -> "Dashboard | None":
+    """None where there is none to be."""
+    token_file = config.dashboard_token_file
+    if not (config.dashboard_listen or token_file):
+        return None
+    from dispatcher.dashboard.access import read_token  # noqa: PLC0415 - most dispatchers start sooner without aiohttp
+    from dispatcher.dashboard.server import Dashboard  # noqa: PLC0415
+
+    return Dashboard(read_token(token_file) if token_file else "")
+
+
+def _desk(runtime: Runtime, names: NodeNames, term: Term, resolver: ResolverClient) -> "Desk":
+    from dispatcher.dashboard.desk import Desk  # noqa: PLC0415 - as above
+
+    return Desk(runtime, names, term, resolver)
+
+
+def _traces(tracer: "Tracer", machine: Machine) -> "DispatcherTraces":
+    from dispatcher.tracing import DispatcherTraces  # noqa: PLC0415 - most dispatchers are not traced
+
+    return DispatcherTraces(tracer, machine)
+
+
 class _Dispatcher:
     """What outlives terms: the ports, and the connections to resolvers and to the API server."""
 
-    def __init__(self, config: DispatcherConfig, tracer: Tracer | None) -> None:
+    def __init__(self, config: DispatcherConfig, tracer: "Tracer | None") -> None:
         self._config = config
         self._tracer = tracer
         self._resolver = ResolverClient(config.resolvers)
@@ -129,8 +155,7 @@ class _Dispatcher:
         self.server, self._reception = rpc.Server(), Reception(SERVICES)
         self.server.grpc.add_generic_rpc_handlers((self._reception,))
         self.metrics = Metrics(process_source("dispatcher"), Activity(self._reception))
-        token_file = config.dashboard_token_file
-        self.dashboard = Dashboard(read_token(token_file) if token_file else "")
+        self.dashboard = _dashboard(config)
 
     async def close(self) -> None:
         """End every connection."""
@@ -140,7 +165,8 @@ class _Dispatcher:
 
     async def stand_by(self, why: str, active_address: str) -> None:
         self._reception.close(why, active=active_address)
-        self.dashboard.close(why, active=active_address)
+        if self.dashboard is not None:
+            self.dashboard.close(why, active=active_address)
 
     async def doubt(self, in_doubt: bool) -> None:
         await self.server.set_serving(not in_doubt, *SERVICES)
@@ -153,7 +179,7 @@ class _Dispatcher:
         machine = _machine(config, term)
         ledger = ResolverLedger(resolver)
         kept = journal if self._api is None else PodlessJournal(journal)
-        traces = None if self._tracer is None else DispatcherTraces(self._tracer, machine)
+        traces = None if self._tracer is None else _traces(self._tracer, machine)
         runtime = Runtime(machine, FencedLedger(ledger, term.certain), kept, traces=traces)
         names, services, chronicle = NodeNames(runtime), Services(term), Chronicle(runtime)
         views, decisions = Views(), Decisions()
@@ -162,6 +188,8 @@ class _Dispatcher:
         rebuilding = Rebuilding(runtime, ledger, names.history, may_rebuild=term.certain)
         cluster = None
         if config.kubernetes is not None and self._api is not None:
+            from dispatcher.kubernetes_mode import KubernetesMode  # noqa: PLC0415 - for that mode alone
+
             cluster = KubernetesMode(
                 runtime,
                 self._api,
@@ -207,7 +235,9 @@ class _Dispatcher:
                 more = () if cluster is None else cluster.jobs()
                 await stack.enter_async_context(rpc.background(*jobs, *more))
                 await stack.enter_async_context(self.metrics.showing(TermSource(runtime, term, preemption)))
-                await stack.enter_async_context(self.dashboard.showing(Desk(runtime, names, term, resolver)))
+                if self.dashboard is not None:
+                    desk = _desk(runtime, names, term, resolver)
+                    await stack.enter_async_context(self.dashboard.showing(desk))
                 self._reception.open(services)
                 await self.server.set_serving(True, *SERVICES)
                 telemetry.logger().info("serving", address=term.address, term=term.number)

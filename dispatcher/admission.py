@@ -17,8 +17,7 @@ from dispatcher.core.podsets import Submission, request_key
 from dispatcher.core.podtable import Phase, Rows
 from dispatcher.intake import read_order
 from dispatcher.journal import Record
-from dispatcher.kubernetes_mode import refuse_changes
-from dispatcher.objects import Objects
+from dispatcher.objects import Objects, refuse_changes
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, Overloaded
 from hoss.v1 import dispatcher_pb2 as pb

@@ -19,7 +19,6 @@ from dispatcher.core.residence import removed
 from dispatcher.core.settlement import CHANGED
 from dispatcher.nodes import NodeNames
 from dispatcher.runtime import Runtime
-from dispatcher.tracing import Bindings
 from hoss.client.resolver import ResolverClient
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.telemetry import logger
@@ -118,6 +117,8 @@ class Binding:
         self._asked.difference_update(map(bytes, uids[~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED))]))
         texts = list(reply.texts) or [""] * len(rows)
         if traces is not None:
+            from dispatcher.tracing import Bindings  # noqa: PLC0415 - there is a tracer, so it is there
+
             names = [self._names.get(node) for node in nodes.tolist()]
             traces.bound(Bindings([*map(bytes, uids)], names, results.tolist(), texts), context, began_ns)
         # Rows may be others' by now.

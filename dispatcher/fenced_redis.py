@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from collections.abc import Set as AbstractSet
 from types import TracebackType
 
-from redis.asyncio import Redis
-from redis.exceptions import ResponseError
-
 from hoss.errors import LedgerUnavailable
+from hoss.redis_access import Redis, ResponseError
 
 TERM = "{hoss}:journal:term"  # the newest term; missing before the first
 

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
-from typing import NoReturn
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from dispatcher.removal import Removal
 from dispatcher.runtime import Runtime
 from dispatcher.standing import StandingPods
 from hoss.client.resolver import ResolverClient
-from hoss.errors import InvalidInput
 from hoss.kube.api import KubeApi
 
 _CROWDED = "its room was not free yet when the dispatcher was started anew"
@@ -72,10 +70,3 @@ class KubernetesMode:
         self._runtime.tell(m.BindingRefused(rows[late], (_CROWDED,) * int(late.sum())))
         self._binding.take(rows[~late], uids[~late], asked=True)
         return self.mirroring.run(), self._binding.run(), self._noticing.run()
-
-
-def refuse_changes(what: str) -> NoReturn:
-    """Raises InvalidInput: the API server has the cluster's objects, and changes come from there."""
-    raise InvalidInput(
-        f"this platform schedules a Kubernetes cluster; {what} with kubectl, and it follows", where="Kubernetes mode"
-    )

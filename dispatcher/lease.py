@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from redis.exceptions import RedisError
-
 from dispatcher.fenced_redis import TERM
 from hoss.errors import LedgerUnavailable
-from hoss.redis_access import reach
+from hoss.redis_access import RedisError, reach
 from hoss.redis_words import words
 
 LEASE = "{hoss}:journal:lease"  # "<term> <address>", gone when its time is up

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -20,7 +20,6 @@ from dispatcher.decisions import Decisions
 from dispatcher.preemption import Preemption
 from dispatcher.runtime import Runtime
 from dispatcher.steering import refusals
-from dispatcher.tracing import DispatcherTraces
 from hoss.errors import InvalidInput
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
 from hoss.model.names import check_key, check_label_value
@@ -33,6 +32,9 @@ from hoss.wire.columns import F32, U8, U16, U32, decode, encode
 from hoss.wire.convert import conflict_rule_to_proto, scope_to_proto
 from hoss.wire.convert_objects import namespace_to_proto, service_to_proto
 
+if TYPE_CHECKING:
+    from dispatcher.tracing import DispatcherTraces
+
 MAX_WINDOW_PODS = 100_000
 
 # A pod takes no less and no more: a worker that says so would get all there is, or nobody would.
@@ -44,7 +46,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class WorkerStream:
     """What leaves on one worker's stream. Its queue is bounded by the worker's window: pods are sent against credit."""
 
-    def __init__(self, number: int, heartbeat_ms: int, traces: DispatcherTraces | None = None) -> None:
+    def __init__(self, number: int, heartbeat_ms: int, traces: "DispatcherTraces | None" = None) -> None:
         self.number = number
         self.name = ""
         self.ended_with: tuple[grpc.StatusCode, str] | None = None

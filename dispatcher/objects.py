@@ -1,11 +1,11 @@
 """Cluster objects as clients apply, remove and list them: in the journal before they are acknowledged."""
 
 import asyncio
+from typing import NoReturn
 
 from dispatcher.core import messages as m
 from dispatcher.core.cluster_objects import Applied
 from dispatcher.core.disruptions import PodCounts
-from dispatcher.kubernetes_mode import refuse_changes
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.model.cluster_objects import ClusterObject, ObjectKey, PodDisruptionBudget, PriorityClass, key_of
@@ -120,3 +120,10 @@ def _checked(item: ClusterObject) -> ClusterObject:
         if any(limit.percent and limit.value > 100 for limit in limits):
             raise InvalidInput(f"of {key} is {limits[0]}; a percentage goes from 0 to 100", where="budget")
     return item
+
+
+def refuse_changes(what: str) -> NoReturn:
+    """Raises InvalidInput: the API server has the cluster's objects, and changes come from there."""
+    raise InvalidInput(
+        f"this platform schedules a Kubernetes cluster; {what} with kubectl, and it follows", where="Kubernetes mode"
+    )

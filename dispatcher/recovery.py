@@ -5,6 +5,7 @@ reservations is final; then what holds a reservation is bound, what was deleted 
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -16,7 +17,6 @@ from dispatcher.core.podtable import Phase
 from dispatcher.intake import read_order
 from dispatcher.journal import Record, Recovered
 from dispatcher.ledger import Held, commits_of
-from dispatcher.mirroring import Mirroring
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.telemetry import logger
@@ -25,10 +25,13 @@ from hoss.v1.objects_pb2 import ClusterObject
 from hoss.wire.columns import NONE_U32
 from hoss.wire.convert_objects import object_from_proto
 
+if TYPE_CHECKING:
+    from dispatcher.mirroring import Mirroring
+
 _RECORDS_AT_ONCE = 16
 
 
-async def recover(runtime: Runtime, mirroring: Mirroring | None = None) -> None:
+async def recover(runtime: Runtime, mirroring: "Mirroring | None" = None) -> None:
     """Fill an empty runtime. Waits for journal and resolver as long as it takes; raises InvariantViolation when the journal
     holds what cannot have been accepted. In Kubernetes mode the pods come from the API server, through `mirroring`."""
     journal = await runtime.until_answered(runtime.journal.recover, "journal")

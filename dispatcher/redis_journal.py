@@ -16,13 +16,12 @@ from itertools import count
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
-from redis.exceptions import RedisError
 
 from dispatcher.fenced_redis import FencedRedis
 from dispatcher.journal import FaultRecord, GateRemovals, KeptPolicy, Record, Recovered, squeeze, unsqueeze
 from dispatcher.journal_mirror import Mirror, MirroredRedis
 from hoss.errors import LedgerUnavailable
-from hoss.redis_access import reach
+from hoss.redis_access import RedisError, reach
 from hoss.redis_words import words
 from hoss.wire.columns import decode_uids
 

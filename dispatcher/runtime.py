@@ -7,7 +7,7 @@ about a pod.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dispatcher.audit import Asked
 from dispatcher.confirmations import Confirmations
@@ -16,10 +16,12 @@ from dispatcher.core.machine import Machine
 from dispatcher.core.podtable import Rows
 from dispatcher.journal import Journal
 from dispatcher.ledger import Ledger
-from dispatcher.tracing import DispatcherTraces
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.telemetry import logger
 from hoss.wire.columns import NONE_U32, Uids
+
+if TYPE_CHECKING:
+    from dispatcher.tracing import DispatcherTraces
 
 TICK_SECONDS = 0.1
 _FIRST_DELAY_SECONDS = 0.05
@@ -50,7 +52,7 @@ class Runtime:
         journal: Journal,
         *,
         clock: Callable[[], float] = time.monotonic,
-        traces: DispatcherTraces | None = None,
+        traces: "DispatcherTraces | None" = None,
     ) -> None:
         self.machine = machine
         self.ledger = ledger

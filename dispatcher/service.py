@@ -25,7 +25,7 @@ from dispatcher.policies import Policies, StaleVersion
 from dispatcher.runtime import Runtime
 from dispatcher.steering import conflicts_message, steering_message, steering_wanted
 from dispatcher.watch import RevisionTooOld, Watch
-from hoss import __version__
+from hoss import version
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, Overloaded
 from hoss.telemetry.context import context_of
@@ -162,7 +162,7 @@ class DispatcherService(DispatcherServicer):
         return steering_message(machine, steps=True)
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.DispatcherStatus:  # noqa: ARG002, N802
-        status = self._answers.status(__version__)
+        status = self._answers.status(version())
         status.steering.CopyFrom(steering_message(self._runtime.machine, steps=False))
         status.policy.CopyFrom(self._policies.told(with_text=False))
         status.problems.extend(self._policies.problems())

@@ -20,7 +20,7 @@ from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hoss.wire.columns import U8, U32, UID_BYTES, decode, decode_uids, uid_text
 from hossctl.console import Document
 
-WAIT_SECONDS = 10.0
+_WAIT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
 _VIEW_TIMEOUT_MS = 2000
 _MOST_NAMED = 20  # pods named one by one in the evidence
@@ -73,7 +73,7 @@ class AuditResult:
 
 
 async def audit(
-    dispatcher: DispatcherClient, resolver: ResolverClient, *, wait_seconds: float = WAIT_SECONDS
+    dispatcher: DispatcherClient, resolver: ResolverClient, *, wait_seconds: float = _WAIT_SECONDS
 ) -> AuditResult:
     """Check everything; look again for up to `wait_seconds` while the platform is still moving."""
     deadline = time.monotonic() + wait_seconds

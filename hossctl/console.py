@@ -10,9 +10,6 @@ from typing import Any
 
 import orjson
 import typer
-import yaml
-from rich.console import Console
-from rich.table import Table
 
 from hossctl.cli import QUIET
 from hossctl.jsonpath import Template, written
@@ -49,6 +46,8 @@ def print_document(document: Document, output: Format, template: Template | None
     if template is not None:
         sys.stdout.write(written(template, document).rstrip("\n") + "\n")
     elif output is Format.YAML:
+        import yaml  # noqa: PLC0415 - for this form alone
+
         sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
     else:
         sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -76,6 +75,9 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_summary(title: str, lines: Iterable[tuple[str, object]], *, to_stderr: bool = False) -> None:
     """A summary of names and values."""
+    from rich.console import Console  # noqa: PLC0415 - what prints no summary starts sooner without it
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")

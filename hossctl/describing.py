@@ -8,7 +8,8 @@ from hossctl.conflicts import fetch_conflicts
 from hossctl.console import Document
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.job_story import grouped
-from hossctl.listing import Kind, Query, fetch
+from hossctl.kinds import Kind, Query
+from hossctl.listing import fetch
 from hossctl.node_story import story
 from hossctl.objects import (
     decision_document,

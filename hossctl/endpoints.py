@@ -4,12 +4,15 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hoss.client.dispatcher import DispatcherClient
-from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, TransportError
-from hossctl import platform
+from hossctl.kinds import OF_RESOLVERS, Kind
+
+if TYPE_CHECKING:
+    from hoss.client.dispatcher import DispatcherClient
+    from hoss.client.resolver import ResolverClient
+    from hossctl.platform import PlatformState
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +32,42 @@ class Endpoints:
         given = self.resolver or os.environ.get("HOSS_RESOLVER", "")
         return _addresses(given, "--resolver") if given else list(_local("--resolver").resolvers)
 
+    def check(self, kind: Kind) -> None:
+        """Raise as the above for a kind that is about to be asked for: said sooner than anything is loaded that could ask."""
+        if kind in OF_RESOLVERS:
+            self.resolver_addresses()
+        else:
+            self.dispatcher_addresses()
+
 
 @dataclass(frozen=True, slots=True)
 class Clients:
     """Both sides of one platform."""
 
-    dispatcher: DispatcherClient
-    resolver: ResolverClient
+    dispatcher: "DispatcherClient"
+    resolver: "ResolverClient"
 
 
 @contextlib.asynccontextmanager
-async def dispatcher_of(endpoints: Endpoints) -> AsyncIterator[DispatcherClient]:
+async def dispatcher_of(endpoints: Endpoints) -> "AsyncIterator[DispatcherClient]":
     """A dispatcher client for the length of the block."""
+    addresses = endpoints.dispatcher_addresses()
+    from hoss.client.dispatcher import DispatcherClient  # noqa: PLC0415 - where there is somebody to talk to
+
     async with contextlib.AsyncExitStack() as stack:
-        client = DispatcherClient(endpoints.dispatcher_addresses())
+        client = DispatcherClient(addresses)
         stack.push_async_callback(client.close)
         yield client
 
 
 @contextlib.asynccontextmanager
-async def resolver_of(endpoints: Endpoints) -> AsyncIterator[ResolverClient]:
+async def resolver_of(endpoints: Endpoints) -> "AsyncIterator[ResolverClient]":
     """A resolver client for the length of the block."""
+    addresses = endpoints.resolver_addresses()
+    from hoss.client.resolver import ResolverClient  # noqa: PLC0415 - as above
+
     async with contextlib.AsyncExitStack() as stack:
-        client = ResolverClient(endpoints.resolver_addresses())
+        client = ResolverClient(addresses)
         stack.push_async_callback(client.close)
         yield client
 
@@ -63,7 +79,7 @@ async def clients_of(endpoints: Endpoints) -> AsyncIterator[Clients]:
         yield Clients(dispatcher, resolver)
 
 
-def of_state(state: platform.PlatformState) -> Endpoints:
+def of_state(state: "PlatformState") -> Endpoints:
     """A local platform's own addresses."""
     return Endpoints(state.dispatcher, ",".join(state.resolvers))
 
@@ -77,8 +93,10 @@ def _addresses(text: str, option: str) -> list[str]:
     return addresses
 
 
-def _local(option: str) -> platform.PlatformState:
-    directory: Path = platform.home()
+def _local(option: str) -> "PlatformState":
+    from hossctl import platform  # noqa: PLC0415 - for those who did not name theirs
+
+    directory = platform.home()
     state = platform.load_state(directory)
     if state is None or not state.dispatcher:
         raise TransportError(f"no platform is running here: start one with `hoss up`, or name one with {option}")

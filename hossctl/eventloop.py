@@ -1,6 +1,5 @@
 """Where the synchronous command line meets the asynchronous clients."""
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -9,6 +8,8 @@ ResultT = TypeVar("ResultT")
 
 def run_async(main: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Run a command's coroutine on an event loop of its own, on uvloop where it is installed."""
+    import asyncio  # noqa: PLC0415 - help and wrong usage need no loop
+
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:

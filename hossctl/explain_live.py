@@ -19,7 +19,7 @@ from hossctl.eventloop import run_async
 from hossctl.explain import judgement_document, pending_pods, preset
 from hossctl.explain_table import print_nodes, verdict
 from hossctl.figures import written_duration
-from hossctl.listing import Kind, read_kind
+from hossctl.kinds import Kind, read_kind
 from hossctl.live_ground import LiveGround, live_ground
 from hossctl.objects import phase_name, queue_document
 from hossctl.remedies import remedies

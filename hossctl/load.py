@@ -4,7 +4,6 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 from hoss.client.dispatcher import submission
@@ -16,21 +15,13 @@ from hoss.model.resources import DEVICE_RESOURCE, MAX_CARDS
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.taints import Toleration
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.choices import Mix
 from hossctl.node_pools import HOSTNAME_LABEL, ZONE_LABEL
 from hossctl.nodes import CARD_TAINT, DEDICATED, GIB, UNIFORM, ZONES, Shape, simulated
 
 MIB = 2**20
 PODS_PER_JOB = 1000
 JOBS_PER_MESSAGE = 10
-
-
-class Mix(str, Enum):
-    """What a benchmark's pods look like."""
-
-    UNIFORM = "uniform"  # all alike
-    OPENB = "openb"  # as in the Alibaba GPU trace
-    UNIQUE = "unique"  # no two with the same requests
-    CONSTRAINED = "constrained"  # nine in ten with a required rule about other pods, see _constrained
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,4 +352,3 @@ COLUMNS: dict[str, Sequence[Column]] = {
     **OBJECT_COLUMNS,
     "reservations": RESERVATION_COLUMNS,
 }
-NAMESPACED = frozenset({"pods", "jobs", "services", "poddisruptionbudgets"})

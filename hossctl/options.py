@@ -1,15 +1,18 @@
 """Options that several commands have, said once."""
 
 import os
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
-from hoss.redis_access import PASSWORD_VARIABLE, parse_redis_url, without_password
+from hoss.redis_url import PASSWORD_VARIABLE, parse_redis_url, without_password
 from hossctl.console import Format
 from hossctl.jsonpath import Template, read_template
-from hossctl.platform import WorkerOptions
+
+if TYPE_CHECKING:
+    from hossctl.platform import WorkerOptions
 
 Dispatcher = Annotated[
     str,
@@ -53,6 +56,28 @@ Seed = Annotated[
 ]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
 
+
+# Of commands that have a comparison, or draw.
+JsonPath = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the document there.")]
+CsvPath = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a line for each run.")]
+PlotsPath = Annotated[
+    Path | None, typer.Option("--plots", metavar="DIRECTORY", help="Draw the plots into it, as PNG and SVG.")
+]
+HtmlPath = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a report that needs no other file.")
+]
+BaselinePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline", metavar="FILE", help="An earlier document: say what got better or worse beyond the noise."
+    ),
+]
+FailOnRegression = Annotated[
+    bool,
+    typer.Option(
+        "--fail-on-regression", help="Exit 1 if anything got worse than in the baseline, 2 if it has no cell of these."
+    ),
+]
 
 JSONPATH = "jsonpath="
 
@@ -108,8 +133,10 @@ def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def read_workers(count: int, named: list[str]) -> tuple[WorkerOptions, ...]:
+def read_workers(count: int, named: list[str]) -> "tuple[WorkerOptions, ...]":
     """`count` workers without labels, named w1 and on, and those given as `name:label=value,...`."""
+    from hossctl.platform import WorkerOptions  # noqa: PLC0415 - for those who start workers
+
     workers = [WorkerOptions(f"w{number}") for number in range(1, count + 1)]
     for text in named:
         name, _, labels = text.partition(":")

@@ -3,10 +3,8 @@
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 
-import redis
-
 from hoss.errors import HossError, LedgerUnavailable
-from hoss.redis_access import RedisAccess, reach
+from hoss.redis_access import RedisAccess, RedisError, reach
 from hossctl.eventloop import run_async
 
 _KEYS = "{hoss*"  # see docs/architecture.md, the ledger's keys
@@ -28,7 +26,7 @@ def borrowed(url: str) -> Iterator[None]:
         yield
     finally:
         # What is left is ours: there was nothing before.
-        with contextlib.suppress(redis.RedisError, OSError):
+        with contextlib.suppress(RedisError, OSError):
             run_async(_unlink_all(url))
 
 
@@ -36,7 +34,7 @@ async def _refuse_a_ledger(url: str) -> None:
     try:
         async with _reached(url) as access:
             held = [key async for key in _keys(access)]
-    except (redis.RedisError, OSError) as exc:
+    except (RedisError, OSError) as exc:
         raise LedgerUnavailable(f"--redis-url: {url} does not answer: {exc}") from exc
     if held:
         raise HossError(f"--redis-url: {url} holds a ledger already; name an empty database, as in redis://HOST:PORT/9")

@@ -2,8 +2,6 @@
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -16,27 +14,9 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, uid_text
 from hossctl.console import Column, Document
 from hossctl.figures import written_duration
+from hossctl.kinds import State, Wanted
 
 _PODS_A_PAGE = 10_000
-
-
-class State(str, Enum):
-    """Assumed: until it is confirmed, or its lease ends. Confirmed: stands until it is released."""
-
-    ASSUMED = "assumed"
-    CONFIRMED = "confirmed"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which reservations to tell of; empty and None: all. `worker`: on whose proposal they were made."""
-
-    node: str = ""
-    worker: str = ""
-    state: State | None = None
-
-
-EVERY = Wanted()
 
 
 async def pod_names(dispatcher: DispatcherClient, label_selector: str = "") -> dict[bytes, str]:

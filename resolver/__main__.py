@@ -12,26 +12,21 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from hoss import rpc, telemetry
 from hoss.config import describe_validation, load_document
 from hoss.errors import ConfigError, HossError, LedgerUnavailable
-from hoss.kube.api import KubeApi
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
-from hoss.kube.reflector import Reflector
 from hoss.telemetry import options
 from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import Metrics, process_source
 from hoss.telemetry.pushing import metrics_pushed
-from hoss.telemetry.tracing import Tracer, tracing
 from hoss.v1 import resolver_pb2
 from hoss.v1.resolver_pb2_grpc import add_ResolverServicer_to_server
 from resolver.availability import Availability
-from resolver.binder import Binder
-from resolver.binding_guard import BindingGuard
 from resolver.committer import Committer
 from resolver.config import KIND, ResolverConfig, WebhookConfig, add_webhook_flags, webhook_given
 from resolver.feed import ShardFeed
@@ -39,24 +34,21 @@ from resolver.ledger.quarantine import RedisQuarantine
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
 from resolver.metrics import ResolverSource
-from resolver.pod_source import KubePods, PodSource, WatchedPods, pending_elsewhere
 from resolver.proposing import Proposing
 from resolver.quarantine import Quarantine
 from resolver.reaper import forget_for_ever, reap_for_ever
 from resolver.rebuilding import Rebuilding
 from resolver.service import ResolverService
 from resolver.standing import Standing
-from resolver.tracing import ResolverTraces
-from resolver.webhook import serving as serving_webhook
-from resolver.webhook_secret import CertificateSecret
-from resolver.webhook_tls import (
-    CERTIFICATE_FILES,
-    CertificateFiles,
-    CertificateSource,
-    LiveCertificate,
-    look_for_ever,
-    look_until_there,
-)
+
+if TYPE_CHECKING:
+    from hoss.kube.api import KubeApi
+    from hoss.telemetry.tracing import Tracer
+    from resolver.binder import Binder
+    from resolver.binding_guard import BindingGuard
+    from resolver.pod_source import PodSource, WatchedPods
+    from resolver.tracing import ResolverTraces
+    from resolver.webhook_tls import CertificateSource
 
 _OPEN_RETRY_SECONDS = 0.5
 _SERVICE_NAME = resolver_pb2.DESCRIPTOR.services_by_name["Resolver"].full_name
@@ -100,8 +92,7 @@ def _configuration(arguments: argparse.Namespace) -> ResolverConfig:
     if made.webhook and not made.kubernetes:
         raise ConfigError("reads pods of the API server: give --kubeconfig or --in-cluster as well", where="webhook")
     directory = made.webhook.certificate_directory if made.webhook else None
-    missing = directory and [name for name in CERTIFICATE_FILES if not os.access(directory / name, os.R_OK)]
-    if missing:
+    if directory and (missing := _missing_files(directory)):
         raise ConfigError(
             f"has no {' and no '.join(missing)} that can be read; mount the Secret there, or leave it out: then resolvers make "
             "a certificate",
@@ -110,7 +101,13 @@ def _configuration(arguments: argparse.Namespace) -> ResolverConfig:
     return made
 
 
-async def serve(config: ResolverConfig, ready_file: Path | None, tracer: Tracer | None = None) -> None:
+def _missing_files(directory: Path) -> list[str]:
+    from resolver.webhook_tls import CERTIFICATE_FILES  # noqa: PLC0415 - see _pods
+
+    return [name for name in CERTIFICATE_FILES if not os.access(directory / name, os.R_OK)]
+
+
+async def serve(config: ResolverConfig, ready_file: Path | None, tracer: "Tracer | None" = None) -> None:
     """Serve until SIGTERM. Answers from the start; ready once the ledger is open."""
     # First: a wrong path is said at once, however long the ledger is waited for.
     api = config.kubernetes.api("hoss-resolver") if config.kubernetes else None
@@ -122,7 +119,7 @@ async def serve(config: ResolverConfig, ready_file: Path | None, tracer: Tracer 
     )
     await _open(ledger, config.shards)
     server = rpc.Server()
-    binder = Binder(api) if api else None
+    binder = _binder(api) if api else None
     store = RedisRebuild(
         ledger,
         feed_window=config.feed_window_entries,
@@ -134,12 +131,10 @@ async def serve(config: ResolverConfig, ready_file: Path | None, tracer: Tracer 
     quarantine = Quarantine(RedisQuarantine(ledger), ledger.shards, config.quarantine.rules())
     committers = [Committer(ledger, shard, quarantine.heard) for shard in range(ledger.shards)]
     feeds = [ShardFeed(ledger, shard) for shard in range(ledger.shards)]
-    traces = None if tracer is None else ResolverTraces(tracer)
+    traces = None if tracer is None else _traces(tracer)
     proposing = Proposing(ledger, committers, availability, allow_unchecked=config.allow_unchecked, traces=traces)
     reaped: Counter[str] = Counter()
-    pods = (
-        WatchedPods(KubePods(api, patience_seconds=config.webhook.patience_seconds)) if config.webhook and api else None
-    )
+    pods = _pods(config.webhook, api) if config.webhook and api else None
     guard = _guard(config.webhook, pods, ledger, proposing, availability) if config.webhook and pods else None
 
     def counters() -> Counter[str]:
@@ -175,6 +170,9 @@ async def serve(config: ResolverConfig, ready_file: Path | None, tracer: Tracer 
             ports["metrics_port"] = await serving.enter_async_context(metrics_endpoint(config.metrics_listen, metrics))
             await serving.enter_async_context(metrics_pushed("resolver", metrics))
             if config.webhook and api and pods and guard:
+                from hoss.kube.reflector import Reflector  # noqa: PLC0415 - for the guard alone
+                from resolver.pod_source import pending_elsewhere  # noqa: PLC0415
+
                 elsewhere = pending_elsewhere(config.webhook.scheduler_names)
                 reflector = Reflector(api, "/api/v1/pods", pods.told, params=elsewhere)
                 await serving.enter_async_context(rpc.background(reflector.run()))
@@ -189,9 +187,29 @@ async def serve(config: ResolverConfig, ready_file: Path | None, tracer: Tracer 
             await api.close()
 
 
+def _traces(tracer: "Tracer") -> "ResolverTraces":
+    from resolver.tracing import ResolverTraces  # noqa: PLC0415 - most resolvers are not traced
+
+    return ResolverTraces(tracer)
+
+
+def _binder(api: "KubeApi") -> "Binder":
+    from resolver.binder import Binder  # noqa: PLC0415 - for Kubernetes mode alone
+
+    return Binder(api)
+
+
+def _pods(config: WebhookConfig, api: "KubeApi") -> "WatchedPods":
+    from resolver.pod_source import KubePods, WatchedPods  # noqa: PLC0415 - for the guard alone
+
+    return WatchedPods(KubePods(api, patience_seconds=config.patience_seconds))
+
+
 def _guard(
-    config: WebhookConfig, pods: PodSource, ledger: RedisLedger, proposing: Proposing, availability: Availability
-) -> BindingGuard:
+    config: WebhookConfig, pods: "PodSource", ledger: RedisLedger, proposing: Proposing, availability: Availability
+) -> "BindingGuard":
+    from resolver.binding_guard import BindingGuard  # noqa: PLC0415 - see _pods
+
     return BindingGuard(
         ledger,
         proposing.decide,
@@ -204,8 +222,17 @@ def _guard(
 
 
 @contextlib.asynccontextmanager
-async def _webhook(config: WebhookConfig, api: KubeApi, guard: BindingGuard) -> AsyncIterator[int]:
+async def _webhook(config: WebhookConfig, api: "KubeApi", guard: "BindingGuard") -> AsyncIterator[int]:
     """Serve the guard within the block; gives the port."""
+    from resolver.webhook import serving as serving_webhook  # noqa: PLC0415 - see _pods
+    from resolver.webhook_secret import CertificateSecret  # noqa: PLC0415
+    from resolver.webhook_tls import (  # noqa: PLC0415
+        CertificateFiles,
+        LiveCertificate,
+        look_for_ever,
+        look_until_there,
+    )
+
     live = LiveCertificate()
     clock = partial(datetime.now, timezone.utc)
     source: CertificateSource = (
@@ -247,7 +274,7 @@ def main() -> None:
     telemetry.configure("resolver", level=arguments.log_level)
     try:
         config = _configuration(arguments)
-        with tracing("resolver", config.trace_file) as tracer:
+        with options.tracing("resolver", config.trace_file) as tracer:
             rpc.run(lambda: serve(config, arguments.ready_file, tracer))
     except HossError as exc:
         sys.stderr.write(f"resolver: {exc}\n")

@@ -5,8 +5,7 @@ one says how many were left out."""
 from collections import Counter
 from typing import Any
 
-import structlog
-
+from hoss.telemetry import Logger
 from hoss.telemetry.context import trace_fields
 from hoss.v1 import resolver_pb2 as pb
 
@@ -19,7 +18,7 @@ _BURST = 20.0
 class DecisionLog:
     """Of one resolver."""
 
-    def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
+    def __init__(self, log: Logger) -> None:
         self._log = log
         self._allowed = _BURST
         self._asked_at = 0.0

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.model.resources import BASE_RESOURCES
@@ -17,7 +18,9 @@ from resolver.displacing import decide_displacing
 from resolver.gangs import decide_parts, settle_holds
 from resolver.ledger.port import Ledger
 from resolver.proposals import read_announcement, read_gang, read_proposal, verdict_message
-from resolver.tracing import ResolverTraces
+
+if TYPE_CHECKING:
+    from resolver.tracing import ResolverTraces
 
 _RETRY_AFTER_MS = 250
 
@@ -39,7 +42,7 @@ class Proposing:
         availability: Availability,
         *,
         allow_unchecked: bool,
-        traces: ResolverTraces | None = None,
+        traces: "ResolverTraces | None" = None,
     ) -> None:
         self._traces = traces
         self._log = DecisionLog(logger())

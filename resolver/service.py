@@ -5,12 +5,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 import numpy as np
 
-from hoss import __version__
+from hoss import version
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.v1 import common_pb2
@@ -29,7 +29,9 @@ from resolver.quarantine_reading import show_quarantine, tell_of_quarantine
 from resolver.reading import audit_ledger, list_nodes
 from resolver.rebuilding import Rebuilding, collect
 from resolver.standing import Standing
-from resolver.tracing import ResolverTraces
+
+if TYPE_CHECKING:
+    from resolver.tracing import ResolverTraces
 
 _FEED_BUFFER = 8
 
@@ -65,7 +67,7 @@ class ResolverService(ResolverServicer):
         counters: Callable[[], Counter[str]],
         rebuilding: Rebuilding,
         standing: Standing,
-        traces: ResolverTraces | None = None,
+        traces: "ResolverTraces | None" = None,
     ) -> None:
         self._traces = traces
         self._ledger = ledger
@@ -265,7 +267,7 @@ class ResolverService(ResolverServicer):
 
     async def GetStatus(self, request: pb.ResolverStatusRequest, context: Any) -> pb.ResolverStatus:  # noqa: N802, ARG002
         status = pb.ResolverStatus(
-            version=__version__,
+            version=version(),
             ledger_epoch=self._ledger.epoch,
             shards=self._ledger.shards,
             problem=self._availability.problem,

@@ -1,6 +1,7 @@
 """Reservations of pods that stand on their nodes already, and bindings of those that are reserved: Kubernetes mode's two calls."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +10,14 @@ from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.model.resources import MAX_AMOUNT
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode, decode_uids, uid_text
-from resolver.binder import Binder, Wish
 from resolver.core.binding import BindResult, Bound
 from resolver.core.values import MAX_BATCH_PODS, Proposal, Verdict
 from resolver.ledger.port import Ledger
 from resolver.parts import check_kind
 from resolver.proposals import group_of
+
+if TYPE_CHECKING:
+    from resolver.binder import Binder
 
 _MOVES = 3  # a pod that is somewhere else each time it is looked for is somebody's who writes at the same time
 
@@ -22,7 +25,7 @@ _MOVES = 3  # a pod that is somewhere else each time it is looked for is somebod
 class Standing:
     """Answers UpsertPods and Bind. `binder`: None where this resolver knows no API server."""
 
-    def __init__(self, ledger: Ledger, binder: Binder | None) -> None:
+    def __init__(self, ledger: Ledger, binder: "Binder | None") -> None:
         self._ledger = ledger
         self._binder = binder
 
@@ -58,6 +61,8 @@ class Standing:
         """Raises InvalidInput or LedgerUnavailable; then nothing was bound."""
         if self._binder is None:
             raise InvalidInput("this resolver was started without --kubeconfig or --in-cluster", where="Bind")
+        from resolver.binder import Wish  # noqa: PLC0415 - in Kubernetes mode it is there
+
         uids = decode_uids(request.uids)
         nodes = decode(request.nodes, U32, name="nodes", rows=len(uids))
         names = {node.index: node.name for node in request.node_names}

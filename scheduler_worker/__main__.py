@@ -6,6 +6,7 @@ import sys
 import time
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import ValidationError
@@ -19,7 +20,6 @@ from hoss.telemetry import logger, options
 from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import Metrics, process_source
 from hoss.telemetry.pushing import metrics_pushed
-from hoss.telemetry.tracing import Tracer, tracing
 from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert import labels_to_proto
 from scheduler_worker.config import KIND, SyncMode, WorkerConfig, parse_labels
@@ -36,8 +36,11 @@ from scheduler_worker.profiles import chosen_profile
 from scheduler_worker.proposals import ProposalStream
 from scheduler_worker.service import WorkerService
 from scheduler_worker.synchronisation import synchronisation
-from scheduler_worker.tracing import WorkerTraces
 from scheduler_worker.turns import Turns
+
+if TYPE_CHECKING:
+    from hoss.telemetry.tracing import Tracer
+    from scheduler_worker.tracing import WorkerTraces
 
 # Of pods in hand, where the configuration names none; see WorkerConfig.window.
 _WINDOW, _PACKING_WINDOW = 2000, 100
@@ -55,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         registry = REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP)))
         name, profile = chosen_profile(config, registry)
         logger().info("profile", worker=config.name, profile=name)
-        with tracing("worker", config.trace_file, instance=config.name) as tracer:
+        with options.tracing("worker", config.trace_file, instance=config.name) as tracer:
             rpc.run(lambda: serve(config, name, profile, arguments.ready_file, tracer))
     except HossError as exc:
         print(f"scheduler_worker: {exc}", file=sys.stderr)  # noqa: T201 - for whoever started it
@@ -64,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 async def serve(
-    config: WorkerConfig, profile_name: str, profile: Profile, ready_file: Path | None, tracer: Tracer | None = None
+    config: WorkerConfig, profile_name: str, profile: Profile, ready_file: Path | None, tracer: "Tracer | None" = None
 ) -> None:
     """Run one worker until the process is asked to stop."""
     scheduler = Scheduler(
@@ -83,7 +86,7 @@ async def serve(
         decision=Decision(config.decision_job_ms / 1000, config.decision_task_ms / 1000),
         nodes=nodes_with(config.node_labels),
         turns=turns,
-        traces=None if tracer is None else WorkerTraces(tracer, config.name),
+        traces=None if tracer is None else _traces(tracer, config.name),
     )
     resolver = ResolverClient(config.resolvers)
     proposals = ProposalStream(resolver, service.take_verdict)
@@ -120,6 +123,12 @@ async def serve(
         await resolver.close()
         if turns is not None:
             turns.close()
+
+
+def _traces(tracer: "Tracer", name: str) -> "WorkerTraces":
+    from scheduler_worker.tracing import WorkerTraces  # noqa: PLC0415 - most workers are not traced
+
+    return WorkerTraces(tracer, name)
 
 
 def _parser() -> argparse.ArgumentParser:

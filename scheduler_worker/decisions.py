@@ -5,8 +5,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import structlog
-
+from hoss.telemetry import Logger
 from hoss.telemetry.context import trace_fields
 from hoss.v1.common_pb2 import Decision
 from hoss.v1.resolver_pb2 import ProposalBatch, Verdict, VerdictBatch
@@ -66,9 +65,7 @@ class DecisionBook:
             )
 
 
-def log_decision(
-    log: structlog.typing.FilteringBoundLogger, worker: str, proposal: ProposalBatch, verdict: VerdictBatch
-) -> None:
+def log_decision(log: Logger, worker: str, proposal: ProposalBatch, verdict: VerdictBatch) -> None:
     """One line for a batch that was decided: at debug where all went well, at info where pods were refused, with what the refusals were."""
     parts = (verdict, *verdict.parts)
     pods = sum(len(part.verdicts) for part in parts)

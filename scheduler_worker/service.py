@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from typing import TYPE_CHECKING
 
 from hoss.errors import InvalidInput
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
@@ -33,8 +34,10 @@ from scheduler_worker.decisions import DecisionBook, log_decision
 from scheduler_worker.link import DispatcherLink
 from scheduler_worker.proposals import ProposalStream
 from scheduler_worker.synchronisation import Synchronisation
-from scheduler_worker.tracing import WorkerTraces
 from scheduler_worker.turns import Turns
+
+if TYPE_CHECKING:
+    from scheduler_worker.tracing import WorkerTraces
 
 # Placing goes on for this long before what is placed is proposed and everything else gets its turn. Long enough that a
 # proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
@@ -59,7 +62,7 @@ class WorkerService:
         decision: Decision = DECIDES_AT_ONCE,
         nodes: NodeScope | None = None,
         turns: Turns | None = None,
-        traces: WorkerTraces | None = None,
+        traces: "WorkerTraces | None" = None,
     ) -> None:
         """`nodes`: it takes no others, whatever the policy says. `turns`: it works only while it holds that lock."""
         self._name = name

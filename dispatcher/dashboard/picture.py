@@ -13,7 +13,7 @@ from dispatcher.dashboard.nodes import RESOURCES, Cells, NodeTable
 from dispatcher.dashboard.pending import pending_groups
 from dispatcher.runtime import Runtime
 from dispatcher.steering import reason
-from hoss import __version__
+from hoss import version
 
 MOST_PAIRS = 400
 
@@ -47,7 +47,7 @@ class Observer:
         return Look(now_ms, self._sections(machine, cells, now, nodes_problem), cells, tuple(self._curves.points))
 
     def _sections(self, machine: Machine, cells: Cells, now: float, nodes_problem: str) -> dict[str, Any]:
-        status = self._answers.status(__version__)
+        status = self._answers.status(version())
         problems = [*status.problems, *([nodes_problem] if nodes_problem else [])]
         overlap, workers_at_once = machine.guidance.steering.stance
         return {

@@ -2,14 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from hoss.config import Document
 from hoss.errors import ConfigError
-from hoss.kube.access import load_access
-from hoss.kube.api import KubeApi
+
+if TYPE_CHECKING:
+    from hoss.kube.api import KubeApi
 
 
 class KubernetesConfig(Document):
@@ -23,8 +24,11 @@ class KubernetesConfig(Document):
     # second and answers each in 10 to 30 ms.
     connections: int = Field(default=64, ge=1, le=1000)
 
-    def api(self, user_agent: str) -> KubeApi:
+    def api(self, user_agent: str) -> "KubeApi":
         """A client. Raises ConfigError."""
+        from hoss.kube.access import load_access  # noqa: PLC0415 - for Kubernetes mode alone
+        from hoss.kube.api import KubeApi  # noqa: PLC0415
+
         return KubeApi(
             load_access(self.kubeconfig, context=self.context), connections=self.connections, user_agent=user_agent
         )

@@ -1,5 +1,5 @@
 """What a service shows of itself: logs, metrics and traces."""
 
-from hoss.telemetry.logs import configure, logger
+from hoss.telemetry.logs import Logger, configure, logger
 
-__all__ = ["configure", "logger"]
+__all__ = ["Logger", "configure", "logger"]

@@ -8,9 +8,12 @@ import os
 import sys
 from typing import TextIO, cast
 
-import structlog
-
+from hoss.imports import without
 from hoss.log_output import LogOutput
+
+# It would print exceptions in colours, which come to it as text here.
+with without("rich"):
+    import structlog
 
 STYLES = ("console", "json")
 
@@ -38,7 +41,10 @@ def configure(service: str, *, level: str = "info") -> None:
         logger().warning("log_style_unknown", HOSS_LOG=style, known=STYLES, used="json")
 
 
-def logger() -> structlog.typing.FilteringBoundLogger:
+Logger = structlog.typing.FilteringBoundLogger
+
+
+def logger() -> Logger:
     """A logger; call it with an event name in snake_case and fields."""
-    log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    log: Logger = structlog.get_logger()
     return log

@@ -14,9 +14,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 
-from hoss import __version__
+from hoss import version
 from hoss.model.histograms import BOUNDS_SECONDS, BOUNDS_SIZES, Histogram, SizeHistogram
 
 # Every fourth bound, each twice the one before: 24 series a histogram, and nothing lost that a dashboard would show.
@@ -98,10 +97,12 @@ PROCESS_METRICS = (BUILD, STARTED, CPU, MEMORY)
 
 def process_source(service: str) -> Source:
     """What every service shows of its process."""
-    process = psutil.Process(os.getpid())
 
     def collect() -> Iterator[Family]:
-        yield BUILD.by([((service, __version__), 1)])
+        import psutil  # noqa: PLC0415 - not before somebody looks
+
+        process = psutil.Process(os.getpid())
+        yield BUILD.by([((service, version()), 1)])
         yield STARTED.single(process.create_time())
         yield CPU.single(time.process_time())
         yield MEMORY.single(process.memory_info().rss)

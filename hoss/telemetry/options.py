@@ -1,10 +1,17 @@
 """What the three services' configuration documents and flags have in common about telemetry."""
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hoss.config import Document
+from hoss.telemetry.collector import collector_of
+from hoss.telemetry.otlp import resource_of
+
+if TYPE_CHECKING:
+    from hoss.telemetry.tracing import Tracer
 
 
 class TelemetryConfig(Document):
@@ -31,3 +38,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def given(flags: argparse.Namespace) -> dict[str, Any]:
     """What the flags say, None for what they do not."""
     return {"metrics_listen": flags.metrics_listen, "trace_file": flags.trace_file}
+
+
+@contextlib.contextmanager
+def tracing(
+    service: str, trace_file: Path | None, *, instance: str = "", ratio: float = 0.0
+) -> Iterator["Tracer | None"]:
+    """A tracer for the length of the block where there is somewhere to export to: `trace_file`, or a collector named by the
+    environment. Else None, and nothing is traced. Raises ConfigError as `exporters` does."""
+    if trace_file is None and collector_of("traces") is None:
+        yield None
+        return
+    from hoss.telemetry.tracing import Tracer, exporters  # noqa: PLC0415 - most services are not traced
+
+    tracer = Tracer(exporters(trace_file), resource_of(service, instance), ratio=ratio)
+    try:
+        yield tracer
+    finally:
+        tracer.close()

@@ -4,24 +4,32 @@ Whoever sees a batch remembers when it came and under which context; only when i
 exported: always where the trace was chosen (`TraceContext.kept`), and always where something went wrong. So a batch that is not exported
 costs a few numbers, and each service decides alone: a conflict keeps the spans of all who had to do with it. Exporting is
 opentelemetry-sdk's, on a thread of its own; what it cannot keep up with is dropped.
+
+A file has one export request a line, as collectors' `otlpjsonfile` receivers read it. A line is appended by one write, so several
+processes may share a file.
+
+The SDK takes long to import, and most services are not traced: `options.tracing` imports this module where there is a tracer to make,
+and the services' own `tracing` modules do, which are imported where there is one.
 """
 
-import contextlib
+import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import orjson
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from hoss.errors import ConfigError
-from hoss.telemetry.collector import collector_of
+from hoss.telemetry.collector import Collector, collector_of
 from hoss.telemetry.context import TraceContext
-from hoss.telemetry.otlp import FileExporter, HttpExporter, resource_of
+from hoss.telemetry.logs import logger
+from hoss.telemetry.otlp import Json, attributes_json
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
@@ -88,23 +96,6 @@ class Tracer:
             processor.shutdown()  # type: ignore[no-untyped-call]
 
 
-@contextlib.contextmanager
-def tracing(
-    service: str, trace_file: Path | None, *, instance: str = "", ratio: float = 0.0
-) -> Iterator[Tracer | None]:
-    """A tracer for the length of the block where there is somewhere to export to: `trace_file`, or a collector named by the
-    environment. Else None, and nothing is traced. Raises ConfigError as `exporters` does."""
-    destinations = exporters(trace_file)
-    if not destinations:
-        yield None
-        return
-    tracer = Tracer(destinations, resource_of(service, instance), ratio=ratio)
-    try:
-        yield tracer
-    finally:
-        tracer.close()
-
-
 def exporters(trace_file: Path | None) -> list[SpanExporter]:
     """Raises ConfigError where the file cannot be written, or the collector is to be spoken to in a way that HOSS does not."""
     found: list[SpanExporter] = []
@@ -117,3 +108,75 @@ def exporters(trace_file: Path | None) -> list[SpanExporter]:
     if (collector := collector_of("traces")) is not None:
         found.append(HttpExporter(collector))
     return found
+
+
+def request_of(spans: Sequence[ReadableSpan]) -> Json:
+    """An ExportTraceServiceRequest; all spans are of one process."""
+    return {
+        "resourceSpans": [
+            {
+                "resource": {"attributes": attributes_json(spans[0].resource.attributes)},
+                "scopeSpans": [{"scope": {"name": "hoss"}, "spans": [_span(span) for span in spans]}],
+            }
+        ]
+    }
+
+
+class FileExporter(SpanExporter):
+    """Appends to a file. What cannot be written is lost, and said once until it can be again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failing = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        line = orjson.dumps(request_of(spans)) + b"\n"
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as exc:
+            if not self._failing:
+                logger().warning("traces_not_written", file=str(self._path), error=exc.strerror)
+            self._failing = True
+            return SpanExportResult.FAILURE
+        self._failing = False
+        return SpanExportResult.SUCCESS
+
+
+class HttpExporter(SpanExporter):
+    """Posts to a collector."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.SUCCESS if self._collector.post(request_of(spans)) else SpanExportResult.FAILURE
+
+
+def _span(span: ReadableSpan) -> Json:
+    assert span.context is not None  # noqa: S101 - every span of ours has one
+    return {
+        "traceId": f"{span.context.trace_id:032x}",
+        "spanId": f"{span.context.span_id:016x}",
+        "parentSpanId": "" if span.parent is None else f"{span.parent.span_id:016x}",
+        "name": span.name,
+        "kind": span.kind.value + 1,  # the API counts from 0, the protocol has UNSPECIFIED there
+        "startTimeUnixNano": str(span.start_time),
+        "endTimeUnixNano": str(span.end_time),
+        "attributes": attributes_json(span.attributes or {}),
+        "events": [_event(event) for event in span.events],
+        "links": [
+            {"traceId": f"{link.context.trace_id:032x}", "spanId": f"{link.context.span_id:016x}"}
+            for link in span.links
+        ],
+        "status": {"code": span.status.status_code.value, "message": span.status.description or ""},
+    }
+
+
+def _event(event: Any) -> Any:
+    if isinstance(event, bytes):
+        return orjson.Fragment(event)
+    return {"timeUnixNano": str(event.timestamp), "name": event.name, "attributes": attributes_json(event.attributes)}

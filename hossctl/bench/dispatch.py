@@ -22,7 +22,6 @@ and with --memory
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import pairwise
 
 from hoss.client.dispatcher import submission
@@ -32,6 +31,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.bench import processes
 from hossctl.bench.dispatcher_alone import dispatcher_alone, stand_in_workers, submit, until_dispatched
 from hossctl.bench.routing import RoutingCost, routing_cost
+from hossctl.choices import Submitted
 from hossctl.console import Document
 from hossctl.eventloop import run_async
 from hossctl.figures import median, per_second
@@ -42,22 +42,15 @@ GOAL_MEMORY_MIB = 477  # 500 MB
 _MIB = 2**20
 
 
-class Mode(str, Enum):
-    """What the pods look like."""
-
-    REPLICAS = "replicas"  # one job
-    DISTINCT = "distinct"  # bare pods of which no two are alike, 500 a message
-
-
-GOALS = {Mode.REPLICAS: 500_000, Mode.DISTINCT: 50_000}
-DEFAULT_PODS = {Mode.REPLICAS: 1_000_000, Mode.DISTINCT: 100_000}
+GOALS = {Submitted.REPLICAS: 500_000, Submitted.DISTINCT: 50_000}
+DEFAULT_PODS = {Submitted.REPLICAS: 1_000_000, Submitted.DISTINCT: 100_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What is measured."""
 
-    mode: Mode
+    mode: Submitted
     pods: int
     workers: int = 2
     rules: int = 1
@@ -186,7 +179,7 @@ def measure_memory(pods: int, redis_url: str = "") -> list[Document]:
 
 def load(setting: Setting) -> list[pb.SubmitRequest]:
     """The messages of a run."""
-    if setting.mode is Mode.DISTINCT:
+    if setting.mode is Submitted.DISTINCT:
         return list(submission(_workload(i, 1, setting.tenants, owner="") for i in range(setting.pods)))
     parts = [
         setting.pods * (i + 1) // setting.tenants - setting.pods * i // setting.tenants for i in range(setting.tenants)

@@ -29,7 +29,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from hoss import rpc, telemetry
@@ -38,6 +37,7 @@ from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Change, Reflector, Seen
 from hossctl.bench import kube_ground as ground
 from hossctl.bench import processes
+from hossctl.choices import Peer
 from hossctl.console import Document
 from hossctl.endpoints import clients_of, of_state
 from hossctl.eventloop import run_async
@@ -59,13 +59,6 @@ _DELETING_SECONDS = 300.0
 
 
 BARE_CLIENT = "bare client"
-
-
-class Peer(str, Enum):
-    """With whom HOSS is compared."""
-
-    KUBE_SCHEDULER = "kube-scheduler"
-    NOBODY = "nobody"
 
 
 @dataclass(frozen=True, slots=True)

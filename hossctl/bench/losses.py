@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from hoss.model.node import NodeSpec
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.auditing import Finding
+from hossctl.choices import Mix
 from hossctl.console import Document
-from hossctl.load import Mix, bench_load, bench_nodes
+from hossctl.load import bench_load, bench_nodes
 from hossctl.platform import WorkerOptions
 
 

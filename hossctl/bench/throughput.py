@@ -23,11 +23,12 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hossctl import auditing, report
 from hossctl.bench import processes
 from hossctl.bench.lone import lone_latencies
+from hossctl.choices import Mix
 from hossctl.console import Document
 from hossctl.endpoints import Clients, clients_of, of_state
 from hossctl.eventloop import run_async
 from hossctl.figures import median, per_second, share
-from hossctl.load import OPENB_SHAPE, Mix, TraceClass, bench_load, bench_nodes, lone_pods
+from hossctl.load import OPENB_SHAPE, TraceClass, bench_load, bench_nodes, lone_pods
 from hossctl.platform import PlatformOptions, Starter, WorkerOptions, temporary
 from hossctl.progress import counting, placing
 from hossctl.redis_database import borrowed

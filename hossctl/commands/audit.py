@@ -4,12 +4,10 @@ from typing import Annotated
 
 import typer
 
-from hossctl import auditing
 from hossctl.console import Format, print_document, print_summary
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.eventloop import run_async
 from hossctl.options import Dispatcher, Output, Resolver, only
-from hossctl.report import audit_json, audit_lines
 
 app = typer.Typer()
 
@@ -18,7 +16,7 @@ app = typer.Typer()
 def audit(
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for a moving platform to settle.")
-    ] = auditing.WAIT_SECONDS,
+    ] = 10.0,
     repair: Annotated[
         bool,
         typer.Option(
@@ -30,9 +28,12 @@ def audit(
     output: Output = Format.TABLE,
 ) -> None:
     """Check the invariants. Exit 0: all held; 1: one is broken, with the evidence; 2: it could not be checked in time."""
+    from hossctl import auditing
+    from hossctl.report import audit_json, audit_lines
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
 
-    async def run() -> auditing.AuditResult:
+    async def run() -> "auditing.AuditResult":
         async with clients_of(Endpoints(dispatcher, resolver)) as clients:
             mended = await clients.resolver.repair() if repair else None
             result = await auditing.audit(clients.dispatcher, clients.resolver, wait_seconds=wait)

@@ -5,14 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hossctl.bench import dispatch as dispatching
-from hossctl.bench import gpu
-from hossctl.bench import plugins as plugin_costs
-from hossctl.bench import policy as policies
-from hossctl.bench import resolver as deciding
-from hossctl.bench import throughput as speed
-from hossctl.bench.trace import trace_classes
-from hossctl.bench.tracing import measure_tracing
+from hossctl.choices import Mix, Submitted
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands import bench_guard, bench_kubernetes, bench_views
 from hossctl.commands.bench_file import JsonFile, check, publish
@@ -20,8 +13,6 @@ from hossctl.commands.compare import compare
 from hossctl.commands.compare_report import report
 from hossctl.commands.plan import plan
 from hossctl.console import Column, Document, Format, print_rows, print_summary, warn
-from hossctl.load import OPENB_SHAPE, Mix
-from hossctl.openb import read_nodes, read_pods
 from hossctl.options import Output, RedisUrl, Repeat, Seed, read_counts
 
 app = typer.Typer()
@@ -66,6 +57,10 @@ def throughput(
     output: Output = Format.TABLE,
 ) -> None:
     """Pods per second from Submit to reported as bound, and what it costs. Exit 1 if the audit finds anything."""
+    from hossctl.bench import throughput as speed
+    from hossctl.bench.trace import trace_classes
+    from hossctl.load import OPENB_SHAPE
+
     check(output, json)
     shape = trace_classes(trace) if trace else OPENB_SHAPE
     setting = speed.Setting(nodes, pods, workers, mix, seed, repeat, redis_url, shape, worker_start, overlap)
@@ -92,6 +87,9 @@ def tracing(
     output: Output = Format.TABLE,
 ) -> None:
     """What tracing costs: CPU per pod of platforms without and with it, in turn."""
+    from hossctl.bench import throughput as speed
+    from hossctl.bench.tracing import measure_tracing
+
     check(output, json)
     setting = speed.Setting(nodes, pods, workers, Mix.UNIFORM, seed, repeat, trace_ratio=ratio)
     cost = measure_tracing(setting, quiet=not output.for_people)
@@ -131,6 +129,9 @@ def gpu_allocation(
     output: Output = Format.TABLE,
 ) -> None:
     """How much GPU each policy allocates when 130 % of it is asked for, as in the FGD paper. Exit 1 if an audit finds anything."""
+    from hossctl.bench import gpu
+    from hossctl.openb import read_nodes, read_pods
+
     check(output, json)
     setting = gpu.Setting(
         nodes=read_nodes(nodes),
@@ -181,6 +182,8 @@ def plugins(
     output: Output = Format.TABLE,
 ) -> None:
     """What each scheduling plugin costs for one pod, of a class never seen and of a known one, in a worker's own core."""
+    from hossctl.bench import plugins as plugin_costs
+
     check(output, json)
     document = plugin_costs.measure(plugin_costs.Setting(nodes, pods, repeat, seed))
     publish(document, output, json)
@@ -192,8 +195,8 @@ def plugins(
 def dispatch(
     *,
     mode: Annotated[
-        dispatching.Mode, typer.Option(help="replicas: one job; distinct: bare pods, no two alike, 500 a message.")
-    ] = dispatching.Mode.REPLICAS,
+        Submitted, typer.Option(help="replicas: one job; distinct: bare pods, no two alike, 500 a message.")
+    ] = Submitted.REPLICAS,
     pods: Annotated[
         int | None, typer.Option(min=1, help="1,000,000; 100,000 where they are distinct.", show_default=False)
     ] = None,
@@ -210,6 +213,8 @@ def dispatch(
     output: Output = Format.TABLE,
 ) -> None:
     """What the dispatcher alone accepts, queues and dispatches on one core, its journal included."""
+    from hossctl.bench import dispatch as dispatching
+
     check(output, json)
     count = pods or dispatching.DEFAULT_PODS[mode]
     if memory:
@@ -255,6 +260,8 @@ def resolvers(
     output: Output = Format.TABLE,
 ) -> None:
     """Pods that resolvers decide in a second, beside the ledger's script alone; the last case of each batch is one node for all."""
+    from hossctl.bench import resolver as deciding
+
     check(output, json)
     setting = deciding.Setting(
         nodes=nodes,
@@ -287,6 +294,8 @@ def policy_cost(
     output: Output = Format.TABLE,
 ) -> None:
     """What a policy of many rules costs for each class seen for the first time, in the dispatcher's own core."""
+    from hossctl.bench import policy as policies
+
     check(output, json)
     document = policies.measure(policies.Setting(rules, classes, repeat, seed))
     publish(document, output, json)

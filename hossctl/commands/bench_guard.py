@@ -1,15 +1,17 @@
 """bench guard: two schedulers on the same nodes, with and without the guard between them; and how long bindings wait for it."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hossctl.bench import guard as guarding
-from hossctl.bench import guard_latency
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format, print_rows, say
 from hossctl.options import Output
+
+if TYPE_CHECKING:
+    from hossctl.bench import guard_latency
+
 
 _COLUMNS = (
     Column("GUARD", lambda row: "yes" if row["guarded"] else "no"),
@@ -53,6 +55,9 @@ def guard(
     output: Output = Format.TABLE,
 ) -> None:
     """HOSS and a real kube-scheduler fill the same nodes at once. Exit 1 if the guard lets any be overcommitted, or a pod waits."""
+    from hossctl.bench import guard as guarding
+    from hossctl.bench import guard_latency
+
     check(output, json)
     if latency:
         _latency(guard_latency.Setting(rate, seconds, connections, nodes), json, output)
@@ -72,7 +77,9 @@ def guard(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _latency(setting: guard_latency.Setting, json: JsonFile, output: Format) -> None:
+def _latency(setting: "guard_latency.Setting", json: JsonFile, output: Format) -> None:
+    from hossctl.bench import guard_latency
+
     document = guard_latency.measure(setting, quiet=not output.for_people)
     publish(document, output, json)
     if output.for_people:

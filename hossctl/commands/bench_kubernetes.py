@@ -1,17 +1,19 @@
 """bench kubernetes: HOSS and kube-scheduler on the same API server, in turns."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hossctl.bench import kube_startup
-from hossctl.bench import kubernetes as measuring
-from hossctl.bench.kubernetes import Peer
+from hossctl.choices import Peer
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format, print_rows, print_summary
 from hossctl.options import Output
+
+if TYPE_CHECKING:
+    from hossctl.bench import kube_startup
+
 
 _COLUMNS = (
     Column("SCHEDULER", lambda row: row["scheduler"]),
@@ -61,6 +63,9 @@ def kubernetes(
 
     The full comparison: --nodes 5000 --initial-pods 1000 --pods 10000. Of starts: --startup --nodes 5000 --pods 50000.
     """
+    from hossctl.bench import kube_startup
+    from hossctl.bench import kubernetes as measuring
+
     check(output, json)
     if startup:
         _startup(kube_startup.Setting(nodes, pods, repeat), json, output)
@@ -76,7 +81,9 @@ def kubernetes(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _startup(setting: kube_startup.Setting, json: JsonFile, output: Format) -> None:
+def _startup(setting: "kube_startup.Setting", json: JsonFile, output: Format) -> None:
+    from hossctl.bench import kube_startup
+
     document = kube_startup.summary(setting, kube_startup.measure(setting, quiet=not output.for_people))
     publish(document, output, json)
     if output.for_people:

@@ -5,10 +5,6 @@ from typing import Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hossctl.bench import rebuild as rebuilding
-from hossctl.bench import reconnect as returning
-from hossctl.bench import sync as staleness
-from hossctl.bench.losses import Setting
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format, print_rows, print_summary
@@ -38,6 +34,8 @@ def sync(
     output: Output = Format.TABLE,
 ) -> None:
     """The same load with workers that follow the feed, pull, or hear of refusals alone. Exit 1 if any overcommits."""
+    from hossctl.bench import sync as staleness
+
     check(output, json)
     fills = [percent / 100 for percent in read_counts(fill, where="--fill")]
     if max(fills) > 1:
@@ -70,6 +68,9 @@ def reconnect(
     output: Output = Format.TABLE,
 ) -> None:
     """A worker is killed and comes back under load: when it is up to date, and what the others place meanwhile."""
+    from hossctl.bench import reconnect as returning
+    from hossctl.bench.losses import Setting
+
     check(output, json)
     setting = Setting(nodes, pods, workers, seed, repeat, redis_url)
     result = returning.measure(setting, quiet=not output.for_people)
@@ -91,6 +92,9 @@ def rebuild(
     output: Output = Format.TABLE,
 ) -> None:
     """Redis is killed and comes back empty: how soon commits are accepted again. Exit 1 if a bound pod moved or an audit finds anything."""
+    from hossctl.bench import rebuild as rebuilding
+    from hossctl.bench.losses import Setting
+
     check(output, json)
     result = rebuilding.measure(Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
     publish(result.as_json(), output, json)

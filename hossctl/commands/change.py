@@ -1,20 +1,22 @@
 """cordon, uncordon, drain."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.client.dispatcher import DispatcherClient
-from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound
 from hossctl import completing
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, complain, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
-from hossctl.listing import Kind, read_kind
-from hossctl.objects import worker_document
+from hossctl.kinds import Kind, read_kind
 from hossctl.options import Dispatcher, Output, Resolver, only
+
+if TYPE_CHECKING:
+    from hoss.client.dispatcher import DispatcherClient
+    from hoss.client.resolver import ResolverClient
+
 
 app = typer.Typer()
 
@@ -76,7 +78,7 @@ async def _set_nodes(endpoints: Endpoints, names: list[str], *, closed: bool) ->
         return [await _set_node(client, name, closed=closed) for name in names]
 
 
-async def _set_node(client: ResolverClient, name: str, *, closed: bool) -> Document:
+async def _set_node(client: "ResolverClient", name: str, *, closed: bool) -> Document:
     try:
         node = (await client.cordon_node(name, closed)).node
     except NotFound as exc:
@@ -89,7 +91,9 @@ async def _set_workers(endpoints: Endpoints, names: list[str], state: str) -> li
         return [await _set_worker(client, name, state) for name in names]
 
 
-async def _set_worker(client: DispatcherClient, name: str, state: str) -> Document:
+async def _set_worker(client: "DispatcherClient", name: str, state: str) -> Document:
+    from hossctl.objects import worker_document
+
     try:
         return worker_document(await client.set_worker_state(name, state))
     except NotFound as exc:

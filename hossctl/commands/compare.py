@@ -6,11 +6,12 @@ import sys
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from hoss.errors import InvalidInput
+from hossctl.choices import TraceFormat
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.trace_options import (
     DEFAULT_MACHINE,
@@ -26,38 +27,26 @@ from hossctl.commands.trace_options import (
     read_window,
     tell_left_out,
 )
-from hossctl.compare.cells import (
-    BASE_FILL,
-    BASE_NODES,
-    BASE_WORKERS,
-    MODES,
-    Axes,
-    default_cells,
-    of_axes,
-    peer_cells,
-    quick_cells,
-)
-from hossctl.compare.document import ON_KUBERNETES, Cell, Comparison, Decision, Load, Mode
-from hossctl.compare.machine import this_machine
-from hossctl.compare.measuring import Measuring
-from hossctl.compare.publishing import (
+from hossctl.compare.axes import BASE_FILL, BASE_NODES, BASE_WORKERS, MODES, ON_KUBERNETES, Load, Mode
+from hossctl.console import Format
+from hossctl.options import (
     BaselinePath,
     CsvPath,
     FailOnRegression,
     HtmlPath,
     JsonPath,
+    Output,
     PlotsPath,
-    Wanted,
-    check,
-    publish,
+    RedisUrl,
+    Seed,
+    read_counts,
 )
-from hossctl.compare.running import Plan
-from hossctl.compare.traces import Trace, replayed
-from hossctl.console import Format
-from hossctl.kube_binaries import find_binaries
-from hossctl.options import Output, RedisUrl, Seed, read_counts
-from hossctl.progress import bar
-from hossctl.traces.reading import Source, TraceFormat, read
+
+if TYPE_CHECKING:
+    from hossctl.compare.document import Cell, Comparison
+    from hossctl.compare.traces import Trace
+    from hossctl.traces.reading import Source
+
 
 EXIT_INTERRUPTED = 130
 
@@ -135,6 +124,16 @@ def compare(
     Without lists: a matrix that varies one thing at a time, in some 20 minutes on two cores. With any: the product of those given.
     Ctrl-C ends it early (130); what was measured is kept. Exit 1 if any mode but the uncoordinated overcommits a node, or a run failed.
     """
+    from hossctl.compare.cells import Axes, default_cells, of_axes, peer_cells, quick_cells
+    from hossctl.compare.document import Decision
+    from hossctl.compare.machine import this_machine
+    from hossctl.compare.measuring import Measuring
+    from hossctl.compare.publishing import Wanted, check, publish
+    from hossctl.compare.running import Plan
+    from hossctl.kube_binaries import find_binaries
+    from hossctl.progress import bar
+    from hossctl.traces.reading import Source
+
     wanted = Wanted(json, csv, plots, html, baseline, fail_on_regression)
     check(output, wanted)
     control_plane = find_binaries() if peer else None
@@ -188,7 +187,7 @@ def compare(
         raise typer.Exit(code or EXIT_FAILED)
 
 
-def _broken(comparison: Comparison) -> bool:
+def _broken(comparison: "Comparison") -> bool:
     """Whether anybody overcommitted who promises not to."""
     return any(run.overcommit.nodes for run in comparison.runs if run.cell.mode is not Mode.UNCOORDINATED)
 
@@ -223,7 +222,10 @@ def _shares(text: str, *, where: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _played(source: Source, speedup: float) -> Trace:
+def _played(source: "Source", speedup: float) -> "Trace":
+    from hossctl.compare.traces import replayed
+    from hossctl.traces.reading import read
+
     recording = read(source)
     tell_left_out(recording)
     return replayed(recording.nodes, recording.pods, speedup)
@@ -237,7 +239,7 @@ def _refuse_half_a_trace(nodes: str, pods: Path | None, options: Mapping[str, ob
         raise InvalidInput("needs a trace: --trace-nodes and --trace-pods", where=given[0])
 
 
-def _with_trace(cells: list[Cell], trace: Trace | None) -> list[Cell]:
+def _with_trace(cells: "list[Cell]", trace: "Trace | None") -> "list[Cell]":
     """Cells of the load trace say what it is: its own nodes and pods, whatever the axes say of other loads."""
     if trace is None and any(cell.load is Load.TRACE for cell in cells):
         raise InvalidInput("trace needs --trace-nodes and --trace-pods", where="--loads")

@@ -5,20 +5,8 @@ from typing import Annotated
 
 import typer
 
-from hossctl.compare.document import read
-from hossctl.compare.publishing import (
-    BaselinePath,
-    CsvPath,
-    FailOnRegression,
-    HtmlPath,
-    JsonPath,
-    PlotsPath,
-    Wanted,
-    check,
-    publish,
-)
 from hossctl.console import Format
-from hossctl.options import Output
+from hossctl.options import BaselinePath, CsvPath, FailOnRegression, HtmlPath, JsonPath, Output, PlotsPath
 
 
 def report(
@@ -33,6 +21,9 @@ def report(
     output: Output = Format.TABLE,
 ) -> None:
     """Tables, plots and report of a comparison measured before, or what changed since an earlier one."""
+    from hossctl.compare.document import read
+    from hossctl.compare.publishing import Wanted, check, publish
+
     comparison = read(document)
     wanted = Wanted(json, csv, plots, html, baseline, fail_on_regression)
     check(output, wanted, comparison.machine)

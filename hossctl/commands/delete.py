@@ -2,22 +2,23 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import InvalidInput
-from hoss.model.cluster_objects import ObjectKey, key_of
-from hoss.wire.manifests import Manifest
 from hossctl import completing
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
-from hossctl.input import read_input
-from hossctl.listing import OBJECT_KINDS, Kind, check_found, read_kind
-from hossctl.objects import NAMESPACED
+from hossctl.kinds import NAMESPACED, OBJECT_KINDS, Kind, check_found, read_kind
 from hossctl.options import Dispatcher, Namespace, Output, only
+
+if TYPE_CHECKING:
+    from hoss.client.dispatcher import DispatcherClient
+    from hoss.model.cluster_objects import ObjectKey
+    from hoss.wire.manifests import Manifest
+
 
 app = typer.Typer()
 
@@ -28,7 +29,7 @@ class _Named:
 
     pods: dict[str, list[str]] = field(default_factory=dict)
     jobs: dict[str, list[str]] = field(default_factory=dict)
-    objects: list[ObjectKey] = field(default_factory=list)
+    objects: "list[ObjectKey]" = field(default_factory=list)
 
     @property
     def namespaces(self) -> Iterable[str]:
@@ -57,6 +58,8 @@ def delete(
 ) -> None:
     """Delete pods, whole jobs, or objects such as namespaces. Queued pods leave the queue, bound ones give back what they held.
     Deleting a namespace takes its labels and none of its pods."""
+    from hossctl.input import read_input
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     if bool(file) == bool(kind):
         raise InvalidInput("is wanted, or KIND and NAME; give one of the two", where="-f")
@@ -77,18 +80,22 @@ def delete(
     else:
         print_document(result, output)
     listed = read_kind(kind) if kind else Kind.PODS
-    check_found(result["notFound"], namespace if kind and listed.value in NAMESPACED else "", listed)
+    check_found(result["notFound"], namespace if kind and listed in NAMESPACED else "", listed)
 
 
 def _by_name(kind: str, names: list[str], namespace: str) -> _Named:
     which = read_kind(kind, Kind.PODS, Kind.JOBS, *OBJECT_KINDS)
     if which in OBJECT_KINDS:
-        place = namespace if which.value in NAMESPACED else ""
+        from hoss.model.cluster_objects import ObjectKey
+
+        place = namespace if which in NAMESPACED else ""
         return _Named(objects=[ObjectKey(OBJECT_KINDS[which], place, name) for name in names])
     return _Named(jobs={namespace: names}) if which is Kind.JOBS else _Named(pods={namespace: names})
 
 
-def _by_manifest(manifests: Iterable[Manifest]) -> _Named:
+def _by_manifest(manifests: "Iterable[Manifest]") -> _Named:
+    from hoss.model.cluster_objects import key_of
+
     named = _Named()
     for manifest in manifests:
         for workload in manifest.workloads:
@@ -101,7 +108,7 @@ def _by_manifest(manifests: Iterable[Manifest]) -> _Named:
     return named
 
 
-async def _delete(client: DispatcherClient, named: _Named) -> Document:
+async def _delete(client: "DispatcherClient", named: _Named) -> Document:
     deleted = 0
     not_found: list[str] = []
     for namespace in named.namespaces:

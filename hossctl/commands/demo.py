@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from hossctl import demo as show
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Format, print_document, print_summary, say
 from hossctl.options import Output, RedisUrl, Seed, only
@@ -24,6 +23,8 @@ def demo(
     output: Output = Format.TABLE,
 ) -> None:
     """Start a cluster, place a mixed load, audit, delete a job, audit again. Exit 0 only if everything held."""
+    from hossctl import demo as show
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     quiet = not output.for_people
     if not quiet:

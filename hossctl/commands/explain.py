@@ -4,22 +4,20 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
-from hoss.model.fields import Object
-from hoss.wire.manifests import read_objects
 from hossctl.cli import EXIT_BAD_INPUT
 from hossctl.console import Document, Format, complain, print_document, say
 from hossctl.endpoints import Endpoints
 from hossctl.eventloop import run_async
-from hossctl.explain import answer_case, cluster_of, explain_offline, pending_pods, preset
-from hossctl.explain_live import explain_manifest, print_live
-from hossctl.explain_table import print_nodes, verdict
 from hossctl.options import Dispatcher, Namespace, Output, Resolver, only
-from scheduler_worker.core.profiles import DEFAULT_PROFILE
+
+if TYPE_CHECKING:
+    from hoss.model.fields import Object
+
 
 app = typer.Typer()
 
@@ -59,6 +57,9 @@ def explain(
     With --nodes by files alone; with -f alone of the platform as it is now. With a pod's name of one that the platform has:
     also which queue it waits in, since when, and what would have it tried again.
     """
+    from hossctl.explain import preset
+    from hossctl.explain_live import print_live
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     if profile:
         preset(profile)
@@ -86,6 +87,8 @@ def explain(
 
 def _answer(name: str) -> None:
     """One line a case. Those that cannot be read are answered with the error, and the exit code tells."""
+    from hossctl.explain import answer_case
+
     failed = False
     for number, line in enumerate(_read(name).splitlines(), start=1):
         if not line.strip():
@@ -104,7 +107,7 @@ def _answer(name: str) -> None:
         raise typer.Exit(EXIT_BAD_INPUT)
 
 
-def _case(line: bytes) -> Object:
+def _case(line: bytes) -> "Object":
     try:
         case = json.loads(line)
     except (ValueError, RecursionError) as exc:
@@ -117,6 +120,10 @@ def _case(line: bytes) -> Object:
 def _explained(
     file: str, nodes: list[Path], pods: list[Path], endpoints: Endpoints, profile: str
 ) -> Iterator[Document]:
+    from hossctl.explain import cluster_of, explain_offline, pending_pods
+    from hossctl.explain_live import explain_manifest
+    from scheduler_worker.core.profiles import DEFAULT_PROFILE
+
     objects = list(_objects(file))
     if nodes:
         cluster = cluster_of(item for path in (*nodes, *pods) for _, item in _objects(str(path)))
@@ -130,7 +137,9 @@ def _explained(
     yield from found
 
 
-def _objects(name: str) -> Iterator[tuple[str, Object]]:
+def _objects(name: str) -> "Iterator[tuple[str, Object]]":
+    from hoss.wire.manifests import read_objects
+
     return read_objects(_read(name), where="stdin" if name == "-" else name)
 
 
@@ -142,6 +151,8 @@ def _read(name: str) -> bytes:
 
 
 def _print(document: Document, *, all_nodes: bool) -> None:
+    from hossctl.explain_table import print_nodes, verdict
+
     pods = f" (the next of {document['pods']:,} pods)" if document["pods"] > 1 else ""
     say(f"{document['pod']}{pods}: {verdict(document)}")
     if "prefilter" in document:

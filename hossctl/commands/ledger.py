@@ -3,17 +3,19 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
-from hoss.v1 import resolver_pb2 as pb
 from hossctl.console import say, warn
 from hossctl.endpoints import Endpoints, resolver_of
 from hossctl.eventloop import run_async
-from hossctl.ledger_file import lines_of, parts_of
 from hossctl.options import Resolver
+
+if TYPE_CHECKING:
+    from hoss.v1 import resolver_pb2 as pb
+
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Dump the ledger, restore it, or go on with what is left of it.")
@@ -26,6 +28,7 @@ _STANDARD = Path("-")
 @group.command()
 def dump(file: _File, resolver: Resolver = "") -> None:
     """Write nodes and reservations to a file, each shard as it is at one moment."""
+    from hossctl.ledger_file import lines_of
 
     async def run() -> int:
         written = 0
@@ -53,6 +56,8 @@ def restore(
     resolver: Resolver = "",
 ) -> None:
     """Make the ledger what a dump says: all of it, or nothing is changed."""
+    from hoss.v1 import resolver_pb2 as pb
+    from hossctl.ledger_file import parts_of
 
     async def run() -> pb.RebuildReply:
         async with resolver_of(Endpoints(resolver=resolver)) as client:
@@ -71,6 +76,7 @@ def restore(
 @group.command()
 def bootstrap(resolver: Resolver = "") -> None:
     """Go on with what Redis has kept of a lost ledger, where no dispatcher comes that knows more."""
+    from hoss.v1 import resolver_pb2 as pb
 
     async def run() -> pb.RebuildReply:
         async with resolver_of(Endpoints(resolver=resolver)) as client:
@@ -82,7 +88,7 @@ def bootstrap(resolver: Resolver = "") -> None:
     _tell(run_async(run()))
 
 
-def _tell(reply: pb.RebuildReply) -> None:
+def _tell(reply: "pb.RebuildReply") -> None:
     say(f"the ledger has {reply.nodes:,} nodes and {reply.reservations:,} reservations (epoch {reply.ledger_epoch})")
     if reply.unplaced_uids:
         warn(

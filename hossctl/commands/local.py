@@ -1,24 +1,22 @@
 """up, down, status: the local platform."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from dispatcher.policy_document import parse_policy, read_policy
 from hoss.errors import HossError, InvalidInput
-from hoss.model.node import NodeSpec
-from hossctl import local_guard, platform, report, status
-from hossctl import nodes as pool
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Format, print_document, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
 from hossctl.eventloop import run_async
-from hossctl.kube_guard import LOCAL_NAME
 from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, only, read_workers
-from hossctl.ports import check_free, free_ports
-from hossctl.progress import counting
+
+if TYPE_CHECKING:
+    from hoss.model.node import NodeSpec
+    from hossctl import platform
+
 
 app = typer.Typer()
 
@@ -74,6 +72,11 @@ def up(
 ) -> None:
     """Start the local platform and leave it running; `hoss down` stops it. Its ledger is kept between starts, with its logs,
     in $HOSS_HOME, else $XDG_STATE_HOME/hoss, else ~/.hoss."""
+    from dispatcher.policy_document import parse_policy, read_policy
+    from hossctl import local_guard, platform, status
+    from hossctl import nodes as pool
+    from hossctl.ports import check_free, free_ports
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     _check_ground(nodes, nodes_file, kubeconfig, guard=guard)
     kubeconfig = kubeconfig and kubeconfig.resolve()
@@ -148,7 +151,11 @@ def _check_ground(nodes: int | None, nodes_file: Path | None, kubeconfig: Path |
         raise InvalidInput("was given without --kubeconfig; say whose bindings are to be judged", where="--guard")
 
 
-async def _fill(endpoints: Endpoints, given: list[NodeSpec] | None, seed: int, workers: int, *, quiet: bool) -> None:
+async def _fill(endpoints: Endpoints, given: "list[NodeSpec] | None", seed: int, workers: int, *, quiet: bool) -> None:
+    from hossctl import nodes as pool
+    from hossctl import report
+    from hossctl.progress import counting
+
     async with clients_of(endpoints) as clients:
         if given is None:
             held = (await clients.resolver.status()).nodes
@@ -162,7 +169,10 @@ def _place_of(redis_url: str) -> str:
     return urlsplit(redis_url).netloc.rpartition("@")[2] or redis_url
 
 
-def _take_out_guard(state: platform.PlatformState) -> None:
+def _take_out_guard(state: "platform.PlatformState") -> None:
+    from hossctl import local_guard
+    from hossctl.kube_guard import LOCAL_NAME
+
     if not state.guarded:
         return
     try:
@@ -181,6 +191,8 @@ def down(
     output: Output = Format.TABLE,
 ) -> None:
     """Stop every process of the local platform. The ledger's data stays for the next `hoss up`."""
+    from hossctl import platform
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     home = platform.home()
     with platform.exclusive(home):
@@ -204,6 +216,8 @@ def down(
 @app.command("status")
 def show_status(dispatcher: Dispatcher = "", resolver: Resolver = "", output: Output = Format.TABLE) -> None:
     """What runs, how it does, and what waits for what. Exit code 1 while something needs attention."""
+    from hossctl import status
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     seen = run_async(status.look(Endpoints(dispatcher, resolver)))
     if output.for_people:

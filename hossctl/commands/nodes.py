@@ -6,14 +6,11 @@ from typing import Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hoss.wire.columns import UID_BYTES
-from hossctl import nodes as pool
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, complain, print_document, say, warn
 from hossctl.endpoints import Endpoints, resolver_of
 from hossctl.eventloop import run_async
 from hossctl.options import Output, Resolver, Seed, only
-from hossctl.progress import counting
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Add nodes to the pool or remove them.")
@@ -36,6 +33,9 @@ def add(
     output: Output = Format.TABLE,
 ) -> None:
     """Add nodes, or change those of the same names. What is requested on a node stays."""
+    from hossctl import nodes as pool
+    from hossctl.progress import counting
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     if (count is None) == (file is None):
         raise InvalidInput("give one of the two: how many simulated nodes, or a file of nodes", where="--count, --file")
@@ -62,6 +62,8 @@ def remove(
     output: Output = Format.TABLE,
 ) -> None:
     """Remove nodes. What is reserved on them is released."""
+    from hoss.wire.columns import UID_BYTES
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
 
     async def run() -> Document:

@@ -8,9 +8,6 @@ import typer
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, say, warn
 from hossctl.options import Output, Seed, only
-from hossctl.simulate import planning
-from hossctl.simulate.cluster import ServiceTimes
-from hossctl.simulate.measured import read_measured
 
 _COLUMNS = (
     Column("WORKERS", lambda row: str(row["workers"])),
@@ -37,6 +34,10 @@ def plan(
 ) -> None:
     """How many workers, resolvers, shards and Redis cores a load needs, by simulation, and what saturates first. Exit 1 if nothing that
     there can be more of would do."""
+    from hossctl.simulate import planning
+    from hossctl.simulate.cluster import ServiceTimes
+    from hossctl.simulate.measured import read_measured
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     times = ServiceTimes() if bench is None else read_measured(bench).times
     wish = planning.Wish(pods_per_second, nodes, times, seed)

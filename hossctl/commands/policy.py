@@ -3,20 +3,19 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatcher.policy_document import read_policy
 from hoss.errors import InvalidInput
-from hoss.model.pod import Workload
-from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
-from hossctl.input import read_input
 from hossctl.options import Dispatcher, Output, only, read_workers
-from hossctl.policy_text import offline_trials, policy_document, print_trial, trial_document, written_policy
+
+if TYPE_CHECKING:
+    from hoss.model.pod import Workload
+
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Show, replace or try the policy that routes pods to workers.")
@@ -26,6 +25,9 @@ app.add_typer(group, name="policy")
 @group.command("get")
 def get_policy(dispatcher: Dispatcher = "", output: Output = Format.YAML) -> None:
     """The SchedulingPolicy in force; where it came from, and what is wrong with it, on stderr."""
+    from hoss.v1 import dispatcher_pb2 as pb
+    from hossctl.policy_text import policy_document, written_policy
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
 
     async def run() -> pb.Policy:
@@ -54,6 +56,8 @@ def set_policy(
     output: Output = Format.TABLE,
 ) -> None:
     """Check a policy and put it in force, over restarts too. A policy that is refused leaves the old one."""
+    from dispatcher.policy_document import read_policy
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     text = read_policy(file)
 
@@ -91,6 +95,10 @@ def try_policy(
     output: Output = Format.TABLE,
 ) -> None:
     """Say which rule and which worker each pod would get at this moment, and why. Changes nothing."""
+    from dispatcher.policy_document import read_policy
+    from hossctl.input import read_input
+    from hossctl.policy_text import print_trial
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     if workers and policy is None:
         raise InvalidInput("is missing; --workers tries a policy without a dispatcher", where="--policy")
@@ -112,7 +120,10 @@ def try_policy(
         print_trial(trial)
 
 
-def _tried(yaml: str, workloads: Sequence[Workload], endpoints: Endpoints) -> Document:
+def _tried(yaml: str, workloads: "Sequence[Workload]", endpoints: Endpoints) -> Document:
+    from hoss.v1 import dispatcher_pb2 as pb
+    from hossctl.policy_text import trial_document
+
     async def run() -> pb.TestPolicyReply:
         async with dispatcher_of(endpoints) as client:
             return await client.test_policy([workload.template for workload in workloads], yaml)
@@ -122,7 +133,9 @@ def _tried(yaml: str, workloads: Sequence[Workload], endpoints: Endpoints) -> Do
     return {"version": reply.version, "warnings": list(reply.warnings), "pods": pods}
 
 
-def _tried_offline(yaml: str, workloads: Sequence[Workload], workers: list[str]) -> Document:
+def _tried_offline(yaml: str, workloads: "Sequence[Workload]", workers: list[str]) -> Document:
+    from hossctl.policy_text import offline_trials, trial_document
+
     trials, doubts = offline_trials(yaml, workloads, read_workers(0, workers))
     return {
         "version": 0,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hossctl import replay as trace
+from hossctl.choices import TraceFormat
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.trace_options import (
     DEFAULT_MACHINE,
@@ -22,13 +22,9 @@ from hossctl.commands.trace_options import (
     read_window,
     tell_left_out,
 )
-from hossctl.compare.traces import replayed
 from hossctl.console import Format, print_document, print_summary, say
 from hossctl.endpoints import Endpoints
-from hossctl.figures import written_duration
 from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, only
-from hossctl.traces.reading import Source, TraceFormat, read
-from scheduler_worker.core.profiles import PRESETS
 
 app = typer.Typer()
 
@@ -66,6 +62,12 @@ def replay(
     output: Output = Format.TABLE,
 ) -> None:
     """Place a trace on a platform of its own, or on the one named, at once or in its own time, and report. Exit 1 if an invariant broke or a pod was lost."""
+    from hossctl import replay as trace
+    from hossctl.compare.traces import replayed
+    from hossctl.figures import written_duration
+    from hossctl.traces.reading import Source, read
+    from scheduler_worker.core.profiles import PRESETS
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     if bool(dispatcher) != bool(resolver):
         raise InvalidInput("give both, or none for a platform of its own", where="--dispatcher, --resolver")

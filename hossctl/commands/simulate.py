@@ -13,18 +13,8 @@ import typer
 
 from hoss.errors import InvalidInput
 from hossctl.cli import EXIT_FAILED
-from hossctl.compare.document import read as read_comparison
-from hossctl.compare.publishing import PlotsPath, Wanted, write, write_plots
-from hossctl.compare.publishing import check as check_outputs
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, say, warn
-from hossctl.options import Output, Seed, only
-from hossctl.progress import bar
-from hossctl.simulate import cluster_report, omega_document
-from hossctl.simulate.agreement import Check
-from hossctl.simulate.cluster import ServiceTimes, Setting, Simulation
-from hossctl.simulate.measured import read_measured
-from hossctl.simulate.omega_setting import Cell
-from hossctl.simulate.omega_sweep import DAY_SECONDS, QUICK_SECONDS, QUICK_T_JOBS, T_JOBS, Sweep, play
+from hossctl.options import Output, PlotsPath, Seed, only
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Play clusters and hours that no laptop holds, on virtual time.")
@@ -89,6 +79,13 @@ def omega(
 ) -> None:
     """Omega's experiment (EuroSys 2013): busyness, conflicts and waits as service jobs take longer to decide on. Interrupted with --json,
     the same command goes on. Exit 1 if a node is overcommitted."""
+    from hossctl.compare.publishing import Wanted, write, write_plots
+    from hossctl.compare.publishing import check as check_outputs
+    from hossctl.progress import bar
+    from hossctl.simulate import omega_document
+    from hossctl.simulate.omega_setting import Cell
+    from hossctl.simulate.omega_sweep import DAY_SECONDS, QUICK_SECONDS, QUICK_T_JOBS, T_JOBS, Sweep, play
+
     check_outputs(output, Wanted(json=json_file, csv=csv_file, plots=plots))
     horizon = 3600 * hours if hours is not None else QUICK_SECONDS if quick else DAY_SECONDS
     t_jobs = read_seconds(t_job, where="--t-job") if t_job else QUICK_T_JOBS if quick else T_JOBS
@@ -142,6 +139,11 @@ def whole_cluster(
 ) -> None:
     """A load placed by a whole platform: pods per second, conflicts, and which process is the limit. Exit 1 if a node is
     overcommitted."""
+    from hossctl.progress import bar
+    from hossctl.simulate import cluster_report
+    from hossctl.simulate.cluster import ServiceTimes, Setting, Simulation
+    from hossctl.simulate.measured import read_measured
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     measured = None if bench is None else read_measured(bench)
     sizes = (5000, 200_000, 8) if quick else (100_000, 10_000_000, 64)
@@ -185,6 +187,10 @@ def check(
 ) -> None:
     """What was measured beside what is simulated with the same service times: throughput and conflicts. Exit 1 if they are further apart
     than 20 %, unless the measured runs differ too much from one another to tell."""
+    from hossctl.compare.document import read as read_comparison
+    from hossctl.progress import bar
+    from hossctl.simulate.agreement import Check
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     comparison = Check(read_comparison(measured), seeds)
     cells = []
@@ -215,6 +221,8 @@ def check(
 
 def _keep(path: Path, document: Document) -> None:
     """In its place at once, so that whoever interrupts this has the former one or this one."""
+    from hossctl.compare.publishing import write
+
     unfinished = path.with_name(f"{path.name}.part")
     write(unfinished, f"{json.dumps(document, indent=1)}\n".encode(), "--json")
     unfinished.replace(path)
@@ -228,6 +236,8 @@ def _fail_if_overcommitted(nodes: int) -> None:
 
 def read_seconds(text: str, *, where: str) -> tuple[float, ...]:
     """`0.1,5` as seconds. InvalidInput for anything but numbers of 0 to a day."""
+    from hossctl.simulate.omega_sweep import DAY_SECONDS
+
     try:
         seconds = tuple(map(float, text.split(",")))
     except ValueError as exc:

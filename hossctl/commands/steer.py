@@ -5,8 +5,6 @@ from typing import Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.conflicts import steering_document, written_steering
 from hossctl.console import Format, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
@@ -29,6 +27,9 @@ def steer(
 
     It stands until it is changed or the dispatcher ends; `steering` in its configuration is for good.
     """
+    from hoss.v1 import dispatcher_pb2 as pb
+    from hossctl.conflicts import steering_document, written_steering
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     if not overlap and not workers:
         raise InvalidInput(

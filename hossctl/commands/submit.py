@@ -2,26 +2,22 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.client.dispatcher import submission
 from hoss.errors import InvalidInput, Overloaded
-from hoss.model.cluster_objects import ClusterObject, key_of
-from hoss.model.pod import Workload
-from hoss.v1 import dispatcher_pb2 as pb
-from hossctl import runner
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.eventloop import run_async
-from hossctl.input import read_input
-from hossctl.missing_objects import asks_for_objects, missing_objects
-from hossctl.nodes import register
 from hossctl.options import Dispatcher, Output, Resolver, only
-from hossctl.progress import placing
-from hossctl.tracking import Tracker
+
+if TYPE_CHECKING:
+    from hoss.model.cluster_objects import ClusterObject
+    from hoss.model.pod import Workload
+    from hossctl.tracking import Tracker
+
 
 app = typer.Typer()
 
@@ -42,6 +38,14 @@ def submit(
 ) -> None:
     """Submit manifests of Pod, Job (Volcano's too), Deployment, ReplicaSet, StatefulSet, PodGroup and List; and of what rules
     of scheduling look at: Node, Namespace, Service, PodDisruptionBudget, PriorityClass. Nothing is sent unless all is right."""
+    from hoss.client.dispatcher import submission
+    from hoss.model.cluster_objects import key_of
+    from hossctl import runner
+    from hossctl.input import read_input
+    from hossctl.missing_objects import asks_for_objects, missing_objects
+    from hossctl.nodes import register
+    from hossctl.progress import placing
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     manifests = [read_input(name) for name in file]
     for text in (text for manifest in manifests for text in manifest.warnings):
@@ -91,7 +95,7 @@ def _say_full(error: Overloaded) -> None:
     say(f"the dispatcher is full, trying again in {error.retry_after_seconds:.1f} s: {error}")
 
 
-def _check_names(workloads: Sequence[Workload]) -> None:
+def _check_names(workloads: "Sequence[Workload]") -> None:
     """Within one file the reader has checked; this is about several files."""
     seen: set[tuple[str, str, bool]] = set()
     uids: set[str] = set()
@@ -108,14 +112,16 @@ def _check_names(workloads: Sequence[Workload]) -> None:
         uids.add(workload.uid)
 
 
-def _check_objects(objects: Sequence[ClusterObject]) -> None:
+def _check_objects(objects: "Sequence[ClusterObject]") -> None:
     """As `_check_names`, about objects."""
+    from hoss.model.cluster_objects import key_of
+
     repeated = next((key for key, count in Counter(map(key_of, objects)).items() if count > 1), None)
     if repeated is not None:
         raise InvalidInput("stands in the files twice; each may stand once", where=str(repeated))
 
 
-def _summary(workloads: Sequence[Workload]) -> list[Document]:
+def _summary(workloads: "Sequence[Workload]") -> list[Document]:
     return [
         {
             "kind": workload.template.owner_kind or "Pod",
@@ -127,7 +133,9 @@ def _summary(workloads: Sequence[Workload]) -> list[Document]:
     ]
 
 
-def _outcome(tracker: Tracker) -> Document:
+def _outcome(tracker: "Tracker") -> Document:
+    from hoss.v1 import dispatcher_pb2 as pb
+
     return {
         "bound": tracker.count(pb.BOUND),
         "unschedulable": tracker.count(pb.UNSCHEDULABLE),

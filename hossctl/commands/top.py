@@ -1,17 +1,12 @@
 """top."""
 
-import asyncio
 import contextlib
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from hoss.errors import LedgerUnavailable, TransportError
-from hossctl import status, top
 from hossctl.console import Format, print_document, print_rows
 from hossctl.endpoints import Endpoints
 from hossctl.eventloop import run_async
@@ -30,6 +25,8 @@ def show(
     output: Output = Format.TABLE,
 ) -> None:
     """Workers, queues and throughput, live; one look where the output is no terminal."""
+    from hossctl import status, top
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     endpoints = Endpoints(dispatcher, resolver)
     if output.for_people and sys.stdout.isatty() and not once:
@@ -47,6 +44,14 @@ def show(
 
 
 async def _live(endpoints: Endpoints, interval_seconds: float) -> None:
+    import asyncio
+
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from hossctl import status, top
+
     seen = await status.look(endpoints)  # whom it never reached it does not wait for
     with Live(top.frame(seen).drawn(), console=Console(highlight=False), auto_refresh=False, screen=True) as screen:
         while True:

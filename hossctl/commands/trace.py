@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from hoss.errors import InvalidInput, NotFound, TransportError
-from hossctl import platform, span_file
 from hossctl.console import Document, Format, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
@@ -29,6 +28,8 @@ def show(
     output: Output = Format.TABLE,
 ) -> None:
     """Show one pod's way from Submit to its confirmed place: each span with when it began, how long it took, and what was decided."""
+    from hossctl import platform, span_file
+
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     path = file or platform.home() / platform.TRACE_FILE
     if file is None and not path.exists():

@@ -3,14 +3,16 @@
 import math
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
-from hoss.model.quantity import parse_quantity
 from hossctl.console import say
-from hossctl.traces.recording import Machine, Recording, Window
+
+if TYPE_CHECKING:
+    from hossctl.traces.recording import Machine, Recording, Window
+
 
 FORMATS_HELP = "openb: Alibaba's GPU cluster. google2019: Google's cells. azure2020: Azure's packing trace."
 
@@ -43,8 +45,10 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
 
-def read_window(begin: str, end: str, limit: int, speedup: float) -> Window:
+def read_window(begin: str, end: str, limit: int, speedup: float) -> "Window":
     """What the options say. InvalidInput for what is no time, an end that is not after the begin, or no speed to play at."""
+    from hossctl.traces.recording import Window
+
     if not math.isfinite(speedup):
         raise InvalidInput(f"{speedup} is no number to go by", where="--speedup")
     first = _seconds(begin, "--from") if begin else 0.0
@@ -54,8 +58,11 @@ def read_window(begin: str, end: str, limit: int, speedup: float) -> Window:
     return Window(first, last, limit, departures=speedup > 0)
 
 
-def read_machine(text: str) -> Machine:
+def read_machine(text: str) -> "Machine":
     """`64,256Gi` as a machine. InvalidInput for anything but two quantities that are more than nothing."""
+    from hoss.model.quantity import parse_quantity
+    from hossctl.traces.recording import Machine
+
     cpu, comma, memory = text.partition(",")
     if not comma:
         raise InvalidInput(f"{text!r} is no machine; write its CPUs and memory: {DEFAULT_MACHINE}", where="--machine")
@@ -68,7 +75,7 @@ def read_machine(text: str) -> Machine:
     return found
 
 
-def tell_left_out(recording: Recording) -> None:
+def tell_left_out(recording: "Recording") -> None:
     """For people: what a trace holds and is not played."""
     for why, count in recording.left_out.items():
         say(f"left out: {count:,} {why}")

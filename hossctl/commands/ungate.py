@@ -8,7 +8,7 @@ from hossctl import completing
 from hossctl.console import Document, Format, print_document, say
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.eventloop import run_async
-from hossctl.listing import Kind, check_found, read_kind
+from hossctl.kinds import Kind, check_found, read_kind
 from hossctl.options import Dispatcher, Namespace, Output, only
 
 app = typer.Typer()

@@ -8,6 +8,7 @@ only if it is beyond the noise, see `hossctl.compare.summary.Judge`.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hossctl.compare.axes import ON_KUBERNETES, WITH_HOSS, Load, Mode
 from hossctl.compare.catalogue import (
     CONFLICTS,
     CPU_PER_POD,
@@ -19,7 +20,7 @@ from hossctl.compare.catalogue import (
     utilisation,
     written,
 )
-from hossctl.compare.document import ON_KUBERNETES, WITH_HOSS, Comparison, Load, Mode
+from hossctl.compare.document import Comparison
 from hossctl.compare.summary import (
     Difference,
     Group,

@@ -13,18 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from hoss.errors import InvalidInput
-from hossctl.compare.document import ON_KUBERNETES, ONE_SCHEDULER, Cell, Decision, Load, Mode
+from hossctl.compare.axes import BASE_FILL, BASE_NODES, BASE_WORKERS, MODES, ON_KUBERNETES, ONE_SCHEDULER, Load, Mode
+from hossctl.compare.document import Cell, Decision
 from hossctl.compare.kube_form import WITHOUT_FORM
 from hossctl.compare.summary import has_cost
 
 AT_ONCE = Decision()
-MODES = tuple(mode for mode in Mode if mode not in ON_KUBERNETES)  # which need a control plane
 PEER_LOADS = tuple(load for load in Load if load not in WITHOUT_FORM)
 PEER_NODES = 100
 LOADS = tuple(load for load in Load if load is not Load.TRACE)  # which takes files
-BASE_NODES = 1000
-BASE_FILL = 0.95
-BASE_WORKERS = 4
 
 # Slow schedulers, as in the Omega paper: a batch of 500 pods takes one a quarter of a second to decide on.
 SLOW = Decision(job_ms=10, task_ms=0.5)

@@ -5,7 +5,6 @@ equal are repetitions of one another. Nothing in it is computed from several run
 `hossctl.compare.summary`. Durations are in the unit that a name ends with, shares are fractions, amounts in schema units.
 """
 
-from enum import Enum
 from pathlib import Path
 from typing import Final, Literal
 
@@ -13,40 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hoss.errors import InvalidInput
+from hossctl.compare.axes import Load, Mode
 
 SCHEMA: Final = "hoss.dev/bench-compare/v1"
-
-
-class Mode(str, Enum):
-    """Who schedules, and what keeps several schedulers from selling the same room twice."""
-
-    SINGLE = "single"  # one worker
-    UNCOORDINATED = "multi-uncoordinated"  # several with caches of their own; nobody validates what they bind
-    PARTITIONED = "multi-partitioned"  # several, each with nodes of its own
-    LOCKED = "multi-locked"  # several that take turns under one global lock
-    HOSS = "multi-hoss"  # several, every placement validated when it is made
-    KUBE_SCHEDULER = "kube-scheduler"  # the peer, on a control plane of its own
-    KUBE_HOSS = "kube-hoss"  # HOSS in Kubernetes mode, on a control plane just like it
-
-
-# Modes whose pods are created at an API server and bound there. What they cost has it and its etcd in it, so they are compared
-# with one another and not with the others.
-ON_KUBERNETES: Final = (Mode.KUBE_SCHEDULER, Mode.KUBE_HOSS)
-ONE_SCHEDULER: Final = (Mode.SINGLE, Mode.KUBE_SCHEDULER)  # whatever the number of workers of the others
-WITH_HOSS: Final = (Mode.HOSS, Mode.KUBE_HOSS)
-
-
-class Load(str, Enum):
-    """What is submitted; `hossctl.compare.loads` says what each looks like."""
-
-    UNIFORM = "uniform"
-    OPENB = "openb"
-    UNIQUE = "unique"
-    GANGS = "gangs"
-    CONSTRAINED = "constrained"
-    CHURN = "churn"
-    SKEWED = "skewed"
-    TRACE = "trace"
 
 
 class _Part(BaseModel):

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from hossctl.compare.document import Mode
+from hossctl.compare.axes import Mode
 from hossctl.compare.summary import MODE_TITLES, Spread
 
 # After Okabe and Ito, told apart by all kinds of colour vision; darkened where thin lines on white need it.

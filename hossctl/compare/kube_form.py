@@ -10,7 +10,7 @@ from hoss.kube.api import Object
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import LabelSelector
-from hossctl.compare.document import Load
+from hossctl.compare.axes import Load
 
 WITHOUT_FORM: Final[Mapping[Load, str]] = {
     Load.OPENB: "kube-scheduler knows no share of a card",

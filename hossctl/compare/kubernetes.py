@@ -30,7 +30,8 @@ from hossctl import auditing
 from hossctl.bench import kube_ground as ground
 from hossctl.bench import processes
 from hossctl.compare import figures
-from hossctl.compare.document import Cell, Latency, Mode, Run, Service, Worker
+from hossctl.compare.axes import Mode
+from hossctl.compare.document import Cell, Latency, Run, Service, Worker
 from hossctl.compare.figures import Pool
 from hossctl.compare.interruption import Stop
 from hossctl.compare.kube_form import node_object, pod_object

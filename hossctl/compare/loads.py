@@ -22,9 +22,11 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, Gang, PodSpec, PodTemplate, QosClass, Workload
 from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
-from hossctl.compare.document import Cell, Load
+from hossctl.choices import Mix
+from hossctl.compare.axes import Load
+from hossctl.compare.document import Cell
 from hossctl.compare.traces import Arrival, Trace, arriving
-from hossctl.load import MIB, OPENB_SHAPE, Mix, bench_nodes, card_request
+from hossctl.load import MIB, OPENB_SHAPE, bench_nodes, card_request
 from hossctl.node_pools import ZONE_LABEL
 from hossctl.nodes import GIB
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from hoss.errors import HossError
 from hossctl.compare import kubernetes, running
-from hossctl.compare.document import ON_KUBERNETES, Cell, Comparison, Load, Machine, Run
+from hossctl.compare.axes import ON_KUBERNETES, Load
+from hossctl.compare.document import Cell, Comparison, Machine, Run
 from hossctl.compare.interruption import Stop, stoppable
 from hossctl.compare.kube_form import WITHOUT_FORM
 from hossctl.compare.running import Plan, title, utc_now

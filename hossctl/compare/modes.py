@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hoss.model.node import NodeSpec
-from hossctl.compare.document import Cell, Decision, Mode
+from hossctl.compare.axes import Mode
+from hossctl.compare.document import Cell, Decision
 from hossctl.compare.loads import labelled
 from hossctl.platform import PlatformOptions, WorkerOptions
 

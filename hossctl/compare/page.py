@@ -13,9 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hossctl.compare import drawing, plots
 from hossctl.compare.answers import headlines, sentences
+from hossctl.compare.axes import ON_KUBERNETES
 from hossctl.compare.baseline import Report
 from hossctl.compare.catalogue import CONFLICTS, CPU_PER_POD, OVERCOMMITTED, P99, STRANDED, THROUGHPUT, Figure, figures
-from hossctl.compare.document import ON_KUBERNETES, Comparison, Run
+from hossctl.compare.document import Comparison, Run
 from hossctl.compare.spreadsheet import KEYS
 from hossctl.compare.summary import MODE_TITLES, Group, Setting, Summary, broken_promises, summarise
 from hossctl.compare.tables import NOISE_RULE

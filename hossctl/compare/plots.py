@@ -13,8 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from hossctl.compare.axes import Load, Mode
 from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED_SHARE, THROUGHPUT, utilisation
-from hossctl.compare.document import Decision, Load, Mode
+from hossctl.compare.document import Decision
 from hossctl.compare.drawing import (
     COLOURS,
     INK,

@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, NoReturn
 
 from hoss.errors import ConfigError, InvalidInput
 from hossctl.cli import EXIT_BAD_INPUT, EXIT_FAILED
@@ -23,28 +21,6 @@ from hossctl.options import only
 
 if TYPE_CHECKING:
     from hossctl.compare.drawing import Plot
-
-JsonPath = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the document there.")]
-CsvPath = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a line for each run.")]
-PlotsPath = Annotated[
-    Path | None, typer.Option("--plots", metavar="DIRECTORY", help="Draw the plots into it, as PNG and SVG.")
-]
-HtmlPath = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write a report that needs no other file.")
-]
-BaselinePath = Annotated[
-    Path | None,
-    typer.Option(
-        "--baseline", metavar="FILE", help="An earlier document: say what got better or worse beyond the noise."
-    ),
-]
-FailOnRegression = Annotated[
-    bool,
-    typer.Option(
-        "--fail-on-regression", help="Exit 1 if anything got worse than in the baseline, 2 if it has no cell of these."
-    ),
-]
-
 
 NOTHING_SHARED = (
     "has no cell of this comparison, so nothing was compared: measure what it holds, or name another baseline"

@@ -14,7 +14,8 @@ from hoss.wire.convert import template_from_proto
 from hossctl import auditing, report
 from hossctl.bench import processes
 from hossctl.compare import figures
-from hossctl.compare.document import Cell, Load, Run, Service, Worker
+from hossctl.compare.axes import Load
+from hossctl.compare.document import Cell, Run, Service, Worker
 from hossctl.compare.figures import LeftOver, Pool
 from hossctl.compare.interruption import Stop
 from hossctl.compare.loads import made

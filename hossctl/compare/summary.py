@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from hossctl.compare.document import ON_KUBERNETES, ONE_SCHEDULER, Cell, Comparison, Decision, Load, Mode, Run
+from hossctl.compare.axes import ON_KUBERNETES, ONE_SCHEDULER, Load, Mode
+from hossctl.compare.document import Cell, Comparison, Decision, Run
 
 NOISE_ERRORS = 3.0  # standard errors
 NOISE_SHARE = 0.05  # of the reference's median

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hoss.model.during_execution import ANNOTATION as DURING_EXECUTION
 from hoss.model.gangs import GROUP_ANNOTATION, GROUP_LABEL, MIN_AVAILABLE_ANNOTATION
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE
-from hoss.redis_access import PASSWORD_VARIABLE
+from hoss.redis_url import PASSWORD_VARIABLE
 from hoss.telemetry.collector import ENDPOINT, HEADERS, PROTOCOL
 from hoss.telemetry.pushing import INTERVAL
 from hossctl.cli import QUIET

@@ -27,9 +27,10 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from hossctl.compare.axes import Load as LoadKind
+from hossctl.compare.axes import Mode
 from hossctl.compare.catalogue import CONFLICTS
-from hossctl.compare.document import Cell, Comparison, Mode, Run
-from hossctl.compare.document import Load as LoadKind
+from hossctl.compare.document import Cell, Comparison, Run
 from hossctl.compare.loads import JOBS_A_MESSAGE
 from hossctl.console import Document
 from hossctl.figures import median

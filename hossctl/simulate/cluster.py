@@ -18,7 +18,8 @@ from dispatcher.core.policy import Policy
 from dispatcher.runtime import TICK_SECONDS
 from hoss.model.pod import PodSpec
 from hossctl.bench.in_process import empty_pool
-from hossctl.load import JOBS_PER_MESSAGE, MIB, PODS_PER_JOB, Mix, bench_nodes
+from hossctl.choices import Mix
+from hossctl.load import JOBS_PER_MESSAGE, MIB, PODS_PER_JOB, bench_nodes
 from hossctl.simulate.dispatching import Dispatching, Told, Worker
 from hossctl.simulate.ledger import ColumnLedger, NodeIndexes
 from hossctl.simulate.placing import Answers, Entry, Judgement, Placing, Proposed, entry_of, judged

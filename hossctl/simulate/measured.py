@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hoss.errors import InvalidInput
+from hossctl.choices import Mix
 from hossctl.figures import median, share
-from hossctl.load import Mix
 from hossctl.simulate.cluster import ServiceTimes
 
 

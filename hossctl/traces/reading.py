@@ -3,21 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from hoss.errors import InvalidInput
 from hossctl import openb
+from hossctl.choices import TraceFormat
 from hossctl.traces import azure2020, google2019
 from hossctl.traces.recording import LARGEST, Machine, Recording, TracePod, Window, machines
-
-
-class TraceFormat(str, Enum):
-    """Traces that can be read."""
-
-    OPENB = "openb"
-    GOOGLE2019 = "google2019"
-    AZURE2020 = "azure2020"
 
 
 @dataclass(frozen=True, slots=True)

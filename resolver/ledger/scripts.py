@@ -13,10 +13,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import redis.exceptions
-
 from hoss.errors import LedgerUnavailable
-from hoss.redis_access import RedisAccess, reach
+from hoss.redis_access import NoScriptError, RedisAccess, RedisError, ResponseError, reach
 from hoss.redis_words import words
 from resolver.ledger.port import LedgerLost
 
@@ -103,7 +101,7 @@ class ScriptRunner:
         """Run scripts of one shard in one round trip, one after the other. Raises if any of them failed."""
         async with self.unavailable_when_failing():
             replies = await self._send(calls)
-            forgotten = [i for i, r in enumerate(replies) if isinstance(r, redis.exceptions.NoScriptError)]
+            forgotten = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
             if forgotten:
                 await self.load()
                 for i, reply in zip(forgotten, await self._send([calls[i] for i in forgotten]), strict=True):
@@ -127,10 +125,10 @@ class ScriptRunner:
         """Whatever Redis or the network say against it: the ledger is unavailable, with their words."""
         try:
             yield
-        except redis.exceptions.ResponseError as exc:
+        except ResponseError as exc:
             self._doubt()  # a shard may have moved to another server
             raise _refusal(words(exc)) from exc
-        except (redis.exceptions.RedisError, OSError, asyncio.TimeoutError) as exc:
+        except (RedisError, OSError, asyncio.TimeoutError) as exc:
             self._doubt()
             raise LedgerUnavailable(f"Redis cannot be reached: {exc}") from exc
 

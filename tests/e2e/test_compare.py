@@ -2,7 +2,8 @@
 
 import pytest
 
-from hossctl.compare.document import ON_KUBERNETES, Comparison, Mode
+from hossctl.compare.axes import ON_KUBERNETES, Mode
+from hossctl.compare.document import Comparison
 
 # Loads of which pods only come, each by itself: every mode of the first test has one of them.
 OF_ONE_KIND = ("openb", "unique", "constrained", "skewed")

@@ -22,7 +22,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.describing import describe
 from hossctl.endpoints import Clients, clients_of
 from hossctl.explain_live import explain_live
-from hossctl.listing import Kind, Query
+from hossctl.kinds import Kind, Query
 from hossctl.nodes import register
 
 CPU = 1000

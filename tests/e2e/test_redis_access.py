@@ -16,7 +16,7 @@ from redis_topologies import make_account
 from waiting import until
 
 from hoss.errors import LedgerUnavailable
-from hoss.redis_access import PASSWORD_VARIABLE
+from hoss.redis_url import PASSWORD_VARIABLE
 from hossctl.endpoints import clients_of
 from hossctl.redis_server import RedisServer
 from resolver.ledger.store import RedisLedger

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hossctl.compare.document import Cell, Comparison, Decision, Latency, Machine, Mode, Run, Service
+from hossctl.compare.axes import Mode
+from hossctl.compare.document import Cell, Comparison, Decision, Latency, Machine, Run, Service
 from hossctl.simulate.agreement import Beside, Check, Figure
 from hossctl.simulate.cluster import ServiceTimes
 

@@ -14,7 +14,8 @@ from waiting import COMMAND_SECONDS, DEADLINE_SECONDS, wait_until
 
 from hoss.errors import HossError
 from hossctl.bench.kube_ground import opened
-from hossctl.compare.document import Comparison, Mode, Run
+from hossctl.compare.axes import Mode
+from hossctl.compare.document import Comparison, Run
 from hossctl.kube_control_plane import ControlPlane
 
 

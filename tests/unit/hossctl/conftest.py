@@ -12,7 +12,6 @@ from hoss.errors import InvalidInput, NotFound
 from hoss.model.cluster_objects import key_of
 from hoss.model.label_selector import parse_label_selector
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
-from hossctl import endpoints
 from hossctl.cli import app
 
 
@@ -186,8 +185,8 @@ def hoss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hoss:
     monkeypatch.setenv("HOSS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOSS_DISPATCHER", "127.0.0.1:1")
     monkeypatch.setenv("HOSS_RESOLVER", "127.0.0.1:1")
-    monkeypatch.setattr(endpoints, "DispatcherClient", lambda _addresses: dispatcher)
-    monkeypatch.setattr(endpoints, "ResolverClient", lambda _addresses: resolver)
+    monkeypatch.setattr("hoss.client.dispatcher.DispatcherClient", lambda _addresses: dispatcher)
+    monkeypatch.setattr("hoss.client.resolver.ResolverClient", lambda _addresses: resolver)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Any:

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 
 from dispatcher.policy_document import parse_policy
-from hossctl.bench.dispatch import Mode, Setting, load
+from hossctl.bench.dispatch import Setting, load
 from hossctl.bench.routing import policy_yaml, routing_cost
+from hossctl.choices import Submitted
 from hossctl.runner import pods_of
 
 
-@pytest.mark.parametrize(("mode", "tenants"), [(Mode.REPLICAS, 1), (Mode.REPLICAS, 3), (Mode.DISTINCT, 2)])
+@pytest.mark.parametrize(
+    ("mode", "tenants"), [(Submitted.REPLICAS, 1), (Submitted.REPLICAS, 3), (Submitted.DISTINCT, 2)]
+)
 def test_a_load_has_all_pods_and_tenants(mode, tenants):
     messages = load(Setting(mode, 1201, tenants=tenants))
     assert pods_of(messages) == 1201
@@ -17,7 +20,7 @@ def test_a_load_has_all_pods_and_tenants(mode, tenants):
 
 
 def test_distinct_pods_come_in_messages_of_500_and_no_two_are_alike():
-    messages = load(Setting(Mode.DISTINCT, 1200))
+    messages = load(Setting(Submitted.DISTINCT, 1200))
     assert [len(message.pods.names) for message in messages] == [500, 500, 200]
     specs = [t.spec.SerializeToString(deterministic=True) for message in messages for t in message.templates]
     assert len(np.unique(specs)) == 1200

@@ -8,7 +8,8 @@ from hossctl.bench.kube_ground import Write, read_writes
 from hossctl.bench.kube_startup import Setting as StartupSetting
 from hossctl.bench.kube_startup import Start
 from hossctl.bench.kube_startup import summary as startup_summary
-from hossctl.bench.kubernetes import Peer, Setting, Turn, order, summary
+from hossctl.bench.kubernetes import Setting, Turn, order, summary
+from hossctl.choices import Peer
 
 METRICS = """\
 # TYPE apiserver_request_total counter

@@ -3,8 +3,8 @@
 import pytest
 
 from hoss.errors import InvalidInput
-from hossctl.compare.cells import MODES, SLOW, Axes, default_cells, of_axes, peer_cells, quick_cells
-from hossctl.compare.document import ON_KUBERNETES, Load, Mode
+from hossctl.compare.axes import MODES, ON_KUBERNETES, Load, Mode
+from hossctl.compare.cells import SLOW, Axes, default_cells, of_axes, peer_cells, quick_cells
 from hossctl.kube_binaries import ASSETS_VARIABLE, CACHE_VARIABLE
 
 

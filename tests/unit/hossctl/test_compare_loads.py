@@ -5,7 +5,8 @@ import pytest
 
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.wire.convert import template_from_proto
-from hossctl.compare.document import Cell, Load, Mode
+from hossctl.compare.axes import Load, Mode
+from hossctl.compare.document import Cell
 from hossctl.compare.loads import CHURN_SECONDS, made
 from hossctl.compare.modes import PARTITION, nodes_for, platform_of
 from hossctl.compare.playing import Departed, Departures, templates_by_row

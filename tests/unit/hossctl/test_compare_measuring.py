@@ -8,7 +8,8 @@ import pytest
 
 from hoss.errors import HossError
 from hoss.model.pod import PodSpec, PodTemplate, Workload
-from hossctl.compare.document import Cell, Comparison, Decision, Machine, Mode, Overcommit, Run
+from hossctl.compare.axes import Mode
+from hossctl.compare.document import Cell, Comparison, Decision, Machine, Overcommit, Run
 from hossctl.compare.measuring import Measuring, notes_on
 from hossctl.compare.running import Plan
 from hossctl.compare.traces import replayed

@@ -15,8 +15,9 @@ from otlp_receiver import receiving
 from hoss.errors import ConfigError
 from hoss.telemetry.collector import ENDPOINT, PROTOCOL, Collector
 from hoss.telemetry.context import new_trace
-from hoss.telemetry.otlp import FileExporter, HttpExporter, event_template, int_values
-from hoss.telemetry.tracing import Happening, tracing
+from hoss.telemetry.options import tracing
+from hoss.telemetry.otlp import event_template, int_values
+from hoss.telemetry.tracing import FileExporter, Happening, HttpExporter
 
 
 @pytest.fixture(autouse=True)

@@ -4,20 +4,8 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 
-from hossctl.compare.document import (
-    ONE_SCHEDULER,
-    Cell,
-    Comparison,
-    Decision,
-    Latency,
-    Load,
-    Machine,
-    Mode,
-    Overcommit,
-    Run,
-    Service,
-    Worker,
-)
+from hossctl.compare.axes import ONE_SCHEDULER, Load, Mode
+from hossctl.compare.document import Cell, Comparison, Decision, Latency, Machine, Overcommit, Run, Service, Worker
 
 MODES = (Mode.SINGLE, Mode.UNCOORDINATED, Mode.PARTITIONED, Mode.LOCKED, Mode.HOSS)
 MACHINE = Machine(

@@ -3,7 +3,8 @@
 from unit.hossctl.compare.made_up import comparison, run
 
 from hossctl.compare.answers import headlines, sentences
-from hossctl.compare.document import Comparison, Decision, Load, Mode, Overcommit
+from hossctl.compare.axes import Load, Mode
+from hossctl.compare.document import Comparison, Decision, Overcommit
 from hossctl.compare.summary import summarise
 
 COST = Decision(job_ms=5, task_ms=1)

@@ -9,8 +9,9 @@ from unit.hossctl.compare.made_up import MACHINE, comparison
 
 from hoss.errors import InvalidInput
 from hossctl.cli import app
+from hossctl.compare.axes import Load, Mode
 from hossctl.compare.baseline import compare, refuse_other_machine
-from hossctl.compare.document import Load, Mode, read
+from hossctl.compare.document import read
 from hossctl.compare.publishing import NOTHING_SHARED, Wanted, check, publish
 from hossctl.console import Format
 

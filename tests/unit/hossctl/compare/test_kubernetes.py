@@ -9,8 +9,9 @@ import pytest
 from hoss.kube.reflector import Gone, Seen
 from hoss.wire.convert import template_from_proto
 from hoss.wire.manifests import read_manifest
+from hossctl.compare.axes import Mode
 from hossctl.compare.cells import PEER_LOADS
-from hossctl.compare.document import Cell, Mode
+from hossctl.compare.document import Cell
 from hossctl.compare.kube_form import node_object, pod_object
 from hossctl.compare.kubernetes import Pods
 from hossctl.compare.loads import made

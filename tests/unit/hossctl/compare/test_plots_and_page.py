@@ -10,8 +10,9 @@ import pytest
 from unit.hossctl.compare.made_up import comparison
 
 from hossctl.compare import plots
+from hossctl.compare.axes import ON_KUBERNETES, Load, Mode
 from hossctl.compare.baseline import compare
-from hossctl.compare.document import ON_KUBERNETES, Comparison, Load, Mode
+from hossctl.compare.document import Comparison
 from hossctl.compare.drawing import Plot
 from hossctl.compare.page import as_html
 from hossctl.compare.summary import summarise

@@ -5,8 +5,9 @@ import random
 import pytest
 from unit.hossctl.compare.made_up import comparison, run
 
+from hossctl.compare.axes import Load, Mode
 from hossctl.compare.catalogue import THROUGHPUT, figures
-from hossctl.compare.document import Cell, Load, Mode
+from hossctl.compare.document import Cell
 from hossctl.compare.summary import Group, Judge, pairs, summarise
 
 CELL = Cell(mode=Mode.HOSS, load=Load.UNIFORM, workers=4, nodes=100, fill=0.9)

@@ -8,8 +8,9 @@ import pytest
 from unit.hossctl.compare.made_up import comparison
 
 from hossctl.compare import spreadsheet, tables
+from hossctl.compare.axes import Load, Mode
 from hossctl.compare.catalogue import figures
-from hossctl.compare.document import Decision, Load, Mode
+from hossctl.compare.document import Decision
 
 ROOT = Path(__file__).parents[4]
 

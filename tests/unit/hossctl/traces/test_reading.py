@@ -6,8 +6,9 @@ import math
 import pytest
 
 from hoss.errors import InvalidInput
+from hossctl.choices import TraceFormat
 from hossctl.commands.trace_options import DEFAULT_MACHINE, read_machine, read_window
-from hossctl.traces.reading import Source, TraceFormat, read
+from hossctl.traces.reading import Source, read
 from hossctl.traces.recording import LARGEST, Machine, Window
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,262144,0,\n"

@@ -1,0 +1,84 @@
+"""What is not imported: help, completion and services do not wait for what they do not use.
+
+What is imported is the same on every machine, and a time is not. One process asks for everything, one thing after another,
+and says what was there after each.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Of ours, what stands for a layer; of others, what takes longer than ten milliseconds.
+ANY_WORK = (
+    "hoss.client", "hoss.model", "hoss.v1", "hoss.wire",
+    "aiohttp", "asyncio", "cryptography", "google.protobuf", "grpc", "jinja2", "kubernetes", "matplotlib", "numpy",
+    "opentelemetry", "redis", "structlog", "uvloop", "yaml",
+)  # fmt: skip
+UNUSED_BY_HELP = (*ANY_WORK, "importlib.metadata", "psutil", "pydantic", "rich.markdown", "rich.traceback")
+# Typer has pydantic check what was given.
+UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "rich")
+UNUSED_BY_DEFAULT = (
+    "dispatcher.dashboard", "dispatcher.kubernetes_mode", "dispatcher.tracing", "hoss.kube.api", "hoss.telemetry.tracing",
+    "resolver.binding_guard", "resolver.tracing", "resolver.webhook", "resolver.webhook_tls", "scheduler_worker.tracing",
+    "aiohttp", "cryptography.x509", "httptools", "jinja2", "kubernetes", "matplotlib", "opentelemetry", "psutil", "rich", "yaml",
+)  # fmt: skip
+
+_EVERY_HELP = """
+from typer import Context
+from typer.main import get_command
+from hossctl.cli import COMMANDS, app
+table = get_command(app)
+for words in ("", "get pods", "bench compare"):
+    done(words, lambda: table([*words.split(), "--help"], prog_name="hoss"))
+context = table.make_context("hoss", ["status"])
+for name in COMMANDS:  # whose help is written as that of those above
+    done(name, lambda: table.resolve_command(context, [name]))
+"""
+_COMPLETIONS = """
+from hossctl.__main__ import main
+for words in ("hoss ", "hoss get ", "hoss get po", "hoss get pods w", "hoss describe pod w", "hoss delete pod w"):
+    os.environ |= {"_HOSS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done(f"completion of {words!r}", main)
+del os.environ["_HOSS_COMPLETE"]
+for words in ("completion bash", "get nosuch", "get pods", "get nodes -o json", "describe pod web-0"):
+    sys.argv = ["hoss", *words.split()]
+    done(words, main)
+"""
+_SERVICES = """
+import importlib
+for service in ("scheduler_worker", "resolver", "dispatcher"):
+    done(service, lambda: importlib.import_module(f"{service}.__main__"))
+"""
+_AROUND = """
+import contextlib, io, json, os, sys
+unused, found = json.loads(sys.argv.pop()), {{}}
+def done(what, act):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        act()
+    if new := [name for name in unused if name in sys.modules and not any(name in names for names in found.values())]:
+        found[what] = new
+{acts}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(
+    ("acts", "unused"),
+    [(_EVERY_HELP, UNUSED_BY_HELP), (_COMPLETIONS, UNUSED_WITHOUT_A_PLATFORM), (_SERVICES, UNUSED_BY_DEFAULT)],
+    ids=["help", "completion-and-no-platform", "services"],
+)
+def test_what_is_not_used_is_not_imported(tmp_path, acts, unused):
+    named = {"HOSS_DISPATCHER", "HOSS_RESOLVER", "HOSS_LOG"}
+    environment = {name: value for name, value in os.environ.items() if name not in named}
+    run = subprocess.run(
+        [sys.executable, "-c", _AROUND.format(acts=acts), json.dumps(unused)],
+        env=environment | {"HOSS_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == {}
