@@ -21,8 +21,10 @@ SMOKE = (
     "tests/unit/model",
     "tests/unit/wire",
     "tests/unit/client",
-    "tests/conformance",
-    "tests/contract",
+    "tests/conformance/test_scheduling.py",
+    "tests/contract/test_journal.py",
+    "tests/contract/test_lease.py",
+    "tests/contract/test_ledger_commits.py",
     "tests/e2e/test_platform.py",
 )
 

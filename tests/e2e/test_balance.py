@@ -157,6 +157,7 @@ async def test_a_worker_that_is_told_to_stop_hands_back_what_it_has_not_started(
         cluster.terminate("slow")
         await _until_bound(clients, 400)
         assert await _attempts(clients) == {0}, "it was fenced instead of handing back"
+        assert any(worker.name == "other" and worker.bound for worker in await clients.dispatcher.list_workers())
         cluster.await_end("slow", seconds=DEADLINE_SECONDS)
         await _assert_clean(clients, workers=1, bound=400)
 

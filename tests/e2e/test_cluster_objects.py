@@ -1,13 +1,12 @@
 """Rules that look at namespaces and services, on a live platform whose dispatcher dies."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import until_agreed
+from e2e.loads import clear, until_agreed
 from waiting import until
 
 from hoss.client.dispatcher import DispatcherClient, submission
@@ -28,18 +27,21 @@ WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 TEAM_A = LabelSelector((Requirement("team", "In", ("a",)),))
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), workers=["w1"])
+    yield cluster
+    cluster.stop()
+
+
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """One worker and NODES nodes in two zones; the first node is by far the largest."""
-    cluster = Cluster(tmp_path)
-    try:
-        cluster.start_worker("w1")
-        async with clients_of(cluster.endpoints) as clients:
-            await register(clients.resolver, [node(i) for i in range(NODES)])
-            await until_agreed(clients, 1)
-        yield cluster
-    finally:
-        cluster.stop()
+async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
+    """Of one worker and NODES nodes in two zones; the first node is by far the largest."""
+    async with clients_of(cluster.endpoints) as clients:
+        await register(clients.resolver, [node(i) for i in range(NODES)])
+        await until_agreed(clients, 1)
+        yield clients
+        await clear(clients)
 
 
 def node(number: int) -> NodeSpec:
@@ -48,62 +50,59 @@ def node(number: int) -> NodeSpec:
     return NodeSpec(f"n{number}", labels=labels, allocatable=(("cpu", cpu), ("memory", memory), ("pods", 110)))
 
 
-async def test_anti_affinity_by_namespace_labels_holds_follows_changes_and_survives_the_dispatcher(cluster: Cluster):
-    async with clients_of(cluster.endpoints) as clients:
-        await clients.dispatcher.apply_objects([Namespace("shop", (("team", "a"),))])
-        web = PodSpec(namespace="shop", labels=(("app", "web"),), requests=(("cpu", 10),))
-        for i in range(NODES):
-            await submit(clients.dispatcher, f"web-{i}", replace(web, node_name=f"n{i}"))
-        await until(lambda: bound(clients.dispatcher, "shop", NODES))
-        term = PodAffinityTerm("kubernetes.io/hostname", WEB, (), TEAM_A)
-        shy = PodSpec(requests=(("cpu", 10),), pod_affinity=PodAffinity(anti_required=(term,)))
-        await submit(clients.dispatcher, "shy", shy)
-        await until(lambda: is_in(clients.dispatcher, "shy", pb.UNSCHEDULABLE))
-        cluster.kill("dispatcher")
-        cluster.start_dispatcher()
-        await until(lambda: reachable(clients.dispatcher))
-        await until(lambda: is_in(clients.dispatcher, "shy", pb.UNSCHEDULABLE))
-        await submit(
-            clients.dispatcher, "shy-2", shy
-        )  # the other direction of time: what it must not see came before it
-        await until(lambda: is_in(clients.dispatcher, "shy-2", pb.UNSCHEDULABLE))
-        await clients.dispatcher.apply_objects([Namespace("shop", (("team", "b"),))])
-        await until(lambda: is_in(clients.dispatcher, "shy", pb.BOUND))
-        await until(lambda: is_in(clients.dispatcher, "shy-2", pb.BOUND))
+async def test_anti_affinity_by_namespace_labels_holds_follows_changes_and_survives_the_dispatcher(
+    cluster: Cluster, clients: Clients
+):
+    await clients.dispatcher.apply_objects([Namespace("shop", (("team", "a"),))])
+    web = PodSpec(namespace="shop", labels=(("app", "web"),), requests=(("cpu", 10),))
+    for i in range(NODES):
+        await submit(clients.dispatcher, f"web-{i}", replace(web, node_name=f"n{i}"))
+    await until(lambda: bound(clients.dispatcher, "shop", NODES))
+    term = PodAffinityTerm("kubernetes.io/hostname", WEB, (), TEAM_A)
+    shy = PodSpec(requests=(("cpu", 10),), pod_affinity=PodAffinity(anti_required=(term,)))
+    await submit(clients.dispatcher, "shy", shy)
+    await until(lambda: is_in(clients.dispatcher, "shy", pb.UNSCHEDULABLE))
+    cluster.kill("dispatcher")
+    cluster.start_dispatcher()
+    await until(lambda: reachable(clients.dispatcher))
+    await until(lambda: is_in(clients.dispatcher, "shy", pb.UNSCHEDULABLE))
+    await submit(clients.dispatcher, "shy-2", shy)  # the other direction of time: what it must not see came before it
+    await until(lambda: is_in(clients.dispatcher, "shy-2", pb.UNSCHEDULABLE))
+    await clients.dispatcher.apply_objects([Namespace("shop", (("team", "b"),))])
+    await until(lambda: is_in(clients.dispatcher, "shy", pb.BOUND))
+    await until(lambda: is_in(clients.dispatcher, "shy-2", pb.BOUND))
 
 
-async def test_pods_that_others_keep_away_by_namespace_labels_come_in_when_the_labels_change(cluster: Cluster):
-    async with clients_of(cluster.endpoints) as clients:
-        await clients.dispatcher.apply_objects([Namespace("shop", (("team", "a"),))])
-        term = PodAffinityTerm("kubernetes.io/hostname", WEB, (), TEAM_A)
-        jealous = PodSpec(requests=(("cpu", 10),), pod_affinity=PodAffinity(anti_required=(term,)))
-        for i in range(NODES):
-            await submit(clients.dispatcher, f"jealous-{i}", replace(jealous, node_name=f"n{i}"))
-        await until(lambda: bound(clients.dispatcher, "default", NODES))
-        await submit(clients.dispatcher, "web", PodSpec(namespace="shop", labels=(("app", "web"),)))
-        await until(lambda: is_in(clients.dispatcher, "web", pb.UNSCHEDULABLE, "shop"))
-        await clients.dispatcher.apply_objects([Namespace("shop")])
-        await until(lambda: is_in(clients.dispatcher, "web", pb.BOUND, "shop"))
+async def test_pods_that_others_keep_away_by_namespace_labels_come_in_when_the_labels_change(clients: Clients):
+    await clients.dispatcher.apply_objects([Namespace("shop", (("team", "a"),))])
+    term = PodAffinityTerm("kubernetes.io/hostname", WEB, (), TEAM_A)
+    jealous = PodSpec(requests=(("cpu", 10),), pod_affinity=PodAffinity(anti_required=(term,)))
+    for i in range(NODES):
+        await submit(clients.dispatcher, f"jealous-{i}", replace(jealous, node_name=f"n{i}"))
+    await until(lambda: bound(clients.dispatcher, "default", NODES))
+    await submit(clients.dispatcher, "web", PodSpec(namespace="shop", labels=(("app", "web"),)))
+    await until(lambda: is_in(clients.dispatcher, "web", pb.UNSCHEDULABLE, "shop"))
+    await clients.dispatcher.apply_objects([Namespace("shop")])
+    await until(lambda: is_in(clients.dispatcher, "web", pb.BOUND, "shop"))
 
 
-async def test_pods_of_a_deployment_and_of_a_service_are_spread_and_others_follow_the_room(cluster: Cluster):
-    async with clients_of(cluster.endpoints) as clients:
-        # Room alone would send all of them to the largest node.
-        await submit(clients.dispatcher, "plain", small(app="plain"), replicas=NODES, kind="Job")
-        await until(lambda: bound(clients.dispatcher, "default", NODES))
-        assert set((await nodes_of(clients, "plain")).values()) == {NODES}
-        deployment = """
-            {apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 6,
-             selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c}]}}}}
-        """
-        for request in submission(read_manifest(f"---\n{deployment}", where="test").workloads):
-            await clients.dispatcher.submit(request)
-        await until(lambda: bound(clients.dispatcher, "default", 2 * NODES))
-        assert set((await nodes_of(clients, "web")).values()) == {1}
-        await clients.dispatcher.apply_objects([Service("default", (("app", "api"),), "api")])
-        await submit(clients.dispatcher, "api", small(app="api"), replicas=NODES, kind="Job")
-        await until(lambda: bound(clients.dispatcher, "default", 3 * NODES))
-        assert set((await nodes_of(clients, "api")).values()) == {1}
+async def test_pods_of_a_deployment_and_of_a_service_are_spread_and_others_follow_the_room(clients: Clients):
+    # Room alone would send all of them to the largest node.
+    await submit(clients.dispatcher, "plain", small(app="plain"), replicas=NODES, kind="Job")
+    await until(lambda: bound(clients.dispatcher, "default", NODES))
+    assert set((await nodes_of(clients, "plain")).values()) == {NODES}
+    deployment = """
+        {apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 6,
+         selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c}]}}}}
+    """
+    for request in submission(read_manifest(f"---\n{deployment}", where="test").workloads):
+        await clients.dispatcher.submit(request)
+    await until(lambda: bound(clients.dispatcher, "default", 2 * NODES))
+    assert set((await nodes_of(clients, "web")).values()) == {1}
+    await clients.dispatcher.apply_objects([Service("default", (("app", "api"),), "api")])
+    await submit(clients.dispatcher, "api", small(app="api"), replicas=NODES, kind="Job")
+    await until(lambda: bound(clients.dispatcher, "default", 3 * NODES))
+    assert set((await nodes_of(clients, "api")).values()) == {1}
 
 
 def small(*, app: str) -> PodSpec:

@@ -16,6 +16,7 @@ from hossctl.ports import free_ports
 
 TOKEN = "a-token-of-some-length"
 NODES = 300
+WORKER = "a-worker-with-a-rather-long-name"
 
 pytestmark = pytest.mark.skipif(bool(no_browser()), reason=no_browser())
 
@@ -28,10 +29,26 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    (tmp_path / "token").write_text(TOKEN)
+    """Empty, for a test alone."""
+    with shown(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A worker, and NODES nodes, for one test after the other."""
+    with shown(tmp_path_factory.mktemp("shared")) as cluster:
+        cluster.start_worker(WORKER, "tier=batch")
+        fill(cluster, workers=1)
+        yield cluster
+
+
+@contextlib.contextmanager
+def shown(directory: Path) -> Iterator[Cluster]:
+    (directory / "token").write_text(TOKEN)
     address = f"127.0.0.1:{free_ports(1)[0]}"  # where it is found again after a restart
-    flags = ("--dashboard-listen", address, "--dashboard-token-file", str(tmp_path / "token"))
-    cluster = Cluster(tmp_path, dispatcher_flags=flags)
+    flags = ("--dashboard-listen", address, "--dashboard-token-file", str(directory / "token"))
+    cluster = Cluster(directory, dispatcher_flags=flags)
     try:
         yield cluster
     finally:
@@ -97,9 +114,8 @@ def test_a_load_a_workers_death_and_a_reconnect(page, cluster):
     assert not page.errors()
 
 
-def test_a_pods_way_is_found_by_name_and_from_why_pods_wait(page, cluster):
-    cluster.start_worker("ada")
-    fill(cluster, workers=1, nodes=20)
+def test_a_pods_way_is_found_by_name_and_from_why_pods_wait(page, shared):
+    cluster = shared
     load(cluster, name="web", replicas=5)
     load(cluster, name="giant", replicas=1, cpu_milli=1_000_000)
     show(page, cluster)
@@ -108,7 +124,7 @@ def test_a_pods_way_is_found_by_name_and_from_why_pods_wait(page, cluster):
     )  # a way is told as it is when it is asked for
     page.keys("/", "web-0-3", "\n")
     page.until(lambda: "default/web-0-3: bound" in page.text("#story"), "the pod's way")
-    assert "ada" in page.text("#story")
+    assert WORKER in page.text("#story")
     assert "node-" in page.text("#story")
     page.until(lambda: "Insufficient cpu" in page.text("#pending a"), "a pod that waits")
     page.press("#pending a")
@@ -123,10 +139,8 @@ def test_a_pods_way_is_found_by_name_and_from_why_pods_wait(page, cluster):
     page.until(lambda: "No pod is called nobody" in page.text("#story"), "that there is none")
 
 
-def test_nodes_are_told_by_keyboard_and_by_resource(page, cluster):
-    cluster.start_worker("ada")
-    fill(cluster, workers=1)
-    show(page, cluster)
+def test_nodes_are_told_by_keyboard_and_by_resource(page, shared):
+    show(page, shared)
     page.until(lambda: page.text("#nodes-count"), "the nodes")
     page.script("document.querySelector('#heat').focus()")
     from selenium.webdriver.common.keys import Keys  # noqa: PLC0415 - there is one, or this test is skipped
@@ -140,10 +154,8 @@ def test_nodes_are_told_by_keyboard_and_by_resource(page, cluster):
     assert page.script("return document.querySelector('#resources [aria-pressed=true]').innerText") == "Memory"
 
 
-def test_actions_appear_with_the_token_alone(page, cluster):
-    cluster.start_worker("ada")
-    fill(cluster, workers=1, nodes=20)
-    show(page, cluster)
+def test_actions_appear_with_the_token_alone(page, shared):
+    show(page, shared)
     page.until(lambda: "Ready" in page.text("#workers"), "the worker")
     assert not page.text("#workers .act button")
     page.press("#unlock")
@@ -160,32 +172,30 @@ def test_actions_appear_with_the_token_alone(page, cluster):
     assert not page.text("#workers .act button")
 
 
-def test_the_theme_follows_the_system_until_one_is_chosen(page, cluster):
+def test_the_theme_follows_the_system_until_one_is_chosen(page, shared):
     def background() -> str:
         return page.script("return getComputedStyle(document.body).backgroundColor")
 
     page.system_scheme("light")
-    show(page, cluster)
+    show(page, shared)
     light = background()
     page.system_scheme("dark")
     dark = page.until(lambda: background() != light and background(), "the dark theme")
     page.press("#theme")
     assert background() == light
-    page.open(cluster.dashboard("dispatcher"))
+    page.open(shared.dashboard("dispatcher"))
     assert background() == light  # remembered
     page.press("#theme")
     assert background() == dark
     page.script("localStorage.clear()")
 
 
-def test_a_phone_shows_all_without_scrolling_sideways(page, cluster):
-    cluster.start_worker("a-worker-with-a-rather-long-name", "tier=batch")
-    fill(cluster, workers=1)
-    load(cluster, name="giant", replicas=1, cpu_milli=1_000_000)
+def test_a_phone_shows_all_without_scrolling_sideways(page, shared):
+    load(shared, name="vast", replicas=1, cpu_milli=1_000_000)
     page.resize(PHONE)
     with contextlib.ExitStack() as after:
         after.callback(page.resize, (1440, 1120))
-        show(page, cluster)
+        show(page, shared)
         page.until(lambda: page.text("#nodes-count") == str(NODES), "the nodes")
         page.until(lambda: "Insufficient cpu" in page.text("#pending"), "the pod that waits")
         assert page.script("return document.documentElement.scrollWidth") <= PHONE[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.crashes import PODS, WORKERS, Moment, Scene, pods_under_way
+from e2e.crashes import PODS, WORKERS, Moment, Scene, interposed_cluster, pods_under_way, proposed
 from e2e.loads import all_bound, assert_clean, prepare, some_bound, submit, until_agreed
 from integration.proposing import Stream
 from waiting import until
@@ -163,16 +163,22 @@ async def test_who_is_killed_in_the_middle_of_a_load_loses_no_pod(tmp_path: Path
         cluster.stop()
 
 
-async def test_four_workers_on_a_nearly_full_cluster_conflict_and_all_is_resolved(tmp_path: Path) -> None:
-    """Nodes with room for one pod each, and as many pods: workers meet on the same nodes, ever more as these get few."""
-    cluster = Cluster(tmp_path, workers=["w0", "w1", "w2", "w3"])
-    try:
-        async with clients_of(cluster.endpoints) as clients:
-            await prepare(clients, workers=4, nodes=1000, cpus=1)
-            await submit(clients, jobs=100, replicas=10, cpu_milli=1000)
-            await until(lambda: all_bound(clients, 1000))
-            counters = (await clients.resolver.status()).counters
-            assert sum(count for name, count in counters.items() if "conflict" in name) > 0
-            await assert_clean(clients, bound=1000)
-    finally:
-        cluster.stop()
+async def test_invariant_1_four_workers_that_propose_the_same_nodes_at_once_conflict_and_overcommit_none(
+    tmp_path: Path,
+) -> None:
+    """Nodes with room for one pod each, and as many pods: all are proposed before one is decided, so nobody knows of the others."""
+    nodes, workers = 400, ["w1", "w2", "w3", "w4"]
+    async with (
+        interposed_cluster(tmp_path, workers=workers) as (cluster, between),
+        clients_of(cluster.endpoints) as clients,
+    ):
+        await prepare(clients, workers=len(workers), nodes=nodes, cpus=1)
+        gate = between.asked["Propose"]
+        gate.close()
+        await submit(clients, jobs=40, replicas=nodes // 40, cpu_milli=1000)
+        await until(lambda: sum(map(proposed, gate.held)) == nodes, "all pods to be proposed")
+        gate.release()
+        await until(lambda: all_bound(clients, nodes))
+        counters = (await clients.resolver.status()).counters
+        assert sum(count for name, count in counters.items() if "conflict" in name) > 0
+        await assert_clean(clients, bound=nodes)

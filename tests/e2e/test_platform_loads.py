@@ -140,7 +140,9 @@ async def test_invariant_1_four_workers_on_a_full_cluster_conflict_and_never_ove
     assert result.exit_code == 0, result
 
 
-@pytest.mark.parametrize("mix", ["uniform", "openb", "unique"])
+@pytest.mark.parametrize(
+    "mix", ["uniform", *(pytest.param(mix, marks=pytest.mark.thorough) for mix in ("openb", "unique"))]
+)
 def test_throughput_measures_every_mix(hoss, mix):
     result = hoss.json("bench", "throughput", "--nodes", "100", "--pods", "1000", "--mix", mix)
     assert result["runs"][0]["placement"]["bound"] == 1000

@@ -30,12 +30,10 @@ async def until_phase(clients: Clients, name: str, phase: pb.PodPhase) -> pb.Pod
     return await until(reached, f"{name} to be {pb.PodPhase.Name(phase)}")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
 async def test_a_host_port_that_a_repair_frees_goes_to_the_pod_that_waits_for_it(tmp_path: Path, workers: int) -> None:
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(tmp_path, workers=[f"w{number + 1}" for number in range(workers)])
     try:
-        for number in range(workers):
-            cluster.start_worker(f"w{number + 1}")
         async with clients_of(cluster.endpoints) as clients:
             allocatable = (("cpu", 8000), ("memory", 64 * GIB), ("pods", 110))
             await register(clients.resolver, [NodeSpec("a", allocatable=allocatable)])

@@ -14,7 +14,7 @@ from hossctl.endpoints import clients_of, of_state
 from hossctl.nodes import UNIFORM, simulated
 from hossctl.platform import PlatformOptions, WorkerOptions
 
-FLOOD_PODS = 300_000
+FLOOD_PODS = 60_000
 
 
 def job(name: str, namespace: str, replicas: int) -> pb.SubmitRequest:

@@ -7,7 +7,7 @@ from scheduler_worker.core.work import Gang
 
 BOUND, UNSCHEDULABLE, CONFLICT, INVALID = Outcome.BOUND, Outcome.UNSCHEDULABLE, Outcome.CONFLICT, Outcome.INVALID
 REFUSED, COMMITTED, CONFLICT_TOPOLOGY, GANG_ABORTED = 3, 1, 6, 10
-ALL_CPU = 4000  # of one of FakeLedger's nodes
+ALL_CPU = 4000  # of a node that the ledger adds
 
 
 def codes(harness):

@@ -72,9 +72,9 @@ def test_texts_of_a_plot_name_axes_with_units_and_every_load(drawn):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"modes": (Mode.HOSS,)},
-        {"modes": (Mode.SINGLE,)},
-        {"workers": (1,), "fills": (0.8,), "repetitions": 1},
+        {"modes": (Mode.HOSS,), "loads": (Load.UNIFORM,)},
+        {"modes": (Mode.SINGLE,), "loads": (Load.OPENB,)},
+        {"loads": (Load.UNIFORM,), "workers": (1,), "fills": (0.8,), "repetitions": 1},
         {"repetitions": 0},
         pytest.param(
             {"loads": tuple(Load), "workers": (1, 2), "fills": (0.95,), "repetitions": 1}, marks=pytest.mark.thorough
