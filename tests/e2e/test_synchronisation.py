@@ -49,11 +49,13 @@ async def serving(cluster: Cluster, count: int, *flags: tuple[str, ...]) -> Asyn
         async def filled() -> bool:
             return sum(worker.fill_seconds > 0 for worker in await serving_workers(clients)) == len(flags)
 
-        await until(filled)
-        yield clients
-        await clear(clients)
-        for number in range(1, len(flags) + 1):
-            cluster.end(f"w{number}")
+        try:
+            await until(filled)
+            yield clients
+        finally:
+            await clear(clients)
+            for number in range(1, len(flags) + 1):
+                cluster.end(f"w{number}")
 
 
 async def serving_workers(clients: Clients) -> list[pb.WorkerInfo]:
@@ -96,9 +98,13 @@ async def test_the_audit_says_whose_cache_it_does_not_compare(cluster: Cluster) 
 
 
 async def test_workers_tell_how_far_they_are_behind_what_they_have_heard_of(cluster: Cluster) -> None:
+    """What the one commits, the other hears of by the numbers of its own commits, which are later."""
     async with serving(cluster, 10, PUSH, REFUSAL) as clients:
-        await submit(clients, jobs=20, replicas=10)
-        await until(lambda: all_bound(clients, 200))
+        for number, (idle, at_work) in enumerate((("w2", "w1"), ("w1", "w2")), 1):
+            await clients.dispatcher.set_worker_state(idle, "Cordoned")
+            await submit(clients, jobs=5, replicas=10, name=at_work)
+            await until(lambda pods=50 * number: all_bound(clients, pods))
+            await clients.dispatcher.set_worker_state(idle, "Ready")
 
         async def told() -> bool:
             following, refused = ({lag.shard: lag for lag in w.lags} for w in await serving_workers(clients))

@@ -26,10 +26,10 @@ class Traced(Cluster):
         self.file, self._ratio = directory / "trace.jsonl", ratio
         super().__init__(directory, **options)
 
-    def _start(self, name: str, module: str, *arguments: str) -> None:
+    def _launch(self, name: str, module: str, *arguments: str) -> None:
         flags = ["--trace-file", str(self.file)]
         flags += ["--trace-ratio", str(self._ratio)] if module == "dispatcher" else []
-        super()._start(name, module, *arguments, *flags)
+        super()._launch(name, module, *arguments, *flags)
 
     def stopped(self) -> list[Span]:
         """What was exported, once all have ended as they should."""
