@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -110,6 +111,8 @@ class CommandTable(TyperGroup):
             module = importlib.import_module(f"hossctl.commands.{COMMANDS[name][0]}")
             self.commands[name] = get_group(module.app).commands[name]
             add_examples(name, self.commands[name])
+            if ctx.resilient_parsing and not isinstance(self.commands[name], TyperGroup):
+                self.commands[name].parse_args = partial(_take_words, self.commands[name])  # type: ignore[method-assign]
             self._loaded.add(name)
         return super().resolve_command(ctx, args)
 
@@ -124,6 +127,17 @@ class CommandTable(TyperGroup):
             # Whoever read our output has enough, as `head` has. Nothing more is written, not at the end either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit from None
+
+
+def _take_words(command: Any, ctx: Any, args: list[str]) -> list[str]:
+    """Parse what stands before a Tab and leave it as words: whoever pressed Tab does not wait for pydantic to check them."""
+    words, rest, _ = command.make_parser(ctx).parse_args(args=args)
+    for parameter in command.get_params(ctx):
+        value, source = parameter.consume_value(ctx, words)
+        ctx.params[parameter.name] = value
+        ctx.set_parameter_source(parameter.name, source)
+    ctx.args = list(rest)
+    return list(rest)
 
 
 def _load_help() -> None:

@@ -18,8 +18,8 @@ ANY_WORK = (
     "opentelemetry", "redis", "structlog", "uvloop", "yaml",
 )  # fmt: skip
 UNUSED_BY_HELP = (*ANY_WORK, "importlib.metadata", "psutil", "pydantic", "rich.markdown", "rich.traceback")
-# Typer has pydantic check what was given.
-UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "rich")
+UNUSED_BY_COMPLETION = (*ANY_WORK, "importlib.metadata", "pydantic", "rich")
+UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "rich")  # typer has pydantic check what was given
 UNUSED_BY_DEFAULT = (
     "dispatcher.dashboard", "dispatcher.kubernetes_mode", "dispatcher.tracing", "hoss.kube.api", "hoss.telemetry.tracing",
     "resolver.binding_guard", "resolver.tracing", "resolver.webhook", "resolver.webhook_tls", "scheduler_worker.tracing",
@@ -39,10 +39,13 @@ for name in COMMANDS:  # whose help is written as that of those above
 """
 _COMPLETIONS = """
 from hossctl.__main__ import main
-for words in ("hoss ", "hoss get ", "hoss get po", "hoss get pods w", "hoss describe pod w", "hoss delete pod w"):
+sys.argv = ["hoss"]
+for words in ("hoss ", "hoss get ", "hoss get po", "hoss get pods w", "hoss describe pod -", "hoss delete pod -n shop w"):
     os.environ |= {"_HOSS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done(f"completion of {words!r}", main)
-del os.environ["_HOSS_COMPLETE"]
+"""
+_NO_PLATFORM = """
+from hossctl.__main__ import main
 for words in ("completion bash", "get nosuch", "get pods", "get nodes -o json", "describe pod web-0"):
     sys.argv = ["hoss", *words.split()]
     done(words, main)
@@ -67,8 +70,13 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize(
     ("acts", "unused"),
-    [(_EVERY_HELP, UNUSED_BY_HELP), (_COMPLETIONS, UNUSED_WITHOUT_A_PLATFORM), (_SERVICES, UNUSED_BY_DEFAULT)],
-    ids=["help", "completion-and-no-platform", "services"],
+    [
+        (_EVERY_HELP, UNUSED_BY_HELP),
+        (_COMPLETIONS, UNUSED_BY_COMPLETION),
+        (_NO_PLATFORM, UNUSED_WITHOUT_A_PLATFORM),
+        (_SERVICES, UNUSED_BY_DEFAULT),
+    ],
+    ids=["help", "completion", "no-platform", "services"],
 )
 def test_what_is_not_used_is_not_imported(tmp_path, acts, unused):
     named = {"HOSS_DISPATCHER", "HOSS_RESOLVER", "HOSS_LOG"}
