@@ -61,7 +61,7 @@ def main() -> int:
     with ThreadPoolExecutor(at_a_time) as pool:
         for working in [pool.submit(soak.work) for _ in range(at_a_time)]:
             working.result()
-    print(f"{soak.runs} runs of files, {'the last of which failed' if soak.failed else 'and nothing failed'}")
+    print(f"{soak.runs} runs of files, and {'a test failed' if soak.failed else 'nothing failed'}")
     return int(soak.failed)
 
 

@@ -90,25 +90,30 @@ async def test_invariant_5_gangs_are_all_or_nothing_when_who_has_them_in_hand_is
 
 
 @pytest.mark.thorough
-async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(
-    cluster: Cluster, clients: Clients
-) -> None:
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(tmp_path: Path, shards: int) -> None:
     """More gangs than there is room for, beside ordinary pods; what is bound makes room, until every gang was served. Killed at
     moments that chance has."""
-    for number in range(15):
-        await _gang(clients, f"gang-{number}", 3 + number % 5, cpus=1 + number % 4, extra=number % 3)
-        await _gang(clients, f"single-{number}", 0, cpus=1, extra=2)
-    served: set[str] = set()
-    again = {"w1": partial(cluster.start_worker, "w1", "of=a"), "dispatcher": cluster.start_dispatcher}
-    again["resolver"] = cluster.start_resolver
-    for name, start in again.items():
-        await until(lambda: _serves_more(clients, served))
-        cluster.kill(name)
-        start()
-    while len(served) < 30:
-        await until(lambda: _serves_more(clients, served), lambda: f"more than {sorted(served)}")
-    await until_agreed(clients, 2)
-    await _assert_clean(clients)
+    cluster = Cluster(tmp_path, shards=shards, workers=["w1", "w2", "w3"])
+    try:
+        async with clients_of(cluster.endpoints) as clients:
+            await _prepare(clients, workers=3)
+            for number in range(15):
+                await _gang(clients, f"gang-{number}", 3 + number % 5, cpus=1 + number % 4, extra=number % 3)
+                await _gang(clients, f"single-{number}", 0, cpus=1, extra=2)
+            served: set[str] = set()
+            again = {"w1": partial(cluster.start_worker, "w1"), "dispatcher": cluster.start_dispatcher}
+            again["resolver"] = cluster.start_resolver
+            for name, start in again.items():
+                await until(lambda: _serves_more(clients, served))
+                cluster.kill(name)
+                start()
+            while len(served) < 30:
+                await until(lambda: _serves_more(clients, served), lambda: f"more than {sorted(served)}")
+            await until_agreed(clients, 3)
+            await _assert_clean(clients)
+    finally:
+        cluster.stop()
 
 
 async def test_a_gang_takes_several_shards_and_all_of_it_is_confirmed(clients: Clients) -> None:

@@ -138,14 +138,14 @@ async def test_nodes_removed_and_added_while_a_load_is_placed_lose_no_pod_and_ke
 async def test_pods_of_a_node_that_is_removed_while_the_dispatcher_is_away_are_placed_elsewhere(
     cluster: Cluster, clients: Clients
 ) -> None:
-    await register(clients.resolver, [node("a")])
+    await register(clients.resolver, [node("gone")])
     await submit(clients, "job", 10)
-    await until_pods(clients, "job", bound_to("a"))
-    await register(clients.resolver, [node("b")])
+    await until_pods(clients, "job", bound_to("gone"))
+    await register(clients.resolver, [node("left")])
     cluster.kill("dispatcher")
-    assert len((await clients.resolver.remove_nodes(["a"])).released_uids) == 16 * 10
+    assert len((await clients.resolver.remove_nodes(["gone"])).released_uids) == 16 * 10
     cluster.start_dispatcher()
-    await until_pods(clients, "job", bound_to("b"))
+    await until_pods(clients, "job", bound_to("left"))
     await assert_clean(clients, bound=10)
 
 
@@ -238,11 +238,11 @@ async def test_the_time_of_a_toleration_goes_on_while_the_dispatcher_is_dead(
 ) -> None:
     """All of it: were it to begin anew, they would stay as long again."""
     seconds = 2 * PATIENCE_SECONDS
-    await register(clients.resolver, [node("a")])
+    await register(clients.resolver, [node("old")])
     for name, tolerated in (("while", seconds), ("longer", 3600)):
         await submit(clients, name, 2, tolerations=tolerating(tolerated))
-        await until_pods(clients, name, bound_to("a"))
-    await register(clients.resolver, [node("a", taints=(BROKEN,))])
+        await until_pods(clients, name, bound_to("old"))
+    await register(clients.resolver, [node("old", taints=(BROKEN,))])
     tainted_at = time.monotonic()
     cluster.kill("dispatcher")
     await until(lambda: time.monotonic() > tainted_at + seconds, "the time to be over")
@@ -250,4 +250,4 @@ async def test_the_time_of_a_toleration_goes_on_while_the_dispatcher_is_dead(
     cluster.start_dispatcher()
     await until_pods(clients, "while", lambda pod: f"tolerates for {seconds} s only" in pod.eviction)
     assert time.monotonic() - restarted_at < seconds, "the time began anew"
-    assert all(map(bound_to("a"), await pods_of(clients, "longer")))
+    assert all(map(bound_to("old"), await pods_of(clients, "longer")))
