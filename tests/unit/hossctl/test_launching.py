@@ -170,9 +170,9 @@ def test_who_does_not_wait_for_ever_is_told_that_it_runs_on(tmp_path):
 
 
 def test_the_cpu_time_of_forked_processes_is_counted_when_they_end():
-    before = FORK_SERVER.ended_cpu_seconds
+    before = FORK_SERVER.ended_cpu_seconds()
     FORK_SERVER.run("told", ["end", "0"])
-    assert FORK_SERVER.ended_cpu_seconds > before
+    assert FORK_SERVER.ended_cpu_seconds() > before
 
 
 def waiting(folder: Path) -> ForkedProcess:
