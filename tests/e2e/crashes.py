@@ -18,7 +18,7 @@ from e2e.interposed import Gate, Interposed
 from e2e.loads import all_bound, assert_clean, prepare, submit, until_agreed
 from waiting import until
 
-from hoss.v1 import resolver_pb2
+from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hoss.wire.columns import UID_BYTES
 from hossctl.endpoints import Clients, clients_of
 from hossctl.ports import free_ports
@@ -60,9 +60,10 @@ class Scene:
         starts["redis"] = self.cluster.start_redis
         await asyncio.to_thread(starts[name] if name in starts else lambda: self.cluster.start_worker(name))
 
-    async def in_hand(self, worker: str) -> int:
-        """Pods that a worker was given and has not answered for."""
-        return next(w.outstanding for w in await self.clients.dispatcher.list_workers() if w.name == worker)
+    async def laden(self) -> dispatcher_pb2.WorkerInfo:
+        """The worker that was given most pods and has not answered for them: which one that is, is a matter of chance."""
+        workers = await self.clients.dispatcher.list_workers()
+        return max(workers, key=lambda worker: worker.outstanding)
 
     async def fenced(self, worker: str) -> tuple[int, int]:
         """Once a worker is fenced with pods in hand: how many of them were found to be reserved, how many not."""
@@ -139,13 +140,14 @@ def _gate(between: Interposed, moment: Moment) -> Gate:
 
 async def _reached(scene: Scene, moment: Moment) -> bool:
     if moment is Moment.PROPOSED:
-        return sum(map(proposed, scene.gate.held)) == PODS
+        return len(proposed(scene.gate)) == PODS
     if moment is Moment.RESERVED:
         return (await scene.clients.resolver.status()).reservations == PODS
     return bool(scene.gate.held) and await all_bound(scene.clients, PODS)
 
 
-def proposed(message: bytes) -> int:
-    """Pods of a message to Propose."""
-    batch = resolver_pb2.ProposalBatch.FromString(message)
-    return sum(len(part.uids) for part in (batch, *batch.parts)) // UID_BYTES
+def proposed(gate: Gate) -> set[bytes]:
+    """UIDs of the pods of all proposals that have come to a gate."""
+    batches = map(resolver_pb2.ProposalBatch.FromString, gate.held)
+    columns = [part.uids for batch in batches for part in (batch, *batch.parts)]
+    return {column[at : at + UID_BYTES] for column in columns for at in range(0, len(column), UID_BYTES)}

@@ -38,14 +38,24 @@ class Interposed(grpc.GenericRpcHandler):
         method, name = details.method, details.method.removeprefix(SERVICE)
 
         async def pass_on(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            async def gated() -> AsyncIterator[bytes]:
+            asked: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+            async def read() -> None:
                 async for request in requests:
+                    self.asked[name].meet(request)
+                    asked.put_nowait(request)
+                asked.put_nowait(None)
+
+            async def gated() -> AsyncIterator[bytes]:
+                while (request := await asked.get()) is not None:
                     await self.asked[name].pass_through(request)
                     yield request
 
+            reading = asyncio.ensure_future(read())
             call = self._channel.stream_stream(method)(gated(), timeout=context.time_remaining())
             try:
                 async for answer in call:
+                    self.answered[name].meet(answer)
                     await self.answered[name].pass_through(answer)
                     if call.done() and await call.code() is not grpc.StatusCode.OK:
                         await context.abort(await call.code(), "it died before the answer was out")
@@ -53,6 +63,7 @@ class Interposed(grpc.GenericRpcHandler):
             except grpc.aio.AioRpcError as exc:
                 await context.abort(exc.code(), exc.details())
             finally:
+                reading.cancel()
                 call.cancel()
 
         return grpc.stream_stream_rpc_method_handler(pass_on)
@@ -80,8 +91,15 @@ class Gate:
         """What waited goes on, and so does what comes."""
         self._open.set()
 
+    def meet(self, message: bytes) -> None:
+        """It has come."""
+        if self._holds_back(message):
+            self.held.append(message)
+
     async def pass_through(self, message: bytes) -> None:
         """Return when the message may go on."""
-        if not self._open.is_set() and self._holds(message):
-            self.held.append(message)
+        if self._holds_back(message):
             await self._open.wait()
+
+    def _holds_back(self, message: bytes) -> bool:
+        return not self._open.is_set() and self._holds(message)

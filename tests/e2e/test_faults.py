@@ -24,23 +24,11 @@ from resolver.core.values import Verdict
 
 @dataclass(frozen=True)
 class Crash:
-    """Who is killed at which moment, and starts again where `again`; what then tells that it hit pods."""
+    """Who is killed at which moment and starts again, and what then tells that it hit pods."""
 
     victims: tuple[str, ...]
     moment: Moment
     witness: Callable[[Scene], Awaitable[None]]
-    again: bool = True
-    left: int = len(WORKERS)  # workers that serve afterwards
-
-
-async def none_had_a_place(scene: Scene) -> None:
-    reserved, homeless = await scene.fenced("w1")
-    assert (reserved, homeless > 0) == (0, True)
-
-
-async def all_had_a_place(scene: Scene) -> None:
-    reserved, homeless = await scene.fenced("w1")
-    assert (reserved > 0, homeless) == (True, 0)
 
 
 async def late_proposals_are_stale(scene: Scene) -> None:
@@ -66,8 +54,6 @@ async def asked_again(scene: Scene) -> None:
 
 
 CRASHES = {
-    "a worker with proposals under way": Crash(("w1",), Moment.PROPOSED, none_had_a_place, again=False, left=1),
-    "a worker whose pods are reserved": Crash(("w1",), Moment.RESERVED, all_had_a_place, again=False, left=1),
     "the dispatcher, with proposals under way": Crash(("dispatcher",), Moment.PROPOSED, late_proposals_are_stale),
     "the dispatcher, with pods reserved": Crash(("dispatcher",), Moment.RESERVED, found_in_the_ledger),
     "the dispatcher, with pods not confirmed": Crash(("dispatcher",), Moment.BOUND, found_in_the_ledger),
@@ -83,28 +69,38 @@ async def test_invariant_3_whoever_is_killed_with_pods_in_hand_no_pod_is_lost(tm
     async with pods_under_way(tmp_path, crash.moment, shards=2, fsync="always") as scene:
         for name in crash.victims:
             scene.cluster.redis.kill() if name == "redis" else scene.cluster.kill(name)
-        if crash.again:
-            for name in reversed(crash.victims):  # Redis first
-                await scene.start(name)
+        for name in reversed(crash.victims):  # Redis first
+            await scene.start(name)
         await crash.witness(scene)
-        await scene.all_come_through(workers=crash.left)
+        await scene.all_come_through()
+
+
+@pytest.mark.parametrize("moment", [Moment.PROPOSED, Moment.RESERVED], ids=["proposed", "reserved"])
+async def test_invariant_3_of_a_killed_workers_pods_those_reserved_stay_and_the_others_go_to_another(
+    tmp_path: Path, moment: Moment
+) -> None:
+    async with pods_under_way(tmp_path, moment, shards=2) as scene:
+        victim = await scene.laden()
+        scene.cluster.kill(victim.name)
+        pods = victim.outstanding
+        assert await scene.fenced(victim.name) == ((0, pods) if moment is Moment.PROPOSED else (pods, 0))
+        await scene.all_come_through(workers=1)
 
 
 async def test_invariant_4_a_killed_workers_pods_are_bound_once_each(tmp_path: Path) -> None:
     """What it had proposed arrives when its pods are bound elsewhere: the ledger refuses all of it. Without fencing it would stand
     beside the new reservations, on another shard."""
     async with pods_under_way(tmp_path, Moment.PROPOSED, shards=2) as scene:
-        in_hand = await scene.in_hand("w1")
-        assert in_hand
+        victim = await scene.laden()
         messages = map(resolver_pb2.ProposalBatch.FromString, scene.gate.held)
-        late = [message for message in messages if message.worker == "w1" and message.uids]
-        scene.cluster.kill("w1")
-        assert await scene.fenced("w1") == (0, in_hand)
+        late = [message for message in messages if message.worker == victim.name and message.uids]
+        scene.cluster.kill(victim.name)
+        assert await scene.fenced(victim.name) == (0, victim.outstanding)
         scene.gate.release()
         await until(lambda: all_bound(scene.clients, PODS))
         stream = Stream(scene.clients.resolver)
         verdicts = b"".join([(await stream.ask(proposal)).verdicts for proposal in late])
-        assert verdicts == bytes([Verdict.STALE_EPOCH]) * in_hand
+        assert verdicts == bytes([Verdict.STALE_EPOCH]) * victim.outstanding
         await scene.all_come_through(workers=1)
 
 
@@ -176,7 +172,7 @@ async def test_invariant_1_four_workers_that_propose_the_same_nodes_at_once_conf
         gate = between.asked["Propose"]
         gate.close()
         await submit(clients, jobs=40, replicas=nodes // 40, cpu_milli=1000)
-        await until(lambda: sum(map(proposed, gate.held)) == nodes, "all pods to be proposed")
+        await until(lambda: len(proposed(gate)) == nodes, "all pods to be proposed")
         gate.release()
         await until(lambda: all_bound(clients, nodes))
         counters = (await clients.resolver.status()).counters

@@ -60,18 +60,19 @@ async def test_of_two_gangs_that_each_fit_alone_one_is_placed_and_the_other_when
 
 
 @pytest.mark.parametrize("moment", [Moment.PROPOSED, Moment.RESERVED], ids=["proposed", "reserved"])
-@pytest.mark.parametrize("victim", ["w1", "dispatcher", "resolver"])
+@pytest.mark.parametrize("victim", ["a worker", "dispatcher", "resolver"])
 async def test_invariant_5_gangs_are_all_or_nothing_when_who_has_them_in_hand_is_killed(
     tmp_path: Path, victim: str, moment: Moment
 ) -> None:
     """On three shards. Whoever looks sees all of a gang bound or none, and in the ledger none has a part without the rest."""
     async with pods_under_way(tmp_path, moment, shards=3, gangs=True) as scene:
-        scene.cluster.kill(victim)
-        if victim == "w1":
-            reserved, homeless = await scene.fenced("w1")
-            assert reserved % REPLICAS == homeless % REPLICAS == 0
-            assert (homeless if moment is Moment.PROPOSED else reserved) > 0
+        if victim == "a worker":
+            worker = await scene.laden()
+            scene.cluster.kill(worker.name)
+            pods = worker.outstanding
+            assert await scene.fenced(worker.name) == ((0, pods) if moment is Moment.PROPOSED else (pods, 0))
         else:
+            scene.cluster.kill(victim)
             await scene.start(victim)
         scene.gate.release()
 
@@ -86,7 +87,7 @@ async def test_invariant_5_gangs_are_all_or_nothing_when_who_has_them_in_hand_is
             assert found == (0 if moment is Moment.PROPOSED else PODS)
         if victim == "resolver" and moment is Moment.RESERVED:
             assert (await scene.clients.resolver.status()).counters["duplicate"] > 0
-        await scene.all_come_through(workers=1 if victim == "w1" else 2)
+        await scene.all_come_through(workers=1 if victim == "a worker" else 2)
 
 
 @pytest.mark.thorough

@@ -64,8 +64,8 @@ async def test_redis_emptied_with_reservations_that_nobody_knows_of_yet_loses_no
         scene.cluster.redis.kill()
         _empty(tmp_path)
         await scene.start("redis")
-        await until(lambda: healed(scene.clients, 0))
-        assert [told["reservations"] for told in scene.cluster.events("dispatcher", "ledger_rebuilt")] == [0]
+        rebuilt = await until(lambda: scene.cluster.events("dispatcher", "ledger_rebuilt"), "the ledger to be rebuilt")
+        assert [told["reservations"] for told in rebuilt] == [0]
         await scene.all_come_through()
         assert (await scene.clients.dispatcher.status()).counters["requeued"] == PODS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 from e2e.cluster import Cluster
-from e2e.crashes import PODS, Moment, pods_under_way
+from e2e.crashes import PODS, WORKERS, Moment, pods_under_way
 from e2e.loads import all_bound, assert_clean, prepare
 from waiting import until
 
@@ -130,17 +130,17 @@ async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_ar
     proposed, it refuses all of it, and the worker registers anew."""
     async with pods_under_way(tmp_path, Moment.PROPOSED, worker_timeout_seconds=4) as scene:
         clients = scene.clients
-        before = await _worker(clients, "w1")
-        assert before.outstanding
-        scene.cluster.freeze("w1")
-        assert await scene.fenced("w1") == (0, before.outstanding)
+        before = await scene.laden()
+        (other,) = set(WORKERS) - {before.name}
+        scene.cluster.freeze(before.name)
+        assert await scene.fenced(before.name) == (0, before.outstanding)
         scene.gate.release()
         await until(lambda: all_bound(clients, PODS))
-        assert (await _worker(clients, "w2")).bound == PODS
+        assert (await _worker(clients, other)).bound == PODS
         assert await scene.refused_as_stale() >= before.outstanding
-        scene.cluster.thaw("w1")
-        await until(lambda: _worker_is(clients, "w1", "Ready"))
-        assert (await _worker(clients, "w1")).epoch > before.epoch
+        scene.cluster.thaw(before.name)
+        await until(lambda: _worker_is(clients, before.name, "Ready"))
+        assert (await _worker(clients, before.name)).epoch > before.epoch
         await scene.all_come_through()
 
 

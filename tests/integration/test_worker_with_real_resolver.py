@@ -244,6 +244,8 @@ async def test_a_worker_told_to_stop_answers_for_what_it_holds(dispatcher, resol
     codes, chosen, _, _ = await dispatcher.outcomes(2000, after_first=lambda: worker.send_signal(signal.SIGTERM))
     assert set(codes.tolist()) <= {BOUND, RETURNED}
     assert ((codes == BOUND) == (chosen != 0xFFFFFFFF)).all()
+    # A second signal in its last moments would end it by the signal.
+    assert await asyncio.to_thread(worker.wait, DEADLINE_SECONDS) == 0
 
 
 @pytest.mark.parametrize(
