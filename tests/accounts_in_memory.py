@@ -1,7 +1,8 @@
-"""The ledger as a worker's core sees it, made by hand: accounts of one shard, and the feed's messages that tell of them.
+"""The ledger as a worker's core sees it, made by hand: accounts of one shard, and the feed's messages that
+tell of them.
 
-Its tests want flags, numbers and answers that a real ledger gives in rare moments alone. What both do is held to one contract, in
-tests/contract/test_followed_ledger.py.
+Its tests want flags, numbers and answers that a real ledger gives in rare moments alone. What both do is held
+to one contract, in tests/contract/test_followed_ledger.py.
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
-"""A dispatcher and a resolver as the command line's clients show them, without either: answers from lists, and what was sent.
+"""A dispatcher and a resolver as the command line's clients show them, without either: answers from lists,
+and what was sent.
 
-What commands rely on beyond the lists (who is found by what, and what is refused) is held to tests/contract/test_clients.py, like the
-real clients of real services.
+What commands rely on beyond the lists (who is found by what, and what is refused) is held to
+tests/contract/test_clients.py, like the real clients of real services.
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,10 @@
 """New random examples for as long as told: `make soak MINUTES=60`.
 
-Files of property tests run one after the other, as many at a time as there are cores, each by a seed of its own that is printed; after
-the last comes the first again. The first that fails ends it, and the command that repeats it is printed. No file begins when the time is
-over. Only property tests leave anything to chance: the simulator's seeds are part of its tests, and
-tests/contract/test_gang_crashes.py goes through every point of every course.
+Files of property tests run one after the other, as many at a time as there are cores, each by a seed of its
+own that is printed; after the last comes the first again. The first that fails ends it, and the command that
+repeats it is printed. No file begins when the time is over. Only property tests leave anything to chance: the
+simulator's seeds are part of its tests, and tests/contract/test_gang_crashes.py goes through every point of
+every course.
 """
 # ruff: noqa: T201 - it is a command
 

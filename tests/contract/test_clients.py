@@ -1,4 +1,5 @@
-"""What commands rely on of a dispatcher's and a resolver's client, held against those of real services and those in memory."""
+"""What commands rely on of a dispatcher's and a resolver's client, held against those of real services and
+those in memory."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -35,7 +36,7 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[dict[str, str]]:
-    """Addresses of a dispatcher and a resolver, for the whole module: each test has a namespace of its own."""
+    """Addresses of a dispatcher and a resolver for the whole module; each test has a namespace of its own."""
     with platform.temporary(platform.PlatformOptions(workers=())) as starter:
         yield {record.name: record.address for record in starter.state.living()}
 

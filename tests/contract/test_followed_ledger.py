@@ -1,5 +1,5 @@
-"""What a worker's cache is told of a ledger, held against the real feed of one, and against the accounts that tests of the worker's
-core make by hand."""
+"""What a worker's cache is told of a ledger, held against the real feed of one, and against the accounts that
+tests of the worker's core make by hand."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,11 +1,13 @@
 """How many examples a property test tries, and which ones: HOSS_TESTS says it.
 
-`quick` is `make test`, and whatever is run without saying; `all` is `make test-all`. Both try known examples, the same for the same code,
-so that a run is about a change and not about luck; `quick` tries two fifths of them. `soak` is `make soak`: as many as `all`, and
-other ones with every run, by a seed that is printed (see tests/soak.py). A failing example is printed as a decorator, `@reproduce_failure`,
-to be tried with; what it found is then added to the test as an `@example` or a test of its own.
+`quick` is `make test`, and whatever is run without saying; `all` is `make test-all`. Both try known examples,
+the same for the same code, so that a run is about a change and not about luck; `quick` tries two fifths of
+them. `soak` is `make soak`: as many as `all`, and other ones with every run, by a seed that is printed (see
+tests/soak.py). A failing example is printed as a decorator, `@reproduce_failure`, to be tried with; what it
+found is then added to the test as an `@example` or a test of its own.
 
-Property tests share their machine with real servers: an example that takes long, or is long in the making, is no failure.
+Property tests share their machine with real servers: an example that takes long, or is long in the making, is
+no failure.
 """
 
 import os
@@ -36,7 +38,7 @@ def load_profile() -> None:
 
 
 def examples(count: int, **more: Any) -> settings:
-    """The settings of a test that tries so many examples in `make test-all`, where 100 are too few or more than need be."""
+    """Of a test that tries so many in `make test-all`, where 100 are too few or more than need be."""
     return settings(max_examples=_count(count), **more)
 
 

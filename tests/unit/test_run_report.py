@@ -1,4 +1,5 @@
-"""What a run of the tests says of itself: where the time went, and in continuous integration which skips nobody expected."""
+"""What a run of the tests says of itself: where the time went, and in continuous integration which skips
+nobody expected."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""Services start alike from a new interpreter and from the tests' fork server, and a forked process is as good as a new one."""
+"""Services start alike from a new interpreter and from the tests' fork server, and a forked process is as
+good as a new one."""
 
 import json
 import os
