@@ -2,13 +2,12 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
 from e2e.cluster import Cluster
 from e2e.kubernetes.api import Api
+from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
 from hoss.client.resolver import ResolverClient
@@ -75,13 +74,6 @@ def _milli(cpu: str) -> int:
 def run_hoss(cluster: Cluster, *arguments: str) -> str:
     """What a command says about this platform, on whichever stream."""
     where = {"HOSS_DISPATCHER": cluster.endpoints.dispatcher, "HOSS_RESOLVER": cluster.endpoints.resolver}
-    command = [sys.executable, "-m", "hossctl", *arguments]
-    done = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        env={**os.environ, **where, "COLUMNS": "200"},
-    )
+    environment = {**os.environ, **where, "COLUMNS": "200"}
+    done = FORK_SERVER.run("hossctl", arguments, env=environment, timeout=DEADLINE_SECONDS)
     return done.stdout + done.stderr

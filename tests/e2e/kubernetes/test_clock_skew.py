@@ -10,6 +10,7 @@ from e2e.kubernetes.api import Api, events_of, find_events
 from waiting import wait_until
 
 from hossctl.kube_control_plane import ControlPlane
+from hossctl.process import Service, launch_python
 
 DAY = 86_400
 
@@ -17,17 +18,23 @@ DAY = 86_400
 # half would hand a deadline by this clock to its other half, which goes by the machine's.
 WRONG_CLOCK = """
 import datetime, sys, time
-right = time.time
-def ours():
-    return sys._getframe(2).f_globals["__name__"].split(".")[0] in ("hoss", "dispatcher", "resolver", "scheduler_worker", "__main__")
+right, right_ns = time.time, time.time_ns
+def shift():
+    name = sys._getframe(2).f_globals["__name__"].split(".")[0]
+    if name not in ("hoss", "dispatcher", "resolver", "scheduler_worker", "__main__"):
+        return 0
+    open({asked!r}, "w").close()
+    return {seconds}
 def wrong():
-    return right() + ({seconds} if ours() else 0)
+    return right() + shift()
+def wrong_ns():
+    return right_ns() + shift() * 10**9
 class Wrong(datetime.datetime):
     @classmethod
     def now(cls, tz=None):
-        return datetime_.fromtimestamp(right() + ({seconds} if ours() else 0), tz)
+        return datetime_.fromtimestamp(right() + shift(), tz)
 datetime_ = datetime.datetime
-time.time, datetime.datetime = wrong, Wrong
+time.time, time.time_ns, datetime.datetime = wrong, wrong_ns, Wrong
 """
 
 
@@ -41,7 +48,8 @@ def test_pods_are_bound_told_and_taken_over_by_whoever_has_a_wrong_clock(
     api.clear()
     site = tmp_path / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=seconds))
+    asked = tmp_path / "asked"
+    (site / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=seconds, asked=str(asked)))
     api.create_node("n1", cpu="1")
     cluster = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)
     try:
@@ -50,6 +58,7 @@ def test_pods_are_bound_told_and_taken_over_by_whoever_has_a_wrong_clock(
         wait_until(lambda: len(assigned(api)) == 1, "it is bound")
         cluster.kill(part)
         with monkeypatch.context() as patched:
+            patched.setattr(Service, "launch", staticmethod(launch_python))  # a fork has imported its clock already
             patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])))
             starts = {"dispatcher": cluster.start_dispatcher, "resolver": cluster.start_resolver}
             starts.get(part, lambda: cluster.start_worker("w1"))()
@@ -61,6 +70,7 @@ def test_pods_are_bound_told_and_taken_over_by_whoever_has_a_wrong_clock(
         if part == "dispatcher":
             (event, *_) = [event for name in ("during", "waits") for event in find_events(api, name)]
             assert event["firstTimestamp"][:10] != event["metadata"]["creationTimestamp"][:10], "its clock is wrong"
+        assert asked.exists(), f"{part} has never looked at its wrong clock"
         api.delete_pod("before")
         wait_until(lambda: len(assigned(api)) == 1, "it is gone")
         cluster.kill("dispatcher")
