@@ -113,14 +113,23 @@ class ShardFeed:
         return [await self._message(entry) for entry in entries]
 
     async def _take_snapshot(self) -> pb.FeedMessage:
-        # Workers that start together share one: it serves for as long as the ring continues it.
+        # Workers that start together share one: it serves for as long as the ring continues it, and no node has come or gone since. A
+        # dispatcher that starts holds what is reserved against the nodes of its first snapshot.
         async with self._snapshot_lock:
-            if self._snapshot is None or not self._continues(self._snapshot.seq):
+            if self._snapshot is None or not self._serves(self._snapshot):
                 self._snapshot = await self._read_snapshot()
             return self._snapshot
 
-    def _continues(self, seq: int) -> bool:
-        return seq == self._tip or bool(self._ring and self._tip and self._ring[0].seq <= seq + 1 <= self._tip)
+    def _serves(self, snapshot: pb.FeedMessage) -> bool:
+        if snapshot.seq == self._tip:
+            return True
+        if not (self._ring and self._tip and self._ring[0].seq <= snapshot.seq + 1 <= self._tip):
+            return False
+        since = [entry for message in self._ring if message.seq > snapshot.seq for entry in message.nodes]
+        if not since:
+            return True
+        listed = {entry.index for entry in snapshot.nodes}
+        return all(entry.index in listed and not entry.removed for entry in since)
 
     async def _read_snapshot(self) -> pb.FeedMessage:
         snapshot = await self._ledger.snapshot(self._shard, groups=True)

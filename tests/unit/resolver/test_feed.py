@@ -125,3 +125,16 @@ async def test_catching_up_ends_with_the_state_of_the_moment_it_was_asked_for(ru
 async def test_catching_up_from_a_position_of_the_future_brings_a_snapshot(running):
     _, feed = running
     assert await caught_up(feed, 50) == [(1, True)]
+
+
+async def test_who_begins_has_the_nodes_of_that_moment_in_the_snapshot_and_not_after_it(running, make_node):
+    """A dispatcher that starts takes bound pods on nodes that its first snapshot lacks for pods whose node is gone."""
+    ledger, feed = running
+    async with aclosing(feed.follow(None)) as earlier:
+        await take(earlier, 1)
+        await ledger.upsert_nodes(0, [make_node("b")])
+        await take(earlier, 1)
+        async with aclosing(feed.follow(None)) as later:
+            [snapshot] = await take(later, 1)
+    assert [entry.spec.name for entry in snapshot.nodes] == ["a", "b"]
+    assert ledger.snapshots == 2
