@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from fork_server import FORK_SERVER, ForkedProcess
 from machine import needs
@@ -39,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     use_chosen_server(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means: tests of services wait more than they compute, so that a process a core would leave cores idle."""
+    return 2 * (psutil.cpu_count() or 1)
 
 
 def pytest_sessionstart() -> None:
