@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +119,9 @@ class WorkerLinks(WorkerLinkServicer):
     ) -> AsyncIterator[pb.DispatcherMessage]:
         stream = WorkerStream(next(self._numbers), self._heartbeat_ms, self._runtime.traces)
         reader = asyncio.ensure_future(self._read(stream, request_iterator))
+        # The worker is gone when it cannot be read any more. gRPC may give this generator up at its yield, and then nobody resumes or
+        # closes it before it is collected.
+        reader.add_done_callback(partial(self._ended, stream))
         try:
             async for message in stream.messages():
                 yield message
@@ -126,15 +129,17 @@ class WorkerLinks(WorkerLinkServicer):
                 await context.abort(*stream.ended_with)
         finally:
             reader.cancel()
-            (fault,) = await asyncio.gather(reader, return_exceptions=True)
-            if isinstance(fault, Exception):
-                logger().error("worker_stream_failed", worker=stream.name, error=str(fault), exc_info=fault)
-            self._runtime.links.pop(stream.number, None)
-            self._views.gone(stream.name)
-            if self._runtime.traces is not None and stream.name:
-                self._runtime.traces.lost(stream.name)
-            self._runtime.tell(m.LinkClosed(stream.number))
-            logger().info("worker_stream_ended", worker=stream.name)
+            await asyncio.gather(reader, return_exceptions=True)
+
+    def _ended(self, stream: WorkerStream, reader: "asyncio.Future[None]") -> None:
+        if not reader.cancelled() and (fault := reader.exception()) is not None:
+            logger().error("worker_stream_failed", worker=stream.name, error=str(fault), exc_info=fault)
+        self._runtime.links.pop(stream.number, None)
+        self._views.gone(stream.name)
+        if self._runtime.traces is not None and stream.name:
+            self._runtime.traces.lost(stream.name)
+        self._runtime.tell(m.LinkClosed(stream.number))
+        logger().info("worker_stream_ended", worker=stream.name)
 
     async def _read(self, stream: WorkerStream, requests: AsyncIterator[pb.WorkerMessage]) -> None:
         try:
