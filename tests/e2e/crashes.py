@@ -33,7 +33,7 @@ apiVersion: hoss.dev/v1alpha1
 kind: DispatcherConfig
 worker_timeout_seconds: {}
 """
-_LONG_LEASES = ("--reservation-lease-seconds", "600")
+_LONG_LEASES = ("--reservation-lease-seconds", "600", "--gang-hold-seconds", "600")
 _FENCED = re.compile(r"fenced: of the pods it had in hand (\d+) have a place, (\d+) have none")
 
 

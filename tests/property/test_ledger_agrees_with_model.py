@@ -207,7 +207,7 @@ class History:
             groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
             gang_minimum=what["gang_minimum"],
             criteria=what["criteria"],
-            held=what["held"],
+            held=what["held"] and not (what["unchecked"] and what["stands"]),  # what stands is reserved at once
             firsts=tuple(what["firsts"]),
             seen=tuple(await self._seqs(what["behind"])),
             victims_must_go=what["must_go"],

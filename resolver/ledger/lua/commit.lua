@@ -32,10 +32,10 @@
 local standing = read_fields(RESERVATIONS, uids)
 for position = 1, count do
   local record, slot = standing[position], slots[position]
-  if record and evicted[uids[position]] then
+  if evicted[uids[position]] or taken[uids[position]] then
     record = nil
   end
-  local anew = record and ARGV[7] == '2' and not taken[uids[position]] and room.restate(position, first[position], record, slot)
+  local anew = record and ARGV[7] == '2' and room.restate(position, first[position], record, slot)
   if not anew and (record or taken[uids[position]]) then
     verdicts[position] = DUPLICATE
     duplicates[#duplicates + 1] = record and record:sub(9, 16) or seq_bytes
