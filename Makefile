@@ -9,14 +9,14 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -rs
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test test-all test-redis test-pythons soak controlplane e2e check bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak controlplane e2e check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local,bench,kubernetes]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
@@ -37,14 +37,20 @@ test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all s
 soak: $(VENV)/.dev  ## property tests with new random examples, for MINUTES=60 or as many as told
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),60) $(TESTS)
 
+simulate: $(VENV)/.dev  ## whole platforms in one process with faults by seed; SEEDS=200 or as many as told, FIRST=0
+	$(BIN)/python -m tools.simulation --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0)
+
+faults: $(VENV)/.dev  ## real faults on platforms of real processes (all take half an hour); RUNS=5 of each, FAULT="--fault NAME" for one
+	$(BIN)/python -m tools.faults --runs $(or $(RUNS),5) $(FAULT)
+
 test-redis: $(VENV)/.dev  ## the contract and integration tests on the oldest Redis; HOSS_TEST_REDIS=PATH for another server
 	HOSS_TEST_REDIS=$${HOSS_TEST_REDIS:-oldest} $(PYTEST) -m "not thorough" $(or $(TESTS),tests/contract tests/integration)
 
-test-pythons: $(VENV)/.dev  ## the demo and a smoke of the tests on the oldest and the newest Python of this machine
+test-pythons: $(VENV)/.dev  ## the built wheel on the oldest and the newest Python of this machine: demo, a client, a smoke of the tests
 	$(BIN)/python tests/pythons.py
 
 controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, built once (needs Go, some minutes) into a cache
-	$(BIN)/python -m hossctl.kube_binaries
+	$(BIN)/python -m tools.controlplane
 	$(BIN)/python tests/e2e/kubernetes/renderers.py
 
 e2e: controlplane  ## end-to-end tests against a real Kubernetes control plane
@@ -55,6 +61,9 @@ check: $(VENV)/.dev check-generated check-docs  ## lint, format, types, architec
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+model: $(VENV)/.dev  ## the models of the ledger protocol, searched by spin (needs spin and gcc, some minutes); CASES=NAME for some
+	$(BIN)/python -m tools.model $(CASES)
 
 bench: $(VENV)/.dev  ## what each core's operations cost on this machine
 	$(BIN)/python -m pytest tests/benchmarks/bench_cores.py --benchmark-quiet
@@ -76,10 +85,10 @@ check-generated: generate
 	@git diff --exit-code --stat -- hoss/v1 || { echo "hoss/v1 is not what proto/ says: commit what 'make generate' made"; exit 1; }
 
 docs: $(VENV)/.dev  ## docs/reference from the code
-	$(BIN)/python -m hossctl.reference
+	$(BIN)/python -m tools.reference
 
 check-docs: $(VENV)/.dev
-	$(BIN)/python -m hossctl.reference --check
+	$(BIN)/python -m tools.reference --check
 
 format: $(VENV)/.dev  ## let ruff format and fix
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -1,280 +1,355 @@
 """The dispatcher's composition root: `python -m dispatcher`."""
 
-import argparse
 import contextlib
 import random
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import grpc.aio
-from pydantic import ValidationError
 
-from dispatcher.allowances import LabelAllowances
-from dispatcher.audit import Views
-from dispatcher.candidate import Candidate, Term
-from dispatcher.chronicle import Chronicle
-from dispatcher.config import KIND, DispatcherConfig
+from dispatcher.api.request_router import RequestRouter, Services
+from dispatcher.api.service import DispatcherService
+from dispatcher.config import DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
-from dispatcher.core.policy import Policy
-from dispatcher.core.tenants import shares_of_cards
-from dispatcher.decisions import Decisions
-from dispatcher.lease import Lease, RedisLease
-from dispatcher.ledger import FencedLedger, ResolverLedger
-from dispatcher.link import WorkerLinks
-from dispatcher.metrics import Activity, TermSource
-from dispatcher.nodes import NodeNames
-from dispatcher.podless_journal import PodlessJournal
-from dispatcher.policies import Policies
-from dispatcher.policy_surroundings import PolicySurroundings
-from dispatcher.preemption import Preemption
-from dispatcher.rebuilding import Rebuilding
-from dispatcher.reception import Reception, Services
+from dispatcher.core.policy.rules import Policy
+from dispatcher.core.queue.tenants import shares_of_cards
+from dispatcher.flags import parse_flags, read_config
+from dispatcher.journal.checkpointer import Checkpointer
+from dispatcher.journal.memory import PodlessJournal
+from dispatcher.journal.redis_store import RedisJournal
+from dispatcher.leader.elector import LeaderElector
+from dispatcher.leader.leadership import Leadership
+from dispatcher.leader.lease import Lease, RedisLease
+from dispatcher.ledger.client import FencedLedger, ResolverLedger
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ledger.rebuilding import LedgerRebuilder
+from dispatcher.ledger.reconciliation import Reconciler
+from dispatcher.metrics import Activity, Terms, TermSource
+from dispatcher.policy.documents import facts_from_bytes
+from dispatcher.policy.source import ActivePolicy
 from dispatcher.recovery import recover
-from dispatcher.redis_journal import RedisJournal
 from dispatcher.runtime import Runtime
-from dispatcher.service import DispatcherService
-from dispatcher.spec_facts import facts_from_bytes
-from hoss import rpc, telemetry
-from hoss.client.feed import follow
+from dispatcher.workers.link import AllowedLabels, WorkerLinks
+from dispatcher.workers.preemption import PreemptionAnswers
+from dispatcher.workers.queries import CacheViewQueries, DecisionQueries
+from hoss import serving, telemetry
+from hoss.caller_limits import CallerLimits
+from hoss.client.feed import Subscription
 from hoss.client.resolver import ResolverClient
-from hoss.config import describe_validation, load_document
-from hoss.errors import ConfigError, HossError
-from hoss.kube.config import add_kubernetes_flags, kubernetes_given
+from hoss.errors import HossError, LedgerUnavailable, TransportError
+from hoss.host import THIS_HOST, Host
+from hoss.limit_interceptor import LimitInterceptor
 from hoss.model.pod import PodSpec
+from hoss.security.options import host_of
 from hoss.telemetry import options
+from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
-from hoss.telemetry.metrics import Metrics, process_source
-from hoss.telemetry.pushing import metrics_pushed
+from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
 from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
 
 if TYPE_CHECKING:
-    from dispatcher.dashboard.desk import Desk
     from dispatcher.dashboard.server import Dashboard
     from dispatcher.tracing import DispatcherTraces
     from hoss.telemetry.tracing import Tracer
 
-# Of a term. Revisions of earlier terms are all below, so that their watchers are told to list anew.
+# Revisions of a term start at its number shifted by this. So those of earlier terms are lower, and a watcher
+# that has one must list again.
 REVISION_BITS = 32
 
 SERVICES = ("hoss.v1.Dispatcher", "hoss.v1.WorkerLink")
+RESUMABLE = ("/hoss.v1.Dispatcher/Watch",)
 
 
 def main() -> int:
     """Run until SIGTERM. Exit code 1 and one line on stderr when it cannot start."""
-    flags = _flags()
+    flags = parse_flags()
     telemetry.configure("dispatcher", level=flags.log_level)
     try:
-        config = _config(flags)
+        config = read_config(flags)
         with options.tracing("dispatcher", config.trace_file, ratio=config.trace_ratio) as tracer:
-            rpc.run(lambda: serve(config, flags.ready_file, tracer))
+            host = host_of(config, config.listen)
+            serving.run(lambda: serve(config, flags.ready_file, tracer, host=host))
     except HossError as exc:
-        print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201 - for whoever started it by hand
+        print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201 - for a user who started it in a terminal
         return 1
     return 0
 
 
-async def serve(config: DispatcherConfig, ready_file: Path | None, tracer: "Tracer | None" = None) -> None:
-    """Listen, stand by or be active as the lease has it, and announce this once it is known which, until told to end."""
-    lease = _lease(config)
-    dispatcher = _Dispatcher(config, tracer)
+async def serve(
+    config: DispatcherConfig,
+    ready_file: Path | None,
+    tracer: "Tracer | None" = None,
+    *,
+    host: Host = THIS_HOST,
+) -> None:
+    """Listen, and stand by or lead as the lease decides, until SIGTERM. Announces readiness once the role is
+    known."""
+    lease = _lease(config, host)
+    dispatcher = _Dispatcher(config, tracer, host)
+    dashboard = dispatcher.dashboard
     try:
         port = await dispatcher.server.start(config.listen, SERVICES, serving=False)
-        dashboard = dispatcher.dashboard
-        dashboard_port = await dashboard.start(config.dashboard_listen) if dashboard and config.dashboard_listen else 0
-        candidate = Candidate(
+        dashboard_port = 0
+        if dashboard is not None and config.dashboard_listen:
+            dashboard_port = await dashboard.start(config.dashboard_listen)
+        elector = LeaderElector(
             lease,
             config.advertised(port),
-            serve=dispatcher.active,
-            standing_by=dispatcher.stand_by,
-            doubted=dispatcher.doubt,
+            serve=dispatcher.lead,
+            on_standby=dispatcher.stand_by,
+            on_lease_uncertain=dispatcher.lease_uncertain,
+            newest_term=dispatcher.newest_term,
+            clock=host.monotonic,
+            rng=host.rng,
         )
         endpoint = metrics_endpoint(config.metrics_listen, dispatcher.metrics)
         pushed = metrics_pushed("dispatcher", dispatcher.metrics)
-        async with endpoint as metrics_port, pushed, rpc.background(candidate.stand()):
-            await candidate.settled.wait()
+        terms = dispatcher.metrics.showing(Terms(elector))
+        async with (
+            terms,
+            endpoint as metrics_port,
+            pushed,
+            serving.background(elector.run(), dispatcher.loop_delay.run()),
+        ):
+            await elector.role_known.wait()
             ports = {"port": port, "dashboard_port": dashboard_port, "metrics_port": metrics_port}
-            rpc.announce_ready(ready_file, **ports, service="dispatcher")
-            await rpc.until_stopped()
+            serving.announce_ready(ready_file, **ports, service="dispatcher")
+            await host.until_stopped()
     finally:
-        if dispatcher.dashboard is not None:
-            await dispatcher.dashboard.stop()
+        if dashboard is not None:
+            await dashboard.stop()
         await dispatcher.server.stop()
         await lease.close()
         await dispatcher.close()
 
 
-def _lease(config: DispatcherConfig) -> Lease:
-    lease = RedisLease(config.redis_url, config.lease_seconds)
-    cluster = config.kubernetes
-    if cluster is None or not cluster.lease:
-        return lease
-    from dispatcher.kubernetes_lease import KubernetesLease  # noqa: PLC0415 - for Kubernetes mode alone
-
-    # Its own connections: a renewal does not wait behind bindings and patches.
-    api = cluster.api("hoss-dispatcher-lease")
-    return KubernetesLease(api, cluster.lease, lease, duration_seconds=cluster.lease_seconds)
-
-
-def _dashboard(config: DispatcherConfig) -> "Dashboard | None":
-    """None where there is none to be."""
-    token_file = config.dashboard_token_file
-    if not (config.dashboard_listen or token_file):
-        return None
-    from dispatcher.dashboard.access import read_token  # noqa: PLC0415 - most dispatchers start sooner without aiohttp
-    from dispatcher.dashboard.server import Dashboard  # noqa: PLC0415
-
-    return Dashboard(read_token(token_file) if token_file else "")
-
-
-def _desk(runtime: Runtime, names: NodeNames, term: Term, resolver: ResolverClient) -> "Desk":
-    from dispatcher.dashboard.desk import Desk  # noqa: PLC0415 - as above
-
-    return Desk(runtime, names, term, resolver)
-
-
-def _traces(tracer: "Tracer", machine: Machine) -> "DispatcherTraces":
-    from dispatcher.tracing import DispatcherTraces  # noqa: PLC0415 - most dispatchers are not traced
-
-    return DispatcherTraces(tracer, machine)
-
-
 class _Dispatcher:
     """What outlives terms: the ports, and the connections to resolvers and to the API server."""
 
-    def __init__(self, config: DispatcherConfig, tracer: "Tracer | None") -> None:
+    def __init__(self, config: DispatcherConfig, tracer: "Tracer | None", host: Host) -> None:
         self._config = config
         self._tracer = tracer
-        self._resolver = ResolverClient(config.resolvers)
-        self._api = config.kubernetes.api("hoss-dispatcher") if config.kubernetes else None
-        self.server, self._reception = rpc.Server(), Reception(SERVICES)
-        self.server.grpc.add_generic_rpc_handlers((self._reception,))
-        self.metrics = Metrics(process_source("dispatcher"), Activity(self._reception))
+        self._host = host
+        self._resolver = ResolverClient(config.resolvers, open_channel=host.channel)
+        self._api = None
+        if config.kubernetes is not None:
+            self._api = config.kubernetes.api("hoss-dispatcher", clock=host.monotonic, rng=host.rng)
+        self._router = RequestRouter(SERVICES)
+        self._limits = CallerLimits(config.limits, clock=host.monotonic)
+        self.server = host.server((LimitInterceptor(self._limits, RESUMABLE),))
+        self.server.grpc.add_generic_rpc_handlers((self._router,))
+        self.loop_delay = LoopDelay()
+        self.metrics = Metrics(
+            process_source("dispatcher"), self.loop_delay, self._limits, Activity(self._router)
+        )
         self.dashboard = _dashboard(config)
 
     async def close(self) -> None:
-        """End every connection."""
         await self._resolver.close()
         if self._api is not None:
             await self._api.close()
 
-    async def stand_by(self, why: str, active_address: str) -> None:
-        self._reception.close(why, active=active_address)
+    async def stand_by(self, reason: str, leader_address: str) -> None:
+        self._router.close(reason, leader=leader_address)
         if self.dashboard is not None:
-            self.dashboard.close(why, active=active_address)
+            self.dashboard.close(reason, leader=leader_address)
 
-    async def doubt(self, in_doubt: bool) -> None:
-        await self.server.set_serving(not in_doubt, *SERVICES)
+    async def lease_uncertain(self, uncertain: bool) -> None:
+        await self.server.set_serving(not uncertain, *SERVICES)
+
+    async def newest_term(self) -> int:
+        """The highest term that has written to the ledger, as a resolver sees it; 0 where none can say."""
+        try:
+            return (await self._resolver.status(timeout_seconds=self._config.lease_seconds)).dispatcher_term
+        except (LedgerUnavailable, TransportError):
+            return 0
 
     @contextlib.asynccontextmanager
-    async def active(self, term: Term) -> AsyncIterator[None]:
-        """Recover, and serve for a term. All that is known begins and ends with it."""
-        config, resolver = self._config, self._resolver
-        journal = RedisJournal(config.redis_url, term.number)
-        machine = _machine(config, term)
-        ledger = ResolverLedger(resolver)
-        kept = journal if self._api is None else PodlessJournal(journal)
-        traces = None if self._tracer is None else _traces(self._tracer, machine)
-        runtime = Runtime(machine, FencedLedger(ledger, term.certain), kept, traces=traces)
-        names, services, chronicle = NodeNames(runtime), Services(term), Chronicle(runtime)
-        views, decisions = Views(), Decisions()
-        policies = Policies(runtime, PolicySurroundings(machine, names.history), config.policy)
-        preemption = Preemption(runtime, names, of_cluster=self._api is not None)
-        rebuilding = Rebuilding(runtime, ledger, names.history, may_rebuild=term.certain)
-        cluster = None
-        if config.kubernetes is not None and self._api is not None:
-            from dispatcher.kubernetes_mode import KubernetesMode  # noqa: PLC0415 - for that mode alone
-
-            cluster = KubernetesMode(
-                runtime,
-                self._api,
-                resolver,
-                names=names,
-                preemption=preemption,
-                term=term,
-                config=config.kubernetes,
-            )
-
-        service = DispatcherService(
-            runtime,
-            names,
-            views,
-            policies,
-            decisions,
-            term=term,
-            chronicle=chronicle,
-            follows_cluster=cluster is not None,
-        )
-        add_DispatcherServicer_to_server(service, cast("grpc.aio.Server", services))
-        links = WorkerLinks(
-            runtime,
-            views,
-            preemption,
-            decisions,
-            heartbeat_ms=config.heartbeat_ms,
-            allowed_labels=LabelAllowances(config.worker_labels),
-        )
-        add_WorkerLinkServicer_to_server(links, cast("grpc.aio.Server", services))
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                if cluster is not None:
-                    await stack.enter_async_context(cluster.following())
-                async with rebuilding.as_kept():
-                    await policies.restore()
-                    await recover(runtime, None if cluster is None else cluster.mirroring)
-                if cluster is not None:
-                    async with rpc.background(rebuilding.run()):  # the ledger may be lost meanwhile
-                        await cluster.reserved()
-                following = follow(resolver, "dispatcher", rebuilding.passing(names.apply, preemption.apply))
-                jobs = runtime.serve(), chronicle.run(), following, policies.follow_file(), rebuilding.run()
-                more = () if cluster is None else cluster.jobs()
-                await stack.enter_async_context(rpc.background(*jobs, *more))
-                await stack.enter_async_context(self.metrics.showing(TermSource(runtime, term, preemption)))
-                if self.dashboard is not None:
-                    desk = _desk(runtime, names, term, resolver)
-                    await stack.enter_async_context(self.dashboard.showing(desk))
-                self._reception.open(services)
-                await self.server.set_serving(True, *SERVICES)
-                telemetry.logger().info("serving", address=term.address, term=term.number)
-                yield
-        finally:
-            self._reception.close("this dispatcher has ended its term")
-            await self.server.set_serving(False, *SERVICES)
+    async def lead(self, leadership: Leadership) -> AsyncIterator[None]:
+        """Recover, then serve for one term. All state begins and ends with the term."""
+        config, host, resolver = self._config, self._host, self._resolver.under(leadership.term)
+        async with contextlib.AsyncExitStack() as stack:
+            # The machine, and the stores around it.
+            machine = _machine(config, leadership.term, host)
+            journal = _journal(config, leadership.term, host, resolver)
+            stack.push_async_callback(journal.close)
+            traces = _traces(self._tracer, machine)
             if traces is not None:
-                traces.close()
-            await journal.close()
+                stack.callback(traces.close)
+            ledger = ResolverLedger(resolver)
+            runtime = Runtime(
+                machine,
+                FencedLedger(ledger, leadership),
+                journal if self._api is None else PodlessJournal(journal),
+                clock=host.monotonic,
+                rng=host.rng,
+                traces=traces,
+            )
+            stack.push_async_callback(runtime.end)
+            nodes = ClusterNodes()
+            policy = ActivePolicy(runtime, nodes, config.policy, host=host)
+            preemption = PreemptionAnswers(runtime, nodes, of_cluster=self._api is not None)
+            rebuilder = LedgerRebuilder(runtime, ledger, nodes, leadership, rng=host.rng)
+            checkpointer = Checkpointer(runtime)
+            cluster = None
+            if config.kubernetes is not None and self._api is not None:
+                from dispatcher.kubernetes.mode import KubernetesMode  # noqa: PLC0415 - only in that mode
+
+                cluster = KubernetesMode(
+                    runtime,
+                    self._api,
+                    resolver,
+                    nodes=nodes,
+                    preemption=preemption,
+                    leadership=leadership,
+                    config=config.kubernetes,
+                    max_pod_terms=config.max_pod_terms,
+                    utc_now=host.utc_now,
+                    rng=host.rng,
+                )
+
+            # The services.
+            services, views, decisions = Services(leadership), CacheViewQueries(), DecisionQueries()
+            service = DispatcherService(
+                runtime,
+                nodes,
+                views,
+                policy,
+                decisions,
+                leadership=leadership,
+                checkpointer=checkpointer,
+                rng=host.rng,
+                follows_cluster=cluster is not None,
+                max_pod_terms=config.max_pod_terms,
+            )
+            links = WorkerLinks(
+                runtime,
+                views,
+                preemption,
+                decisions,
+                heartbeat_ms=config.heartbeat_ms,
+                allowed_labels=AllowedLabels(config.worker_labels),
+            )
+            add_DispatcherServicer_to_server(service, cast("grpc.aio.Server", services))
+            add_WorkerLinkServicer_to_server(links, cast("grpc.aio.Server", services))
+            stack.push_async_callback(self._stop_serving)
+
+            # Recovery: in Kubernetes mode from the API server, else from the journal.
+            if cluster is not None:
+                await stack.enter_async_context(cluster.following())
+            async with rebuilder.during_recovery():
+                await policy.restore()
+                await recover(runtime, None if cluster is None else cluster.informers, term=leadership.term)
+            if cluster is not None:
+                async with serving.background(rebuilder.run()):  # the ledger may be lost meanwhile
+                    await cluster.reserved()
+
+            # What runs for the rest of the term.
+            def read_nodes(message: pb.FeedMessage) -> None:
+                for event in nodes.read(message):
+                    runtime.handle(event)
+
+            feed = Subscription(
+                resolver,
+                "dispatcher",
+                rebuilder.filtered(ledger.read, read_nodes, preemption.read),
+                clock=host.monotonic,
+                rng=host.rng,
+            )
+            jobs = (
+                *(runtime.serve(), checkpointer.run(), feed.follow(), policy.follow_file(), rebuilder.run()),
+                *Reconciler(runtime, every_pod_known=cluster is not None).jobs(),
+            )
+            cluster_jobs = () if cluster is None else cluster.jobs()
+            await stack.enter_async_context(serving.background(*jobs, *cluster_jobs))
+            await stack.enter_async_context(self.metrics.showing(TermSource(runtime, leadership, preemption)))
+            if self.dashboard is not None:
+                from dispatcher.dashboard.view_model import ViewModel  # noqa: PLC0415 - only with a dashboard
+
+                view_model = ViewModel(runtime, nodes, leadership, resolver, rng=host.rng)
+                await stack.enter_async_context(self.dashboard.showing(view_model))
+            self._router.open(services)
+            await self.server.set_serving(True, *SERVICES)
+            telemetry.logger().info("serving", address=leadership.address, term=leadership.term)
+            yield
+
+    async def _stop_serving(self) -> None:
+        self._router.close("this dispatcher has ended its term")
+        await self.server.set_serving(False, *SERVICES)
 
 
-def _machine(config: DispatcherConfig, term: Term) -> Machine:
-    return Machine(
-        _settings(config, term),
-        Policy(),
-        _decode_spec,
-        random.Random(),
-        read_facts=facts_from_bytes,
-        requests=_requests,
+def _journal(config: DispatcherConfig, term: int, host: Host, resolver: ResolverClient) -> RedisJournal:
+    """The journal. The ledger is told how far it is with every change that the dispatcher makes there."""
+    journal = RedisJournal(config.redis_url, term, open_redis=host.redis)
+    resolver.journal_write = lambda: journal.last_write
+    return journal
+
+
+def _lease(config: DispatcherConfig, host: Host) -> Lease:
+    lease = RedisLease(config.redis_url, config.lease_seconds, open_redis=host.redis)
+    cluster = config.kubernetes
+    if cluster is None or not cluster.lease:
+        return lease
+    from dispatcher.leader.kubernetes_lease import KubernetesLease  # noqa: PLC0415 - only in Kubernetes mode
+
+    # Its own connections: a renewal does not wait behind bindings and patches.
+    api = cluster.api("hoss-dispatcher-lease", clock=host.monotonic, rng=host.rng)
+    return KubernetesLease(
+        api,
+        cluster.lease,
+        lease,
+        duration_seconds=cluster.lease_seconds,
+        clock=host.monotonic,
+        utc_now=host.utc_now,
     )
 
 
-def _settings(config: DispatcherConfig, term: Term) -> Settings:
-    return Settings(
+def _dashboard(config: DispatcherConfig) -> "Dashboard | None":
+    token_file = config.dashboard_token_file
+    if not (config.dashboard_listen or token_file):
+        return None
+    from dispatcher.dashboard.server import Dashboard, read_token  # noqa: PLC0415 - only with a dashboard
+
+    return Dashboard(read_token(token_file) if token_file else "")
+
+
+def _traces(tracer: "Tracer | None", machine: Machine) -> "DispatcherTraces | None":
+    if tracer is None:
+        return None
+    from dispatcher.tracing import DispatcherTraces  # noqa: PLC0415 - only with tracing
+
+    return DispatcherTraces(tracer, machine)
+
+
+def _machine(config: DispatcherConfig, term: int, host: Host) -> Machine:
+    settings = Settings(
         batches=config.batch_rules(),
         stealing=config.steal_rules(),
-        steering=config.steering_rules(),
+        overlap_control=config.steering_rules(),
         worker_timeout_seconds=config.worker_timeout_seconds,
+        work_timeout_seconds=config.work_timeout_seconds,
         aging_seconds=config.aging_seconds,
-        limits=config.limits(),
+        limits=config.pressure_limits(),
         event_log_pods=config.event_log_pods,
         max_faults=config.max_faults,
-        victims_leave_by_word=config.kubernetes is not None,
-        others_evict=config.kubernetes is not None,
-        unix_offset_seconds=time.time() - time.monotonic(),
-        first_revision=term.number << REVISION_BITS,
+        victims_end_by_event=config.kubernetes is not None,
+        controllers_evict=config.kubernetes is not None,
+        unix_offset_seconds=host.unix() - host.monotonic(),
+        first_revision=term << REVISION_BITS,
+    )
+    return Machine(
+        settings,
+        Policy(),
+        _decode_spec,
+        random.Random(host.rng.getrandbits(64)),
+        read_facts=facts_from_bytes,
+        requests=_requests,
     )
 
 
@@ -288,63 +363,6 @@ def _requests(spec: bytes) -> dict[str, float]:
     if message.HasField("devices"):
         amounts |= shares_of_cards(message.devices.count, message.devices.milli)
     return amounts
-
-
-def _flags() -> argparse.Namespace:
-    return _parser().parse_args()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dispatcher", description="Queues pods and gives them to workers.")
-    parser.add_argument("--config", type=Path, help="a DispatcherConfig document; flags override it")
-    parser.add_argument("--listen", help="host:port; port 0 takes a free one")
-    options.add_flags(parser)
-    parser.add_argument(
-        "--trace-ratio", type=float, metavar="SHARE", help="of work batches whose traces are kept; 0.01"
-    )
-    parser.add_argument("--advertise", metavar="HOST:PORT", help="where others reach this one; else where it listens")
-    parser.add_argument("--lease-seconds", type=float, help="a standby takes over after so long without a word")
-    parser.add_argument("--redis-url", help="the journal's Redis")
-    parser.add_argument("--resolver", help="host:port of one resolver or several, separated by commas")
-    parser.add_argument("--policy", type=Path, help="a SchedulingPolicy document")
-    add_kubernetes_flags(parser)
-    parser.add_argument(
-        "--kube-lease", metavar="NAMESPACE/NAME", help="Kubernetes mode: hold this Lease of the cluster while active"
-    )
-    parser.add_argument("--dashboard-listen", metavar="HOST:PORT", help="where the web dashboard is; left out: nowhere")
-    parser.add_argument("--dashboard-token-file", type=Path, help="lets viewers who have its token cordon and drain")
-    parser.add_argument("--ready-file", type=Path, help="written with the port once serving")
-    parser.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="least level that is logged"
-    )
-    return parser
-
-
-def _config(flags: argparse.Namespace) -> DispatcherConfig:
-    base = load_document(flags.config, KIND, DispatcherConfig) if flags.config else DispatcherConfig()
-    given: dict[str, Any] = {
-        "listen": flags.listen,
-        **options.given(flags),
-        "trace_ratio": flags.trace_ratio,
-        "advertise": flags.advertise,
-        "lease_seconds": flags.lease_seconds,
-        "redis_url": flags.redis_url,
-        "resolvers": tuple(flags.resolver.split(",")) if flags.resolver else None,
-        "policy": flags.policy,
-        "dashboard_listen": flags.dashboard_listen,
-        "dashboard_token_file": flags.dashboard_token_file,
-    }
-    given |= kubernetes_given(flags, base.kubernetes)
-    if flags.kube_lease:
-        section = given.get("kubernetes") or (base.kubernetes.model_dump() if base.kubernetes else None)
-        if section is None:
-            raise ConfigError("needs Kubernetes mode; give --in-cluster or --kubeconfig too", where="--kube-lease")
-        given["kubernetes"] = {**section, "lease": flags.kube_lease}
-    changes = {name: value for name, value in given.items() if value is not None}
-    try:
-        return DispatcherConfig.model_validate({**base.model_dump(), **changes})
-    except ValidationError as exc:
-        raise ConfigError(describe_validation(exc), where="flags") from exc
 
 
 if __name__ == "__main__":

@@ -1,23 +1,23 @@
-"""What a starting dispatcher does before it serves: learn what it promised, and what became of it.
+"""Recovery: what a new leader does before it serves.
 
-The order matters. Workers of the last life may still be proposing its pods: each is fenced first, so that the list of
-reservations is final; then what holds a reservation is bound, what was deleted gives it back, and the rest is queued.
-"""
+The order matters. Workers of the previous term may still propose pods. Each is fenced first, so that the list
+of reservations is final. Then pods with a reservation are bound, deleted pods release theirs, and the rest is
+queued."""
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from dispatcher.api.intake import read_order
 from dispatcher.core import messages as m
-from dispatcher.core.faults import Fault
-from dispatcher.core.podsets import Submission
-from dispatcher.core.podtable import Phase
-from dispatcher.intake import read_order
-from dispatcher.journal import Record, Recovered
-from dispatcher.ledger import Held, commits_of
-from dispatcher.runtime import Runtime
+from dispatcher.core.pods.faults import Fault
+from dispatcher.core.pods.sets import Submission
+from dispatcher.core.pods.table import Phase
+from dispatcher.ports import Record, Recovered, ReservationColumns, commits_of
+from dispatcher.runtime import Runtime, TermFailed
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
@@ -26,71 +26,111 @@ from hoss.wire.columns import NONE_U32
 from hoss.wire.convert_objects import object_from_proto
 
 if TYPE_CHECKING:
-    from dispatcher.mirroring import Mirroring
+    from dispatcher.kubernetes.informers import Informers
 
 _RECORDS_AT_ONCE = 16
+_GRANTS_AT_ONCE = 32
 
 
-async def recover(runtime: Runtime, mirroring: "Mirroring | None" = None) -> None:
-    """Fill an empty runtime. Waits for journal and resolver as long as it takes; raises InvariantViolation when the journal
-    holds what cannot have been accepted. In Kubernetes mode the pods come from the API server, through `mirroring`."""
+async def recover(runtime: Runtime, informers: "Informers | None" = None, *, term: int) -> None:
+    """Fill an empty runtime. Waits for journal and resolver as long as it takes. Raises InvariantViolation
+    for a journal with a record that cannot have been accepted, and TermFailed where the ledger obeys a higher
+    term than this one. In Kubernetes mode the pods come from the API server, through `informers`."""
     journal = await runtime.until_answered(runtime.journal.recover, "journal")
+    if gap := journal.gap or await _gap_by_ledger(runtime, journal, term):
+        runtime.problems["gap"] = (
+            f"what was accepted before this term may be incomplete: {gap}; compare with what you "
+            "submitted and deleted then"
+        )
+        logger().warning("journal_incomplete", why=gap)
     objects = (object_from_proto(ClusterObject.FromString(message)) for message in journal.objects.values())
-    runtime.tell(m.ObjectsApplied(tuple(objects)))
+    runtime.handle(m.ObjectsApplied(tuple(objects)))
     submissions = []
     for number, record in enumerate(journal.records):
-        submissions.append(_accept_again(runtime, record))
+        submissions.append(_restore_submission(runtime, record))
+        _restore_deletions(runtime, submissions[-1], journal)
         if number % _RECORDS_AT_ONCE == 0:
-            await asyncio.sleep(0)  # the lease is renewed beside this
+            await asyncio.sleep(0)  # so that the lease is renewed meanwhile
     for submission in submissions:
-        _delete_again(runtime, submission, journal)
-        _ungate_again(runtime, submission, journal)
-        _count_again(runtime, submission, journal)
-    for worker in sorted(journal.workers):
-        await runtime.until_answered(lambda name=worker: runtime.ledger.grant_epoch(name))  # type: ignore[misc]
-    mirrored = await mirroring.begin() if mirroring is not None else []
-    bound = await _restore_reservations(runtime, release_strangers=mirroring is not None)
-    _blame_again(runtime, journal)
+        runtime.machine.registry.find_deleted(submission)
+        _restore_gates(runtime, submission, journal)
+        _restore_attempts(runtime, submission, journal)
+    await _fence(runtime, sorted(journal.workers))
+    listed = await informers.begin() if informers is not None else []
+    bound = await _restore_reservations(runtime, release_orphans=informers is not None)
+    if journal.workers:
+        # Each is fenced, and where its pods are is known: nothing is left for which the name is needed.
+        forget = partial(runtime.journal.drop_workers, journal.workers)
+        await runtime.until_answered(forget, "journal")
+    _restore_faults(runtime, journal)
     for submission in submissions:
-        runtime.tell(m.Admitted(submission))
-    if mirroring is not None:
-        mirroring.settle(mirrored)
+        runtime.handle(m.Admitted(submission))
+    if informers is not None:
+        informers.settle(listed)
     pods = runtime.machine.registry.pods.count_by_phase()
     logger().info("recovered", submissions=len(submissions), bound=bound, queued=int(pods[Phase.QUEUED]))
 
 
-def _accept_again(runtime: Runtime, record: Record) -> Submission:
+async def _gap_by_ledger(runtime: Runtime, journal: Recovered, term: int) -> str:
+    """What the journal lacks of what the ledger was told: the journal alone went back. "" if nothing."""
+    marks = await runtime.until_answered(runtime.ledger.dispatcher_marks)
+    if marks.term > term:
+        await runtime.until_answered(partial(runtime.journal.raise_term, marks.term), "journal")
+        raise TermFailed(f"the ledger obeys term {marks.term}, and the journal has lost all above {term - 1}")
+    if marks.journal <= journal.last_write:
+        return ""
+    (of, number), (last_of, last) = marks.journal, journal.last_write
+    found = f"write {last} of term {last_of}" if last else "nothing"
+    return (
+        f"the ledger knows of write {number} of term {of}, and the last one that the journal has is {found}"
+    )
+
+
+async def _fence(runtime: Runtime, workers: list[str]) -> None:
+    for start in range(0, len(workers), _GRANTS_AT_ONCE):
+        grants = (partial(runtime.ledger.grant_epoch, w) for w in workers[start : start + _GRANTS_AT_ONCE])
+        await asyncio.gather(*(runtime.until_answered(grant) for grant in grants))
+
+
+def _restore_submission(runtime: Runtime, record: Record) -> Submission:
     try:
         order = read_order(pb.SubmitRequest.FromString(record.message))
-        return runtime.machine.registry.accept(order, record.submitted_ms)
+        submission = runtime.machine.registry.accept(order, record.submitted_ms)
     except (DecodeError, InvalidInput) as exc:
-        raise InvariantViolation(f"the journal's record {record.key.hex()} cannot be accepted again: {exc}") from exc
+        raise InvariantViolation(
+            f"the journal's record {record.key.hex()} cannot be accepted again: {exc}"
+        ) from exc
+    submission.order = record.order
+    return submission
 
 
-def _delete_again(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+def _restore_deletions(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+    """The next record may be of a submission with the same names: those of deleted pods are free."""
+    registry = runtime.machine.registry
     for pod_set in submission.sets:
         bitmap = journal.deletions.get(pod_set.uid_prefix)
         if bitmap is not None:
             rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
-            runtime.machine.registry.mark_deleted(rows, runtime.now_ms())
+            registry.mark_deleted(rows, runtime.now_ms())
+            registry.let_others_have(pod_set, rows)
 
 
-def _ungate_again(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+def _restore_gates(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
     for pod_set in submission.sets:
         for gate, bitmap in journal.ungated.get(pod_set.uid_prefix, {}).items():
             rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
             runtime.machine.registry.remove_gates(rows, frozenset((gate,)))
 
 
-def _count_again(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+def _restore_attempts(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
     for pod_set in submission.sets:
         attempts = journal.attempts.get(pod_set.uid_prefix)
         if attempts is not None:
-            runtime.machine.registry.pods.attempts[pod_set.rows] = attempts
+            runtime.machine.registry.pods.attempts[pod_set.range] = attempts
 
 
-def _blame_again(runtime: Runtime, journal: Recovered) -> None:
-    """Faults of pods that are neither bound nor deleted; what is bound was no fault of theirs after all."""
+def _restore_faults(runtime: Runtime, journal: Recovered) -> None:
+    """Restore the faults of pods that are neither bound nor deleted. A bound pod was not at fault."""
     registry = runtime.machine.registry
     for record in journal.faults:
         rows = registry.directory.rows_of_uids(record.uids)
@@ -100,34 +140,36 @@ def _blame_again(runtime: Runtime, journal: Recovered) -> None:
         runtime.machine.restore_fault(fault, runtime.now())
 
 
-async def _restore_reservations(runtime: Runtime, *, release_strangers: bool) -> int:
-    """`release_strangers`: all pods there are are known, so what stands of others is of pods that went meanwhile."""
+async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> int:
+    """Returns how many pods are bound. `release_orphans`: every existing pod is known, so a reservation of an
+    unknown pod belongs to one that ended meanwhile."""
 
-    async def read_all() -> list[Held]:
-        return [held async for held in runtime.ledger.reservations()]
+    async def read_all() -> list[ReservationColumns]:
+        return [part async for part in runtime.ledger.reservations()]
 
-    bound = strangers = 0
-    assumed: list[m.Instruction] = []
-    unconfirmed = [np.empty(0, np.uint32)]
-    left: list[Held] = []
-    for held in await runtime.until_answered(read_all):
-        rows = runtime.machine.registry.directory.rows_of_uids(held.uids)
-        ours = rows != NONE_U32
-        strangers += int((~ours).sum())
-        left.append(Held(*(column[~ours & ~held.assumed] for column in held)))
-        bound += int(ours.sum())
-        runtime.perform(runtime.machine.restore_bound(rows[ours], held.nodes[ours]))
-        # Others' reservations that nobody confirms are the reaper's business.
-        pending = ours & held.assumed
+    bound = unknown = 0
+    confirms: list[m.Instruction] = []
+    assumed_rows = [np.empty(0, np.uint32)]
+    orphans: list[ReservationColumns] = []
+    for part in await runtime.until_answered(read_all):
+        rows = runtime.machine.registry.directory.rows_of_uids(part.uids)
+        known = rows != NONE_U32
+        unknown += int((~known).sum())
+        bound += int(known.sum())
+        # The reaper releases unconfirmed reservations of unknown pods.
+        orphans.append(ReservationColumns(*(column[~known & ~part.assumed] for column in part)))
+        runtime.perform(runtime.machine.restore_bound(rows[known], part.nodes[known]))
+        pending = known & part.assumed
         if pending.any():
-            commits = commits_of(held.shards[pending], held.seqs[pending])
-            assumed.append(m.Confirm(commits, rows[pending], held.uids[pending]))
-            unconfirmed.append(rows[pending])
-    runtime.perform(runtime.machine.restore_gangs(np.concatenate(unconfirmed), runtime.now()))
-    runtime.perform(assumed)
-    if release_strangers:
-        for held in left:
-            await runtime.until_answered(lambda held=held: runtime.ledger.release(held.uids, held.nodes))  # type: ignore[misc]
-    if strangers:
-        logger().warning("reservations_of_strangers", pods=strangers)
+            commits = commits_of(part.shards[pending], part.seqs[pending])
+            confirms.append(m.Confirm(commits, rows[pending], part.uids[pending]))
+            assumed_rows.append(rows[pending])
+    runtime.perform(runtime.machine.restore_gangs(np.concatenate(assumed_rows), runtime.now()))
+    runtime.perform(confirms)
+    if release_orphans:
+        for part in orphans:
+            as_of = runtime.ledger.known()
+            await runtime.until_answered(partial(runtime.ledger.release, part.uids, part.nodes, as_of))
+    if unknown:
+        logger().warning("orphan_reservations", pods=unknown)
     return bound

@@ -1,103 +1,227 @@
-"""The event loop around the state machine: clocks in, instructions out to links, ledger and journal.
+"""The event loop around the state machine: events and the clock in, instructions out to workers, ledger and
+journal.
 
-What the ledger is asked is asked until it answers; meanwhile `problems` says what is wrong. Nothing here decides anything
-about a pod.
-"""
+Nothing here decides anything about a pod. A request to the ledger or the journal is repeated until it is
+answered; meanwhile `problems` says which peer does not answer.
+
+A runtime ends with its term. From then on it handles, performs and starts nothing. It also ends when a job
+fails or the machine raises, because nothing that the machine has could be relied on: `serve` raises
+TermFailed, and the next term recovers from journal and ledger."""
 
 import asyncio
-import time
+import random
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dispatcher.audit import Asked
-from dispatcher.confirmations import Confirmations
+import numpy as np
+from numpy.typing import NDArray
+
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine
-from dispatcher.core.podtable import Rows
-from dispatcher.journal import Journal
-from dispatcher.ledger import Ledger
-from hoss.errors import LedgerUnavailable, TransportError
+from dispatcher.core.pods.table import Rows
+from dispatcher.core.slices import Steps
+from dispatcher.core.workers.membership import GONE
+from dispatcher.ports import Journal, LedgerPort, merge_commits
+from hoss import serving
+from hoss.client.backoff import Backoff
+from hoss.errors import InvalidInput, LedgerUnavailable, OutcomeUnknown, Overloaded, TransportError
+from hoss.host import THIS_HOST
 from hoss.telemetry import logger
+from hoss.telemetry.context import calls_belong_to, now_ns
+from hoss.v1 import workerlink_pb2
 from hoss.wire.columns import NONE_U32, Uids
 
 if TYPE_CHECKING:
     from dispatcher.tracing import DispatcherTraces
 
 TICK_SECONDS = 0.1
+
+# Commits that wait to be confirmed share a call. Far shorter than any lease of a commit, and long enough for
+# the outcomes of several batches.
+COALESCE_SECONDS = 0.01
+
 _FIRST_DELAY_SECONDS = 0.05
 _MAX_DELAY_SECONDS = 2.0
 
 AnswerT = TypeVar("AnswerT")
+Job = Callable[[Any], Coroutine[Any, Any, None]]
 
 
-class Link(Asked, Protocol):
-    """One worker's stream, as the runtime writes to it. Nothing here blocks or fails; a dead stream swallows it."""
+# Long work gives others their turn after so much of it, by its own estimate.
+SLICE_MICROS = 10_000.0
+
+
+async def in_turns(steps: Steps[AnswerT]) -> AnswerT:
+    """The result of long work; others get their turn between slices of it."""
+    spent_micros = 0.0
+    while True:
+        try:
+            spent_micros += next(steps)
+        except StopIteration as end:
+            result: AnswerT = end.value
+            return result
+        if spent_micros >= SLICE_MICROS:
+            spent_micros = 0.0
+            await asyncio.sleep(0)
+
+
+class TermFailed(OutcomeUnknown):
+    """Something in this term ended that must not end, or the state machine raised. What the term has in
+    memory cannot be relied on any more: the term ends, and the next one recovers from journal and ledger."""
+
+
+class WorkerQueries(Protocol):
+    """A worker's stream, for code that only sends it queries."""
+
+    name: str
+
+    def put(self, message: workerlink_pb2.DispatcherMessage, /) -> None:
+        """Queue a message."""
+
+
+class Link(WorkerQueries, Protocol):
+    """One worker's stream, as the runtime writes to it. No method blocks or fails; messages to a dead stream
+    are dropped."""
 
     def send(self, instruction: m.ToWorker) -> None:
         """Queue a message."""
-        ...
 
     def close(self, text: str, *, taken: bool = False) -> None:
-        """End the stream, telling the worker why; `taken`: because its name belongs to another."""
-        ...
+        """End the stream with a reason. `taken`: another worker has the name."""
 
 
 class Runtime:
-    """Runs a machine. All methods but `serve` and `until_answered` are synchronous and must run on the event loop."""
+    """Runs a machine, until `end`. All methods but the coroutines are synchronous, and must run on the event
+    loop."""
 
     def __init__(
         self,
         machine: Machine,
-        ledger: Ledger,
+        ledger: LedgerPort,
         journal: Journal,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = THIS_HOST.monotonic,
+        rng: random.Random = THIS_HOST.rng,
         traces: "DispatcherTraces | None" = None,
     ) -> None:
         self.machine = machine
         self.ledger = ledger
         self.journal = journal
         self.traces = traces
-        self.problems: dict[str, str] = {}  # by peer
+        self.problems: dict[str, str] = {}  # sentences for `hoss status`, by peer or task
         self.links: dict[int, Link] = {}
         self.started_at = clock()
+        # Called with the rows and UIDs of pods whose commits are confirmed.
+        self.on_confirmed: Callable[[Rows, Uids], None] = lambda _rows, _uids: None
         self._clock = clock
-        self._confirmations = Confirmations(self)
-        self._jobs: set[asyncio.Task[None]] = set()
-        self._job_for: dict[type, Callable[[Any], Coroutine[Any, Any, None]]] = {
+        self._rng = rng
+        self._jobs: dict[asyncio.Task[None], None] = {}  # in the order of their start
+        self._executors: dict[type, Job] = {
             m.GrantEpoch: self._grant_epoch,
             m.Fence: self._fence,
+            m.ProbeLedger: self._probe_ledger,
             m.Verify: self.verify,
             m.Release: self.release,
             m.Evict: self._evict,
             m.Forget: self._forget,
         }
-        # Told of pods whose commits are confirmed: rows and UIDs.
-        self.confirmed: Callable[[Rows, Uids], None] = lambda _rows, _uids: None
-        self._granting: dict[str, asyncio.Lock] = {}
+        self._unconfirmed: list[m.Confirm] = []
+        self._confirming = False
+        self._ended = False
+        self._failure: TermFailed | None = None
+        # By worker, while a job needs it.
+        self._granting: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._linger: asyncio.TimerHandle | None = None
         self._linger_at: float | None = None
         self._revised = asyncio.Event()
         self._revision = machine.log.revision
 
-    def carry_out(self, kind: type, job: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-        """From now on instructions of this kind are carried out by this job."""
-        self._job_for[kind] = job
+    # --- events and time ---
 
     def now(self) -> float:
         """Monotonic seconds."""
         return self._clock()
 
     def now_ms(self) -> int:
-        """Unix milliseconds, by the machine's reckoning."""
+        """Unix milliseconds, by the machine's clock offset."""
         return self.machine.unix_ms(self._clock())
 
-    def tell(self, event: m.Event) -> None:
-        """Let the machine take in an event, and do what it wants done."""
-        self.perform(self.machine.handle(event, self._clock()))
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of each table of the runtime's own."""
+        return {"jobs": len(self._jobs), "links": len(self.links), "problems": len(self.problems)}
+
+    def handle(self, event: m.Event) -> None:
+        """Let the machine handle an event, and carry out its instructions. Raises TermFailed if the machine
+        fails."""
+        if self._ended:
+            return
+        try:
+            self.perform(self.machine.handle(event, self._clock()))
+        except InvalidInput:  # from a peer; nothing has changed
+            raise
+        except Exception as exc:
+            raise self._fail(f"the event {type(event).__name__}", exc) from exc
+
+    async def serve(self) -> None:
+        """Tick until cancelled, then end. Raises TermFailed if a job or the machine has failed."""
+        try:
+            while self._failure is None:
+                self.handle(m.Tick())
+                await asyncio.sleep(TICK_SECONDS)
+            raise self._failure
+        finally:
+            await self.end()
+
+    async def end(self) -> None:
+        """Do nothing from now on, and cancel the jobs that run."""
+        self._stop()
+        await serving.end_tasks(self._jobs)
+
+    def _stop(self) -> None:
+        self._ended = True
+        if self._linger is not None:
+            self._linger.cancel()
+
+    def _fail(self, what: str, error: Exception) -> TermFailed:
+        """The term cannot go on. Returns why."""
+        if self._failure is None:
+            self._failure = TermFailed(
+                f"{what} failed ({error}), so the dispatcher begins anew from its journal; whether this was "
+                "accepted is unknown: make the same call again, a submission with the same request id"
+            )
+            logger().error("dispatcher_failed", what=what, error=str(error), exc_info=error)
+            self._stop()
+        return self._failure
+
+    async def revised(self, revision: int) -> None:
+        """Return once the event log is beyond this revision."""
+        while self.machine.log.revision <= revision:
+            await self._revised.wait()
+
+    def _set_linger(self) -> None:
+        wake_at = self.machine.dispatch.wake_at
+        if wake_at == self._linger_at:
+            return
+        if self._linger is not None:
+            self._linger.cancel()
+        self._linger, self._linger_at = None, wake_at
+        if wake_at is not None:
+            delay = max(0.0, wake_at - self._clock())
+            self._linger = asyncio.get_running_loop().call_later(delay, self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._linger, self._linger_at = None, None
+        try:
+            self.perform(self.machine.pump(self._clock()))
+        except Exception as exc:  # noqa: BLE001 - ends the term
+            self._fail("sending work", exc)
+
+    # --- instructions ---
 
     def perform(self, instructions: list[m.Instruction]) -> None:
-        """Carry out instructions, in order."""
+        if self._ended:
+            return
         for instruction in instructions:
             self._perform(instruction)
         if self.machine.log.revision != self._revision:
@@ -106,62 +230,45 @@ class Runtime:
             self._revised = asyncio.Event()
         self._set_linger()
 
-    async def revised(self, seen: int) -> None:
-        """Return once the event log has more than revision `seen`."""
-        while self.machine.log.revision <= seen:
-            await self._revised.wait()
-
-    async def serve(self) -> None:
-        """Tick until cancelled; then end what is under way."""
-        try:
-            while True:
-                self.tell(m.Tick())
-                await asyncio.sleep(TICK_SECONDS)
-        finally:
-            for job in self._jobs:
-                job.cancel()
-            await asyncio.gather(*self._jobs, return_exceptions=True)
-
-    async def until_answered(self, ask: Callable[[], Awaitable[AnswerT]], peer: str = "resolver") -> AnswerT:
-        """Ask until an answer comes, ever more slowly, up to every two seconds."""
-        delay = _FIRST_DELAY_SECONDS
-        while True:
-            try:
-                answer = await ask()
-            except (LedgerUnavailable, TransportError) as exc:  # noqa: PERF203 - the loop is the retry
-                if peer not in self.problems:
-                    logger().warning("peer_away", peer=peer, error=str(exc))
-                self.problems[peer] = f"{peer} does not answer; what it must know waits: {exc}"
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _MAX_DELAY_SECONDS)
-            else:
-                if self.problems.pop(peer, None) is not None:
-                    logger().info("peer_back", peer=peer)
-                return answer
+    def set_executor(self, kind: type, job: Job) -> None:
+        """From now on this job carries out instructions of this kind."""
+        self._executors[kind] = job
 
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
-        """Run a job beside everything else. Jobs do not fail: what they ask is asked until it is answered."""
-        task = asyncio.get_running_loop().create_task(job)
-        self._jobs.add(task)
+        """Run a job in the background. A job repeats its requests until they are answered. If it fails all
+        the same, the term ends: the pods that it was about would wait for it for ever."""
+        if self._ended:
+            job.close()
+            return
+        task = asyncio.get_running_loop().create_task(job, name=getattr(job, "__qualname__", "job"))
+        self._jobs[task] = None
         task.add_done_callback(self._job_done)
 
     def _job_done(self, task: asyncio.Task[None]) -> None:
-        self._jobs.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger().error("job_failed", error=str(error), exc_info=error)
+        del self._jobs[task]
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._fail(f"the job {task.get_name()}", error)
 
     def _perform(self, instruction: m.Instruction) -> None:
-        if (job := self._job_for.get(type(instruction))) is not None:
-            self.spawn(job(instruction))
+        if (execute := self._executors.get(type(instruction))) is not None:
+            self.spawn(execute(instruction))
             return
         match instruction:
             case (
-                m.SendWork() | m.Welcome() | m.SendSurroundings() | m.SendDrain() | m.SendRecall() | m.SendPreference()
+                m.SendWork()
+                | m.Welcome()
+                | m.SendNamespaces()
+                | m.SendDrain()
+                | m.SendRecall()
+                | m.SendPreference()
             ):
                 if (link := self.links.get(instruction.link)) is not None:
                     link.send(instruction)
             case m.Confirm():
-                self._confirmations.add(instruction)
+                self._unconfirmed.append(instruction)
+                if not self._confirming:
+                    self._confirming = True
+                    self.spawn(self._confirm_all())
             case m.Refuse() | m.CloseLink():
                 if (link := self.links.get(instruction.link)) is not None:
                     link.close(instruction.text, taken=isinstance(instruction, m.Refuse))
@@ -170,53 +277,117 @@ class Runtime:
             case m.Warn():
                 logger().warning(instruction.event, **instruction.fields)
 
-    async def _grant_epoch(self, wanted: m.GrantEpoch) -> None:
-        # One at a time for a name: a late grant of an earlier link would fence the link that has the name now.
-        async with self._granting.setdefault(wanted.worker, asyncio.Lock()):
-            await self.until_answered(lambda: self.journal.remember_worker(wanted.worker), "journal")
-            if wanted.link not in self.links:
-                return
-            epoch = await self.until_answered(lambda: self.ledger.grant_epoch(wanted.worker))
-        self.tell(m.EpochGranted(wanted.link, epoch))
+    # --- requests to ledger and journal ---
 
-    async def _fence(self, wanted: m.Fence) -> None:
-        async with self._granting.setdefault(wanted.worker, asyncio.Lock()):
-            epoch = await self.until_answered(lambda: self.ledger.grant_epoch(wanted.worker))
-        found = await self.until_answered(lambda: self.ledger.lookup(wanted.uids))
-        reserved = int((found.nodes != NONE_U32).sum())
-        logger().info("worker_fenced", worker=wanted.worker, epoch=epoch, pods=len(wanted.uids), reserved=reserved)
-        self.tell(m.Fenced(wanted.worker, found.nodes, found.commits))
+    async def until_answered(self, ask: Callable[[], Awaitable[AnswerT]], peer: str = "resolver") -> AnswerT:
+        """Repeat a request until it is answered, with delays that grow to two seconds."""
+        backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
+        while True:
+            try:
+                answer = await ask()
+            except (LedgerUnavailable, Overloaded, TransportError) as exc:  # noqa: PERF203 - the loop is the retry
+                if peer not in self.problems:
+                    logger().warning("peer_away", peer=peer, error=str(exc))
+                self.problems[peer] = f"{peer} does not answer; what it must know waits: {exc}"
+                await asyncio.sleep(backoff.failed(self._clock()) or 0)
+            else:
+                if self.problems.pop(peer, None) is not None:
+                    logger().info("peer_back", peer=peer)
+                return answer
 
-    async def verify(self, wanted: m.Verify) -> None:
-        """Have pods looked up, however long it takes, and tell the machine where they are."""
-        found = await self.until_answered(lambda: self.ledger.lookup(wanted.uids))
-        self.tell(m.Verified(wanted.rows, wanted.uids, found.nodes))
+    async def verify(self, instruction: m.Verify) -> None:
+        """Look pods up in the ledger, and let the machine know where they are."""
+        found = await self.until_answered(lambda: self.ledger.lookup(instruction.uids))
+        self.handle(m.Verified(instruction.rows, instruction.uids, found.nodes))
 
-    async def release(self, wanted: m.Release) -> None:
-        """Have reservations given back, however long it takes."""
-        await self.until_answered(lambda: self.ledger.release(wanted.uids, wanted.nodes))
-        self.tell(m.Released(wanted.rows))
+    async def release(self, instruction: m.Release) -> None:
+        await self._release(instruction.uids, instruction.nodes)
+        self.handle(m.Released(instruction.rows))
 
-    async def _evict(self, wanted: m.Evict) -> None:
-        await self.until_answered(lambda: self.ledger.release(wanted.uids, wanted.nodes))
-        self.tell(m.Evicted(wanted.uids, wanted.nodes, wanted.reasons))
+    async def _release(self, uids: Uids, nodes: NDArray[np.uint32] | None) -> None:
+        # Taken once: a request that arrives late must not release what was reserved since.
+        as_of = self.ledger.known()
+        await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))
 
-    async def _forget(self, wanted: m.Forget) -> None:
-        submission = wanted.submission
-        prefixes = [pod_set.uid_prefix for pod_set in submission.sets]
-        await self.until_answered(lambda: self.journal.drop(submission.key, prefixes), "journal")
+    async def _confirm_all(self) -> None:
+        try:
+            while self._unconfirmed:
+                await asyncio.sleep(COALESCE_SECONDS)
+                batch, self._unconfirmed = self._unconfirmed, []
+                await self._confirm(batch)
+        finally:
+            self._confirming = False
 
-    def _set_linger(self) -> None:
-        wanted = self.machine.dispatch.wake_at
-        if wanted == self._linger_at:
+    async def _confirm(self, batch: list[m.Confirm]) -> None:
+        """End the leases of commits, so that their reservations stay until they are released."""
+        commits = merge_commits([confirm.commits for confirm in batch])
+        if not commits:
             return
-        if self._linger is not None:
-            self._linger.cancel()
-        self._linger, self._linger_at = None, wanted
-        if wanted is not None:
-            delay = max(0.0, wanted - self._clock())
-            self._linger = asyncio.get_running_loop().call_later(delay, self._linger_over)
+        context = None if self.traces is None else self.traces.confirming(batch)
+        began_ns = now_ns()
+        with calls_belong_to("" if context is None else str(context)):
+            confirmed = await self.until_answered(lambda: self.ledger.confirm(commits))
+        if self.traces is not None and context is not None:
+            self.traces.confirmed(batch, context, began_ns)
+        rows = np.concatenate([confirm.rows for confirm in batch])
+        uids = np.concatenate([confirm.uids for confirm in batch])
+        if confirmed < sum(len(seqs) for seqs in commits.values()):
+            # A commit that is not pending was confirmed before, or its lease expired and the reaper released
+            # it. Pods without a reservation are queued again.
+            await self.verify(m.Verify(rows, uids))
+        self.handle(m.Confirmed(rows, uids))
+        self.on_confirmed(rows, uids)
 
-    def _linger_over(self) -> None:
-        self._linger, self._linger_at = None, None
-        self.perform(self.machine.pump(self._clock()))
+    async def _grant_epoch(self, instruction: m.GrantEpoch) -> None:
+        worker = instruction.worker
+        async with self._turn(worker):
+            await self.until_answered(lambda: self.journal.add_worker(worker), "journal")
+            if instruction.link in self.links:
+                epoch = await self.until_answered(lambda: self.ledger.grant_epoch(worker))
+                self.handle(m.EpochGranted(instruction.link, epoch))
+            await self._forget_if_gone(worker)
+
+    async def _fence(self, instruction: m.Fence) -> None:
+        worker, uids = instruction.worker, instruction.uids
+        async with self._turn(worker):
+            epoch = await self.until_answered(lambda: self.ledger.grant_epoch(worker))
+        found = await self.until_answered(lambda: self.ledger.lookup(uids))
+        reserved = int((found.nodes != NONE_U32).sum())
+        logger().info("worker_fenced", worker=worker, epoch=epoch, pods=len(uids), reserved=reserved)
+        self.handle(m.Fenced(worker, found.nodes, found.commits))
+        async with self._turn(worker):
+            await self._forget_if_gone(worker)
+
+    def _turn(self, worker: str) -> asyncio.Lock:
+        """Requests about one worker are made one at a time: a late grant of an earlier link would fence the
+        link that has the name now, and a late deletion of its name would leave the link unfenced."""
+        turn = self._granting.get(worker)
+        if turn is None:
+            turn = self._granting[worker] = asyncio.Lock()
+        return turn
+
+    async def _forget_if_gone(self, name: str) -> None:
+        """Remove a worker from the journal if no successor has to fence it: it is gone, its last epoch is
+        fenced, and where its pods are is known. Its turn must be held."""
+        worker = self.machine.members.get(name)
+        if worker is None or (worker.state in GONE and worker.unfenced is None):
+            await self.until_answered(lambda: self.journal.drop_workers([name]), "journal")
+
+    async def _probe_ledger(self, instruction: m.ProbeLedger) -> None:
+        try:
+            await self.ledger.lookup(instruction.uids)
+        except (LedgerUnavailable, Overloaded, TransportError):
+            self.handle(m.LedgerProbed(instruction.link, answered=False))
+        else:
+            self.handle(m.LedgerProbed(instruction.link, answered=True))
+
+    async def _evict(self, instruction: m.Evict) -> None:
+        await self._release(instruction.uids, instruction.nodes)
+        self.handle(m.Evicted(instruction.uids, instruction.nodes, instruction.reasons))
+
+    async def _forget(self, instruction: m.Forget) -> None:
+        submission = instruction.submission
+        prefixes = [pod_set.uid_prefix for pod_set in submission.sets]
+        await self.until_answered(
+            lambda: self.journal.drop(submission.key, submission.order, prefixes), "journal"
+        )

@@ -1,7 +1,6 @@
-"""Certificates of our own: an authority, and servers that it vouches for.
+"""HOSS's own certificates: an authority, and the certificates of servers and clients that it signs.
 
-Keys are ECDSA on P-256, PEM everywhere. Times are passed in; nothing here reads a clock or a file.
-"""
+Keys are ECDSA on P-256; everything is PEM. Times are passed in; nothing here reads a clock or a file."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -15,20 +14,20 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hoss.errors import InvalidInput
 
-# Certificates are valid from a little earlier, for the sake of machines whose clocks are behind.
+# Certificates are valid from a little earlier, for machines whose clocks are slow.
 _BACKDATED = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A certificate and its private key, each PEM. Of an authority: the certificate is what others trust."""
+    """A certificate and its private key, each PEM."""
 
     certificate: bytes
     key: bytes
 
 
 def new_authority(name: str, *, now: datetime, lifetime: timedelta) -> KeyPair:
-    """An authority that signs server certificates and nothing else. `now` has a time zone."""
+    """An authority that signs certificates of servers and clients. `now` has a time zone."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _common_name(name)
     certificate = (
@@ -41,29 +40,63 @@ def new_authority(name: str, *, now: datetime, lifetime: timedelta) -> KeyPair:
     return _pair(certificate, key)
 
 
-def issue(authority: KeyPair, hosts: Sequence[str], *, now: datetime, lifetime: timedelta) -> KeyPair:
-    """A server's certificate for these DNS names and IP addresses, signed by the authority."""
+def issue(
+    authority: KeyPair,
+    hosts: Sequence[str],
+    *,
+    now: datetime,
+    lifetime: timedelta,
+    uri: str = "",
+    key: bytes = b"",
+) -> KeyPair:
+    """A server's certificate for these DNS names and IP addresses, signed by the authority.
+
+    `uri`: an identity that it also names. Then it is a client's certificate too, and a client's alone if
+    there are no hosts. `key`: keep this key, PEM, instead of making one. It never outlives the authority."""
     signer = x509.load_pem_x509_certificate(authority.certificate)
-    signing_key = serialization.load_pem_private_key(authority.key, password=None)
-    if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
-        raise InvalidInput(
-            "is no key of an elliptic curve, as those of `new_authority` are", where="the authority's key"
-        )
-    key = ec.generate_private_key(ec.SECP256R1())
+    signing_key = _loaded(authority.key, where="the authority's key")
+    own_key = _loaded(key, where="key") if key else ec.generate_private_key(ec.SECP256R1())
+    names = [_alternative(host) for host in hosts]
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH] if hosts else []
+    if uri:
+        names.append(x509.UniformResourceIdentifier(uri))
+        usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)
+    lifetime = min(lifetime, signer.not_valid_after_utc - now)
     certificate = (
-        _builder(_common_name(hosts[0]), signer.subject, key.public_key(), now, lifetime)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        _builder(_common_name((*hosts, uri)[0]), signer.subject, own_key.public_key(), now, lifetime)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), critical=False
+        )
         .sign(signing_key, hashes.SHA256())
     )
-    return _pair(certificate, key)
+    return _pair(certificate, own_key)
+
+
+def _loaded(key: bytes, *, where: str) -> ec.EllipticCurvePrivateKey:
+    loaded = serialization.load_pem_private_key(key, password=None)
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        problem = "is no key of an elliptic curve, as those of `new_authority` are"
+        raise InvalidInput(problem, where=where)
+    return loaded
+
+
+def uris(certificate: bytes) -> list[str]:
+    """The URIs among the alternative names of the (first) certificate in a PEM text."""
+    extensions = x509.load_pem_x509_certificate(certificate).extensions
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def validity(certificate: bytes) -> tuple[datetime, datetime]:
-    """From when to when the (first) certificate of a PEM text is valid, in UTC. Raises InvalidInput for what is none."""
+    """Start and end of the validity of the (first) certificate in a PEM text, in UTC. Raises InvalidInput for
+    any other text."""
     try:
         loaded = x509.load_pem_x509_certificate(certificate)
     except ValueError as exc:
@@ -100,7 +133,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _common_name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])  # X.520's longest
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])  # X.520's limit
 
 
 def _alternative(host: str) -> x509.GeneralName:

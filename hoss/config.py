@@ -1,50 +1,69 @@
-"""Configuration documents: YAML with an apiVersion and a kind, checked before anything starts."""
+"""Configuration documents: YAML with an apiVersion and a kind, checked before anything starts.
 
-from collections.abc import Callable
+Flags override a document, and a document overrides the defaults. pydantic-settings is not used. It would take
+25 to 35 ms of each start and give every field a flag. Its errors do not name the flag or the document."""
+
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hoss.errors import ConfigError, InvalidInput
+from hoss.errors import ConfigError, InvalidInput, quoted
 
 _GROUP = "hoss.dev/"
 API_VERSION = f"{_GROUP}v1alpha1"
 
 
 class Document(BaseModel):
-    """Base of every configuration document and of the sections in one. Unknown fields are errors, values are frozen."""
+    """Base of configuration documents and their sections. Unknown fields are errors; values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+_MOST_PROBLEMS = 10  # of an error
+
 DocumentT = TypeVar("DocumentT", bound=Document)
 
 
-def load_document(path: Path, kind: str, model: type[DocumentT]) -> DocumentT:
-    """Read and check the document at `path`. Raises ConfigError naming the file, the field's path and the value."""
+def load_document(path: Path | None, kind: str, model: type[DocumentT]) -> DocumentT:
+    """Read and check the document at `path`. Without a path: the defaults. Raises ConfigError with the file,
+    the field's path and the value."""
+    if path is None:
+        return model()
+    return parse_document(read_text(path), kind, model, where=str(path))
+
+
+def read_text(path: Path) -> str:
+    """A document's text. Raises ConfigError that names the file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror or exc}", where=str(path)) from exc
-    return parse_document(text, kind, model, where=str(path))
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"is no UTF-8 text: {exc}", where=str(path)) from exc
 
 
 def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) -> DocumentT:
     """Check a document's text. `where` begins every error."""
-    import yaml  # noqa: PLC0415 - a service that was given flags alone reads none
+    from hoss.manifests import guarded  # noqa: PLC0415 - not needed without a document
 
     try:
-        raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-    except yaml.YAMLError as exc:
-        raise ConfigError(f"is no valid YAML: {_one_line(exc)}", where=where) from exc
+        text = guarded.decoded(text, where, most_bytes=guarded.MAX_DOCUMENT_BYTES)
+        most_nodes = guarded.MAX_DOCUMENT_NODES
+        documents = [value for _, value in guarded.yaml_documents(text, where, most_nodes=most_nodes)]
+    except InvalidInput as exc:
+        raise ConfigError(exc.text, where=where) from exc
+    if len(documents) > 1:
+        raise ConfigError(f"holds {len(documents)} documents; give one", where=where)
+    raw = documents[0] if documents else None
     if not isinstance(raw, dict):
         raise ConfigError(f"holds {type(raw).__name__}, not a mapping with apiVersion and kind", where=where)
     fields = dict(raw)
     for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
         given = fields.pop(name, None)
         if given != expected:
-            raise ConfigError(_other_than(given, expected), where=f"{where}: {name}")
+            raise ConfigError(_mismatch(given, expected), where=f"{where}: {name}")
     if "metadata" not in model.model_fields:
         fields.pop("metadata", None)
     try:
@@ -53,38 +72,46 @@ def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) 
         raise ConfigError(describe_validation(exc), where=where) from exc
 
 
-def _other_than(given: object, expected: str) -> str:
+def with_flags(document: DocumentT, flags: Mapping[str, Any]) -> DocumentT:
+    """The document, overridden by flags. The value None is a flag that is not given."""
+    given = {field: value for field, value in flags.items() if value is not None}
+    try:
+        return type(document).model_validate({**document.model_dump(), **given})
+    except ValidationError as exc:
+        raise ConfigError(describe_validation(exc), where="flags") from exc
+
+
+def _mismatch(given: object, expected: str) -> str:
     if given is None:
         return f"is missing; write {expected}"
-    text = f"is {given!r}; this release reads {expected!r}"
+    text = f"is {quoted(given)}; this release reads {expected!r}"
     if isinstance(given, str) and given.startswith(_GROUP) and expected.startswith(_GROUP):
-        text += ": write that, and a field that has another name or meaning in it is named when you try again"
+        text += ": write that; fields with another name or meaning there are reported next"
     return text
 
 
 def describe_validation(error: ValidationError) -> str:
-    """One line a problem: the field's path, what is wrong, and the value given."""
+    """Each problem with the field's path, what is wrong, and the value, separated by semicolons."""
     problems = error.errors(include_url=False)
-    # A list of one bad item counts as empty for pydantic; only the item is worth telling.
+    # Pydantic also reports a list whose only item is wrong as empty. Report the item alone.
     causes = [p["loc"] for p in problems if p["type"] != "too_short"]
-    lines = []
-    for problem in problems:
+    lines: list[str] = []
+    for number, problem in enumerate(problems):
+        if len(lines) == _MOST_PROBLEMS:
+            lines.append(f"and {len(problems) - number:,} more")
+            break
         if problem["type"] == "too_short" and any(c[: len(problem["loc"])] == problem["loc"] for c in causes):
             continue
         path = ".".join(str(part) for part in problem["loc"]) or "document"
         given = problem.get("input")
-        shown = "" if isinstance(given, (dict, list)) or problem["type"] == "missing" else f" (given: {given!r})"
-        lines.append(f"{path}: {problem['msg']}{shown}")
+        hidden = isinstance(given, (dict, list)) or problem["type"] == "missing"
+        lines.append(f"{path}: {problem['msg']}" + ("" if hidden else f" (given: {quoted(given)})"))
     return "; ".join(lines)
 
 
 def checked(check: Callable[[str, str], str], value: str) -> str:
-    """Run one of the model's checks in a validator, where pydantic expects ValueError."""
+    """Run a check of hoss.manifests.fields in a validator of pydantic, which expects ValueError."""
     try:
         return check(value, "")
     except InvalidInput as exc:
         raise ValueError(exc.text) from exc
-
-
-def _one_line(exc: Exception) -> str:
-    return " ".join(str(exc).split())

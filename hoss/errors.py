@@ -1,31 +1,56 @@
 """The exceptions of HOSS. Expected outcomes (unschedulable, conflict, stale) are values, never exceptions.
 
 HossError
-├── InvalidInput          what a user or peer sent is wrong; says where, what, and what would be right
+├── InvalidInput          wrong input of a user or peer; says where, what, and what would be right
 │   ├── ConfigError       a configuration or policy document
 │   ├── ColumnError       a packed column of a message
-│   └── NotFound          a name that nothing has
-├── LedgerUnavailable     Redis is away, or is not the ledger that we knew
-├── Overloaded            the dispatcher holds as much as it may; nothing was accepted, and it says when to try again
+│   └── NotFound          an unknown name or UID
+├── LedgerUnavailable     Redis is unavailable, or holds another ledger than before
+│   └── OutcomeUnknown    whether a change was made is not known; the same call again settles it
+├── Overloaded            the dispatcher is full; the call changed nothing; says when to try again
 ├── TransportError        a peer cannot be reached or broke off
-└── InvariantViolation    a broken promise of our own; carries the evidence
-"""
+├── AccessDenied          the peer does not know the caller, or does not let it do this
+└── InvariantViolation    a broken invariant; carries the evidence"""
+
+# What an error quotes of a value, and says in all, at most. An error is also a log line and a gRPC status, and
+# whoever sends the value chooses its length.
+_MOST_QUOTED = 100
+_MOST_TEXT = 2000
+_MOST_WHERE = 300
+
+
+def quoted(value: object) -> str:
+    """A value of a user or peer as an error shows it: its repr, of a long one the beginning and the length."""
+    if isinstance(value, (str, bytes)) and len(value) > _MOST_QUOTED:
+        unit = "characters" if isinstance(value, str) else "bytes"
+        return f"{value[:_MOST_QUOTED]!r}... ({len(value):,} {unit})"
+    try:
+        return clipped(repr(value), _MOST_QUOTED)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return f"a {type(value).__name__} with a number that is too long to show"
+
+
+def clipped(text: str, most: int) -> str:
+    """The text, or its beginning and its length."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 class HossError(Exception):
-    """Base of everything HOSS raises on purpose."""
+    """Base of HOSS's exceptions."""
 
 
-class InvalidInput(HossError):  # noqa: N818 - named for what happened, as the tree above
-    """Input that cannot be accepted. `where` is the place: a file, a document, a field's path."""
+class InvalidInput(HossError):  # noqa: N818 - the names say what happened
+    """Input that cannot be accepted. `where` is the place: a file, a document, a field's path. Both are
+    clipped where they are longer than anybody reads."""
 
     def __init__(self, text: str, *, where: str = "") -> None:
+        text, where = clipped(text, _MOST_TEXT), clipped(where, _MOST_WHERE)
         super().__init__(f"{where}: {text}" if where else text)
         self.text = text
         self.where = where
 
     def at(self, outer: str) -> "InvalidInput":
-        """Same error with the place seen from further out: `at("pods.yaml document 3")`."""
+        """The same error with an outer place before its own: `at("pods.yaml document 3")`."""
         return type(self)(self.text, where=f"{outer}: {self.where}" if self.where else outer)
 
 
@@ -42,11 +67,16 @@ class NotFound(InvalidInput):
 
 
 class LedgerUnavailable(HossError):  # noqa: N818
-    """The ledger cannot answer. Nothing was decided; try again."""
+    """The ledger does not answer. The call decided nothing; try again."""
+
+
+class OutcomeUnknown(LedgerUnavailable):
+    """Whether the change was made is not known, and a crash may leave it either way. Make the same call
+    again, a submission with the same request id."""
 
 
 class Overloaded(HossError):  # noqa: N818
-    """The dispatcher is full. Nothing was accepted; the same again may be after `retry_after_seconds`."""
+    """The dispatcher is full. The call changed nothing; try again after `retry_after_seconds`."""
 
     def __init__(self, text: str, retry_after_seconds: float) -> None:
         super().__init__(text)
@@ -55,6 +85,10 @@ class Overloaded(HossError):  # noqa: N818
 
 class TransportError(HossError):
     """A peer cannot be reached."""
+
+
+class AccessDenied(HossError):  # noqa: N818
+    """The service does not know who calls, or does not let this caller do this."""
 
 
 class InvariantViolation(HossError):  # noqa: N818

@@ -1,7 +1,7 @@
-"""Clients by a Redis URL (hoss/redis_url.py): one server, the master that Sentinel names, or a Cluster.
+"""Redis clients by URL (hoss/redis_url.py): one server, the master that Sentinel names, or a Cluster.
 
-All keys that one script or transaction touches share a hash tag, so they are on one server, and a plain client of that
-server is all that anyone needs. Nothing is ever sent twice by itself: who asked knows whether that is harmless.
+All keys of one script or transaction share a hash tag, so they are on one server, and a plain client of that
+server is enough. Clients never retry by themselves: only the caller knows whether a command may be repeated.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from hiredis import pack_command
 from hoss.imports import without
 from hoss.redis_url import parse_redis_url
 
-# It would keep metrics of its own, if it were told to.
+# redis-py imports OpenTelemetry, where it is installed, for metrics of its own.
 with without("opentelemetry"):
     from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
     from redis.asyncio.cluster import ClusterNode
@@ -20,18 +20,46 @@ with without("opentelemetry"):
     from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
     from redis.backoff import NoBackoff
     from redis.exceptions import NoScriptError, RedisError, ResponseError
-    from redis.maint_notifications import MaintNotificationsConfig
 
-__all__ = ["NoScriptError", "Redis", "RedisAccess", "RedisError", "ResponseError", "reach"]
+    # redis-py 8 asks for maintenance notifications on every new connection. Only Redis Cloud supports them.
+    try:
+        from redis.asyncio.client import MaintNotificationsConfig  # type: ignore[attr-defined]
+
+        _NO_MAINTENANCE: dict[str, Any] = {
+            "maint_notifications_config": MaintNotificationsConfig(enabled=False)
+        }
+    except ImportError:
+        _NO_MAINTENANCE = {}
+
+__all__ = ["NoScriptError", "OpenRedis", "Redis", "RedisAccess", "RedisError", "ResponseError", "reach"]
 
 _CONNECT_SECONDS = 1.0
+
+# Redis refuses writes while it cannot write its append-only file or snapshot. The error ends with errno's
+# text.
+_REFUSES_TO_WRITE = "MISCONF"
+_DISK_TROUBLES = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Input/output error",
+)
+
+
+def words(error: BaseException) -> str:
+    """The error in one line. For a disk that Redis cannot write to, also the remedy."""
+    text = " ".join(str(error).split())
+    if _REFUSES_TO_WRITE not in text:
+        return text
+    trouble = next((trouble for trouble in _DISK_TROUBLES if trouble in text), "its log says why")
+    return f"Redis cannot write to its disk: {trouble}; mend that, and all goes on by itself"
 
 
 class RedisAccess(Protocol):
     """Plain clients of the servers that hold the keys."""
 
     async def at(self, key: str) -> Redis:
-        """A client of the server that holds `key`, as far as is known."""
+        """A client of the server that holds `key`."""
         ...
 
     async def every(self) -> list[Redis]:
@@ -39,7 +67,7 @@ class RedisAccess(Protocol):
         ...
 
     def doubt(self) -> None:
-        """A server failed, or said that it is not the one: find out anew, at the next call, which holds what."""
+        """A server failed or no longer holds its keys. The next call looks up the server again."""
         ...
 
     async def close(self) -> None:
@@ -47,18 +75,25 @@ class RedisAccess(Protocol):
         ...
 
 
-def reach(url: str, *, timeout_seconds: float, connections: int | None = None) -> RedisAccess:
-    """Access to the Redis of that URL; connects when it is first needed. Raises ConfigError as `parse_redis_url`.
+class OpenRedis(Protocol):
+    """`reach`, or what another host has in its place."""
 
-    `connections`: so many to a server at most, and who finds none free waits for one, up to the timeout; None: as many as needed.
-    """
+    def __call__(
+        self, url: str, *, timeout_seconds: float, connections: int | None = None
+    ) -> RedisAccess: ...
+
+
+def reach(url: str, *, timeout_seconds: float, connections: int | None = None) -> RedisAccess:
+    """Access to the Redis of that URL. Connects at the first use. Raises ConfigError like `parse_redis_url`.
+
+    `connections`: the most connections to a server; callers wait for a free one up to the timeout. None: no
+    limit."""
     parsed = parse_redis_url(url)
     common: dict[str, Any] = {
         "socket_timeout": timeout_seconds,
         "socket_connect_timeout": min(timeout_seconds, _CONNECT_SECONDS),
         "retry": Retry(NoBackoff(), 0),
-        # Asked for at every new connection otherwise; only Redis' own cloud knows it.
-        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+        **_NO_MAINTENANCE,
     }
     options = {**parsed.options, **common}
     if parsed.form == "cluster":
@@ -82,10 +117,10 @@ def reach(url: str, *, timeout_seconds: float, connections: int | None = None) -
 
 
 class _PackingInC:
-    """A connection whose commands hiredis packs: 3 us for the arguments of a commit, where redis-py takes 18."""
+    """A connection whose commands hiredis packs: 3 us for the arguments of a commit, redis-py takes 18 us."""
 
     def pack_command(self, name: str | bytes, *arguments: bytes | str | float) -> list[bytes]:
-        """Words of the name ("SCRIPT LOAD") are arguments of their own."""
+        """The words of the name ("SCRIPT LOAD") are separate arguments."""
         return [pack_command((*name.split(), *arguments))]
 
 
@@ -96,11 +131,12 @@ def _packing_in_c(client: Redis) -> Redis:
 
 
 class _PatientSentinelPool(SentinelConnectionPool, BlockingConnectionPool):
-    """Connections to the master that Sentinel names, for which callers wait."""
+    """Connections to Sentinel's master. Callers wait for a free one."""
 
 
 def _client(options: Mapping[str, Any], connections: int | None) -> Redis:
-    """A client of one server. A full pool of the library's own raises, and a hundred calls at once would find Redis away."""
+    """A client of one server. Its pool blocks: redis-py's own pool raises when it is full, and a hundred
+    calls at once would take Redis for unavailable."""
     client = _packing_in_c(Redis(**options))
     if connections is None:
         return client
@@ -109,14 +145,14 @@ def _client(options: Mapping[str, Any], connections: int | None) -> Redis:
         connections,
         options["socket_timeout"],
         pool.connection_class,
-        **{**pool.connection_kwargs, "maint_notifications_config": options["maint_notifications_config"]},
+        **{**pool.connection_kwargs, **_NO_MAINTENANCE},
     )
     return Redis.from_pool(patient)
 
 
 class _OneServer:
-    """A server, or the one that is master: with Sentinel every new connection asks which that is, and one to a server that
-    has become a replica is closed at its first refusal."""
+    """One server, or Sentinel's master. With Sentinel every new connection asks which server is the master,
+    and a connection to a server that became a replica is closed at its first refusal."""
 
     def __init__(self, client: Redis, others: list[Redis] | None = None) -> None:
         self._client = client
@@ -129,7 +165,7 @@ class _OneServer:
         return [self._client]
 
     def doubt(self) -> None:
-        """Nothing is remembered."""
+        """Nothing to do: every new connection asks Sentinel."""
 
     async def close(self) -> None:
         for client in (self._client, *self._others):
@@ -137,8 +173,8 @@ class _OneServer:
 
 
 class _Cluster:
-    """One plain client for each master. The library's own cluster client is asked for the topology alone: what it does beyond
-    that (sending again, splitting pipelines, a thread for each command of a transaction) has no use here."""
+    """One plain client for each master. redis-py's cluster client supplies the topology only: its retries,
+    its split pipelines and its threads for transactions are of no use here."""
 
     def __init__(
         self, hosts: tuple[tuple[str, int], ...], options: dict[str, Any], connections: int | None = None

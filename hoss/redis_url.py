@@ -1,12 +1,12 @@
-"""A Redis URL taken apart and checked: one server, the master that Sentinel names, or a Cluster.
+"""Parsed and checked Redis URLs: one server, the master that Sentinel names, or a Cluster.
 
     redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]      one server; rediss:// with TLS
     unix:///PATH                                          one server, by its socket
     redis+sentinel://[...@]HOST[:PORT],.../SERVICE[/DATABASE]
     redis+cluster://[...@]HOST[:PORT],...
 
-Options after `?`: password_file; ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_check_hostname; sentinel_username,
-sentinel_password_file. A password that stands nowhere else is taken from HOSS_REDIS_PASSWORD.
+Options after `?`: password_file; ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_check_hostname;
+sentinel_username, sentinel_password_file. HOSS_REDIS_PASSWORD is the default password.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL taken apart. `options` are what redis.asyncio.Redis takes; they hold the password."""
+    """A parsed URL. `options` are arguments of redis.asyncio.Redis, the password among them."""
 
     form: str  # "" (one server), "sentinel" or "cluster"
     hosts: tuple[tuple[str, int], ...]
@@ -42,7 +42,7 @@ class RedisUrl:
 
 
 def without_password(url: str) -> tuple[str, str]:
-    """The URL as it may stand in process lists, files and messages, and the password that stood in it."""
+    """The URL without its password, fit for process lists, files and messages; and the password."""
     head, at, rest = url.rpartition("@")
     scheme, slashes, account = head.partition("://")
     user, _, password = account.partition(":")
@@ -50,7 +50,7 @@ def without_password(url: str) -> tuple[str, str]:
 
 
 def parse_redis_url(url: str, environment: Mapping[str, str] = os.environ) -> RedisUrl:
-    """Raises ConfigError that says which part is wrong, and never shows a password."""
+    """Parse a URL. Raises ConfigError that names the wrong part and never shows a password."""
     parts = urlsplit(url)
     scheme, _, form = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss", "unix") or form not in _FORMS or (form and scheme == "unix"):
@@ -73,7 +73,9 @@ def parse_redis_url(url: str, environment: Mapping[str, str] = os.environ) -> Re
         return RedisUrl(form, hosts, options=options)
     if form == "sentinel":
         if not path:
-            raise _wrong(url, "the name of the master's service is missing: write redis+sentinel://HOST:PORT/SERVICE")
+            raise _wrong(
+                url, "the name of the master's service is missing: write redis+sentinel://HOST:PORT/SERVICE"
+            )
         account = _account(given.get("sentinel_username", ""), _secret(url, given, "sentinel_password_file"))
         return RedisUrl(form, hosts, path[0], {**options, "db": _database(url, path[1:])}, {**tls, **account})
     if len(hosts) > 1:

@@ -3,42 +3,50 @@
 import io
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from typer.main import get_command
 
-from hossctl.cli import EXIT_FAILED, app, report
+from hossctl.cli import app, exit_code, flush_output, report
 
 _TERMINATED = 128 + signal.SIGTERM
 
 
 class _Terminated(SystemExit):
-    """The command was asked to end."""
+    """SIGTERM came."""
 
 
 def main() -> None:
-    """Run one command and exit with its code.
+    """Run one `hoss` command and exit with its code."""
+    run(get_command(app), "hoss")
 
-    SIGTERM ends it as Ctrl-C does, so that a benchmark or demo leaves none of the processes behind that it has started.
-    """
+
+def run(command: Callable[..., Any], name: str) -> None:
+    """Run one command and exit with its code. SIGTERM ends it as Ctrl-C does, so that a benchmark or demo
+    leaves no process behind."""
     signal.signal(signal.SIGTERM, _end)
     write_whole()
-    command = get_command(app)
     try:
-        command(prog_name="hoss")
+        command(prog_name=name)
     except _Terminated:
-        from hossctl.process import kill_children  # noqa: PLC0415 - all other commands start sooner without it
+        from hossctl.local.process import kill_children  # noqa: PLC0415 - only after SIGTERM
 
-        kill_children()  # one that was being started when the signal came, and that nobody knows of yet
+        kill_children()  # the signal may have come between the start of a process and its registration
         raise
-    except Exception as exc:  # noqa: BLE001 - the last resort: a person gets a sentence, not a traceback
+    except Exception as exc:  # noqa: BLE001 - people get a sentence, not a traceback
         report(exc)
-        sys.exit(EXIT_FAILED)
+        sys.exit(exit_code(exc))
+    finally:
+        flush_output()
 
 
 def write_whole() -> None:
-    """Buffer stdout line by line where PYTHONUNBUFFERED, as containers set it, asks for no buffer at all: Python then forgets what
-    a pipe has not taken when a stop or a continuation cuts a write short, and the document ends in its middle with exit code 0."""
+    """Buffer stdout by lines where PYTHONUNBUFFERED, which containers set, turns buffering off.
+
+    Without a buffer, Python drops the rest of a write that SIGSTOP or SIGCONT has cut short. The document
+    then ends in its middle, with exit code 0."""
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and isinstance(out.buffer, io.RawIOBase):
         sys.stdout = open(  # noqa: SIM115 - a descriptor, until the process ends
@@ -47,7 +55,7 @@ def write_whole() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # asked once more, it would leave its clearing up half done
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
     raise _Terminated(_TERMINATED)
 
 

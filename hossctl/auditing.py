@@ -1,9 +1,9 @@
-"""`hoss audit`: the invariants of docs/architecture.md held against a live system.
+"""`hoss audit`: checks the invariants of docs/architecture.md on a live system.
 
-The resolver checks the ledger by itself (1, 2, and its half of 6). Here the workers' caches and the dispatcher's bound
-pods are held against the ledger, and gangs against their minimum. These come from several processes at slightly different moments, so a difference
-counts once it has stood through every look of the whole waiting time, or at once when both sides speak of the same moment.
-"""
+The resolver checks the ledger itself (invariants 1, 2, and its half of 6). This module compares the workers'
+caches and the dispatcher's bound pods with the ledger, and gangs with their minimum. The data come from
+several processes at slightly different moments. So a difference counts when it was there in every comparison
+of the waiting time, or at once where both sides are of the same sequence number."""
 
 import asyncio
 import time
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
 from hoss.v1 import dispatcher_pb2, resolver_pb2
-from hoss.wire.columns import U8, U32, UID_BYTES, decode, decode_uids, uid_text
+from hoss.wire.columns import U8, U32, decode, decode_uids
+from hoss.wire.uids import UID_BYTES, uid_text
 from hossctl.console import Document
 
 _WAIT_SECONDS = 10.0
@@ -26,28 +27,29 @@ _VIEW_TIMEOUT_MS = 2000
 _MOST_NAMED = 20  # pods named one by one in the evidence
 
 _ON_REFUSAL = "refusal"  # see Heartbeat.synchronisation
+_GONE = ("Lost", "Left")  # states of workers that have no cache to compare
 
-NOTHING_LOST = 3
-GONE = ("Lost", "Left")  # states of workers that have no cache to look at
-ALL_OR_NOTHING = 5
-AGREEMENT = 6
+# Numbers of invariants.
+_NOTHING_LOST = 3
+_ALL_OR_NOTHING = 5
+_AGREEMENT = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken invariant: its number, and a sentence with the numbers."""
+    """A broken invariant: its number, and the evidence in a sentence."""
 
     invariant: int
     text: str
 
     def as_json(self) -> Document:
-        """Both."""
+        """For programs."""
         return {"invariant": self.invariant, "text": self.text}
 
 
 @dataclass(slots=True)
 class AuditResult:
-    """What the audit saw. `unchecked` says what could not be held against each other in time."""
+    """The result of an audit. `unchecked` names what could not be compared in time."""
 
     nodes: int = 0
     reservations: int = 0
@@ -56,12 +58,12 @@ class AuditResult:
     findings: list[Finding] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
-    mended: list[str] = field(default_factory=list)  # by --repair, before it looked
-    unmended: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)  # by --repair, before the audit
+    unrepaired: list[str] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
-        """0: clean; 1: something is broken; 2: it could not be checked."""
+        """0: clean; 1: an invariant is broken; 2: not everything could be checked."""
         return 1 if self.findings else 2 if self.unchecked else 0
 
     @property
@@ -75,9 +77,9 @@ class AuditResult:
 async def audit(
     dispatcher: DispatcherClient, resolver: ResolverClient, *, wait_seconds: float = _WAIT_SECONDS
 ) -> AuditResult:
-    """Check everything; look again for up to `wait_seconds` while the platform is still moving."""
+    """Check all invariants. While the platform changes, compare again for up to `wait_seconds`."""
     deadline = time.monotonic() + wait_seconds
-    standing: set[str] | None = None
+    persistent: set[str] | None = None  # differences that every comparison had
     while True:
         ledger = await resolver.audit()
         seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
@@ -85,7 +87,7 @@ async def audit(
         views = _compare_views(ledger.digests, seen.views, workers)
         partial = [_gang_text(gang) for gang in seen.broken_gangs if not gang.complete_before]
         differences = [*_compare_bound(seen, await _reservations(resolver)), *partial]
-        standing = set(differences) if standing is None else standing & set(differences)
+        persistent = set(differences) if persistent is None else persistent & set(differences)
         settled = not views.moving and not differences
         if ledger.violations or views.broken or settled or time.monotonic() > deadline:
             break
@@ -94,21 +96,23 @@ async def audit(
         nodes=ledger.nodes,
         reservations=ledger.reservations,
         bound=len(seen.bound_uids) // UID_BYTES,
-        workers=len({view.worker for view in seen.views} - views.apart.keys()),
+        workers=len({view.worker for view in seen.views} - views.excluded.keys()),
         reports=[
             *ledger.reports,
-            *views.apart.values(),
+            *views.excluded.values(),
             *seen.reports,
             *(_gang_text(gang) for gang in seen.broken_gangs if gang.complete_before),
         ],
         unchecked=views.moving,
     )
-    result.findings += [Finding(v.invariant, v.text or f"{v.node} {v.pod_uid}".strip()) for v in ledger.violations]
-    result.findings += [Finding(AGREEMENT, text) for text in views.broken]
-    gangs = standing.intersection(partial)
-    result.findings += [Finding(ALL_OR_NOTHING, text) for text in sorted(gangs)[:_MOST_NAMED]]
-    result.findings += [Finding(NOTHING_LOST, text) for text in sorted(standing - gangs)[:_MOST_NAMED]]
-    if differences and not standing:
+    result.findings += [
+        Finding(v.invariant, v.text or f"{v.node} {v.pod_uid}".strip()) for v in ledger.violations
+    ]
+    result.findings += [Finding(_AGREEMENT, text) for text in views.broken]
+    gangs = persistent.intersection(partial)
+    result.findings += [Finding(_ALL_OR_NOTHING, text) for text in sorted(gangs)[:_MOST_NAMED]]
+    result.findings += [Finding(_NOTHING_LOST, text) for text in sorted(persistent - gangs)[:_MOST_NAMED]]
+    if differences and not persistent:
         result.unchecked.append("the bound pods: they and the reservations changed all the time")
     return result
 
@@ -116,26 +120,35 @@ async def audit(
 async def until_caches_agree(
     dispatcher: DispatcherClient, resolver: ResolverClient, workers: int, *, wait_seconds: float = 120.0
 ) -> bool:
-    """Wait until `workers` workers serve and each has the ledger's state; False when the time is up first."""
+    """Wait until `workers` workers serve and each has the ledger's state. False where that takes too long."""
     deadline = time.monotonic() + wait_seconds
     while time.monotonic() < deadline:
-        ready = [worker for worker in await dispatcher.list_workers() if worker.state not in GONE]
-        if len(ready) >= workers:
-            seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
-            views = _compare_views((await resolver.audit()).digests, seen.views, ready)
-            if not views.moving and not views.broken:
-                return True
+        if not await disagreements(dispatcher, resolver, workers):
+            return True
         await asyncio.sleep(_PAUSE_SECONDS)
     return False
+
+
+async def disagreements(dispatcher: DispatcherClient, resolver: ResolverClient, workers: int) -> list[str]:
+    """Why it is not yet so that `workers` workers serve and each has the ledger's state: a sentence for each
+    reason."""
+    listed = await dispatcher.list_workers()
+    ready = [worker for worker in listed if worker.state not in _GONE]
+    if len(ready) < workers:
+        return [f"worker {worker.name} is {worker.state}" for worker in listed] or [
+            "no worker has registered"
+        ]
+    seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
+    views = _compare_views((await resolver.audit()).digests, seen.views, ready)
+    return [*views.broken, *views.moving]
 
 
 @dataclass(slots=True)
 class _Views:
     broken: list[str] = field(default_factory=list)
     moving: list[str] = field(default_factory=list)
-    apart: dict[str, str] = field(
-        default_factory=dict
-    )  # workers whose caches are not meant to follow the ledger, and why
+    # Workers whose caches do not follow the ledger, and why.
+    excluded: dict[str, str] = field(default_factory=dict)
 
 
 def _compare_views(
@@ -146,11 +159,11 @@ def _compare_views(
     result = _Views()
     by_worker = {(view.worker, view.shard): view for view in views}
     for worker in workers:
-        if worker.state in GONE:
+        if worker.state in _GONE:
             continue
         if worker.synchronisation == _ON_REFUSAL:
             why = f"worker {worker.name} hears of the ledger by refusals only: its cache is not compared"
-            result.apart[worker.name] = why
+            result.excluded[worker.name] = why
             continue
         for digest in ledger:
             view = by_worker.get((worker.name, digest.shard))
@@ -186,14 +199,14 @@ async def _reservations(resolver: ResolverClient) -> _Reservations:
 
 
 def _compare_bound(seen: dispatcher_pb2.DispatcherAuditReply, held: _Reservations) -> list[str]:
-    """A sentence for each pod that is bound without its reservation, or holds one without being bound."""
+    """A sentence for each pod that is bound and has no reservation, or is not bound and has one."""
     bound = _keys(seen.bound_uids)
     bound_nodes = decode(seen.bound_nodes, U32, name="bound_nodes", rows=len(bound))
     found = _positions(held.uids, bound)
     missing = found < 0
     elsewhere = ~missing
     elsewhere[elsewhere] = held.nodes[found[elsewhere]] != bound_nodes[elsewhere]
-    # An assumed reservation is on its way to be confirmed, or its lease ends: nobody needs to know its pod yet.
+    # An assumed reservation is confirmed soon or ends with its lease: its pod need not be bound.
     claimed = held.assumed.copy()
     claimed[found[~missing]] = True
     return [
@@ -211,17 +224,18 @@ def _gang_text(gang: dispatcher_pb2.BrokenGang) -> str:
     return f"gang {gang.namespace}/{gang.name} has {gang.bound} pods bound and needs {gang.needed}{since}"
 
 
-def _positions(keys: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
-    """Index among `keys` of each wanted one; -1 where it is not there."""
+def _positions(keys: NDArray[Any], searched: NDArray[Any]) -> NDArray[np.int64]:
+    """The index in `keys` of each searched key; -1 where it is missing."""
     if not len(keys):
-        return np.full(len(wanted), -1, np.int64)
+        return np.full(len(searched), -1, np.int64)
     order = np.argsort(keys, kind="stable")
-    at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
-    return np.where(keys[at] == wanted, at, -1)
+    at = order[np.minimum(np.searchsorted(keys, searched, sorter=order), len(keys) - 1)]
+    return np.where(keys[at] == searched, at, -1)
 
 
 def _keys(column: bytes) -> NDArray[Any]:
-    # NumPy's byte strings leave out trailing zeros when read, and compare as if they were there: right for equal widths.
+    # NumPy drops trailing zeros of a byte string when it is read, and ignores them in comparisons, which is
+    # right for keys of equal width.
     return np.ascontiguousarray(decode_uids(column)).view(f"S{UID_BYTES}").ravel()
 
 

@@ -1,33 +1,74 @@
-"""What options of benchmarks and of traces choose from. Apart from what does it: help needs no more."""
+"""The choices of options of comparisons, benchmarks and traces, and the base values of comparisons.
+
+Help needs only this module, and not the modules that compare, measure or read traces."""
 
 from enum import Enum
+from typing import Final
+
+
+class Mode(str, Enum):
+    """What schedules in a comparison, and how several schedulers avoid conflicts."""
+
+    SINGLE = "single"  # one worker
+    UNCOORDINATED = "multi-uncoordinated"  # several with private caches; placements are not validated
+    PARTITIONED = "multi-partitioned"  # several, each with its own nodes
+    LOCKED = "multi-locked"  # several under one global lock
+    HOSS = "multi-hoss"  # several; the resolver validates every placement
+    KUBE_SCHEDULER = "kube-scheduler"  # the peer, on a private control plane
+    KUBE_HOSS = "kube-hoss"  # HOSS in Kubernetes mode, on an equal control plane
+
+
+# Modes whose pods are created and bound at an API server. Their costs include it and its etcd, so these modes
+# are compared with one another only.
+ON_KUBERNETES: Final = (Mode.KUBE_SCHEDULER, Mode.KUBE_HOSS)
+ONE_SCHEDULER: Final = (Mode.SINGLE, Mode.KUBE_SCHEDULER)  # the number of workers does not apply to them
+WITH_HOSS: Final = (Mode.HOSS, Mode.KUBE_HOSS)
+
+
+class Load(str, Enum):
+    """The pods of a comparison; hossctl/compare/loads.py makes them."""
+
+    UNIFORM = "uniform"
+    OPENB = "openb"
+    UNIQUE = "unique"
+    GANGS = "gangs"
+    CONSTRAINED = "constrained"
+    CHURN = "churn"
+    SKEWED = "skewed"
+    TRACE = "trace"
+
+
+MODES: Final = tuple(mode for mode in Mode if mode not in ON_KUBERNETES)  # those without a control plane
+BASE_NODES: Final = 1000
+BASE_FILL: Final = 0.95
+BASE_WORKERS: Final = 4
 
 
 class Mix(str, Enum):
-    """What a benchmark's pods look like."""
+    """The pods of a benchmark."""
 
-    UNIFORM = "uniform"  # all alike
+    UNIFORM = "uniform"  # all equal
     OPENB = "openb"  # as in the Alibaba GPU trace
     UNIQUE = "unique"  # no two with the same requests
-    CONSTRAINED = "constrained"  # nine in ten with a required rule about other pods, see _constrained
+    CONSTRAINED = "constrained"  # nine in ten have a required rule about other pods
 
 
 class Submitted(str, Enum):
-    """What `hoss bench dispatch` submits."""
+    """What `python -m tools.bench dispatch` submits."""
 
     REPLICAS = "replicas"  # one job
-    DISTINCT = "distinct"  # bare pods of which no two are alike, 500 a message
+    DISTINCT = "distinct"  # bare pods, no two equal, 500 a message
 
 
 class Peer(str, Enum):
-    """With whom `hoss bench kubernetes` compares HOSS."""
+    """The scheduler that `hoss bench kubernetes` compares HOSS with."""
 
     KUBE_SCHEDULER = "kube-scheduler"
     NOBODY = "nobody"
 
 
 class TraceFormat(str, Enum):
-    """Traces that can be read."""
+    """Formats of cluster traces."""
 
     OPENB = "openb"
     GOOGLE2019 = "google2019"

@@ -1,85 +1,202 @@
-"""The command table of `hoss`: names, summaries, and what an error looks like.
+"""The command table of `hoss`: names, summaries and examples of the commands, exit codes, and how an error
+is reported.
 
-Exit codes: 0 done; 1 it failed, was not found, or an invariant is broken; 2 wrong usage or bad input; 3 the platform
-cannot be reached.
-"""
+A command's module is imported when the command runs, and not before: `hoss --help` and completion must not
+wait for NumPy and gRPC.
+
+Exit codes: 0 done; 1 it failed, was not found, or an invariant is broken; 2 wrong usage or bad input; 3 the
+platform cannot be reached."""
 
 import errno
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+import hoss
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
-from hossctl.examples import add_examples
+from hoss.imports import without
+
+ResultT = TypeVar("ResultT")
+
+
+def run_async(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run a command's coroutine on a new event loop, on uvloop where that is installed."""
+    import asyncio  # noqa: PLC0415 - help and errors of usage need no loop
+
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.run(main)
+    result: ResultT = uvloop.run(main)
+    return result
+
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_UNREACHABLE = 3
 
-QUIET = "HOSS_QUIET"  # set: as with --quiet
+QUIET = "HOSS_QUIET"  # environment variable; any value means --quiet
 _QUIET = ("-q", "--quiet")
 _HELP_OPTIONS = ["-h", "--help"]
-# What typer imports with its help, and uses for help in Markdown and for its own tracebacks: we have neither.
+# typer's help imports these for Markdown and for its own tracebacks. We use neither, and they would take a
+# third of the time that help takes.
 _UNUSED_BY_HELP = ("rich.markdown", "rich.traceback")
 
-# What a person can do about files and disks. A command that can say more raises a HossError of its own.
+# What a person can do about files and disks. A command that knows more raises a HossError of its own.
 _ELSEWHERE = "name a place that you may write to (for the local platform with HOSS_HOME)"
+_NO_SPACE = "make room on that disk, or name another (for the local platform with HOSS_HOME)"
 _REMEDIES = {
-    errno.ENOSPC: "make room on that disk, or name another (for the local platform with HOSS_HOME)",
-    errno.EDQUOT: "make room on that disk, or name another (for the local platform with HOSS_HOME)",
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
     errno.EROFS: _ELSEWHERE,
     errno.EACCES: _ELSEWHERE,
     errno.EPERM: _ELSEWHERE,
     errno.ENOTDIR: _ELSEWHERE,
 }
 
-# Command -> (module in hossctl.commands, summary). A module is imported when one of its commands runs, not before:
-# `hoss --help` and completion must not wait for NumPy and gRPC.
+# Command -> (module in hossctl.commands, summary).
 COMMANDS = {
-    "demo": ("demo", "A whole cluster on this machine: 1,000 nodes, 50,000 pods, an audit, a summary."),
+    "demo": ("local", "A whole cluster on this machine: 1,000 nodes, 50,000 pods, an audit, a summary."),
     "up": ("local", "Start the local platform: Redis, resolver, dispatcher, workers, simulated nodes."),
     "down": ("local", "Stop the local platform; its data stays."),
     "status": ("local", "What runs, how it does, and what waits for what."),
-    "top": ("top", "Workers, queues and throughput, live."),
+    "top": ("local", "Workers, queues and throughput, live."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
     "get": (
         "get",
-        "List pods, nodes, workers, jobs, tenants, reservations, conflicts, namespaces, services, disruption budgets.",
+        (
+            "List pods, nodes, workers, jobs, tenants, reservations, conflicts, namespaces, services, "
+            "disruption budgets."
+        ),
     ),
     "describe": ("get", "One pod, node, worker or job in full."),
-    "trace": ("trace", "One pod's way from Submit to its node, span by span, from a file of traces."),
+    "trace": ("explain", "The spans of one pod, from Submit to its node, from a file of traces."),
     "explain": ("explain", "Why, where and with which scores a pod would be placed, node by node."),
     "delete": ("delete", "Delete pods, jobs, or what a manifest names; what pods held is free again."),
-    "ungate": ("ungate", "Take scheduling gates off pods or jobs; those without any left are scheduled."),
-    "retry": ("retry", "Put failed pods back in the queue."),
-    "cordon": ("change", "Give a node or worker nothing more; it keeps what it has."),
-    "uncordon": ("change", "Give a node or worker work again."),
-    "drain": ("change", "Cordon a worker and take back what it has not started."),
+    "ungate": ("delete", "Take scheduling gates off pods or jobs; those without any left are scheduled."),
+    "retry": ("delete", "Put failed pods back in the queue."),
+    "cordon": ("nodes", "Give a node or worker nothing more; it keeps what it has."),
+    "uncordon": ("nodes", "Give a node or worker work again."),
+    "drain": ("nodes", "Cordon a worker and take back what it has not started."),
     "nodes": ("nodes", "Add nodes to the pool or remove them."),
     "policy": ("policy", "Show or replace the policy that routes pods to workers."),
-    "steer": ("steer", "Fix by hand how much workers' node preferences overlap and how many work at once."),
-    "audit": ("audit", "Check the invariants on a live system; exit 1 with the evidence when one is broken."),
+    "steer": ("policy", "Fix by hand how much workers' node preferences overlap and how many work at once."),
+    "audit": (
+        "ledger",
+        "Check the invariants on a live system; exit 1 with the evidence when one is broken.",
+    ),
     "ledger": ("ledger", "Dump the ledger to a file, restore it, or go on with what is left of a lost one."),
+    "history": ("history", "Record what happens on a platform, and check whether it kept its promises."),
     "replay": ("replay", "Place a cluster trace and report how it went."),
     "bench": ("bench", "Measure throughput, or compare schedulers with and without HOSS."),
     "simulate": ("simulate", "Play clusters and hours that no laptop holds, on virtual time."),
+    "certs": ("access", "The authority of a platform, and the certificates that it issues."),
+    "token": ("access", "Bearer tokens of people and programs."),
+    "login": ("access", "Remember a platform with its certificate and token, and use it from now on."),
+    "context": ("access", "The platforms that this user's commands know."),
     "completion": ("completion", "Print a shell's completion script."),
 }
 
-# Typer's own flags are None where they are not given, and it loads pydantic, for as long as all the rest takes, to check
-# that. False, which means the same, it takes as it is.
+# Command or group of commands -> examples: in its help, and in docs/reference/cli.md. A test parses each.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "demo": ("hoss demo", "hoss demo --redis-url redis://127.0.0.1:6379/0 -o json"),
+    "up": (
+        "hoss up --nodes 1000 --workers 4",
+        "hoss up --worker w1 --worker gpu:accelerator=gpu,strategy=binpack --dispatchers 2",
+        "hoss up --kubeconfig ~/.kube/config --guard",
+    ),
+    "down": ("hoss down", "hoss down --purge"),
+    "status": ("hoss status", "hoss status -o json"),
+    "top": ("hoss top", "hoss top --once"),
+    "submit": (
+        "hoss submit -f examples/web.yaml --wait",
+        "kubectl get deployment web -o yaml | hoss submit -f -",
+    ),
+    "get": (
+        "hoss get pods -A -o wide",
+        "hoss get pods --waiting",
+        "hoss get nodes -l topology.kubernetes.io/zone=zone-a --sort-by .requested.cpu",
+        "hoss get reservations --worker w1 --state assumed",
+    ),
+    "describe": ("hoss describe pod web-0", "hoss describe node node-00001 -o yaml"),
+    "trace": ("hoss trace web-0", "hoss trace web-0 -o json"),
+    "explain": (
+        "hoss explain pod web-0",
+        "hoss explain -f pod.yaml",
+        "hoss explain -f pod.yaml --nodes nodes.yaml --pods pods.yaml",
+    ),
+    "delete": ("hoss delete pod web-0 web-1", "hoss delete job web", "hoss delete -f examples/web.yaml"),
+    "ungate": ("hoss ungate pod web-0", "hoss ungate job web --gate example.com/quota"),
+    "retry": ("hoss retry pod web-0", "hoss retry --failed -A"),
+    "cordon": ("hoss cordon node node-00001", "hoss cordon worker w1"),
+    "uncordon": ("hoss uncordon node node-00001", "hoss uncordon worker w1"),
+    "drain": ("hoss drain worker w1",),
+    "nodes add": ("hoss nodes add --count 100", "hoss nodes add -f nodes.yaml"),
+    "nodes remove": ("hoss nodes remove node-00001",),
+    "policy get": ("hoss policy get",),
+    "policy set": (
+        "hoss policy set -f deploy/policy.yaml",
+        "hoss policy set -f deploy/policy.yaml --if-version 3",
+    ),
+    "policy test": (
+        "hoss policy test -f examples/web.yaml",
+        "hoss policy test -f examples/web.yaml --policy new.yaml --workers w1:tier=gold",
+    ),
+    "steer": ("hoss steer --overlap soft-partition", "hoss steer --overlap auto --workers auto"),
+    "audit": ("hoss audit", "hoss audit --repair"),
+    "ledger dump": ("hoss ledger dump ledger.jsonl",),
+    "ledger restore": ("hoss ledger restore ledger.jsonl",),
+    "ledger bootstrap": ("hoss ledger bootstrap",),
+    "history record": (
+        "hoss history record --out history.jsonl --seconds 60",
+        "hoss history record --out history.jsonl --every 10",
+    ),
+    "history check": ("hoss history check history.jsonl", "hoss history check history.jsonl -o json"),
+    "replay": (
+        "hoss replay --format openb --nodes openb_node_list_all_node.csv --pods openb_pod_list_default.csv",
+        (
+            "hoss replay --format azure2020 --nodes 2000 --pods packing_trace_zone_a_v1.sqlite --from 2d "
+            "--to 3d --speedup 1440"
+        ),
+    ),
+    "bench throughput": ("hoss bench throughput --nodes 5000 --pods 100000 --repeat 3",),
+    "bench compare": ("hoss bench compare --quick --out now",),
+    "bench report": ("hoss bench report now/comparison.json --html report.html",),
+    "bench plan": ("hoss bench plan --pods-per-second 500000 --nodes 2000",),
+    "simulate omega": ("hoss simulate omega --quick",),
+    "simulate cluster": ("hoss simulate cluster --quick",),
+    "simulate check": ("hoss simulate check --measured slow.json",),
+    "certs init": ("hoss certs init --authority ./authority",),
+    "certs issue": (
+        "hoss certs issue worker/w1 --out ./w1",
+        "hoss certs issue client/ci --role submit --tenant research",
+    ),
+    "certs show": ("hoss certs show",),
+    "certs renew": ("hoss certs renew",),
+    "certs revoke": ("hoss certs revoke client/ci",),
+    "token create": ("hoss token create --role submit --tenant research --ttl 30d",),
+    "token list": ("hoss token list",),
+    "token revoke": ("hoss token revoke 0123456789abcdef",),
+    "login": ("hoss login lab --dispatcher hoss.example.com:7100 --tls-dir ./me --token-file ./token",),
+    "context list": ("hoss context list",),
+    "context use": ("hoss context use lab",),
+    "completion": ("source <(hoss completion bash)",),
+}
+
+# Typer loads pydantic to check a flag of its own that is None, which is what a flag is that was not given.
+# That takes as long as everything else together. False means the same and is not checked.
 _HELP = {"help": False}
 _FLAGS_NOT_GIVEN = {
     **_HELP,
+    "version": False,
     "install_completion": False,
     "show_completion": False,
     **dict.fromkeys(COMMANDS, _HELP),
@@ -87,32 +204,35 @@ _FLAGS_NOT_GIVEN = {
 
 
 class CommandTable(TyperGroup):
-    """Loads a command when it is called for, and turns HOSS's errors into one line and an exit code."""
+    """Loads a command when it is named, and turns HOSS's errors into one line and an exit code."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # Stand-ins that know their name and summary: enough for help, completion and the correction of typing errors.
+        # Name and summary are enough for help, completion and the correction of typing errors.
         self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
         self._loaded: set[str] = set()
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
-        """Run, with those options of the root in front that people write anywhere."""
+        """Run. The options -q and --quiet of the root may stand anywhere; they are moved to the front."""
         given = list(sys.argv[1:] if args is None else args)
         end = given.index("--") if "--" in given else len(given)
         anywhere = [word for word in given[:end] if word in _QUIET]
         if any(word in _HELP_OPTIONS for word in given[:end]):
-            _load_help()
-        return super().main([*anywhere, *(w for w in given[:end] if w not in _QUIET), *given[end:]], *rest, **options)
+            with without(*_UNUSED_BY_HELP, stand_ins=True):
+                importlib.import_module("typer.rich_utils")
+        return super().main(
+            [*anywhere, *(w for w in given[:end] if w not in _QUIET), *given[end:]], *rest, **options
+        )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that is about to run."""
         name = args[0] if args else ""
         if name in COMMANDS and name not in self._loaded:
             module = importlib.import_module(f"hossctl.commands.{COMMANDS[name][0]}")
-            self.commands[name] = get_group(module.app).commands[name]
-            add_examples(name, self.commands[name])
-            if ctx.resilient_parsing and not isinstance(self.commands[name], TyperGroup):
-                self.commands[name].parse_args = partial(_take_words, self.commands[name])  # type: ignore[method-assign]
+            self.commands[name] = command = get_group(module.app).commands[name]
+            _add_examples(name, command)
+            if ctx.resilient_parsing and not isinstance(command, TyperGroup):
+                command.parse_args = partial(_take_words, command)  # type: ignore[method-assign]
             self._loaded.add(name)
         return super().resolve_command(ctx, args)
 
@@ -124,13 +244,26 @@ class CommandTable(TyperGroup):
             report(exc)
             raise typer.Exit(exit_code(exc)) from exc
         except BrokenPipeError:
-            # Whoever read our output has enough, as `head` has. Nothing more is written, not at the end either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             raise typer.Exit from None
 
 
+def flush_output() -> None:
+    """Write what stdout still buffers. Python would do so after `main`, and complain where the reader has
+    closed the pipe."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Write nothing more: the reader of stdout has closed it, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _take_words(command: Any, ctx: Any, args: list[str]) -> list[str]:
-    """Parse what stands before a Tab and leave it as words: whoever pressed Tab does not wait for pydantic to check them."""
+    """Parse the words before a Tab and leave them unchecked: checking loads pydantic, and the user waits."""
     words, rest, _ = command.make_parser(ctx).parse_args(args=args)
     for parameter in command.get_params(ctx):
         value, source = parameter.consume_value(ctx, words)
@@ -140,17 +273,12 @@ def _take_words(command: Any, ctx: Any, args: list[str]) -> list[str]:
     return list(rest)
 
 
-def _load_help() -> None:
-    """Import what typer writes help with, without what it does not use: that would be a third of the time that help takes."""
-    absent = [name for name in _UNUSED_BY_HELP if name not in sys.modules]
-    for name in absent:
-        sys.modules[name] = stand_in = ModuleType(name)
-        stand_in.__getattr__ = lambda wanted: type(wanted, (), {})  # type: ignore[method-assign]  # a name is all it takes
-    try:
-        importlib.import_module("typer.rich_utils")
-    finally:
-        for name in absent:
-            del sys.modules[name]
+def _add_examples(path: str, command: Any) -> None:
+    """Put the examples at the end of the help of a command, and of its subcommands."""
+    for name, below in getattr(command, "commands", {}).items():
+        _add_examples(f"{path} {name}", below)
+    if lines := EXAMPLES.get(path):
+        command.epilog = "\n\n".join(("Examples:", *lines))
 
 
 app = typer.Typer(
@@ -159,8 +287,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": _HELP_OPTIONS, "default_map": _FLAGS_NOT_GIVEN},
-    epilog="Exit codes: 0 done; 1 failed, not found, or a broken invariant; 2 wrong usage or bad input; 3 cannot be reached.",
+    epilog="Exit codes: 0 done; 1 failed, not found, or a broken invariant; 2 wrong usage or bad input; "
+    "3 cannot be reached.",
 )
+
+
+def _print_version(context: typer.Context, *, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        typer.echo(f"hoss {hoss.version()}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -168,7 +303,11 @@ def root(
     context: typer.Context,
     *,
     quiet: Annotated[
-        bool, typer.Option(*_QUIET, help="Say nothing but results and errors; may also stand after the command.")
+        bool,
+        typer.Option(*_QUIET, help="Say nothing but results and errors; may also stand after the command."),
+    ] = False,
+    version: Annotated[  # noqa: ARG001 - its callback prints it
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Options of all commands."""
@@ -177,8 +316,8 @@ def root(
         context.call_on_close(lambda: os.environ.pop(QUIET))
 
 
-def exit_code(error: HossError) -> int:
-    """The exit code that tells scripts what kind of error it was."""
+def exit_code(error: Exception) -> int:
+    """The exit code of an error."""
     if isinstance(error, (TransportError, LedgerUnavailable, Overloaded)):
         return EXIT_UNREACHABLE
     if isinstance(error, NotFound):
@@ -187,7 +326,7 @@ def exit_code(error: HossError) -> int:
 
 
 def report(error: BaseException) -> None:
-    """Say on stderr what went wrong; with HOSS_DEBUG=1 also where."""
+    """Write an error to stderr as one line; with HOSS_DEBUG=1 also its traceback."""
     if os.environ.get("HOSS_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, HossError):
@@ -196,5 +335,5 @@ def report(error: BaseException) -> None:
         place = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {place}{error.strerror}; {_REMEDIES[error.errno]}", err=True)
     else:
-        text = f"error: {type(error).__name__}: {error}; this is a fault in hoss, run again with HOSS_DEBUG=1 for the place"
-        typer.echo(text, err=True)
+        fault = "this is a fault in hoss, run again with HOSS_DEBUG=1 for the place"
+        typer.echo(f"error: {type(error).__name__}: {error}; {fault}", err=True)

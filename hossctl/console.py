@@ -1,8 +1,11 @@
-"""What commands write: one document or table on stdout, everything for people on stderr."""
+"""What commands write: a document, a table or a summary on stdout, and messages for people on stderr.
+
+This module is the only one that prints tables and documents."""
 
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,9 +19,13 @@ from hossctl.jsonpath import Template, written
 
 Document = dict[str, Any]  # what -o json prints: JSON's own types only
 
+_GAP = "   "  # between a table's columns
+_SUMMARY_GAP = "  "
+_LEAST_VALUE_WIDTH = 20  # of a summary on a narrow terminal
+
 
 class Format(str, Enum):
-    """What `-o` may name."""
+    """The formats of `-o`."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -28,13 +35,14 @@ class Format(str, Enum):
 
     @property
     def for_people(self) -> bool:
-        """Whether the output is read by eyes and not by programs."""
+        """Whether people read the output, and not programs."""
         return self in (Format.TABLE, Format.WIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table's column: its heading and how a document's cell is found. Wide ones show with `-o wide` alone."""
+    """A table's column: its heading and how a row's cell is computed. Wide columns show with `-o wide`
+    only."""
 
     heading: str
     cell: Callable[[Document], object]
@@ -42,48 +50,69 @@ class Column:
 
 
 def print_document(document: Document, output: Format, template: Template | None = None) -> None:
-    """One document on stdout, as JSON, as YAML, or as a template is filled in from it."""
+    """One document on stdout: as JSON, as YAML, or as a template filled in from it."""
     if template is not None:
         sys.stdout.write(written(template, document).rstrip("\n") + "\n")
     elif output is Format.YAML:
-        import yaml  # noqa: PLC0415 - for this form alone
+        import yaml  # noqa: PLC0415 - only this format needs it
 
         sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
     else:
         sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
-def print_rows(rows: Sequence[Document], columns: Sequence[Column], *, wide: bool, headings: bool = True) -> None:
-    """A plain table as kubectl prints it: capital headings, columns set apart by spaces. Nothing is cut, but where a
-    terminal's lines end, unless `wide`."""
+def print_rows(
+    rows: Sequence[Document], columns: Sequence[Column], *, wide: bool = False, headings: bool = True
+) -> None:
+    """A table on stdout. On a terminal its lines are cut at the right edge, unless `wide`; elsewhere nothing
+    is cut."""
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() and not wide else None
+    for line in table_lines(rows, columns, wide=wide, headings=headings):
+        sys.stdout.write((line if most is None or len(line) <= most else line[: most - 1] + "…") + "\n")
+
+
+def table_lines(
+    rows: Sequence[Document], columns: Sequence[Column], *, wide: bool = False, headings: bool = True
+) -> list[str]:
+    """A table as kubectl writes it: capital headings, columns set apart by spaces, no rules."""
     shown = [column for column in columns if wide or not column.wide]
     cells = [[_cell(column.cell(row)) for column in shown] for row in rows]
     if headings:
         cells.insert(0, [column.heading for column in shown])
     widths = [max((len(line[i]) for line in cells), default=0) for i in range(len(shown))]
-    most = shutil.get_terminal_size().columns if sys.stdout.isatty() and not wide else None
-    for line in cells:
-        text = "   ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        sys.stdout.write((text if most is None or len(text) <= most else text[: most - 1] + "…") + "\n")
+    return [
+        _GAP.join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Sentences beside a table, on stdout."""
+    """Lines on stdout."""
     for line in lines:
         sys.stdout.write(line + "\n")
 
 
 def print_summary(title: str, lines: Iterable[tuple[str, object]], *, to_stderr: bool = False) -> None:
-    """A summary of names and values."""
-    from rich.console import Console  # noqa: PLC0415 - what prints no summary starts sooner without it
-    from rich.table import Table  # noqa: PLC0415
+    """A title, and below it names and values in two columns. Long values continue on the next line."""
+    cells = [(name, _cell(value)) for name, value in lines]
+    name_width = max((len(name) for name, _ in cells), default=0)
+    indent = " " * name_width + _SUMMARY_GAP
+    width = max(_LEAST_VALUE_WIDTH, shutil.get_terminal_size().columns - len(indent))
+    if title:
+        typer.secho(title, bold=True, err=to_stderr)
+    for name, text in cells:
+        parts = [
+            part
+            for line in text.splitlines()
+            for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+        ]
+        typer.echo(_SUMMARY_GAP.join((_dim(name, name_width), *parts[:1])), err=to_stderr)
+        for part in parts[1:]:
+            typer.echo(indent + part, err=to_stderr)
 
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in lines:
-        table.add_row(name, _cell(value))
-    Console(stderr=to_stderr, highlight=False, markup=False).print(table)
+
+def _dim(name: str, width: int) -> str:
+    return typer.style(name, dim=True) + " " * (width - len(name))
 
 
 def say(text: str) -> None:
@@ -93,22 +122,18 @@ def say(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Something that was left out or looks wrong, and does not stop the command; nothing with --quiet."""
+    """A problem that does not stop the command, on stderr; nothing with --quiet."""
     say(f"warning: {text}")
 
 
 def complain(text: str) -> None:
-    """What failed of several things that were asked for, on stderr; the others were done."""
+    """The failure of one of several things that a command was given, on stderr. The others were done."""
     typer.echo(f"error: {text}", err=True)
 
 
 def _cell(value: object) -> str:
     if value is None or value == "":
         return "<none>"
-    if isinstance(value, float):
-        return f"{value:,.1f}"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return str(value)
-    return str(value)
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)

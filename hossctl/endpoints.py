@@ -1,39 +1,55 @@
-"""Which platform a command talks to, and the clients to talk with."""
+"""The platform that a command talks to: its addresses, its clients, and the event loop for them."""
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from hoss.contexts import home, load_contexts
 from hoss.errors import InvalidInput, TransportError
+from hossctl.cli import ResultT, run_async
 from hossctl.kinds import OF_RESOLVERS, Kind
 
 if TYPE_CHECKING:
     from hoss.client.dispatcher import DispatcherClient
     from hoss.client.resolver import ResolverClient
-    from hossctl.platform import PlatformState
+    from hoss.rpc import OpenChannel
+    from hossctl.local.platform import PlatformState
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Addresses as given by flag: "host:port", several with commas. Empty: look further."""
+    """Addresses as given by flags: "host:port", several separated by commas; empty where there is no flag."""
 
     dispatcher: str = ""
     resolver: str = ""
+    # With which certificate; empty: by the environment or the contexts, see hoss.client.access.
+    tls_dir: str = ""
 
     def dispatcher_addresses(self) -> list[str]:
-        """By flag, else HOSS_DISPATCHER, else the local platform. Raises TransportError where there is none."""
-        given = self.dispatcher or os.environ.get("HOSS_DISPATCHER", "")
-        return _addresses(given, "--dispatcher") if given else _local("--dispatcher").dispatcher.split(",")
+        """By flag, else HOSS_DISPATCHER, else the current context's, else the local platform's. Raises
+        TransportError where there is none."""
+        given = self.dispatcher or os.environ.get("HOSS_DISPATCHER", "") or _of_context("dispatcher")
+        return (
+            read_addresses(given, "--dispatcher") if given else _local("--dispatcher").dispatcher.split(",")
+        )
 
     def resolver_addresses(self) -> list[str]:
-        """By flag, else HOSS_RESOLVER, else the local platform. Raises TransportError where there is none."""
-        given = self.resolver or os.environ.get("HOSS_RESOLVER", "")
-        return _addresses(given, "--resolver") if given else list(_local("--resolver").resolvers)
+        """By flag, else HOSS_RESOLVER, else the current context's, else the local platform's. Raises
+        TransportError where there is none."""
+        given = self.resolver or os.environ.get("HOSS_RESOLVER", "") or _of_context("resolver")
+        return read_addresses(given, "--resolver") if given else list(_local("--resolver").resolvers)
+
+    def open_channel(self) -> "OpenChannel":
+        """What the clients of this platform open their channels with."""
+        from hoss.client.access import ClientAccess, found_channel  # noqa: PLC0415 - only where there is a platform
+
+        return ClientAccess(Path(self.tls_dir)).channel if self.tls_dir else found_channel
 
     def check(self, kind: Kind) -> None:
-        """Raise as the above for a kind that is about to be asked for: said sooner than anything is loaded that could ask."""
+        """Raise TransportError where there is no address for this kind, before a client is imported."""
         if kind in OF_RESOLVERS:
             self.resolver_addresses()
         else:
@@ -42,7 +58,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Both sides of one platform."""
+    """The clients of one platform."""
 
     dispatcher: "DispatcherClient"
     resolver: "ResolverClient"
@@ -52,10 +68,10 @@ class Clients:
 async def dispatcher_of(endpoints: Endpoints) -> "AsyncIterator[DispatcherClient]":
     """A dispatcher client for the length of the block."""
     addresses = endpoints.dispatcher_addresses()
-    from hoss.client.dispatcher import DispatcherClient  # noqa: PLC0415 - where there is somebody to talk to
+    from hoss.client.dispatcher import DispatcherClient  # noqa: PLC0415 - only where there is a platform
 
     async with contextlib.AsyncExitStack() as stack:
-        client = DispatcherClient(addresses)
+        client = DispatcherClient(addresses, open_channel=endpoints.open_channel())
         stack.push_async_callback(client.close)
         yield client
 
@@ -67,7 +83,7 @@ async def resolver_of(endpoints: Endpoints) -> "AsyncIterator[ResolverClient]":
     from hoss.client.resolver import ResolverClient  # noqa: PLC0415 - as above
 
     async with contextlib.AsyncExitStack() as stack:
-        client = ResolverClient(addresses)
+        client = ResolverClient(addresses, open_channel=endpoints.open_channel())
         stack.push_async_callback(client.close)
         yield client
 
@@ -79,27 +95,63 @@ async def clients_of(endpoints: Endpoints) -> AsyncIterator[Clients]:
         yield Clients(dispatcher, resolver)
 
 
+def ask_dispatcher(
+    endpoints: Endpoints, request: "Callable[[DispatcherClient], Coroutine[Any, Any, ResultT]]"
+) -> ResultT:
+    """The answer to a request of a command that sends no other."""
+
+    async def run() -> ResultT:
+        async with dispatcher_of(endpoints) as client:
+            return await request(client)
+
+    return run_async(run())
+
+
+def ask_resolver(
+    endpoints: Endpoints, request: "Callable[[ResolverClient], Coroutine[Any, Any, ResultT]]"
+) -> ResultT:
+    """As `ask_dispatcher`, of a resolver."""
+
+    async def run() -> ResultT:
+        async with resolver_of(endpoints) as client:
+            return await request(client)
+
+    return run_async(run())
+
+
 def of_state(state: "PlatformState") -> Endpoints:
-    """A local platform's own addresses."""
-    return Endpoints(state.dispatcher, ",".join(state.resolvers))
+    """The addresses of a local platform."""
+    return Endpoints(state.dispatcher, ",".join(state.resolvers), state.tls_dir)
 
 
-def _addresses(text: str, option: str) -> list[str]:
+def _of_context(service: str) -> str:
+    """The addresses in the current context; "" where there is none."""
+    known = load_contexts(home())
+    context = known.contexts.get(os.environ.get("HOSS_CONTEXT", "") or known.current)
+    return "" if context is None else str(getattr(context, service))
+
+
+def read_addresses(text: str, option: str) -> list[str]:
+    """The addresses of a flag. Raises InvalidInput."""
     addresses = [part.strip() for part in text.split(",") if part.strip()]
     for address in addresses:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-            raise InvalidInput(f"{address!r} is no address; give host:port, as in 127.0.0.1:7070", where=option)
+            raise InvalidInput(
+                f"{address!r} is no address; give host:port, as in 127.0.0.1:7070", where=option
+            )
     return addresses
 
 
 def _local(option: str) -> "PlatformState":
-    from hossctl import platform  # noqa: PLC0415 - for those who did not name theirs
+    from hossctl.local import platform  # noqa: PLC0415 - only where no address was given
 
-    directory = platform.home()
+    directory = home()
     state = platform.load_state(directory)
     if state is None or not state.dispatcher:
-        raise TransportError(f"no platform is running here: start one with `hoss up`, or name one with {option}")
+        raise TransportError(
+            f"no platform is running here: start one with `hoss up`, or name one with {option}"
+        )
     if not state.living():
         raise TransportError(
             "the local platform has died: see its logs in "

@@ -1,5 +1,6 @@
-"""Medians, percentiles and the way numbers are written in reports."""
+"""Medians, percentiles, rates, and how durations are written in reports."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,13 +30,32 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
+def camel(thing: object, *names: str, digits: int | None = None) -> dict[str, Any]:
+    """Attributes of an object by their names in camel case, numbers rounded to so many digits."""
+    found = {}
+    for name in names:
+        value, (first, *others) = getattr(thing, name), name.split("_")
+        key = first + "".join(word.capitalize() for word in others)
+        found[key] = value if digits is None else round(value, digits)
+    return found
+
+
 def written_duration(seconds: float) -> str:
     """A duration to two significant units: 340ms, 12s, 5m3s, 2h10m, 3d4h."""
     if seconds < 1:
         return f"{max(0, round(seconds * 1000))}ms"
     whole = int(seconds)
-    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+    for size, unit, smaller_size, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
         if whole >= size:
             rest = whole % size // smaller_size
             return f"{whole // size}{unit}{rest}{smaller}" if rest else f"{whole // size}{unit}"
     return f"{whole}s"
+
+
+def written_since(unix_ms: float) -> str:
+    """The time since a moment in Unix milliseconds, as a duration; 0ms for a moment that is still to come."""
+    return written_duration(max(0.0, time.time() - unix_ms / 1000))

@@ -1,9 +1,8 @@
 """Kubectl's JSONPath templates: text with expressions in braces, as in '{.items[*].name}'.
 
-What there is (kubernetes.io/docs/reference/kubectl/jsonpath): `.field`, `['field']`, `[n]`, `[from:to]`, `[*]`, `.*`,
-`[?(@.field == value)]` with ==, !=, <, <=, >, >= or a field alone that must be there, `{range EXPRESSION}...{end}`, and
-"text" in double quotes. Of a field that is not there nothing is printed.
-"""
+Supported (kubernetes.io/docs/reference/kubectl/jsonpath): `.field`, `['field']`, `[n]`, `[from:to]`, `[*]`,
+`.*`, `[?(@.field == value)]` with ==, !=, <, <=, >, >=, `[?(@.field)]` for a field that exists, `{range
+EXPRESSION}...{end}`, and "text" in double quotes. A missing field prints nothing."""
 
 import json
 import re
@@ -31,12 +30,12 @@ Step = Callable[[Any], Iterator[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One expression: every value that its steps lead to."""
+    """One expression. Each step maps a value to the values below it."""
 
     steps: tuple[Step, ...]
 
     def values(self, root: Any) -> list[Any]:
-        """In document order; none where there is nothing."""
+        """All values that the steps lead to, in document order."""
         found = [root]
         for step in self.steps:
             found = [value for parent in found for value in step(parent)]
@@ -45,7 +44,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What stands between {range} and {end}, written once for each value."""
+    """The parts between {range} and {end}, written once for each value of the path."""
 
     path: Path
     parts: "Sequence[str | Path | Range]"
@@ -55,7 +54,8 @@ Template = Sequence["str | Path | Range"]
 
 
 def read_path(text: str, *, where: str = _WHERE) -> Path:
-    """`.a.b[0]`, also with a `$` or without the first dot. Raises InvalidInput with the place where it cannot be read."""
+    """A path such as `.a.b[0]`; `$` in front and a missing first dot are allowed. Raises InvalidInput with
+    the part that cannot be read."""
     rest = text.strip().removeprefix("$")
     rest = rest if rest.startswith((".", "[")) or not rest else f".{rest}"
     steps, position = [], 0
@@ -71,7 +71,8 @@ def read_path(text: str, *, where: str = _WHERE) -> Path:
 
 
 def read_template(text: str) -> Template:
-    """A template's parts. Raises InvalidInput for braces that do not close, and an {end} or {range} without the other."""
+    """A template's parts. Raises InvalidInput for braces that do not close, and an {end} or {range} without
+    the other."""
     open_ranges: list[Path] = []
     levels: list[list[str | Path | Range]] = [[]]
     position = 0
@@ -101,7 +102,8 @@ def read_template(text: str) -> Template:
 
 
 def written(template: Template, root: Any) -> str:
-    """The template filled in from a document. Several values of one expression stand apart by spaces, as kubectl has them."""
+    """The template filled in from a document. Several values of an expression are separated by spaces, as in
+    kubectl."""
     text = []
     for part in template:
         if isinstance(part, str):
@@ -138,12 +140,12 @@ def _filter(found: "re.Match[str]", where: str) -> Step:
     tested = read_path(found["tested"], where=where)
     if found["operator"] is None:
         return lambda parent: (item for item in _items(parent) if tested.values(item))
-    compare, wanted = _OPERATORS[found["operator"]], _literal(found["value"])
+    compare, literal = _OPERATORS[found["operator"]], _literal(found["value"])
 
     def holds(item: Any) -> bool:
         try:
-            return any(compare(value, wanted) for value in tested.values(item))
-        except TypeError:  # a text is neither more nor less than a number
+            return any(compare(value, literal) for value in tested.values(item))
+        except TypeError:  # a text and a number have no order
             return False
 
     return lambda parent: (item for item in _items(parent) if holds(item))

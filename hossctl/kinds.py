@@ -1,24 +1,24 @@
-"""What `hoss get` and its like can list, how people name it, and what they ask about it.
+"""The kinds of objects that `hoss get` and its like list, how people spell them, and the query for them.
 
-Apart from what lists it: help, completion and wrong usage need no more, and do not wait for what talks to a platform.
-"""
+Help, completion and errors of usage need only this module, so it imports nothing that talks to a platform."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from hoss.errors import InvalidInput, NotFound
-from hossctl.guessing import did_you_mean
 
 if TYPE_CHECKING:
     from hoss.v1 import dispatcher_pb2 as pb
 
-ALL = ""  # as a namespace
+ALL = ""  # in place of a namespace
+_LIKENESS = 0.7  # of difflib: a letter or two of a short word
 
 
 class Kind(str, Enum):
-    """What can be listed."""
+    """Kinds that can be listed."""
 
     PODS = "pods"
     NODES = "nodes"
@@ -34,14 +34,14 @@ class Kind(str, Enum):
 
     @property
     def singular(self) -> str:
-        """One of them."""
+        """As in `pod/web-0`."""
         return "priorityclass" if self is Kind.PRIORITY_CLASSES else self.value.removesuffix("s")
 
 
 NAMESPACED = frozenset({Kind.PODS, Kind.JOBS, Kind.SERVICES, Kind.BUDGETS})
-OF_RESOLVERS = frozenset({Kind.NODES, Kind.RESERVATIONS})  # the others are asked of dispatchers
+OF_RESOLVERS = frozenset({Kind.NODES, Kind.RESERVATIONS})  # dispatchers list the others
 
-# Kinds of cluster objects, and what manifests call them.
+# Kinds of cluster objects, and the `kind` of their manifests.
 OBJECT_KINDS = {
     Kind.NAMESPACES: "Namespace",
     Kind.SERVICES: "Service",
@@ -50,15 +50,22 @@ OBJECT_KINDS = {
 }
 
 
-# kubectl's habits: the singular and the short forms are taken too.
+# As in kubectl, the singular and short forms are understood too.
 _SPELLINGS = {
-    "pod": Kind.PODS, "po": Kind.PODS, "node": Kind.NODES, "no": Kind.NODES, "worker": Kind.WORKERS, "job": Kind.JOBS,
-    "tenant": Kind.TENANTS,
-    "reservation": Kind.RESERVATIONS, "namespace": Kind.NAMESPACES, "ns": Kind.NAMESPACES, "service": Kind.SERVICES,
-    "svc": Kind.SERVICES, "poddisruptionbudget": Kind.BUDGETS, "pdb": Kind.BUDGETS, "pdbs": Kind.BUDGETS,
-    "priorityclass": Kind.PRIORITY_CLASSES, "pc": Kind.PRIORITY_CLASSES, "wo": Kind.WORKERS, "jo": Kind.JOBS,
-    "res": Kind.RESERVATIONS, "ten": Kind.TENANTS, "conflict": Kind.CONFLICTS,
-}  # fmt: skip
+    **{kind.value: kind for kind in Kind},
+    **{kind.singular: kind for kind in Kind},
+    "po": Kind.PODS,
+    "no": Kind.NODES,
+    "wo": Kind.WORKERS,
+    "jo": Kind.JOBS,
+    "ten": Kind.TENANTS,
+    "res": Kind.RESERVATIONS,
+    "ns": Kind.NAMESPACES,
+    "svc": Kind.SERVICES,
+    "pdb": Kind.BUDGETS,
+    "pdbs": Kind.BUDGETS,
+    "pc": Kind.PRIORITY_CLASSES,
+}
 _SHORT = 3  # characters
 
 
@@ -69,8 +76,8 @@ def titled(kind: Kind) -> str:
 
 
 def read_kind(text: str, *allowed: Kind) -> Kind:
-    """A kind as people write it. Raises InvalidInput naming those that are allowed here, and the one that may be meant."""
-    kind = _SPELLINGS.get(text) or next((kind for kind in Kind if kind.value == text), None)
+    """A kind as people write it. Raises InvalidInput with the kinds that are allowed, and the likeliest."""
+    kind = _SPELLINGS.get(text)
     if kind is None or (allowed and kind not in allowed):
         choices = allowed or tuple(Kind)
         names = ", ".join(choice.value for choice in choices)
@@ -80,61 +87,75 @@ def read_kind(text: str, *allowed: Kind) -> Kind:
 
 
 def check_found(missing: Sequence[str], namespace: str, kind: Kind) -> None:
-    """Raise NotFound naming what the dispatcher did not find of what a command named. `namespace`: where it looked, if in one."""
+    """Raise NotFound for names that the dispatcher did not find. `namespace`: where it looked, if in one."""
     if missing:
         place = f" in namespace {namespace}" if namespace else ""
         raise NotFound(f"not there{place}; `hoss get {kind.value} -A` lists all", where=", ".join(missing))
 
 
 class State(str, Enum):
-    """Assumed: until it is confirmed, or its lease ends. Confirmed: stands until it is released."""
+    """Of a reservation. Prepared: a part of a commit on several shards, until that is committed or its lease ends.
+    Assumed: until it is confirmed or its lease ends. Confirmed: until it is released."""
 
+    PREPARED = "prepared"
     ASSUMED = "assumed"
     CONFIRMED = "confirmed"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which reservations to tell of; empty and None: all. `worker`: on whose proposal they were made."""
+class ListOptions:
+    """Which reservations to list; empty and None: all. `worker`: the one that proposed them."""
 
     node: str = ""
     worker: str = ""
     state: State | None = None
 
 
-EVERY = Wanted()
+EVERY = ListOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to list. `phases` is about pods alone, `wanted` and `pods` (names of pods are to be told, too) about reservations."""
+    """What to list. `phases` filters pods, `reservations` filters reservations; `with_pods` asks for the
+    names of the pods that hold them."""
 
     kind: Kind
     names: Sequence[str] = ()
     namespace: str = "default"
     selector: str = ""
     phases: "Sequence[pb.PodPhase]" = ()
-    wanted: Wanted = EVERY
-    pods: bool = False
+    reservations: ListOptions = EVERY
+    with_pods: bool = False
 
     def check(self) -> None:
-        """Raise InvalidInput for what a kind does not have."""
+        """Raise InvalidInput for a filter that the kind does not have."""
         if self.selector and self.kind not in (Kind.PODS, Kind.NODES, Kind.WORKERS, Kind.RESERVATIONS):
             raise InvalidInput(
-                f"{self.kind.value} are not selected by label; pods, nodes, workers and (by their pods') reservations are",
+                f"{self.kind.value} are not selected by label; pods, nodes, workers and (by their pods') "
+                "reservations are",
                 where="-l",
             )
         if self.selector:
-            from hoss.model.label_selector import parse_label_selector  # noqa: PLC0415 - few commands select
+            from hoss.manifests.selectors import parse_label_selector  # noqa: PLC0415 - few commands select
 
             parse_label_selector(self.selector, where="-l")
         if self.phases and self.kind is not Kind.PODS:
             raise InvalidInput(f"is about pods, not {self.kind.value}", where="--failed and --waiting")
-        if self.wanted != EVERY and self.kind is not Kind.RESERVATIONS:
-            raise InvalidInput(f"are about reservations, not {self.kind.value}", where="--node, --worker and --state")
+        if self.reservations != EVERY and self.kind is not Kind.RESERVATIONS:
+            raise InvalidInput(
+                f"are about reservations, not {self.kind.value}", where="--node, --worker and --state"
+            )
         if self.names and self.kind is Kind.CONFLICTS:
-            raise InvalidInput("conflicts have no names; `hoss describe worker NAME` shows those of one", where="NAME")
+            raise InvalidInput(
+                "conflicts have no names; `hoss describe worker NAME` shows those of one", where="NAME"
+            )
         if self.names and self.selector:
             raise InvalidInput("and names were both given; choose one", where="-l")
         if self.names and self.namespace == ALL and self.kind in NAMESPACED:
             raise InvalidInput("a name belongs to one namespace; give -n instead", where="-A")
+
+
+def did_you_mean(written: str, choices: Sequence[str]) -> str:
+    """The end of a sentence that names the likeliest choice; empty where none is like it."""
+    likely = get_close_matches(written, choices, n=1, cutoff=_LIKENESS)
+    return f"; did you mean {likely[0]!r}?" if likely else ""

@@ -1,23 +1,24 @@
-"""A ledger as a file: JSON lines, one object a line, its `kind` first. Described in docs/operations.md, "Dump and restore".
+"""A ledger as a file of JSON lines, one object a line with its `kind` first, written and read as a stream.
 
-Written and read as a stream. Version 1; a reader refuses any other.
-"""
+docs/operations.md, "Dump and restore", describes the format. This is version 1; other versions are
+refused."""
 
-import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from hoss.errors import HossError, InvalidInput
+from hoss.errors import HossError, InvalidInput, quoted
+from hoss.manifests.guarded import json_value
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.account import CARD_SLOTS
-from hoss.wire.columns import U8, U16, U32, U64, UID_BYTES, decode, encode, uid_from_text, uid_text
+from hoss.wire.columns import CARD_SLOTS, U8, U16, U32, U64, decode, encode
+from hoss.wire.uids import UID_BYTES, uid_from_text, uid_text
 
 VERSION = 1
-_ROWS = 2000  # of one part
+_ROWS = 2000  # reservations, nodes or kinds of a part
 
 Line = dict[str, Any]
 
@@ -82,20 +83,23 @@ def _reservations(pods: pb.PodColumns, names: dict[int, str]) -> Iterator[Line]:
 
 
 def parts_of(lines: Iterable[str], head: pb.LedgerHead, *, where: str) -> Iterator[pb.LedgerPart]:
-    """The parts of a dump, behind `head`, which is given the dump's shards and schema. Raises InvalidInput with the line."""
+    """The parts of a dump. The first is `head`, which gets the dump's shards and schema. Raises InvalidInput
+    with the line's number."""
     reader = _Reader()
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
         try:
-            line = json.loads(text)
+            line = json_value(text, "")
+            if not isinstance(line, dict):
+                raise InvalidInput("is no JSON object")
             if number == 1:
                 yield pb.LedgerPart(head=_head(line, head))
                 continue
             reader.take(line)
-        except (HossError, ValueError, KeyError, TypeError, json_format.ParseError) as exc:
-            what = f"has no {exc}" if isinstance(exc, KeyError) else str(exc)
-            raise InvalidInput(what, where=f"{where} line {number}") from exc
+        except (HossError, ValueError, KeyError, TypeError, AttributeError, json_format.ParseError) as exc:
+            problem = f"has no {exc}" if isinstance(exc, KeyError) else str(exc)
+            raise InvalidInput(problem, where=f"{where} line {number}") from exc
         if reader.full:
             yield reader.part()
     yield reader.part()
@@ -104,7 +108,8 @@ def parts_of(lines: Iterable[str], head: pb.LedgerHead, *, where: str) -> Iterat
 def _head(line: Line, head: pb.LedgerHead) -> pb.LedgerHead:
     if line.get("kind") != "Ledger" or line.get("version") != VERSION:
         raise InvalidInput(
-            f'does not begin with {{"kind": "Ledger", "version": {VERSION}, ...}}: no dump, or of another HOSS'
+            f'does not begin with {{"kind": "Ledger", "version": {VERSION}, ...}}: no dump, or of another '
+            "HOSS"
         )
     head.shards = line["shards"]
     head.schema[:] = line["schema"]
@@ -112,7 +117,7 @@ def _head(line: Line, head: pb.LedgerHead) -> pb.LedgerHead:
 
 
 class _Reader:
-    """Collects lines to parts."""
+    """Collects lines into parts."""
 
     def __init__(self) -> None:
         self._indexes: dict[str, int] = {}
@@ -127,34 +132,37 @@ class _Reader:
         return max(len(self._rows), len(self._part.nodes), len(self._part.kinds)) >= _ROWS
 
     def take(self, line: Line) -> None:
-        """The next line."""
+        """Add a line. Raises InvalidInput, KeyError, ValueError, TypeError, ParseError for a wrong one."""
         kind = line["kind"]
         if kind == "Node":
-            spec = json_format.ParseDict(line["spec"], common_pb2.NodeSpec())
-            self._indexes[spec.name] = line["index"]
-            self._part.nodes.add(index=line["index"], spec=spec)
+            spec, index = (
+                json_format.ParseDict(line["spec"], common_pb2.NodeSpec()),
+                _whole(line, "index", U32),
+            )
+            self._indexes[spec.name] = index
+            self._part.nodes.add(index=index, spec=spec)
         elif kind == "PodKind":
             self._part.kinds.append(_kind(line))
         elif kind == "Reservation":
             self._rows.append(self._row(line))
         else:
-            raise InvalidInput(f"{kind!r} is none of Node, PodKind and Reservation", where="kind")
+            raise InvalidInput(f"{quoted(kind)} is none of Node, PodKind and Reservation", where="kind")
 
     def _row(self, line: Line) -> tuple[bytes, int, int, int, int, int, int]:
         if line["node"] not in self._indexes:
-            raise InvalidInput(f"there is no node {line['node']!r} above", where="node")
+            raise InvalidInput(f"there is no node {quoted(line['node'])} above", where="node")
         return (
             uid_from_text(line["uid"]),
             self._indexes[line["node"]],
-            line["podKind"],
-            sum(1 << card for card in line["cards"]),
-            int(line["assumed"]),
-            line["attempt"],
-            line["workerEpoch"],
+            _whole(line, "podKind", U32),
+            sum({1 << range(CARD_SLOTS)[card] for card in line["cards"]}),
+            int(bool(line["assumed"])),
+            _whole(line, "attempt", U16),
+            _whole(line, "workerEpoch", U64),
         )
 
     def part(self) -> pb.LedgerPart:
-        """What was collected since the last."""
+        """The part of the lines since the part before."""
         part, rows = self._part, self._rows
         if rows:
             uids, nodes, kinds, masks, assumed, attempts, epochs = zip(*rows, strict=True)
@@ -173,11 +181,20 @@ class _Reader:
         return part
 
 
+def _whole(line: Line, field: str, of: np.dtype[Any]) -> int:
+    value, most = line[field], int(np.iinfo(of).max)
+    if type(value) is not int or not 0 <= value <= most:
+        raise InvalidInput(f"is {quoted(value)}, which is no whole number from 0 to {most}", where=field)
+    return value
+
+
 def _kind(line: Line) -> pb.PodKind:
     group = b""
     if line["group"] is not None:
         group = json_format.ParseDict(line["group"], pb.PodGroup()).SerializeToString(deterministic=True)
-    kind = pb.PodKind(priority=line["priority"], cards=line["cards"], card_milli=line["cardMilli"], group=group)
+    kind = pb.PodKind(
+        priority=line["priority"], cards=line["cards"], card_milli=line["cardMilli"], group=group
+    )
     for resource, amount in line["requests"].items():
         kind.requests.add(resource=resource, amount=amount)
     return kind

@@ -1,19 +1,69 @@
-"""Options that several commands have, said once."""
+"""Options and arguments that several commands share: their declaration, what Tab offers for them, and how
+their text is read, manifests of -f included.
+
+Help and Tab import this module, so it imports nothing that talks to a platform."""
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import InvalidInput
+from hoss.errors import HossError, InvalidInput
 from hoss.redis_url import PASSWORD_VARIABLE, parse_redis_url, without_password
 from hossctl.console import Format
+from hossctl.endpoints import Endpoints
 from hossctl.jsonpath import Template, read_template
+from hossctl.kinds import ALL, Kind, Query, read_kind
 
 if TYPE_CHECKING:
-    from hossctl.platform import WorkerOptions
+    from hoss.manifests.documents import Manifest
+    from hossctl.local.platform import WorkerOptions
 
+_TAB_SECONDS = 1.0  # the user who pressed Tab waits
+_MOST_COMPLETIONS = 200  # nobody reads more
+
+
+def complete_kinds(*allowed: Kind) -> Callable[[str], list[str]]:
+    """A completion of KIND: of those allowed, or of all."""
+    return lambda incomplete: [
+        kind.value for kind in allowed or tuple(Kind) if kind.value.startswith(incomplete)
+    ]
+
+
+def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """A completion of NAME by the objects of the kind before it: none where no platform answers in time."""
+    given = ctx.params
+    try:
+        kind = read_kind(given.get("kind") or "")
+        query = Query(kind, (), ALL if given.get("all_namespaces") else given.get("namespace") or "default")
+        endpoints = Endpoints(given.get("dispatcher") or "", given.get("resolver") or "")
+        endpoints.check(kind)
+        known = _names_of(endpoints, query)
+    except HossError:
+        return []
+    taken = set(given.get("names") or ())
+    return [name for name in known if name.startswith(incomplete) and name not in taken][:_MOST_COMPLETIONS]
+
+
+def _names_of(endpoints: Endpoints, query: Query) -> list[str]:
+    import asyncio  # noqa: PLC0415 - only where there is a platform
+
+    from hossctl.views.listing import fetch  # noqa: PLC0415
+
+    try:
+        documents = asyncio.run(asyncio.wait_for(fetch(endpoints, query), _TAB_SECONDS))
+    except asyncio.TimeoutError:
+        return []
+    return [str(document["name"]) for document in documents if "name" in document]
+
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", autocompletion=complete_names)]
+OptionalNames = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", autocompletion=complete_names)
+]
 Dispatcher = Annotated[
     str,
     typer.Option(
@@ -24,15 +74,33 @@ Dispatcher = Annotated[
 ]
 Resolver = Annotated[
     str,
-    typer.Option("--resolver", metavar="HOST:PORT", help="The resolver; else $HOSS_RESOLVER, else the local platform."),
+    typer.Option(
+        "--resolver", metavar="HOST:PORT", help="The resolver; else $HOSS_RESOLVER, else the local platform."
+    ),
 ]
-Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
+
+
+def only(output: Format, *more: Format) -> Format:
+    """The format, if it is a table, JSON, YAML or one of `more`. Raises InvalidInput naming the allowed
+    ones."""
+    allowed = [choice for choice in Format if choice in (Format.TABLE, Format.JSON, Format.YAML, *more)]
+    if output not in allowed:
+        names = ", ".join(choice.value for choice in allowed)
+        raise InvalidInput(f"{output.value!r} is not printed here; choose one of {names}", where="-o")
+    return output
+
+
+def _checked_format(output: Format) -> Format:
+    return only(output)
+
+
+Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.", callback=_checked_format)]
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="The namespace to look in.")]
 AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help="Look in every namespace.")]
 
 
 def _checked_redis_url(url: str) -> str:
-    """Services get a password by their environment, not by their arguments, which every user of the machine can read."""
+    """The URL without its password, which services get by the environment: every user can read arguments."""
     if not url:
         return url
     parse_redis_url(url)
@@ -47,7 +115,8 @@ RedisUrl = Annotated[
     typer.Option(
         "--redis-url",
         metavar="URL",
-        help="A Redis of yours instead of an embedded one: redis://, rediss://, redis+sentinel:// or redis+cluster://.",
+        help="A Redis of yours instead of an embedded one: redis://, rediss://, redis+sentinel:// or "
+        "redis+cluster://.",
         callback=_checked_redis_url,
     ),
 ]
@@ -56,8 +125,7 @@ Seed = Annotated[
 ]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform; figures are medians.")]
 
-
-# Of commands that have a comparison, or draw.
+# Of commands that compare or draw.
 JsonPath = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the document there.")]
 CsvPath = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a line for each run.")]
 PlotsPath = Annotated[
@@ -69,51 +137,49 @@ HtmlPath = Annotated[
 BaselinePath = Annotated[
     Path | None,
     typer.Option(
-        "--baseline", metavar="FILE", help="An earlier document: say what got better or worse beyond the noise."
+        "--baseline",
+        metavar="FILE",
+        help="An earlier document: report what got better or worse beyond the noise.",
     ),
 ]
 FailOnRegression = Annotated[
     bool,
     typer.Option(
-        "--fail-on-regression", help="Exit 1 if anything got worse than in the baseline, 2 if it has no cell of these."
+        "--fail-on-regression",
+        help="Exit 1 if anything got worse than in the baseline, 2 if it has no cell of these.",
     ),
 ]
 
 JSONPATH = "jsonpath="
 
-# Of commands that print a template's text, too.
+# Of commands that also print by a template.
 OutputOrTemplate = Annotated[
     str,
     typer.Option(
         "-o",
         "--output",
         metavar="table|wide|json|yaml|name|jsonpath=TEMPLATE",
-        help="How to print. A template: '{.items[*].name}', '{range .items[*]}{.name} {.node}{\"\\n\"}{end}'.",
+        help="How to print. A template: '{.items[*].name}', "
+        "'{range .items[*]}{.name} {.node}{\"\\n\"}{end}'.",
     ),
 ]
 
 
 def read_output(text: str) -> tuple[Format, Template | None]:
-    """The format; with a template, JSON's, and it. Raises InvalidInput naming those that there are."""
+    """The format and, for jsonpath=TEMPLATE, the template. Raises InvalidInput naming the formats."""
     if text.startswith(JSONPATH):
         return Format.JSON, read_template(text.removeprefix(JSONPATH))
     try:
         return Format(text), None
     except ValueError as exc:
         names = ", ".join(choice.value for choice in Format)
-        raise InvalidInput(f"{text!r} is no format; choose one of {names}, {JSONPATH}TEMPLATE", where="-o") from exc
-
-
-def only(output: Format, *allowed: Format) -> Format:
-    """The format, if the command has it. Raises InvalidInput naming those it has."""
-    if output not in allowed:
-        names = ", ".join(choice.value for choice in allowed)
-        raise InvalidInput(f"{output.value!r} is not printed here; choose one of {names}", where="-o")
-    return output
+        raise InvalidInput(
+            f"{text!r} is no format; choose one of {names}, {JSONPATH}TEMPLATE", where="-o"
+        ) from exc
 
 
 def read_counts(text: str, *, where: str, least: int = 1) -> list[int]:
-    """`1,4` as numbers. InvalidInput for anything but whole numbers from `least` on."""
+    """`1,4` as numbers. Raises InvalidInput for anything but whole numbers from `least` on."""
     counts = [int(part) if part.isdecimal() else -1 for part in text.split(",")]
     if min(counts) < least:
         raise InvalidInput(f"{text!r} is no list of whole numbers, {least} or more", where=where)
@@ -128,14 +194,16 @@ def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:
         if not equals or not key:
             raise InvalidInput(f"{part!r} is no label; write key=value", where=where)
         if key in labels:
-            raise InvalidInput(f"label {key!r} is given twice; a worker has one value for each key", where=where)
+            raise InvalidInput(
+                f"label {key!r} is given twice; a worker has one value for each key", where=where
+            )
         labels[key] = value
     return tuple(sorted(labels.items()))
 
 
 def read_workers(count: int, named: list[str]) -> "tuple[WorkerOptions, ...]":
-    """`count` workers without labels, named w1 and on, and those given as `name:label=value,...`."""
-    from hossctl.platform import WorkerOptions  # noqa: PLC0415 - for those who start workers
+    """`count` workers w1, w2, ... without labels, and those named as `name:label=value,...`."""
+    from hossctl.local.platform import WorkerOptions  # noqa: PLC0415 - only commands that start workers
 
     workers = [WorkerOptions(f"w{number}") for number in range(1, count + 1)]
     for text in named:
@@ -145,7 +213,23 @@ def read_workers(count: int, named: list[str]) -> "tuple[WorkerOptions, ...]":
         workers.append(WorkerOptions(name, read_labels(labels, where=f"--worker {name}")))
     names = [worker.name for worker in workers]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidInput(f"name {repeated[0]!r} is given twice; workers need names of their own", where="--worker")
+        raise InvalidInput(
+            f"name {repeated[0]!r} is given twice; workers need names of their own", where="--worker"
+        )
     if not workers:
         raise InvalidInput("no worker; give --workers 1 or more, or --worker NAME", where="--workers")
     return tuple(workers)
+
+
+def read_input(name: str) -> "Manifest":
+    """The manifest of a file, or of standard input for "-". Raises InvalidInput naming the file."""
+    from hoss.manifests.documents import read_manifest  # noqa: PLC0415 - few commands
+    from hoss.manifests.guarded import MAX_MANIFEST_BYTES  # noqa: PLC0415 - likewise
+
+    where = "stdin" if name == "-" else name
+    try:
+        # One byte more than a manifest may have is enough to refuse it for its size.
+        data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if name == "-" else Path(name).read_bytes()
+    except OSError as exc:
+        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
+    return read_manifest(data, where=where)

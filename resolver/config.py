@@ -6,8 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
+from hoss.caller_limits import CallerLimitsConfig
 from hoss.config import Document
 from hoss.kube.config import KubernetesConfig
+from hoss.security.options import SecurityConfig
 from hoss.telemetry.options import TelemetryConfig
 from resolver.core.quarantine import QuarantineRules
 
@@ -15,108 +17,131 @@ KIND = "ResolverConfig"
 
 
 class QuarantineConfig(Document):
-    """What is done about nodes that keep refusing what workers believe to fit."""
+    """Quarantine of nodes that keep refusing pods that fit by the workers' caches."""
 
-    # So many refusals of proposals, within the window, by a node that has not changed since the worker looked, lead to its being
-    # read again; so many more after that to its quarantine. One or two may be a worker's own mistake.
+    # After so many refusals within the window, by a node that has not changed since the worker's snapshot,
+    # the node is read again; after so many more it is quarantined. One or two may be a worker's own mistake.
     refusals: int = Field(default=3, ge=1, le=1000)
     window_seconds: float = Field(default=60.0, gt=0, le=3600)
 
-    # How long a node is out. It comes back by itself, and is watched as before.
+    # How long the quarantine of a node lasts. It ends by itself, and the node is watched as before.
     seconds: float = Field(default=300.0, gt=0, le=86_400)
 
-    # Share of a shard's nodes that may be out at once, so that a fault everywhere cannot close the cluster; one always may.
+    # Share of a shard's nodes that may be quarantined at once, so that a fault everywhere does not close the
+    # cluster. One node always may.
     most_share: float = Field(default=0.05, ge=0, le=1)
 
     def rules(self) -> QuarantineRules:
-        """As the core has them."""
+        """For the core."""
         return QuarantineRules(self.refusals, self.window_seconds, self.seconds, self.most_share)
 
 
 class WebhookConfig(Document):
-    """The guard: a webhook that judges the bindings of every scheduler. Present: this resolver serves it."""
+    """The binding webhook, which validates the bindings of every scheduler. Present: this resolver serves
+    it."""
 
-    # host:port; port 0 takes a free one. The API server has to reach it, so not loopback alone.
+    # host:port; port 0 takes a free one. The API server has to reach it, so it cannot be loopback alone.
     listen: str = Field(default="0.0.0.0:8443", pattern=r"^\S+:[0-9]{1,5}$")
 
-    # Where the certificate is: tls.crt and tls.key, as cert-manager's Secrets are mounted. They may change at any time. Left out:
-    # resolvers make one, with an authority of their own.
+    # Directory of the certificate: tls.crt and tls.key, as cert-manager's Secrets are mounted. The files may
+    # change at any time. Left out: resolvers make a certificate, with an authority of their own.
     certificate_directory: Path | None = None
 
-    # Of a certificate that resolvers make: the names and addresses that the API server calls them by, how long it lives (a third
-    # of that before its end it is renewed), and the Secret (namespace/name) in which all resolvers find it.
+    # For a certificate that resolvers make: the names and addresses that the API server calls them by, its
+    # lifetime (it is renewed when a third of that is left), and the Secret (namespace/name) in which all
+    # resolvers find it.
     hosts: tuple[str, ...] = Field(default=("hoss-resolver.hoss-system.svc",), min_length=1)
     certificate_days: float = Field(default=90.0, gt=0, le=825)
     secret: str = Field(default="hoss-system/hoss-binding-guard", pattern="^[^/]+/[^/]+$")
 
-    # The ValidatingWebhookConfiguration that is told of the authority.
+    # The ValidatingWebhookConfiguration that gets the authority's certificate.
     configuration: str = Field(default="hoss-binding-guard", min_length=1)
 
-    # Seconds between two looks at the certificate.
+    # Seconds between two checks of the certificate.
     look_seconds: float = Field(default=60.0, gt=0, le=3600)
 
-    # Namespaces whose bindings are allowed unseen, whatever the configuration's namespaceSelector sends here: a cluster that comes up
-    # again binds the pods there before HOSS can run.
+    # Namespaces whose bindings are allowed unchecked, whatever the configuration's namespaceSelector sends
+    # here: a cluster that starts again binds the pods there before HOSS can run.
     exempt_namespaces: tuple[str, ...] = ("kube-system",)
 
-    # Values of spec.schedulerName that are HOSS's own, as the dispatcher has them. What others are about to bind is watched.
+    # Values of spec.schedulerName that are HOSS's own, as in the dispatcher's document. Pending pods of other
+    # schedulers are watched.
     scheduler_names: tuple[str, ...] = Field(default=("hoss",), min_length=1)
 
     # Seconds for reading a pod. The webhook's own timeoutSeconds has to be longer.
     patience_seconds: float = Field(default=2.0, gt=0, le=30)
 
 
-class ResolverConfig(TelemetryConfig):
+class ResolverConfig(TelemetryConfig, SecurityConfig):
     """Flags override the document's fields."""
 
-    # host:port; port 0 takes a free one. Loopback unless said otherwise: the protocol has no authentication.
+    # host:port; port 0 takes a free one. Beyond loopback it takes `tls_dir`, or `insecure`.
     listen: str = "127.0.0.1:7101"
 
     # Which Redis holds the ledger, with its database.
     redis_url: str = "redis://127.0.0.1:6379/0"
 
-    # Shards of the ledger, fixed when it is made. One Redis serves one shard best; more are for Redis Cluster.
+    # Shards of the ledger, fixed when it is made. One Redis serves one shard best; more are for Redis
+    # Cluster.
     shards: int = Field(default=1, ge=1, le=256)
 
-    # Seconds a commit waits to be confirmed before it is taken back. Longer than a dispatcher takes to restart, short
-    # enough that room held by lost messages comes back soon.
+    # Seconds a commit waits to be confirmed before it is aborted. Longer than a dispatcher takes to restart,
+    # and short enough that room held by lost messages is soon free again.
     reservation_lease_seconds: float = Field(default=30.0, gt=0, le=3600)
 
-    # Seconds that a gang on several shards may hold room on some of them before it has all: many times what that takes, and
-    # short, because nobody gains by it. Never more than the lease above.
+    # Seconds that a gang on several shards may hold room on some of them before it has room on all: many
+    # times what that takes, and short, because that room is idle. Never more than the lease above.
     gang_hold_seconds: float = Field(default=5.0, gt=0, le=3600)
 
-    # Seconds after which what rules about pods need to know of placements may be forgotten; a proposal that was made on an
-    # older view of the cluster is refused then, where rules might see its pods.
+    # Seconds for which placements are remembered for rules about pods. A proposal from an older snapshot of
+    # the cluster is refused if such rules might concern its pods.
     rules_memory_seconds: float = Field(default=300.0, gt=0, le=86400)
 
-    # Seconds that a ledger which Redis has lost waits for a dispatcher to rebuild it, before an operator is asked to help.
+    # Seconds that the resolver waits for a dispatcher to rebuild a ledger which Redis has lost, before it
+    # asks an operator for help.
     rebuild_wait_seconds: float = Field(default=30.0, gt=0, le=86400)
 
-    # Entries kept for subscribers that reconnect; whoever is further behind gets a snapshot. An entry of 500 pods on as many
-    # nodes is 60 KB, so this is up to 60 MB of Redis memory a shard, and some seconds of full load.
+    # Entries kept for subscribers that reconnect; one that is further behind gets a snapshot. An entry of 500
+    # pods on as many nodes is 60 KB, so this is up to 60 MB of Redis memory a shard, and some seconds of full
+    # load.
     feed_window_entries: int = Field(default=1000, ge=10, le=100_000)
 
-    # Nodes that keep refusing what workers believe to fit.
+    # Rows (UIDs, commits, nodes) in one request, at most; a larger one is refused, and is to be sent in parts.
+    # Requests are served in slices, so others wait for milliseconds only; but a call has its deadline.
+    max_request_rows: int = Field(default=100_000, ge=10_000, le=4_000_000)
+
+    # Epochs granted a second to workers of one name; a burst may have 25 seconds' worth. A worker needs one for each
+    # time it registers or is fenced. One caller gets so many for 20 names. 0: any number.
+    grants_per_second: float = Field(default=2.0, ge=0, le=1_000_000)
+
+    # What each caller may do.
+    limits: CallerLimitsConfig = CallerLimitsConfig()
+
+    # When nodes are quarantined.
     quarantine: QuarantineConfig = QuarantineConfig()
 
-    # The cluster whose pods it binds; left out: none.
+    # The cluster whose pods the resolver binds; left out: none.
     kubernetes: KubernetesConfig | None = None
 
-    # Serve the guard; left out: it is somebody else's, or nobody's.
+    # Serve the binding webhook; left out: this resolver does not.
     webhook: WebhookConfig | None = None
 
-    # Accept proposals that ask not to be validated. For benchmarks that show what overcommits without a ledger.
+    # Accept proposals that are not to be validated. For benchmarks that show overcommitment without a ledger.
     allow_unchecked: bool = False
 
 
 def add_webhook_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that make a resolver serve the guard. Each is a field of the document's section `webhook`."""
+    """The flags of the binding webhook. Each is a field of the document's section `webhook`."""
     parser.add_argument(
-        "--webhook-listen", metavar="HOST:PORT", help="serve the webhook that judges other schedulers' bindings"
+        "--webhook-listen",
+        metavar="HOST:PORT",
+        help="serve the webhook that judges other schedulers' bindings",
     )
     parser.add_argument(
-        "--webhook-host", action="append", metavar="NAME", help="that the API server calls it by; may be repeated"
+        "--webhook-host",
+        action="append",
+        metavar="NAME",
+        help="that the API server calls it by; may be repeated",
     )
     parser.add_argument(
         "--webhook-cert-dir", type=Path, help="with tls.crt and tls.key; else resolvers make a certificate"
@@ -128,13 +153,13 @@ def add_webhook_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def webhook_given(flags: argparse.Namespace, base: WebhookConfig | None) -> dict[str, Any]:
-    """What the flags make of the section `base` of a document: the field `webhook`, or nothing where they say nothing."""
-    given = {
+    """The field `webhook`, from the document's section `base` and the flags; empty without flags."""
+    fields = {
         "listen": flags.webhook_listen,
         "hosts": flags.webhook_host,
         "certificate_directory": flags.webhook_cert_dir,
         "secret": flags.webhook_secret,
         "configuration": flags.webhook_configuration,
     }
-    said = {name: value for name, value in given.items() if value is not None}
-    return {"webhook": {**(base.model_dump() if base else {}), **said}} if said else {}
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {"webhook": {**(base.model_dump() if base else {}), **given}} if given else {}

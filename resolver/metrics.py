@@ -1,28 +1,33 @@
-"""What a resolver shows Prometheus, read from what it counts anyway."""
+"""A resolver's metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from hoss.telemetry.metrics import Family, Kind, Metric
-from resolver.availability import Availability
-from resolver.committer import Committer
+from hoss.telemetry.metrics import Family, Metric, MetricKind, TableSizes, tables_source
+from resolver.api.committing import Committer
+from resolver.api.maintenance import Availability
 from resolver.core.values import Verdict
 
-AVAILABLE = Metric("hoss_ledger_available", Kind.GAUGE, "1: the ledger can be used.")
-REDIS_MEMORY = Metric("hoss_ledger_redis_memory_bytes", Kind.GAUGE, "What Redis says it uses, a second ago at most.")
-PROPOSALS = Metric("hoss_proposals_total", Kind.COUNTER, "Proposals decided.")
-PODS = Metric("hoss_proposed_pods_total", Kind.COUNTER, "Pods of these.")
-VERDICTS = Metric("hoss_verdicts_total", Kind.COUNTER, "Pods by verdict.", ("verdict",))
+AVAILABLE = Metric("hoss_ledger_available", MetricKind.GAUGE, "1: the ledger can be used.")
+REDIS_MEMORY = Metric(
+    "hoss_ledger_redis_memory_bytes", MetricKind.GAUGE, "What Redis says it uses, a second ago at most."
+)
+PROPOSALS = Metric("hoss_proposals_total", MetricKind.COUNTER, "Proposals decided.")
+PODS = Metric("hoss_proposed_pods_total", MetricKind.COUNTER, "Pods of these.")
+VERDICTS = Metric("hoss_verdicts_total", MetricKind.COUNTER, "Pods by verdict.", ("verdict",))
 EVENTS = Metric(
     "hoss_resolver_events_total",
-    Kind.COUNTER,
-    "Proposals that were invalid or came while the ledger was unavailable; pods displaced or reaped; steps of quarantine.",
+    MetricKind.COUNTER,
+    "Proposals that were invalid or came while the ledger was unavailable; pods displaced or reaped; "
+    "steps of quarantine.",
     ("event",),
 )
-WAITING = Metric("hoss_ledger_waiting_proposals", Kind.GAUGE, "Proposals that wait for their round trip.", ("shard",))
+WAITING = Metric(
+    "hoss_ledger_waiting_proposals", MetricKind.GAUGE, "Proposals that wait for their round trip.", ("shard",)
+)
 LATENCY = Metric(
     "hoss_ledger_commit_duration_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Round trips to the ledger that decided proposals.",
     ("shard",),
 )
@@ -33,14 +38,20 @@ _VERDICTS = {verdict.name.lower(): verdict.name for verdict in Verdict}
 
 
 class ResolverSource:
-    """A metrics source: what it decided, and how the ledger is."""
+    """A metrics source: proposals, verdicts, and the ledger's state."""
 
     def __init__(
-        self, committers: Sequence[Committer], availability: Availability, counters: Callable[[], Counter[str]]
+        self,
+        committers: Sequence[Committer],
+        availability: Availability,
+        counters: Callable[[], Counter[str]],
+        own_tables: TableSizes = dict,
     ) -> None:
+        """`own_tables`: what this process remembers, beside the ledger's keys."""
         self._committers = committers
         self._availability = availability
         self._counters = counters
+        self._tables = tables_source("resolver", self._ledger_tables, own_tables)
 
     def __call__(self) -> Iterator[Family]:
         counted = self._counters()
@@ -52,3 +63,7 @@ class ResolverSource:
         yield EVENTS.by(sorted(counted.items()))
         yield WAITING.by((str(c.shard), c.waiting) for c in self._committers)
         yield LATENCY.by((str(c.shard), c.round_trips) for c in self._committers)
+        yield from self._tables()
+
+    def _ledger_tables(self) -> dict[str, int]:
+        return {f"ledger_{key}": entries for key, entries in self._availability.tables.items()}

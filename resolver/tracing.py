@@ -11,17 +11,18 @@ from hoss.telemetry.context import TraceContext, context_of, read_traceparent
 from hoss.telemetry.tracing import Attributes, Tracer
 from hoss.v1 import resolver_pb2 as pb
 
-_WELL = frozenset({pb.Verdict.COMMITTED, pb.Verdict.DUPLICATE})
+_ACCEPTED = frozenset({pb.Verdict.COMMITTED, pb.Verdict.DUPLICATE})
 
 
 class ResolverTraces:
-    """Told of every proposal that says to which span it belongs."""
+    """Spans of calls and proposals that carry a trace context."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     def decided(self, batch: pb.ProposalBatch, answer: pb.VerdictBatch, began_ns: int) -> None:
-        """A proposal that came then has its answer. Its span is kept where its trace is, and where any pod was refused."""
+        """A proposal that was received at `began_ns` has its verdicts. Its span is exported if its trace is
+        kept, or if any pod was refused."""
         parent = read_traceparent(batch.traceparent)
         if parent is None:
             return
@@ -29,7 +30,7 @@ class ResolverTraces:
         counts = {code: sum(part.verdicts.count(code) for part in parts) for code in pb.Verdict.values()}
         codes = Counter({code: count for code, count in counts.items() if count})
         error = answer.invalid or answer.unavailable
-        if not (parent.kept or error or codes.keys() - _WELL):
+        if not (parent.kept or error or codes.keys() - _ACCEPTED):
             return
         self._served(
             "commit",
@@ -53,18 +54,25 @@ class ResolverTraces:
     def confirmed(
         self, context: "grpc.aio.ServicerContext[Any, Any]", request: pb.ConfirmRequest, began_ns: int
     ) -> None:
-        """A confirmation that came then is done."""
+        """A confirmation that was received at `began_ns` is done."""
         parent = context_of(context)
         if parent is not None and parent.kept:
             self._served(
                 "confirm commits",
                 parent,
                 began_ns,
-                {"hoss.commits": sum(len(part.seqs) // np.dtype(np.uint64).itemsize for part in request.commits)},
+                {
+                    "hoss.commits": sum(
+                        len(part.seqs) // np.dtype(np.uint64).itemsize for part in request.commits
+                    )
+                },
             )
 
-    def bound(self, context: "grpc.aio.ServicerContext[Any, Any]", reply: pb.BindReply, began_ns: int) -> None:
-        """A call for bindings that came then is answered: the reservations looked up, and each pod's Binding posted."""
+    def bound(
+        self, context: "grpc.aio.ServicerContext[Any, Any]", reply: pb.BindReply, began_ns: int
+    ) -> None:
+        """A call for bindings that was received at `began_ns` is answered: the reservations were looked up,
+        and each pod's Binding was posted."""
         parent = context_of(context)
         if parent is None or not parent.kept:
             return
@@ -87,7 +95,7 @@ class ResolverTraces:
     def _served(
         self, name: str, parent: TraceContext, began_ns: int, attributes: Attributes, *, error: str = ""
     ) -> None:
-        """A span of what this resolver did for the span that asked for it."""
+        """Export a span of this resolver's work, below the caller's."""
         self._tracer.span(
             name,
             parent.child(),
@@ -100,5 +108,5 @@ class ResolverTraces:
 
 
 def _refused(codes: "Counter[int]") -> str:
-    refused = sum(count for code, count in codes.items() if code not in _WELL)
+    refused = sum(count for code, count in codes.items() if code not in _ACCEPTED)
     return f"{refused} pods refused" if refused else ""

@@ -1,9 +1,13 @@
-"""The worker's configuration document, kind WorkerConfig."""
+"""The worker's configuration document, kind WorkerConfig, and the profile that it chooses.
 
-import random
+A profile may name plugins of other packages: entry points of the group hoss.plugins. An entry point is loaded
+only when the chosen profiles name it, so a broken plugin that nobody uses does no harm.
+"""
+
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,17 +15,52 @@ from pydantic import Field, field_validator, model_validator
 
 from hoss.config import Document
 from hoss.errors import ConfigError
-from hoss.model.names import check_key, check_label_value
+from hoss.manifests.fields import check_key, check_label_value
+from hoss.security.options import SecurityConfig
+from hoss.telemetry import logger
 from hoss.telemetry.options import TelemetryConfig
+from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.framework.registry import Registry, Weighted
+from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
+
+PLUGIN_GROUP = "hoss.plugins"
+
+
+def factories(entry_points: Iterable[EntryPoint]) -> dict[str, Callable[..., Any]]:
+    """A factory for each entry point, by name. ConfigError if two packages have plugins of the same name.
+
+    A factory raises ConfigError if its entry point cannot be loaded, or is not callable.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points:
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            problem = f"is {point.name!r} for both {other.value} and {point.value}; uninstall one of the two"
+            raise ConfigError(problem, where=f"entry points of {PLUGIN_GROUP}")
+    return {name: _factory(point) for name, point in found.items()}
+
+
+def _factory(point: EntryPoint) -> Callable[..., Any]:
+    def make(**args: Any) -> Any:
+        try:
+            plugin = point.load()
+        except Exception as exc:  # importing a foreign package may raise anything
+            raise ConfigError(f"cannot be loaded from {point.value}: {type(exc).__name__}: {exc}") from exc
+        if not callable(plugin):
+            raise ConfigError(f"is {type(plugin).__name__} at {point.value}; it must be the plugin's class")
+        return plugin(**args)
+
+    return make
+
 
 KIND = "WorkerConfig"
 
-# The label whose value picks the profile where none is configured.
+# The label whose value is the profile, if none is configured.
 STRATEGY_LABEL = "strategy"
 
 
 class SyncMode(str, Enum):
-    """How a worker's view hears of the ledger."""
+    """How a worker's node cache is synchronised with the ledger."""
 
     PUSH = "push"
     PULL = "pull"
@@ -31,26 +70,27 @@ class SyncMode(str, Enum):
 class PluginSection(Document):
     """One plugin of a profile."""
 
-    # As registered: one that comes with HOSS, or the name of an entry point in the group hoss.plugins.
+    # The name of a plugin of HOSS, or of an entry point in the group hoss.plugins.
     name: str
 
-    # Of its score among the others; with 0 it only filters.
+    # Weight of its score among the others; with 0 it only filters.
     weight: int = Field(default=1, ge=0, le=100)
 
-    # The plugin's own; it checks them.
+    # Arguments of the plugin, which checks them.
     args: dict[str, Any] = Field(default_factory=dict)
 
 
 class ProfileSection(Document):
-    """What a worker's nodes are scored by. All default filters apply besides, listed or not."""
+    """How a worker scores nodes. All default filters apply as well, listed or not."""
 
-    # What `profile`, or a worker's label `strategy`, calls it.
+    # The name that `profile`, or a worker's label `strategy`, refers to.
     name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
 
-    # What scores, and further filters.
+    # Plugins that score, and further filters.
     plugins: tuple[PluginSection, ...]
 
-    # Whom a pod takes of equally good nodes: the first in an order the worker keeps, or each pod another, drawn.
+    # Which of equally good nodes a pod takes: the first in an order that the worker keeps, or one drawn anew
+    # for each pod.
     ties: Literal["Fixed", "Drawn"] = "Fixed"
 
     @field_validator("plugins")
@@ -62,77 +102,88 @@ class ProfileSection(Document):
         return plugins
 
 
-class WorkerConfig(TelemetryConfig):
+class WorkerConfig(TelemetryConfig, SecurityConfig):
     """Flags override the document's fields."""
 
-    # The name this worker registers with; one living worker may bear it. A restart under the same name fences its past.
+    # The name that this worker registers with; unique among living workers. A restart under the same name
+    # fences the former process.
     name: str = Field(
         default_factory=lambda: f"worker-{socket.gethostname()}", pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
     )
 
-    # What policies match on.
+    # Labels that policies match on.
     labels: dict[str, str] = Field(default_factory=dict)
 
     # host:port of the worker's own server, for health checks; port 0 takes a free one.
     listen: str = "127.0.0.1:0"
 
-    # Where the dispatcher listens, host:port; of several, separated by commas or as dns:///NAME:PORT, one is active. And the
-    # resolvers.
+    # Addresses, host:port, of the dispatcher and of the resolvers. Of several dispatchers, separated by
+    # commas or as dns:///NAME:PORT, one is active.
     dispatcher: str = "127.0.0.1:7100"
     resolvers: list[str] = Field(default=["127.0.0.1:7101"], min_length=1)
 
-    # Seeds the order of equally good nodes; by default differs at every start, so that workers do not all want the same node.
-    seed: int = Field(default_factory=lambda: random.SystemRandom().getrandbits(63), ge=0)
+    # Seed of the order of equally good nodes. Left out: another one at every start, so that workers do
+    # not all choose the same node.
+    seed: int | None = Field(default=None, ge=0)
 
-    # Pods it takes at once, sent and not answered. Left out: two full proposals, 2,000, so that one is placed while the
-    # other is at the ledger; with a profile that packs pod by pod 100: what lies in a worker's hand is packed
-    # without knowing what others do meanwhile, and those profiles are slow enough to be kept busy by less.
+    # Pods that the worker may have at once, sent and not answered. Left out: 2,000, two full proposals, so
+    # that one is placed while the other is at the ledger. With a profile that packs pod by pod it is 100:
+    # pods that a worker has are packed without knowing what others do meanwhile, and such profiles are slow
+    # enough to be kept busy by fewer.
     window: int | None = Field(default=None, ge=1, le=100_000)
 
-    # How nodes are chosen: the name of one of `profiles` or of a preset. Left out, it is the value of the label
-    # `strategy` where that names one, else spread; so a worker that policies know as strategy=binpack packs.
+    # How nodes are chosen: the name of one of `profiles` or of a preset. Left out: the value of the label
+    # `strategy` if that is the name of one, else spread. So a worker that policies know as strategy=binpack
+    # packs.
     profile: str | None = None
 
-    # Profiles of one's own, besides the presets.
+    # Profiles besides the presets.
     profiles: tuple[ProfileSection, ...] = ()
 
-    # How its view of the nodes hears of the ledger: push takes every change as it happens, pull the state once an interval,
-    # refusal the state at the start and then only what refusals say, and the state anew when pods find no node or wait for
-    # news. For what each costs see docs/benchmarks.md.
+    # How the node cache is synchronised with the ledger. push: every change as it happens. pull: the state
+    # once an interval. refusal: the state at the start, then only what refusals contain, and the state again
+    # when pods find no node or wait for a change. For the cost of each see docs/benchmarks.md.
     sync: SyncMode = SyncMode.PUSH
 
-    # Between two readings of the state; with refusal the least. No reading takes less than a few milliseconds.
+    # Milliseconds between two readings of the state; with refusal the minimum. Each reading takes a few
+    # milliseconds.
     pull_interval_ms: int = Field(default=100, ge=1, le=60_000)
 
-    # Further nodes named with each choice; the ledger takes the first that fits.
+    # Alternative nodes in a proposal for each pod; the ledger takes the first node that fits.
     alternates: int = Field(default=2, ge=0, le=16)
 
-    # Nodes looked at for a single pod of a class never met; 0: all there are, always. In clusters of less than twice as many it
-    # makes no difference. (docs/adr/0034; kube-scheduler's percentageOfNodesToScore, for every pod, is 10 % of 5,000.)
+    # Nodes sampled for a single pod of a class that the worker has not met; 0: always all nodes. In clusters
+    # of less than twice as many nodes it makes no difference. (docs/adr/0034; kube-scheduler's
+    # percentageOfNodesToScore, for every pod, is 10 % of 5,000.)
     glance_nodes: int = Field(default=512, ge=0)
 
-    # Proposals per pod before the dispatcher decides anew who should try.
+    # Proposals for a pod before it goes back to the dispatcher, which sends it to a worker again.
     tries: int = Field(default=3, ge=1, le=100)
 
-    # Takes no nodes but those with these labels, whatever a policy says; a policy's soft partition is then passed over.
+    # The worker uses only nodes with these labels, whatever a policy says. It then ignores a policy's soft
+    # partition.
     node_labels: dict[str, str] = Field(default_factory=dict)
 
-    # Decision cost added to what placing takes: for each decision, that is what is placed and proposed together, and for each
-    # pod of it. The worker waits for so long between placing and proposing, as a scheduler that thinks for longer would. For benchmarks.
+    # Decision cost added to the time of placing: for each decision (the pods that are placed and proposed
+    # together), and for each pod of it. The worker waits so long between placing and proposing, as a slower
+    # scheduler would take. For benchmarks.
     decision_job_ms: float = Field(default=0.0, ge=0, le=60_000, allow_inf_nan=False)
     decision_task_ms: float = Field(default=0.0, ge=0, le=50, allow_inf_nan=False)
 
-    # A file: workers that name the same one take turns under one global lock on it, from placing to the ledger's answer. For
-    # benchmarks.
+    # A file. Workers with the same file share one global lock on it, which a worker holds from placing to the
+    # ledger's verdicts. For benchmarks.
     turns: Path | None = None
 
-    # Ask for commits without validation, as uncoordinated schedulers do. For benchmarks; resolvers refuse it unless told.
+    # Commit without validation, as uncoordinated schedulers do. For benchmarks; resolvers refuse it unless
+    # their `allow_unchecked` is set.
     unchecked: bool = False
 
     @model_validator(mode="after")
-    def _turns_follow(self) -> "WorkerConfig":
+    def _turns_need_push(self) -> "WorkerConfig":
         if self.turns is not None and self.sync is not SyncMode.PUSH:
-            raise ValueError("turns: a turn begins with a cache that has seen the last one, which takes sync: push")
+            raise ValueError(
+                "turns: the cache must contain the previous turn's commits, which takes sync: push"
+            )
         return self
 
 
@@ -147,7 +198,47 @@ def parse_labels(pairs: Iterable[str], *, where: str = "--label") -> dict[str, s
         check_label_value(value, f"{where} {key}")
         if key in labels:
             raise ConfigError(
-                f"{key!r} is given twice, as {labels[key]!r} and as {value!r}; a label has one value", where=where
+                f"{key!r} is given twice, as {labels[key]!r} and as {value!r}; a label has one value",
+                where=where,
             )
         labels[key] = value
     return labels
+
+
+def chosen_profile(config: WorkerConfig, registry: Registry) -> tuple[str, Profile]:
+    """The profile and its name. ConfigError, with the field's path, for an invalid profile in the
+    document."""
+    profiles = dict(PRESETS)
+    own: dict[str, Profile] = {}
+    for i, section in enumerate(config.profiles):
+        if section.name in profiles:
+            raise ConfigError(
+                f"{section.name!r} is a profile already; choose another", where=f"profiles[{i}].name"
+            )
+        profiles[section.name] = _spec(section)
+        try:
+            own[section.name] = profiles[section.name].profile(registry)
+        except ConfigError as exc:
+            raise ConfigError(exc.text, where=f"profiles[{i}].{exc.where}") from exc
+    name = config.profile or _labelled(config, profiles)
+    if name not in profiles:
+        raise ConfigError(f"{name!r} is none of {', '.join(profiles)}", where="profile")
+    return name, own[name] if name in own else profiles[name].profile(registry)
+
+
+def _labelled(config: WorkerConfig, profiles: dict[str, ProfileSpec]) -> str:
+    strategy = config.labels.get(STRATEGY_LABEL)
+    if strategy is None or strategy in profiles:
+        return strategy or DEFAULT_PROFILE
+    # No error: the label may have another meaning in the cluster.
+    logger().warning(
+        "strategy_is_no_profile", strategy=strategy, profile=DEFAULT_PROFILE, profiles=list(profiles)
+    )
+    return DEFAULT_PROFILE
+
+
+def _spec(section: ProfileSection) -> ProfileSpec:
+    return ProfileSpec(
+        tuple(Weighted(plugin.name, plugin.weight, plugin.args) for plugin in section.plugins),
+        by_chance=section.ties == "Drawn",
+    )

@@ -1,6 +1,7 @@
-"""The worker's end of WorkerLink: registers, and registers anew after every break, for ever."""
+"""The worker's end of WorkerLink: registers, and registers again after every break."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +12,7 @@ from hoss import rpc
 from hoss.client.backoff import Backoff
 from hoss.client.writing import end, written
 from hoss.errors import ConfigError
+from hoss.host import THIS_HOST
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
@@ -23,12 +25,12 @@ _MAX_DELAY_SECONDS = 1.0
 
 SERVICE = "hoss.v1.WorkerLink"
 
-# How long a stream may take to end after this side said that it ends it.
-_FAREWELL_SECONDS = 1.0
+# How long a stream may take to end after this side closed it.
+_CLOSE_SECONDS = 1.0
 
 
-class Duties(Protocol):
-    """What the link asks of the service behind it."""
+class LinkHandler(Protocol):
+    """The service behind the link."""
 
     def welcomed(self, welcome: Welcome) -> None:
         """A new epoch begins; nothing of the former one counts any more."""
@@ -37,16 +39,27 @@ class Duties(Protocol):
         """Anything but Welcome."""
 
     def heartbeat(self) -> Heartbeat:
-        """How the worker does."""
+        """The worker's figures."""
 
 
 class DispatcherLink:
-    """One stream at a time. Messages sent while there is none are dropped: the next epoch begins from nothing."""
+    """One stream at a time. Messages sent without a stream are dropped: the next epoch starts with no
+    state."""
 
-    def __init__(self, addresses: Sequence[str], registration: Register, duties: Duties) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        registration: Register,
+        handler: LinkHandler,
+        *,
+        open_channel: rpc.OpenChannel = THIS_HOST.channel,
+        rng: random.Random = THIS_HOST.rng,
+    ) -> None:
+        self._open_channel = open_channel
+        self._rng = rng
         self._addresses = addresses
         self._registration = registration
-        self._duties = duties
+        self._handler = handler
         self._outbox: asyncio.Queue[WorkerMessage | None] | None = None
         self._between_streams = asyncio.Event()
         self._between_streams.set()
@@ -57,21 +70,21 @@ class DispatcherLink:
             self._outbox.put_nowait(message)
 
     def end_stream(self) -> None:
-        """Say goodbye after what was sent so far. `run` then registers anew."""
+        """Close the stream after what was sent so far. `run` then registers again."""
         if self._outbox is not None:
             self._outbox.put_nowait(None)
             self._outbox = None
 
     async def leave(self) -> None:
-        """Say goodbye and return when the dispatcher has heard it, or had time to. `run` is to be cancelled next."""
+        """Close the stream, and return when it has ended. The caller cancels `run` next."""
         self.end_stream()
         await self._between_streams.wait()
 
     async def run(self) -> None:
-        """Keep registered, with the active dispatcher where there are several, until cancelled. Raises ConfigError if it finds
-        the registration itself wrong."""
-        backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS)
-        channel = rpc.channel(self._addresses, service=SERVICE)
+        """Keep registered, with the active one of several dispatchers, until cancelled. Raises ConfigError if
+        the dispatcher finds the registration invalid."""
+        backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
+        channel = self._open_channel(self._addresses, kind="dispatcher", service=SERVICE)
         try:
             stub: WorkerLinkAsyncStub = WorkerLinkStub(channel)
             while True:
@@ -89,16 +102,19 @@ class DispatcherLink:
             await channel.close()
 
     async def _one_stream(self, stub: "WorkerLinkAsyncStub") -> bool:
-        """From registration to the stream's end; whether the dispatcher said welcome."""
+        """From registration to the stream's end; whether the dispatcher sent Welcome."""
         outbox: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
         outbox.put_nowait(WorkerMessage(register=self._registration))
-        # Of several dispatchers one will be the active one; it is met the moment it serves.
+        # One of several dispatchers will be active; the call connects as soon as it serves.
         call = stub.Connect(wait_for_ready=rpc.of_several(self._addresses))
-        messages = _messages(outbox, lambda: asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, call.cancel))
+        messages = _messages(
+            outbox, lambda: asyncio.get_running_loop().call_later(_CLOSE_SECONDS, call.cancel)
+        )
         self._between_streams.clear()
         try:
             async with written(call, messages):
-                # A task of its own: the call's cancellation ends the reader and must not look like this task's own.
+                # A task of its own: the call's cancellation ends the reader and must not look like a
+                # cancellation of this task.
                 reader = asyncio.create_task(self._read(call, outbox))
                 try:
                     await asyncio.wait({reader})
@@ -119,10 +135,10 @@ class DispatcherLink:
             async for message in call:
                 if message.HasField("welcome"):
                     self._outbox = outbox
-                    self._duties.welcomed(message.welcome)
+                    self._handler.welcomed(message.welcome)
                     heartbeats = asyncio.create_task(self._beat(message.welcome.heartbeat_ms / 1000, outbox))
                 elif heartbeats is not None:
-                    self._duties.received(message)
+                    self._handler.received(message)
         finally:
             if heartbeats is not None:
                 await end(heartbeats)
@@ -130,7 +146,7 @@ class DispatcherLink:
 
     async def _beat(self, period_seconds: float, outbox: "asyncio.Queue[WorkerMessage | None]") -> None:
         while True:
-            outbox.put_nowait(WorkerMessage(heartbeat=self._duties.heartbeat()))
+            outbox.put_nowait(WorkerMessage(heartbeat=self._handler.heartbeat()))
             await asyncio.sleep(period_seconds)
 
 

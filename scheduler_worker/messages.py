@@ -1,6 +1,6 @@
-"""Between hoss.v1 messages and the core's columns. Raises ColumnError for columns that do not fit together."""
+"""Between hoss.v1 messages and the core's columns. Raises ColumnError for columns that do not fit
+together."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -8,19 +8,36 @@ from numpy.typing import NDArray
 
 from hoss.errors import ColumnError
 from hoss.model.cluster import DisruptionBudget, Service
-from hoss.model.overlap import Overlap, Preference
+from hoss.model.conflicts import Overlap, Preference
 from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2, objects_pb2, resolver_pb2, workerlink_pb2
-from hoss.wire.account import CARDS, account_dtype
-from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids, encode
+from hoss.wire.columns import (
+    CARDS,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    check_node_index,
+    decode,
+    decode_accounts,
+    decode_nodes,
+    decode_uids,
+    encode,
+)
 from hoss.wire.convert import node_from_proto, pod_spec_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
-from hoss.wire.convert_rules import selector_from_proto
-from hoss.wire.pod_groups import definition_of, group_defined
-from scheduler_worker.core.announcements import Announcement
-from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.codes import Verdict
-from scheduler_worker.core.lag import ShardLag
+from hoss.wire.convert_rules import (
+    definition_of,
+    definition_taking,
+    group_defined,
+    parsed,
+    selector_from_proto,
+)
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.cycle.backlog import RuleRegistration
+from scheduler_worker.core.cycle.refusals import RefusalReport
 from scheduler_worker.core.messages import (
     AccountBatch,
     FeedUpdate,
@@ -28,15 +45,17 @@ from scheduler_worker.core.messages import (
     PreemptionAnswer,
     PreemptionQuestion,
     ProposalColumns,
+    VerdictCode,
     Verdicts,
 )
-from scheduler_worker.core.questions import NamespaceLabels
-from scheduler_worker.core.refusals import RefusalReport
+from scheduler_worker.core.pod_index.selector_query import NamespaceLabels
 from scheduler_worker.core.work import OutcomeColumns
 
 
 def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
     """One message of the feed."""
+    for entry in message.nodes:
+        check_node_index(entry.index, name="nodes.index")
     return FeedUpdate(
         shard=message.shard,
         seq=message.seq,
@@ -46,7 +65,11 @@ def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
         shards=message.shards,
         schema=tuple(message.schema),
         pods=tuple(
-            PodRun(group_defined(run.group), decode(run.nodes, U32, name="groups.nodes").astype(np.intp), run.gone)
+            PodRun(
+                group_defined(run.group),
+                decode_nodes(run.nodes, name="groups.nodes").astype(np.intp),
+                run.gone,
+            )
             for run in message.groups
         ),
         holds=tuple(message.holds),
@@ -57,21 +80,30 @@ def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
 
 def account_batch(accounts: resolver_pb2.Accounts) -> AccountBatch:
     """Columns of node accounts."""
-    indexes = decode(accounts.indexes, U32, name="accounts.indexes")
-    card_indexes = decode(accounts.card_indexes, U32, name="accounts.card_indexes")
-    records = account_dtype(accounts.resources)
+    records = decode_accounts(accounts.records, accounts.resources)
+    indexes = decode_nodes(accounts.indexes, name="accounts.indexes", rows=len(records))
+    card_indexes = decode_nodes(accounts.card_indexes, name="accounts.card_indexes")
     return AccountBatch(
         indexes=indexes,
-        records=decode(accounts.records, records, name="accounts.records", rows=len(indexes)),
+        records=records,
         card_indexes=card_indexes,
         cards=decode(accounts.cards, CARDS, name="accounts.cards", rows=len(card_indexes)),
     )
 
 
-def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, unchecked: bool) -> resolver_pb2.ProposalBatch:
+def proposal_batch(
+    columns: ProposalColumns, *, worker: str, epoch: int, unchecked: bool
+) -> resolver_pb2.ProposalBatch:
     """A proposal as resolvers read it."""
-    groups = {definition_of(group): None for group in columns.groups}
-    positions = {definition: position for position, definition in enumerate(groups)}
+    definitions = [definition_of(group) for group in columns.groups]
+    if columns.reserved_names:
+        definitions = [
+            definition_taking(definition, names)
+            for definition, names in zip(definitions, columns.reserved_names, strict=True)
+        ]
+    positions: dict[bytes, int] = {}
+    for definition in definitions:
+        positions.setdefault(definition, len(positions))
     return resolver_pb2.ProposalBatch(
         worker=worker,
         epoch=epoch,
@@ -88,25 +120,34 @@ def proposal_batch(columns: ProposalColumns, *, worker: str, epoch: int, uncheck
         attempts=encode(columns.attempts, U16),
         devices=b"" if columns.devices is None else encode(columns.devices, U16),
         unchecked=unchecked,
-        groups=groups,
-        slot_groups=encode([positions[definition_of(group)] for group in columns.groups], U16),
+        groups=positions,
+        slot_groups=encode([positions[definition] for definition in definitions], U16),
         gang_minimum=columns.gang_minimum,
         criteria=common_pb2.Criteria.Name(columns.conflicts.criteria),
         displace_gap=0 if columns.gang_minimum or columns.parts else columns.conflicts.displace_gap,
         seen=encode(columns.seen, U64),
         firsts=b"" if columns.firsts is None else encode(columns.firsts, U8),
         places=b"" if columns.places is None else encode(columns.places, U16),
-        victim_uids=b"".join(uid for position in sorted(columns.victims) for uid in columns.victims[position]),
+        victim_uids=b"".join(
+            uid for position in sorted(columns.victims) for uid in columns.victims[position]
+        ),
         victims_must_go=columns.victims_must_go,
         victim_counts=_victim_counts(columns) if columns.victims else b"",
-        parts=[proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts],
+        parts=[
+            proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts
+        ],
     )
 
 
-def announcement(told: Announcement, *, worker: str, epoch: int) -> resolver_pb2.ProposalBatch:
-    """An announcement as resolvers read it."""
+def rule_registration(
+    registration: RuleRegistration, *, worker: str, epoch: int
+) -> resolver_pb2.ProposalBatch:
+    """A registration of rules as resolvers read it: a proposal without pods."""
     return resolver_pb2.ProposalBatch(
-        worker=worker, epoch=epoch, batch_id=told.id, groups=[definition_of(group) for group in told.groups]
+        worker=worker,
+        epoch=epoch,
+        batch_id=registration.id,
+        groups=[definition_of(group) for group in registration.groups],
     )
 
 
@@ -118,18 +159,23 @@ def preemption_question(question: PreemptionQuestion) -> workerlink_pb2.WorkerMe
     """A question as the dispatcher reads it."""
     return workerlink_pb2.WorkerMessage(
         preemption=workerlink_pb2.PreemptionQuestion(
-            id=question.id, priority=question.priority, nodes=encode(question.nodes, U32), limit=question.limit
+            id=question.id,
+            priority=question.priority,
+            nodes=encode(question.nodes, U32),
+            limit=question.limit,
         )
     )
 
 
 def preemption_answer(message: workerlink_pb2.PreemptionAnswer) -> PreemptionAnswer:
-    """What the dispatcher answered."""
+    """The dispatcher's answer to a question about preemption."""
     uids = decode_uids(message.uids)
     pods = len(uids)
     classes = decode(message.classes, U32, name="classes", rows=pods).astype(np.intp)
     if len(classes) and int(classes.max()) >= len(message.class_specs):
-        raise ColumnError(f"class {int(classes.max())} where there are {len(message.class_specs)}", where="classes")
+        raise ColumnError(
+            f"class {int(classes.max())} where there are {len(message.class_specs)}", where="classes"
+        )
     return PreemptionAnswer(
         id=message.id,
         nodes_seen=message.nodes_seen,
@@ -151,13 +197,13 @@ def preemption_answer(message: workerlink_pb2.PreemptionAnswer) -> PreemptionAns
 
 @lru_cache(maxsize=8192)
 def _spec_of(spec: bytes) -> PodSpec:
-    return pod_spec_from_proto(common_pb2.PodSpec.FromString(spec))
+    return pod_spec_from_proto(parsed(common_pb2.PodSpec, spec, name="class_specs"))
 
 
 def verdicts(message: resolver_pb2.VerdictBatch, pods: int) -> Verdicts:
     """The answer to a proposal of `pods` pods."""
     codes = decode(message.verdicts, U8, name="verdicts", rows=pods)
-    duplicates = int(np.count_nonzero(codes == Verdict.DUPLICATE))
+    duplicates = int(np.count_nonzero(codes == VerdictCode.DUPLICATE))
     return Verdicts(
         seq=message.seq,
         verdicts=codes,
@@ -169,8 +215,8 @@ def verdicts(message: resolver_pb2.VerdictBatch, pods: int) -> Verdicts:
     )
 
 
-def tell_refusals(report: RefusalReport, heartbeat: workerlink_pb2.Heartbeat) -> None:
-    """Say in a heartbeat for whom the worker was refused."""
+def add_refusals(report: RefusalReport, heartbeat: workerlink_pb2.Heartbeat) -> None:
+    """Put a report of refusals into a heartbeat."""
     heartbeat.refusal_winners = encode(report.winners, U64)
     heartbeat.refusal_verdicts = encode(report.verdicts, U8)
     heartbeat.refusal_counts = encode(report.counts, U32)
@@ -186,7 +232,7 @@ def surroundings(message: objects_pb2.Surroundings) -> tuple[NamespaceLabels, tu
 
 
 def cache_view(request_id: int, cache: NodeInfoCache, *, idle: bool) -> workerlink_pb2.CacheView:
-    """Where the cache stands, and a digest of each shard as it has it: the answer to that request."""
+    """The cache's seq and digest of each shard: the answer to that request."""
     return workerlink_pb2.CacheView(
         id=request_id,
         shards=[
@@ -198,7 +244,7 @@ def cache_view(request_id: int, cache: NodeInfoCache, *, idle: bool) -> workerli
 
 
 def preference(message: workerlink_pb2.Preference) -> Preference | None:
-    """How to order equally good nodes; None for an overlap that is not known here."""
+    """The preference among equally good nodes; None for an unknown overlap."""
     if message.overlap not in {overlap.value for overlap in Overlap}:
         return None
     return Preference(Overlap(message.overlap), message.number, max(1, message.shares))
@@ -225,7 +271,9 @@ def outcomes(columns: OutcomeColumns) -> workerlink_pb2.WorkerMessage:
     )
 
 
-def work_columns(batch: workerlink_pb2.WorkBatch) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16]]:
+def work_columns(
+    batch: workerlink_pb2.WorkBatch,
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint16]]:
     """Class, count and attempts of each run."""
     classes = decode(batch.run_classes, U32, name="run_classes")
     counts = decode(batch.run_counts, U32, name="run_counts", rows=len(classes))
@@ -233,8 +281,3 @@ def work_columns(batch: workerlink_pb2.WorkBatch) -> tuple[NDArray[np.uint32], N
     if len(attempts) not in (0, len(classes)):
         raise ColumnError(f"{len(attempts)} rows where {len(classes)} are expected", where="run_attempts")
     return classes, counts, attempts if len(attempts) else np.zeros(len(classes), np.uint16)
-
-
-def shard_lags(lags: Sequence[ShardLag]) -> list[common_pb2.ShardLag]:
-    """Lags as heartbeats carry them."""
-    return [common_pb2.ShardLag(shard=lag.shard, seqs=lag.seqs, seconds=lag.seconds) for lag in lags]

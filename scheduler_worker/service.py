@@ -1,13 +1,12 @@
-"""The worker's pipeline: work in, placed in slices, proposed, answered. While verdicts are awaited it places on."""
+"""One worker: takes messages of the dispatcher and the resolvers, and answers them from its scheduler."""
 
 import asyncio
 import contextlib
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hoss.errors import InvalidInput
-from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
-from hoss.model.overlap import DEFAULT_PREFERENCE
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, DEFAULT_PREFERENCE
 from hoss.model.selectors import NodeScope
 from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import Surroundings
@@ -22,30 +21,23 @@ from hoss.v1.workerlink_pb2 import (
     WorkerMessage,
 )
 from hoss.v1.workerlink_pb2 import Preference as PreferenceMessage
-from hoss.wire.columns import UID_BYTES, decode_uids
+from hoss.wire.columns import decode_uids
 from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, scope_from_proto
+from hoss.wire.uids import UID_BYTES
 from scheduler_worker import messages
-from scheduler_worker.attempts import AttemptTimes
-from scheduler_worker.condition import Condition, Gauges
-from scheduler_worker.core.scheduler import Scheduler
-from scheduler_worker.core.work import Gang
-from scheduler_worker.decision import DECIDES_AT_ONCE, Decision, narrowed
-from scheduler_worker.decisions import DecisionBook, log_decision
+from scheduler_worker.condition import AttemptTimes, Condition, Gauges
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.work import GangInHand
+from scheduler_worker.decision_log import DecisionLog, log_decision
+from scheduler_worker.experiments import DECIDES_AT_ONCE, GlobalLock, WorkerExperiment, narrowed
 from scheduler_worker.link import DispatcherLink
-from scheduler_worker.proposals import ProposalStream
+from scheduler_worker.outbox import Outbox
+from scheduler_worker.placing_loop import PlacingLoop
+from scheduler_worker.proposal_stream import ProposalStream
 from scheduler_worker.synchronisation import Synchronisation
-from scheduler_worker.turns import Turns
 
 if TYPE_CHECKING:
     from scheduler_worker.tracing import WorkerTraces
-
-# Placing goes on for this long before what is placed is proposed and everything else gets its turn. Long enough that a
-# proposal of costly pods is worth its message, short enough that the ledger and heartbeats never wait noticeably.
-_SLICE_SECONDS = 0.02
-
-# After a slice that took all of its time the event loop has so long to itself. One turn of it between slices is not
-# enough: a message takes several, so that outcomes and heartbeats of a slow worker piled up until it was taken for dead.
-_BREATH_SECONDS = 0.001
 
 _EXPIRY_CHECK_SECONDS = 1.0
 
@@ -58,59 +50,77 @@ class WorkerService:
         name: str,
         scheduler: Scheduler,
         *,
+        clock: Callable[[], float],
+        unix_clock: Callable[[], float],
+        thread_clock: Callable[[], float],
         unchecked: bool = False,
-        decision: Decision = DECIDES_AT_ONCE,
+        experiment: WorkerExperiment = DECIDES_AT_ONCE,
         nodes: NodeScope | None = None,
-        turns: Turns | None = None,
+        global_lock: GlobalLock | None = None,
         traces: "WorkerTraces | None" = None,
     ) -> None:
-        """`nodes`: it takes no others, whatever the policy says. `turns`: it works only while it holds that lock."""
+        """`nodes`: the worker uses no others, regardless of the policy. `global_lock`: it places only while
+        it holds the lock."""
         self._name = name
+        self._clock = clock
+        self._unix_clock = unix_clock
         self._scheduler = scheduler
-        self._unchecked = unchecked
-        self._decision = decision
         self._nodes = nodes
-        self._turns = turns
+        self._global_lock = global_lock
         self._traces = traces
-        self._decisions = DecisionBook(name)
-        self.attempts = AttemptTimes()
-        self._log = logger()  # kept: getting one takes longer than deciding that a line is not wanted
-        self._told: dict[int, int] = {}  # shard -> seq of the latest verdict; for whose turn is next
-        self._epoch = 0
+        self._decisions = DecisionLog(name)
+        self._log = logger()  # kept: getting one takes longer than deciding that a line is not logged
         self._leaving = False
-        self._wake = asyncio.Event()
-        self._answered = asyncio.Event()
-        self._gauges = Gauges(scheduler)
-        self._slice_used_up = False
+        self._gauges = Gauges(scheduler, clock=clock, thread_clock=thread_clock)
+        self._outbox = Outbox(name, scheduler, clock=clock, unchecked=unchecked, traces=traces)
+        self._loop = PlacingLoop(
+            name,
+            scheduler,
+            self._gauges,
+            self._outbox,
+            clock=clock,
+            experiment=experiment,
+            global_lock=global_lock,
+        )
 
-    def connect(self, link: DispatcherLink, proposals: ProposalStream, synchronisation: Synchronisation) -> None:
-        """Give it the streams it sends on, and what fills its cache."""
+    def connect(
+        self, link: DispatcherLink, proposals: ProposalStream, synchronisation: Synchronisation
+    ) -> None:
+        """Give it the streams that it sends on, and what fills its cache."""
         self._link = link
-        self._proposals = proposals
         self._synchronisation = synchronisation
+        self._outbox.connect(link, proposals, synchronisation)
 
-    def condition(self, now: float) -> Condition:
-        """How the worker does, for whoever watches it."""
-        return self._gauges.read(now)
+    @property
+    def attempts(self) -> AttemptTimes:
+        """How long attempts took."""
+        return self._outbox.attempts
+
+    def condition(self) -> Condition:
+        """The worker's figures, for metrics."""
+        return self._gauges.read()
+
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of everything that the worker remembers, by table (metric hoss_table_entries)."""
+        return {**self._scheduler.table_sizes(), "decisions": len(self._decisions)}
 
     def heartbeat(self) -> Heartbeat:
-        """How the worker does, for the dispatcher."""
+        """The worker's figures, for the dispatcher."""
         return self._gauges.heartbeat(self._synchronisation.mode)
 
     # From the dispatcher
 
     def welcomed(self, welcome: Welcome) -> None:
-        """A new epoch: what was in hand belongs to whomever the dispatcher gives it to."""
-        self._epoch = welcome.epoch
-        self._proposals.abandon()
-        self._answered.set()
+        """A new epoch: the dispatcher gives all pods in hand to any worker."""
+        self._outbox.begin_epoch(welcome.epoch)
+        self._loop.answered()
         self._scheduler.drop_everything()
-        self._scheduler.prefer(DEFAULT_PREFERENCE)
+        self._scheduler.set_preference(DEFAULT_PREFERENCE)
         self._scheduler.refusals.restart(welcome.epoch)
         logger().info("registered", worker=self._name, epoch=welcome.epoch)
 
     def received(self, message: DispatcherMessage) -> None:
-        """Work, a question, or the request to give work back."""
+        """Anything but Welcome."""
         if message.HasField("work"):
             self._accept(message.work)
         elif message.HasField("view"):
@@ -119,249 +129,184 @@ class WorkerService:
         elif message.HasField("preemption"):
             self._preempt(message.preemption)
         elif message.HasField("surroundings"):
-            self._look_around(message.surroundings)
+            self._set_namespaces(message.surroundings)
         elif message.HasField("preference"):
-            self._prefer(message.preference)
+            self._set_preference(message.preference)
         elif message.HasField("decisions"):
             self._link.send(WorkerMessage(decisions=self._decisions.answer(message.decisions)))
         elif message.HasField("drain"):
             self._give_back()
         elif message.HasField("recall"):
             self._scheduler.give_back(frozenset(message.recall.batch_ids), message.recall.pods)
-            self._send_outcomes()
+            self._outbox.send_outcomes()
             self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
 
-    # From the resolver
+    def _accept(self, work: WorkBatch) -> None:
+        with self._gauges.working():
+            if self._traces is not None:
+                self._traces.received(work)
+            for definition in work.classes:
+                self._scheduler.define_class(definition.id, pod_spec_from_proto(definition.spec))
+            try:
+                scope = scope_from_proto(work.scope) if work.HasField("scope") else None
+                conflicts = (
+                    conflict_rule_from_proto(work.conflicts)
+                    if work.HasField("conflicts")
+                    else DEFAULT_CONFLICT_RULE
+                )
+                self._scheduler.accept(
+                    work.batch_id,
+                    decode_uids(work.uids),
+                    *messages.work_columns(work),
+                    gang=GangInHand(work.gang, work.gang_minimum) if work.gang_minimum else None,
+                    scope=narrowed(scope, self._nodes),
+                    conflicts=conflicts,
+                    lowest_priority=work.lowest_priority,
+                )
+            except InvalidInput as exc:
+                # The dispatcher and this worker do not agree on the state of the stream. A new stream begins
+                # with an empty state.
+                logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))
+                self._link.end_stream()
+            self._outbox.send_registrations()
+            self._scheduler.forget_classes(work.forgotten_classes)
+            if self._leaving:
+                self._give_back()
+        self._loop.wake()
+
+    def _preempt(self, answer: PreemptionAnswer) -> None:
+        with self._gauges.working(), self._gauges.busy():
+            self._scheduler.preempt(messages.preemption_answer(answer), self._clock())
+        self._outbox.send_outcomes()
+        self._loop.wake()
+
+    def _set_namespaces(self, message: Surroundings) -> None:
+        """Between two slices, so that no placement uses some of the old ones and some of the new ones."""
+        namespaces, services = messages.surroundings(message)
+        self._scheduler.set_namespaces(namespaces, services)
+        logger().info(
+            "namespaces_updated",
+            worker=self._name,
+            version=message.version,
+            namespaces=len(namespaces),
+            services=len(services),
+        )
+
+    def _set_preference(self, message: PreferenceMessage) -> None:
+        preference = messages.preference(message)
+        if preference is None:
+            logger().warning("preference_unknown", worker=self._name, overlap=message.overlap)
+            return
+        self._scheduler.set_preference(preference)
+        logger().info(
+            "preference",
+            worker=self._name,
+            overlap=message.overlap,
+            number=preference.number,
+            shares=preference.shares,
+        )
+
+    def _give_back(self) -> None:
+        self._scheduler.drain()
+        self._outbox.send_outcomes()
+
+    # From the resolvers
 
     def apply_feed(self, message: FeedMessage) -> None:
         """One message of the node feed."""
         was_ready = self._gauges.ready
         update = messages.feed_update(message)
         self._scheduler.cache.apply_feed(update)
-        self._scheduler.refusals.heard(update)
-        if self._turns is not None:
-            self._turns.heard()
-        self._gauges.lags.seen(message.shard, message.seq, anew=message.snapshot)
+        self._scheduler.refusals.observe(update)
+        if self._global_lock is not None:
+            self._global_lock.notify()
+        self._gauges.lags.reached(message.shard, message.seq, restarted=message.snapshot)
         if self._scheduler.resume(message.shard, snapshot=message.snapshot):
-            self._wake.set()
+            self._loop.wake()
         if self._gauges.ready and not was_ready:
             self._gauges.filled()
             seconds = round(self._gauges.fill_seconds, 3)
             logger().info("cache_filled", worker=self._name, nodes=self._gauges.nodes, seconds=seconds)
-            # Work is given to those that said so: at the next heartbeat they would have idled half a second.
+            # The dispatcher gives work to ready workers only: with the next regular heartbeat this one would
+            # idle for half a second.
             self._link.send(WorkerMessage(heartbeat=self.heartbeat()))
-            self._wake.set()
+            self._loop.wake()
 
     def take_verdict(self, proposal: ProposalBatch, verdict: VerdictBatch) -> None:
-        """The answer to a proposal."""
-        if proposal.epoch != self._epoch:
+        """The answer to a proposal or to a registration of rules."""
+        if proposal.epoch != self._outbox.epoch:
             return
         if not proposal.uids:
-            self._take_announced(verdict)
+            awaited = {position.shard: position.seq for position in verdict.awaits}
+            self._scheduler.rules_registered(verdict.batch_id, awaited)
+            self._loop.answered()
+            self._outbox.send_outcomes()
+            self._loop.wake()
             return
-        started, cpu = time.monotonic(), time.thread_time()
-        self._decisions.add(proposal, verdict, time.time())
-        log_decision(self._log, self._name, proposal, verdict)
-        if self._traces is not None:
-            self._traces.decided(proposal, verdict)
+        with self._gauges.working():
+            with self._gauges.busy():
+                started = self._clock()
+                self._decisions.add(proposal, verdict, self._unix_clock())
+                log_decision(self._log, self._name, proposal, verdict)
+                if self._traces is not None:
+                    self._traces.decided(proposal, verdict)
+                in_force = self._settle(proposal, verdict)
+            self._scheduler.costs.overhead(self._clock() - started, 0)
+            self._loop.answered()
+            self._outbox.send_outcomes()
+        if in_force:
+            self._loop.wake()
+        else:
+            logger().warning("fenced", worker=self._name, epoch=self._outbox.epoch)
+            self._link.end_stream()
+
+    def _settle(self, proposal: ProposalBatch, verdict: VerdictBatch) -> bool:
+        """Take in a verdict with those on a gang's other parts. False: this epoch is fenced."""
         if verdict.invalid and not verdict.verdicts:
-            logger().error("proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid)
+            logger().error(
+                "proposal_invalid", worker=self._name, batch=verdict.batch_id, reason=verdict.invalid
+            )
             for part in (proposal, *proposal.parts):
                 self._scheduler.reject(part.batch_id, verdict.invalid)
-            in_force = True
-        else:
-            in_force = self._settle(proposal, verdict)
-            self._remember_commits()
-        self._gauges.busy_seconds += time.thread_time() - cpu
-        self._scheduler.costs.besides(time.monotonic() - started, 0)
-        self._answered.set()
-        self._send_outcomes()
-        self._gauges.working_seconds += time.monotonic() - started
-        if in_force:
-            self._wake.set()
-        else:
-            logger().warning("fenced", worker=self._name, epoch=self._epoch)
-            self._link.end_stream()
+            return True
+        parts = zip((proposal, *proposal.parts), (verdict, *verdict.parts), strict=True)
+        decoded = [(v.batch_id, messages.verdicts(v, len(p.uids) // UID_BYTES)) for p, v in parts]
+        in_force = [self._scheduler.settle(batch_id, verdicts) for batch_id, verdicts in decoded]
+        now = self._clock()
+        for answer in (verdict, *verdict.parts):
+            self._gauges.lags.expect(answer.shard, answer.as_of_seq, now)
+            self._loop.verdict_seqs[answer.shard] = answer.as_of_seq
+        self._adopt_commits()
+        return all(in_force)
 
     # Jobs of its own
 
     async def schedule(self) -> None:
-        """Place what there is, slice by slice, until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._gauges.ready and (await self._slice() if self._turns is None else await self._turn(self._turns)):
-                self._wake.set()  # there may be more
-                await asyncio.sleep(_BREATH_SECONDS if self._slice_used_up else 0)
+        """Place what there is until cancelled."""
+        await self._loop.run()
 
     async def expire(self) -> None:
-        """Give back assumptions nobody answered, until cancelled."""
+        """Give back assumptions without an answer, until cancelled."""
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
-            self._remember_commits()
-            pods = self._scheduler.cache.expire(time.monotonic())
+            self._adopt_commits()
+            pods = self._scheduler.cache.expire(self._clock())
             if pods:
                 logger().warning("assumptions_expired", worker=self._name, pods=pods)
-                self._wake.set()  # some may have waited for their room
+                self._loop.wake()  # some pods may have waited for the room
 
-    async def finish(self, patience_seconds: float) -> None:
+    async def finish(self, timeout_seconds: float) -> None:
         """Give back what is not started and wait for the ledger's answers to the rest."""
         self._leaving = True
         self._link.send(WorkerMessage(leave=Leave()))
         self._give_back()
-        deadline = time.monotonic() + patience_seconds
-        while not self._scheduler.idle and (left := deadline - time.monotonic()) > 0:
-            self._answered.clear()
+        deadline = self._clock() + timeout_seconds
+        while not self._scheduler.idle and (left := deadline - self._clock()) > 0:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._answered.wait(), left)
+                await asyncio.wait_for(self._loop.next_answer(), left)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._link.leave(), patience_seconds)
+            await asyncio.wait_for(self._link.leave(), timeout_seconds)
 
-    # Within
-
-    async def _turn(self, turns: Turns) -> bool:
-        """A slice under the global lock, and all answers to it."""
-        if self._scheduler.idle:
-            return False
-        async with turns.turn(lambda: self._scheduler.cache.seqs, self._told):
-            more = await self._slice()
-            while self._proposals.under_way:
-                self._answered.clear()
-                await self._answered.wait()
-        return more
-
-    async def _slice(self) -> bool:
-        """Place for a while and propose it. False when nothing is left to place."""
-        started, cpu, pods = time.monotonic(), time.thread_time(), 0
-        while settled := self._scheduler.step():
-            pods += settled
-            if time.monotonic() - started > _SLICE_SECONDS:
-                break
-        placed = time.monotonic()
-        self._slice_used_up = placed - started > _SLICE_SECONDS
-        thinking = self._decision.seconds(pods)
-        columns = self._scheduler.take_proposals(placed + thinking)
-        self._gauges.busy_seconds += time.thread_time() - cpu
-        self._gauges.working_seconds += time.monotonic() - started
-        if thinking and not await self._think(thinking):
-            return True
-        decided = time.monotonic()
-        for proposal in columns:
-            message = messages.proposal_batch(proposal, worker=self._name, epoch=self._epoch, unchecked=self._unchecked)
-            if self._traces is not None and (work := self._scheduler.work_of(proposal.batch_id)) is not None:
-                self._traces.proposed(message, work)
-            self._proposals.send(message)
-        self._scheduler.costs.besides(time.monotonic() - placed, pods)
-        for question in self._scheduler.take_questions():
-            self._link.send(messages.preemption_question(question))
-        for failure in self._scheduler.take_failures():
-            logger().error("plugin_failed", worker=self._name, plugin=failure.plugin, exc_info=failure)
-        self._send_outcomes()
-        self._gauges.working_seconds += time.monotonic() - decided
-        return pods > 0 or bool(columns)
-
-    async def _think(self, seconds: float) -> bool:
-        """Let a decision take so long. False: another epoch began meanwhile, so what was decided is nobody's any more."""
-        epoch, began = self._epoch, time.monotonic()
-        await asyncio.sleep(seconds)
-        spent = time.monotonic() - began
-        self._gauges.busy_seconds += spent
-        self._gauges.working_seconds += spent
-        return self._epoch == epoch
-
-    def _settle(self, proposal: ProposalBatch, verdict: VerdictBatch) -> bool:
-        """Take in a verdict with those on a gang's other parts. False: this epoch is fenced."""
-        parts = zip((proposal, *proposal.parts), (verdict, *verdict.parts), strict=True)
-        told = [(v.batch_id, messages.verdicts(v, len(p.uids) // UID_BYTES)) for p, v in parts]
-        in_force = [self._scheduler.settle(batch_id, verdicts) for batch_id, verdicts in told]
-        now = time.monotonic()
-        for part in (verdict, *verdict.parts):
-            self._gauges.lags.heard(part.shard, part.as_of_seq, now)
-            self._told[part.shard] = part.as_of_seq
-        return all(in_force)
-
-    def _take_announced(self, answer: VerdictBatch) -> None:
-        """The ledger knows the rules of an announcement; of one that is malformed, the verdicts on its pods will say so."""
-        self._scheduler.rules_known(answer.batch_id, {position.shard: position.seq for position in answer.awaits})
-        self._answered.set()
-        self._send_outcomes()
-        self._wake.set()
-
-    def _remember_commits(self) -> None:
+    def _adopt_commits(self) -> None:
         if not self._synchronisation.shows_commits:
             self._scheduler.cache.adopt()
-
-    def _look_around(self, surroundings: Surroundings) -> None:
-        """Whatever is placed from now on goes by these. Between two slices, so no placement goes by some of each."""
-        namespaces, services = messages.surroundings(surroundings)
-        self._scheduler.look_around(namespaces, services)
-        logger().info(
-            "surroundings",
-            worker=self._name,
-            version=surroundings.version,
-            namespaces=len(namespaces),
-            services=len(services),
-        )
-
-    def _prefer(self, told: PreferenceMessage) -> None:
-        preference = messages.preference(told)
-        if preference is None:
-            logger().warning("preference_unknown", worker=self._name, overlap=told.overlap)
-            return
-        self._scheduler.prefer(preference)
-        logger().info(
-            "preference", worker=self._name, overlap=told.overlap, number=preference.number, shares=preference.shares
-        )
-
-    def _accept(self, work: WorkBatch) -> None:
-        started = time.monotonic()
-        if self._traces is not None:
-            self._traces.received(work)
-        for definition in work.classes:
-            self._scheduler.define_class(definition.id, pod_spec_from_proto(definition.spec))
-        try:
-            classes, counts, attempts = messages.work_columns(work)
-            gang = Gang(work.gang, work.gang_minimum) if work.gang_minimum else None
-            self._scheduler.accept(
-                work.batch_id,
-                decode_uids(work.uids),
-                classes,
-                counts,
-                attempts,
-                gang=gang,
-                scope=narrowed(scope_from_proto(work.scope) if work.HasField("scope") else None, self._nodes),
-                conflicts=conflict_rule_from_proto(work.conflicts)
-                if work.HasField("conflicts")
-                else DEFAULT_CONFLICT_RULE,
-                lowest_priority=work.lowest_priority,
-            )
-        except InvalidInput as exc:
-            # The dispatcher and this worker no longer agree on what was said; a new stream begins from nothing.
-            logger().error("work_batch_invalid", worker=self._name, batch=work.batch_id, error=str(exc))
-            self._link.end_stream()
-        for told in self._scheduler.take_announcements():
-            self._proposals.send(messages.announcement(told, worker=self._name, epoch=self._epoch))
-        self._scheduler.forget_classes(work.forgotten_classes)
-        if self._leaving:
-            self._give_back()
-        self._gauges.working_seconds += time.monotonic() - started
-        self._wake.set()
-
-    def _preempt(self, answer: PreemptionAnswer) -> None:
-        started, cpu = time.monotonic(), time.thread_time()
-        self._scheduler.preempt(messages.preemption_answer(answer), started)
-        self._gauges.busy_seconds += time.thread_time() - cpu
-        self._gauges.working_seconds += time.monotonic() - started
-        self._send_outcomes()
-        self._wake.set()
-
-    def _give_back(self) -> None:
-        self._scheduler.drain()
-        self._send_outcomes()
-
-    def _send_outcomes(self) -> None:
-        for columns in self._scheduler.take_outcomes():
-            self.attempts.answered(columns, time.monotonic())
-            self._link.send(messages.outcomes(columns))
-        if self._scheduler.take_news_wanted():
-            self._synchronisation.ask()

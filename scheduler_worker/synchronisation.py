@@ -1,8 +1,8 @@
-"""How a worker's cache hears of the ledger. The cache is the same in every mode; what differs is who fills it, and when.
+"""How a worker's cache follows the ledger. The modes differ in what fills the cache, and when.
 
 push     the node feed: every change as it happens
 pull     the state of the ledger, once an interval
-refusal  the state once; from then on what refusals tell, and what the worker itself has had committed
+refusal  the state once; from then on accounts that come with refusals, and the worker's own commits
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from scheduler_worker.config import SyncMode
 
 
 class Synchronisation(Protocol):
-    """What keeps a cache supplied."""
+    """Fills a cache with the state of the ledger."""
 
     @property
     def mode(self) -> SyncMode:
@@ -21,10 +21,11 @@ class Synchronisation(Protocol):
 
     @property
     def shows_commits(self) -> bool:
-        """Whether the cache will be shown, sooner or later, what is being committed now. Else its own are its to remember."""
+        """Whether the cache will see present commits later. Otherwise it must adopt the worker's own
+        commits."""
 
-    def ask(self) -> None:
-        """Some pods would be helped by a newer view."""
+    def request_refresh(self) -> None:
+        """A newer view would help some pods."""
 
     async def run(self) -> None:
         """Supply the cache until cancelled."""
@@ -39,8 +40,8 @@ class Push:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
 
-    def ask(self) -> None:
-        """Nothing to do: news come as they happen."""
+    def request_refresh(self) -> None:
+        """Nothing to do: changes come as they happen."""
 
     async def run(self) -> None:
         """See Synchronisation."""
@@ -48,7 +49,7 @@ class Push:
 
 
 class Pull:
-    """Reads the state of the ledger, waits for the interval, and so on. Between two readings nothing is open."""
+    """Reads the state of the ledger once an interval. Between two readings no stream is open."""
 
     mode = SyncMode.PULL
     shows_commits = True
@@ -57,8 +58,8 @@ class Pull:
         self._subscription = subscription
         self._interval_seconds = interval_seconds
 
-    def ask(self) -> None:
-        """Nothing to do: the next reading is never far."""
+    def request_refresh(self) -> None:
+        """Nothing to do: the next reading comes soon."""
 
     async def run(self) -> None:
         """See Synchronisation."""
@@ -68,7 +69,7 @@ class Pull:
 
 
 class OnRefusal:
-    """Reads the state of the ledger when it begins and when it is asked to, at most once an interval."""
+    """Reads the state of the ledger at the start and on request, at most once an interval."""
 
     mode = SyncMode.REFUSAL
 
@@ -76,26 +77,26 @@ class OnRefusal:
         self._subscription = subscription
         self._interval_seconds = interval_seconds
         self._reading = True
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
 
     @property
     def shows_commits(self) -> bool:
-        """What is committed while the state is read may stand in it."""
+        """The state that is being read may contain present commits."""
         return self._reading
 
-    def ask(self) -> None:
+    def request_refresh(self) -> None:
         """See Synchronisation."""
-        self._asked.set()
+        self._requested.set()
 
     async def run(self) -> None:
         """See Synchronisation."""
         while True:
             self._reading = True
-            self._asked.clear()
-            # Anew: pods that were taken over from verdicts must not be counted again by the entries that tell of them.
+            self._requested.clear()
+            # A new snapshot: feed entries must not count again the pods that were adopted from verdicts.
             await self._subscription.catch_up(anew=True)
             self._reading = False
-            await asyncio.gather(self._asked.wait(), asyncio.sleep(self._interval_seconds))
+            await asyncio.gather(self._requested.wait(), asyncio.sleep(self._interval_seconds))
 
 
 def synchronisation(mode: SyncMode, interval_seconds: float, subscription: Subscription) -> Synchronisation:

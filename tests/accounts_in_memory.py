@@ -11,7 +11,7 @@ import numpy as np
 
 from hoss.model.node import NodeSpec
 from hoss.model.resources import BASE_RESOURCES
-from hoss.wire.account import CARD_SLOTS, FLAG_GONE, NO_CARD, account_dtype
+from hoss.wire.columns import CARD_SLOTS, FLAG_GONE, NO_CARD, account_dtype
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, Verdicts
 
 GIB = 2**30
@@ -70,7 +70,9 @@ class AccountsInMemory:
         """Commit pods; the feed entry that says so."""
         self.seq += 1
         for node, request in zip(nodes, requests, strict=True):
-            self.requested[node] = self.requested[node] + np.pad(request, (0, len(self.schema) - len(request)))
+            self.requested[node] = self.requested[node] + np.pad(
+                request, (0, len(self.schema) - len(request))
+            )
             self.changed_at[node] = self.seq
         return self.delta(sorted(set(nodes)))
 

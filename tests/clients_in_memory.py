@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hoss.errors import InvalidInput, NotFound
-from hoss.model.cluster_objects import key_of
-from hoss.model.label_selector import parse_label_selector
+from hoss.manifests.selectors import parse_label_selector
+from hoss.model.cluster import key_of
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 
 
@@ -24,7 +24,9 @@ class DispatcherInMemory:
     tenants: list[dispatcher_pb2.TenantInfo] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     policy: Any = field(
-        default_factory=lambda: dispatcher_pb2.Policy(yaml="rules: []\n", version=3, name="nightly", source="command")
+        default_factory=lambda: dispatcher_pb2.Policy(
+            yaml="rules: []\n", version=3, name="nightly", source="command"
+        )
     )
     refusals: Any = field(default_factory=dispatcher_pb2.Conflicts)
     submitted: list[dispatcher_pb2.SubmitRequest] = field(default_factory=list)
@@ -48,7 +50,9 @@ class DispatcherInMemory:
 
     async def list_objects(self, kind="", namespace=""):
         in_place = {"", namespace} if namespace else {key.namespace for key in self.objects}
-        return [o for k, o in sorted(self.objects.items()) if kind in ("", k.kind) and k.namespace in in_place]
+        return [
+            o for k, o in sorted(self.objects.items()) if kind in ("", k.kind) and k.namespace in in_place
+        ]
 
     async def list_budgets(self, namespace=""):
         status = dispatcher_pb2.BudgetStatus(
@@ -126,7 +130,10 @@ class DispatcherInMemory:
         return dispatcher_pb2.SetPolicyReply(version=if_version + 1, warnings=["a rule is odd"])
 
     async def test_policy(self, templates, yaml=""):
-        trials = [dispatcher_pb2.PolicyTrial(rule="all", worker="w1", reason=f"asked with {yaml!r}") for _ in templates]
+        trials = [
+            dispatcher_pb2.PolicyTrial(rule="all", worker="w1", reason=f"asked with {yaml!r}")
+            for _ in templates
+        ]
         return dispatcher_pb2.TestPolicyReply(trials=trials, version=0 if yaml else 7)
 
     def _maybe_fail(self):
@@ -164,7 +171,9 @@ class ResolverInMemory:
         raise NotFound(f"no node {name!r}")
 
     async def feed_as_of_now(self, subscriber):
-        yield resolver_pb2.FeedMessage(shards=1, snapshot=True, ledger_epoch="1", schema=["cpu", "memory", "pods"])
+        yield resolver_pb2.FeedMessage(
+            shards=1, snapshot=True, ledger_epoch="1", schema=["cpu", "memory", "pods"]
+        )
 
     async def status(self):
         return resolver_pb2.ResolverStatus(version="1", serving=True, shards=1)

@@ -17,17 +17,16 @@ from redis_topologies import RunningRedis, as_documented, empty, use_chosen_serv
 from run_report import RunReport
 from waiting import DEADLINE_SECONDS, wait_until
 
-from dispatcher import redis_journal
+from dispatcher.journal import redis_store
 from hoss import redis_access
 from hoss.model.conflicts import Criteria
-from hoss.model.pod import HostPort, Pairs
-from hoss.model.resources import PODS
+from hoss.model.pod import HostPort
+from hoss.model.resources import PODS, Pairs
 from hoss.v1 import common_pb2
 from hoss.wire.columns import NONE_U32, numbered_uids
-from hossctl.process import Service
-from hossctl.redis_server import RedisServer
-from resolver.core.ports import claim_of
-from resolver.core.values import Group, NodeChange, Proposal
+from hossctl.local.process import ServiceProcess
+from hossctl.local.redis_server import RedisServer
+from resolver.core.values import Group, LedgerNodeChange, Proposal, claim_of
 from resolver.ledger import scripts
 
 # Long tests of many processes first, so that none of them is what a run waits for at its end.
@@ -35,7 +34,8 @@ _ORDER = ("e2e", "integration", "contract", "property", "simulation")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell's jobs in the background ignore Ctrl-C, and so would every process that a test starts: some are to end by it."""
+    """A shell's jobs in the background ignore Ctrl-C, and so would every process that a test starts: some are
+    to end by it."""
     config.pluginmanager.register(RunReport(), "run report")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,7 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """What `-n auto` means: tests of services wait more than they compute, so that a process a core would leave cores idle."""
+    """What `-n auto` means: tests of services wait more than they compute, so that a process a core would
+    leave cores idle."""
     return 2 * (psutil.cpu_count() or 1)
 
 
@@ -63,10 +64,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _patience_with_redis() -> Iterator[None]:
-    """Of ledgers and journals in this process: a Redis that the machine holds up for some seconds is not one that is away."""
+    """Of ledgers and journals in this process: a Redis that the machine holds up for some seconds is not one
+    that is away."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scripts, "_TIMEOUT_SECONDS", DEADLINE_SECONDS)
-        patch.setattr(redis_journal, "_TIMEOUT_SECONDS", DEADLINE_SECONDS)
+        patch.setattr(redis_store, "_TIMEOUT_SECONDS", DEADLINE_SECONDS)
         patch.setattr(redis_access, "_CONNECT_SECONDS", DEADLINE_SECONDS)
         yield
 
@@ -75,15 +77,15 @@ def _patience_with_redis() -> Iterator[None]:
 def _forked_services() -> Iterator[None]:
     """Services come from the fork server, which starts with the first of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Service, "launch", FORK_SERVER.launch)
+        patch.setattr(ServiceProcess, "launch", FORK_SERVER.launch)
         yield
     FORK_SERVER.stop()
 
 
 @pytest.fixture
 async def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When nobody in the test's loop is ready, its clock goes on to the next timer at once. For tests whose parts wait for the loop
-    alone: of a thread, a socket or a process the clock knows nothing."""
+    """When nobody in the test's loop is ready, its clock goes on to the next timer at once. For tests whose
+    parts wait for the loop alone: of a thread, a socket or a process the clock knows nothing."""
     loop = asyncio.get_running_loop()
     now, select = loop.time(), loop._selector.select
 
@@ -106,7 +108,8 @@ def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningR
 
 @pytest.fixture
 def redis_server(running_redis: RunningRedis) -> RedisServer:
-    """A running Redis that holds nothing. One process serves the whole run: do not stop it, see `own_redis`."""
+    """A running Redis that holds nothing. One process serves the whole run: do not stop it, see
+    `own_redis`."""
     (server,) = running_redis["server"].masters
     empty(server)
     return server
@@ -114,7 +117,8 @@ def redis_server(running_redis: RunningRedis) -> RedisServer:
 
 @pytest.fixture
 def empty_redis(running_redis: RunningRedis) -> Callable[[str], str]:
-    """`empty_redis("server")`, or another name in redis_topologies: the URL of one that holds nothing, for the documented user."""
+    """`empty_redis("server")`, or another name in redis_topologies: the URL of one that holds nothing, for
+    the documented user."""
 
     def find(name: str) -> str:
         setup = running_redis[name]
@@ -127,14 +131,15 @@ def empty_redis(running_redis: RunningRedis) -> Callable[[str], str]:
 
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis process of this test alone, append-only in `tmp_path / "redis"`, for tests that stop or freeze it."""
+    """A Redis process of this test alone, append-only in `tmp_path / "redis"`, for tests that stop or freeze
+    it."""
     server = RedisServer.start(tmp_path / "redis", append_only=True)
     yield server
     server.kill()
 
 
 @pytest.fixture(scope="session")
-def make_node() -> Callable[..., NodeChange]:
+def make_node() -> Callable[..., LedgerNodeChange]:
     """Builds a node for a ledger: `make_node("n1", cpu=4000, pods=10)`; amounts default to plenty."""
 
     def build(
@@ -146,7 +151,7 @@ def make_node() -> Callable[..., NodeChange]:
         cards: int = 0,
         unschedulable: bool = False,
         labels: Pairs = (),
-    ) -> NodeChange:
+    ) -> LedgerNodeChange:
         allocatable = (cpu, memory, 0, pods, 0, 0)
         spec = common_pb2.NodeSpec(name=name, cards=cards, unschedulable=unschedulable)
         spec.allocatable.add(resource="cpu", amount=cpu)
@@ -154,7 +159,7 @@ def make_node() -> Callable[..., NodeChange]:
         spec.allocatable.add(resource="pods", amount=pods)
         spec.labels.extend(common_pb2.Label(key=key, value=value) for key, value in labels)
         text = spec.SerializeToString(deterministic=True)
-        return NodeChange(name, text, allocatable, unschedulable, cards, labels)
+        return LedgerNodeChange(name, text, allocatable, unschedulable, cards, labels)
 
     return build
 
@@ -225,7 +230,8 @@ def _groups(
 
 @pytest.fixture
 def start_resolver(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts resolver processes: `start_resolver(redis_url, "--shards", "2")` returns host:port once it serves."""
+    """Starts resolver processes: `start_resolver(redis_url, "--shards", "2")` returns host:port once it
+    serves."""
     processes: list[ForkedProcess] = []
 
     def start(redis_url: str, *flags: str) -> str:

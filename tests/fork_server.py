@@ -1,13 +1,13 @@
 """Processes of HOSS without the second that Python takes to import it.
 
-A fork server imports every service and command once and forks a child for each process that a test asks for. It has no thread and
-no gRPC channel, so a child is as good as a new interpreter: it gets its own arguments, environment, directory, standard streams
-and signal handlers before `main` of its module runs. What only a new interpreter can show (the cost of imports, `python -m`
-itself, settings of the interpreter) is tested with one; see `tests/unit/hossctl/test_launching.py`.
+A fork server imports every service and command once and forks a child for each process that a test asks for.
+It has no thread and no gRPC channel, so a child is as good as a new interpreter: it gets its own arguments,
+environment, directory, standard streams and signal handlers before `main` of its module runs. What only a new
+interpreter can show (the cost of imports, `python -m` itself, settings of the interpreter) is tested with
+one; see `tests/unit/hossctl/test_launching.py`.
 
-Used in two ways: `FORK_SERVER.start` and `.run` by tests, and as `Service.launch`, in the tests' own process and in the commands
-that they run, so that `hoss up` forks its services too. Linux and macOS.
-"""
+Used in two ways: `FORK_SERVER.start` and `.run` by tests, and as `ServiceProcess.launch`, in the tests' own
+process and in the commands that they run, so that `hoss up` forks its services too. Linux and macOS."""
 
 import array
 import atexit
@@ -110,7 +110,8 @@ class ForkServer:
                 [sys.executable, __file__, self._address],
                 stdin=subprocess.PIPE,
                 start_new_session=True,
-                # The linear algebra that NumPy brings has a thread for each core otherwise, and a fork has none of them.
+                # The linear algebra that NumPy brings has a thread for each core otherwise, and a fork has
+                # none of them.
                 env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
             )
         return self._address
@@ -126,10 +127,15 @@ class ForkServer:
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
     ) -> ForkedProcess:
-        """As `subprocess.Popen([sys.executable, "-m", module, *arguments], start_new_session=True)`; streams that are not given are
-        this process's own."""
+        """As `subprocess.Popen([sys.executable, "-m", module, *arguments], start_new_session=True)`; streams
+        that are not given are this process's own."""
         environment = {**(os.environ if env is None else env), ADDRESS_VARIABLE: self.address}
-        request = {"module": module, "arguments": list(arguments), "env": environment, "cwd": str(cwd or Path.cwd())}
+        request = {
+            "module": module,
+            "arguments": list(arguments),
+            "env": environment,
+            "cwd": str(cwd or Path.cwd()),
+        }
         streams = [own if given is None else given for own, given in enumerate((stdin, stdout, stderr))]
         descriptors = [stream if isinstance(stream, int) else stream.fileno() for stream in streams]
         connection = self._connect()
@@ -137,7 +143,8 @@ class ForkServer:
         return ForkedProcess(int(_receive(connection)["pid"]), connection)
 
     def ended_cpu_seconds(self) -> float:
-        """CPU time of all processes that were started here and have ended, while the server, whose children they are, has not."""
+        """CPU time of all processes that were started here and have ended, while the server, whose children
+        they are, has not."""
         if self._process is None:
             return 0.0
         with self._connect() as connection:
@@ -155,7 +162,11 @@ class ForkServer:
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """As `subprocess.run(..., capture_output=True, text=True, check=False)`."""
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with (
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
             given.write(stdin.encode())
             given.seek(0)
             process = self.start(module, arguments, stdin=given, stdout=out, stderr=err, env=env, cwd=cwd)
@@ -166,10 +177,12 @@ class ForkServer:
                 raise
             out.seek(0)
             err.seek(0)
-            return subprocess.CompletedProcess([module, *arguments], code, out.read().decode(), err.read().decode())
+            return subprocess.CompletedProcess(
+                [module, *arguments], code, out.read().decode(), err.read().decode()
+            )
 
     def launch(self, module: str, arguments: Sequence[str], log: IO[bytes]) -> ForkedProcess:
-        """What `hossctl.process.Service.launch` is in tests."""
+        """What `hossctl.local.process.Service.launch` is in tests."""
         with Path(os.devnull).open("rb") as nothing:
             return self.start(module, arguments, stdin=nothing, stdout=log, stderr=log)
 
@@ -306,7 +319,11 @@ def _become(request: Any, streams: Sequence[int]) -> _EXIT:
     os.environ.clear()
     os.environ.update(request["env"])
     # A test may have packages of its own, as plugins are.
-    added = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
+    added = [
+        entry
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if entry and entry not in sys.path
+    ]
     sys.path[:0] = added
     importlib.invalidate_caches()
     module = importlib.import_module(f"{request['module']}.__main__")
@@ -316,15 +333,16 @@ def _become(request: Any, streams: Sequence[int]) -> _EXIT:
 
 def _run(main: _EXIT) -> int | str | None:
     """Run it as `python -m` would; what it has written is out before the process ends, whatever ends it."""
-    from hossctl.process import Service  # noqa: PLC0415 - only the server's children need it, and it is imported by then
+    from hossctl.local.process import ServiceProcess  # noqa: PLC0415 - only the server's children need it, and it is imported by then
 
-    Service.launch = staticmethod(FORK_SERVER.launch)
+    ServiceProcess.launch = staticmethod(FORK_SERVER.launch)
     FORK_SERVER._address = os.environ[ADDRESS_VARIABLE]
     return main()
 
 
 def _end(run: _EXIT) -> NoReturn:
-    """End as an interpreter does, but for taking its modules apart: that would copy every page that the children share."""
+    """End as an interpreter does, but for taking its modules apart: that would copy every page that the
+    children share."""
     try:
         code = run()
     except SystemExit as exc:

@@ -9,9 +9,12 @@ from functools import cache
 from pathlib import Path
 
 from hoss.errors import HossError
-from hossctl.kube_binaries import find_binaries
-from hossctl.ports import free_ports
-from hossctl.redis_server import find_redis_server
+from hossctl.local.control_plane import find_binaries
+from hossctl.local.ports import free_ports
+from hossctl.local.redis_server import find_redis_server
+from tools.faults.catalogue import BY_NAME
+from tools.faults.machines import no_network
+from tools.model import no_checker
 
 DRIVER = shutil.which("chromedriver")
 BROWSER = shutil.which("chromium")
@@ -40,6 +43,9 @@ def lacking() -> tuple[str, ...]:
     found = (
         (no_browser(), "the dashboard in a browser (tests/e2e/test_dashboard.py)"),
         (no_docker(), "the compose file on an engine (tests/e2e/test_compose.py)"),
+        (no_checker(), "the models of the ledger protocol (tests/integration/test_model.py)"),
+        (no_network(), "faults of the network (tests/faults)"),
+        (BY_NAME["clock-redis"].missing(), "clocks that jump, on real processes (tests/faults)"),
         (no_openb(), "replays of the whole openb trace (make test-all); a small one is in tests/traces"),
         (no_control_plane(), "Kubernetes (make e2e)"),
     )
@@ -64,7 +70,9 @@ def no_docker() -> str:
 
 def no_openb() -> str:
     """Where the trace is not; "" where it is."""
-    return "" if all(os.access(file, os.R_OK) for file in OPENB_FILES) else f"the openb trace is not in {OPENB}"
+    return (
+        "" if all(os.access(file, os.R_OK) for file in OPENB_FILES) else f"the openb trace is not in {OPENB}"
+    )
 
 
 def no_control_plane() -> str:

@@ -1,11 +1,14 @@
-"""A collector's OTLP/HTTP receiver, as far as it takes JSON and remembers it."""
+"""A collector's OTLP/HTTP receiver. It remembers requests as OTLP/JSON, with ids of spans in base64."""
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
 class Posted(NamedTuple):
@@ -27,13 +30,15 @@ class Receiver(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def metrics(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """What every service told last: service name -> metric name -> metric."""
-        told: dict[str, dict[str, dict[str, Any]]] = {}
+        """The latest push of every service: service name -> metric name -> metric."""
+        latest: dict[str, dict[str, dict[str, Any]]] = {}
         for posted in list(self.posted):
             for resource in posted.request.get("resourceMetrics", ()):
                 service = attributes(resource["resource"])["service.name"]
-                told[service] = {m["name"]: m for scope in resource["scopeMetrics"] for m in scope["metrics"]}
-        return told
+                latest[service] = {
+                    m["name"]: m for scope in resource["scopeMetrics"] for m in scope["metrics"]
+                }
+        return latest
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -42,7 +47,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.posted.append(Posted(self.path, headers, json.loads(body)))
+        kind = ExportTraceServiceRequest if self.path.endswith("traces") else ExportMetricsServiceRequest
+        request = MessageToDict(kind.FromString(body), use_integers_for_enums=True)
+        self.server.posted.append(Posted(self.path, headers, request))
         self.server.arrived.release()
         self.send_response(200)
         self.end_headers()

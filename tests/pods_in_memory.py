@@ -1,8 +1,9 @@
-"""Pods in a dictionary, where the resolver's PodSource is wanted: held to tests/e2e/kubernetes/test_pod_source.py like the real one."""
+"""Pods in a dictionary, where the resolver's PodSource is wanted: held to
+tests/e2e/kubernetes/test_pod_source.py like the real one."""
 
 from typing import Any
 
-from hoss.wire.columns import uid_from_text, uid_text
+from hoss.wire.uids import uid_from_text, uid_text
 
 
 class PodsInMemory:
@@ -17,7 +18,11 @@ class PodsInMemory:
     def add(self, name: str, *, namespace: str = "default", uid: bytes = b"", **spec: Any) -> Any:
         """A pod of that spec; a name that is taken gets another pod."""
         self._created += 1
-        metadata = {"name": name, "namespace": namespace, "uid": uid_text(uid or self._created.to_bytes(16, "big"))}
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid_text(uid or self._created.to_bytes(16, "big")),
+        }
         pod = {"metadata": metadata, "spec": {"schedulerName": "somebody-else", **spec}}
         self._pods[namespace, name] = pod
         return pod
@@ -25,7 +30,7 @@ class PodsInMemory:
     def remove(self, name: str, *, namespace: str = "default") -> None:
         del self._pods[namespace, name]
 
-    def at_hand(self, namespace: str, name: str, uid: bytes) -> Any:
+    def cached(self, namespace: str, name: str, uid: bytes) -> Any:
         pod = self._pods.get((namespace, name)) if self.watched else None
         return pod if pod and uid_from_text(pod["metadata"]["uid"]) == uid else None
 

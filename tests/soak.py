@@ -41,13 +41,20 @@ class Soak:
                 file, seed = next(self._files), random.SystemRandom().getrandbits(32)
             command = [sys.executable, "-m", "pytest", file, f"--hypothesis-seed={seed}", "--maxfail=1"]
             environment = {**os.environ, "HOSS_TESTS": "soak", "PYTHONUNBUFFERED": "1"}
-            ran = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
+            ran = subprocess.run(
+                command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False
+            )
             with self._lock:
                 self.runs += 1
                 print(f"{file}, seed {seed}: {ran.stdout.rstrip().rpartition(chr(10))[2]}", flush=True)
                 if ran.returncode and not self.failed:
                     self.failed = True
-                    print(ran.stdout, ran.stderr, f"To repeat it:\n  HOSS_TESTS=soak {shlex.join(command)}", sep="\n")
+                    print(
+                        ran.stdout,
+                        ran.stderr,
+                        f"To repeat it:\n  HOSS_TESTS=soak {shlex.join(command)}",
+                        sep="\n",
+                    )
 
 
 def main() -> int:
@@ -56,7 +63,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("files", nargs="*", help="those of tests/property unless given")
     wanted = parser.parse_args()
-    known = [str(file.relative_to(_ROOT)) for file in sorted((_ROOT / "tests" / "property").glob("test_*.py"))]
+    known = [
+        str(file.relative_to(_ROOT)) for file in sorted((_ROOT / "tests" / "property").glob("test_*.py"))
+    ]
     soak = Soak(wanted.files or known, 60 * wanted.minutes)
     at_a_time = os.cpu_count() or 1
     with ThreadPoolExecutor(at_a_time) as pool:

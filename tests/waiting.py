@@ -1,7 +1,7 @@
 """The one way to wait in tests: for what is to hold, however long it takes.
 
-The deadline is there so that a test that hangs ends, and says for what it waited; no promise is measured by it.
-"""
+The deadline is there so that a test that hangs ends, and says for what it waited; no promise is measured by
+it."""
 
 import asyncio
 import inspect
@@ -14,7 +14,8 @@ from hoss.errors import LedgerUnavailable, TransportError
 DEADLINE_SECONDS = 120.0
 COMMAND_SECONDS = 540.0  # of a command that starts, fills and ends platforms of its own
 
-# To look costs all that are asked something, so it is done ever more seldom: what has taken long takes a little longer.
+# To look costs all that are asked something, so it is done ever more seldom: what has taken long takes a
+# little longer.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.02, 0.2, 1.25
 
 _T = TypeVar("_T")
@@ -34,8 +35,9 @@ def wait_until(holds: Callable[[], _T], what: _What = "it", *, seconds: float = 
 async def until(
     holds: Callable[[], Awaitable[_T] | _T], what: _What = "it", *, seconds: float = DEADLINE_SECONDS
 ) -> _T:
-    """The first true value that `holds` returns, or awaits. A service that was killed does not answer for a moment, a channel may
-    take a while to notice that it is back, and who has missed Redis refuses until the lease is renewed: that is waited for too."""
+    """The first true value that `holds` returns, or awaits. A service that was killed does not answer for a
+    moment, a channel may take a while to notice that it is back, and who has missed Redis refuses until the
+    lease is renewed: that is waited for too."""
     deadline = time.monotonic() + seconds
     pauses = _pauses()
     unreachable: LedgerUnavailable | TransportError | None = None

@@ -1,5 +1,7 @@
-"""The commands that the documents tell people to run, and how the real parser reads them."""
+"""The commands that the documents tell people to run, and how the real parsers read them."""
 
+import importlib
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ PROGRAMS = {
     "kubectl",
     "make",
     "minikube",
+    "python",
     "source",
 }
 
@@ -51,7 +54,8 @@ class Command:
 
 
 def documents() -> list[Path]:
-    """All that people read to use HOSS or to work on it. Decisions are history: what they show may have changed since."""
+    """All that people read to use HOSS or to work on it. Decisions are history: what they show may have
+    changed since."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [path for path in found if "adr" not in path.relative_to(ROOT).parts]
 
@@ -70,7 +74,8 @@ def commands_of(path: Path) -> Iterator[Command]:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[str | None, list[tuple[int, str]]]]:
-    """Blocks of code: the fence's word, None for an indented one, and the numbered lines that are not empty."""
+    """Blocks of code: the fence's word, None for an indented one, and the numbered lines that are not
+    empty."""
     fence: str | None = None
     block: list[tuple[int, str]] = []
     for number, line in enumerate([*lines, ""], 1):
@@ -137,7 +142,19 @@ def _without_assignments(words: list[str]) -> list[str]:
 
 def parse(arguments: list[str]) -> None:
     """Have the real parser read the arguments of `hoss`, and run nothing. Raises what it raises."""
-    command: Any = get_command(app)
+    _parse(get_command(app), arguments)
+
+
+def parse_python(arguments: list[str]) -> None:
+    """Check `python -m MODULE ...`: the module exists, and an instrument's own parser reads its arguments."""
+    option, module, *rest = arguments
+    if option != "-m" or importlib.util.find_spec(module) is None:
+        raise LookupError(f"No such module: {arguments}")
+    if module.startswith("tools."):
+        _parse(get_command(importlib.import_module(f"{module}.__main__").app), rest)
+
+
+def _parse(command: Any, arguments: list[str]) -> None:
     context = command.make_context("hoss", [], resilient_parsing=True)
     words = [word for word in map(_meant, arguments) if word]
     while hasattr(command, "commands"):
@@ -146,7 +163,11 @@ def parse(arguments: list[str]) -> None:
         if command is None:
             raise LookupError(f"No such command: {words}")
         words = rest
-        context = command.make_context(name, words, resilient_parsing=True) if hasattr(command, "commands") else context
+        context = (
+            command.make_context(name, words, resilient_parsing=True)
+            if hasattr(command, "commands")
+            else context
+        )
     command.make_context("hoss", words)
 
 

@@ -1,7 +1,6 @@
-"""What happened in the cluster that pods may wait for, as values; and the latest of it, for refusals made on an older view.
-
-Changes are facts about nodes and pods, not about who waits: `hints` says whom they may help.
-"""
+"""Cluster changes that waiting pods may benefit from, as values, and the latest of them, for refusals by
+workers whose view was older. Changes are facts about nodes and pods; `hints` decides which waiting pods they
+may help."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,17 +15,17 @@ from numpy.typing import NDArray
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 
-# Changes within this time are one.
+# Changes within this time are merged.
 WINDOW_SECONDS = 0.1
 
-# Windows kept: longer ago than the pods in hand were given to their workers, and some megabytes at the very most.
+# Windows kept. They reach back further than any outstanding batch and take some megabytes at most.
 KEPT_WINDOWS = 128
 
-Seen = Mapping[int, int]  # shard -> the seq that a view stood at
+ViewPosition = Mapping[int, int]  # shard -> the last seq that a worker's view contains
 
 
 class Aspect(IntFlag):
-    """What of a node's spec changed (kube-scheduler's ActionType for nodes)."""
+    """What changed of a node's spec (kube-scheduler's ActionType for nodes)."""
 
     ADDED = 1
     ALLOCATABLE = 2
@@ -38,7 +37,8 @@ class Aspect(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node came or went, or some aspects of its spec are others now. `labels_before` are those before that."""
+    """A node was added, removed, or changed in some aspects. `labels_before` are the labels before the
+    change."""
 
     spec: NodeSpec
     aspects: Aspect
@@ -47,13 +47,14 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """n > 0 nodes that have more room than before, and how much they have now. Nodes that get nothing more are left out."""
+    """n > 0 nodes with more free capacity than before, and their accounts now. Nodes that accept no pods are
+    left out."""
 
     schema: tuple[str, ...]  # R resource names
     allocatable: NDArray[np.int64]  # (R, n)
     requested: NDArray[np.int64]  # (R, n)
-    cards_used: NDArray[np.uint16]  # (k, 16): the cards of those that have any, thousandths used
-    most_free: Mapping[str, int] = field(init=False)  # by resource: on the node that has most of it
+    cards_used: NDArray[np.uint16]  # (k, 16): cards of the nodes that have any, thousandths used
+    most_free: Mapping[str, int] = field(init=False)  # by resource, on the node with the most of it
 
     def __post_init__(self) -> None:
         most = (self.allocatable - self.requested).max(axis=1, initial=0).tolist()
@@ -62,31 +63,32 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Some changes together. `anything`: what changed is not known."""
+    """A set of changes. `anything`: what changed is unknown."""
 
     nodes: tuple[NodeChange, ...] = ()
     rooms: tuple[Room, ...] = ()
-    left: frozenset[PodSpec] = frozenset()  # pods that hold nothing any more
-    came: frozenset[PodSpec] = frozenset()  # pods that are bound now
+    deleted_pods: frozenset[PodSpec] = frozenset()  # classes of pods that hold nothing any more
+    bound_pods: frozenset[PodSpec] = frozenset()  # classes of pods that were bound
     anything: bool = False
-    relabelled: frozenset[str] = frozenset()  # namespaces that came, went, or have other labels
+    relabelled: frozenset[str] = frozenset()  # namespaces that were added, removed or relabelled
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.rooms or self.left or self.came or self.anything or self.relabelled)
+        pods_or_nodes = self.nodes or self.rooms or self.deleted_pods or self.bound_pods
+        return bool(pods_or_nodes or self.anything or self.relabelled)
 
 
 ANYTHING = Changes(anything=True)
 
 
-def together(parts: Sequence[Changes]) -> Changes:
-    """All changes of several, rooms of one schema as one."""
+def merge(parts: Sequence[Changes]) -> Changes:
+    """The union of several changes, with the rooms of equal schema joined."""
     if len(parts) == 1:
         return parts[0]
     return Changes(
         nodes=tuple(change for part in parts for change in part.nodes),
         rooms=_joined([room for part in parts for room in part.rooms]),
-        left=reduce(or_, (part.left for part in parts), frozenset()),
-        came=reduce(or_, (part.came for part in parts), frozenset()),
+        deleted_pods=reduce(or_, (part.deleted_pods for part in parts), frozenset()),
+        bound_pods=reduce(or_, (part.bound_pods for part in parts), frozenset()),
         anything=any(part.anything for part in parts),
         relabelled=reduce(or_, (part.relabelled for part in parts), frozenset()),
     )
@@ -109,76 +111,83 @@ def _joined(rooms: list[Room]) -> tuple[Room, ...]:
 
 @dataclass(slots=True)
 class _Window:
-    """Changes of a short while: of the feed, each at a place in it, or (`positions` empty) of the dispatcher's own doing."""
+    """Changes of a short time: from the feed, with their positions, or (`positions` empty) the dispatcher's
+    own."""
 
     number: int
     begun: float
     positions: dict[int, int] = field(default_factory=dict)  # shard -> seq of the latest
     parts: list[Changes] = field(default_factory=list)
-    told: bool = False
+    processed: bool = False
 
     def changes(self) -> Changes:
-        self.parts = [together(self.parts)]
+        self.parts = [merge(self.parts)]
         return self.parts[0]
 
-    def unseen(self, since: int, seen: Seen) -> bool:
-        """Whether a view misses some of it: by its place in the feed, or, where nothing is known of that, by number."""
+    def unseen(self, since: int, seen: ViewPosition) -> bool:
+        """Whether a view misses some of this window. Decided by feed position, or by change number where the
+        view's position is unknown."""
         if self.positions and self.positions.keys() <= seen.keys():
             return any(seq > seen[shard] for shard, seq in self.positions.items())
         return self.number > since
 
 
-class History:
-    """The latest changes. `number` grows with each; whoever notes it down can ask later what came after."""
+class ChangeHistory:
+    """The latest changes. `number` grows with each change; a caller that stores it can later ask what
+    followed."""
 
     def __init__(self) -> None:
         self.number = 0
         self._kept: deque[_Window] = deque()
-        self._untold: list[_Window] = []
-        # By whether they are the dispatcher's own doings: the window that new changes join, and how far those reached that
-        # were dropped.
+        self._pending: list[_Window] = []
+        # Both by whether the changes are the dispatcher's own: the window that new changes join, and how far
+        # the dropped windows reached.
         self._open: dict[bool, _Window] = {}
         self._dropped = {own: _Window(0, 0.0) for own in (False, True)}
 
-    def note(self, changes: Changes, now: float, *, shard: int = -1, seq: int = 0) -> None:
-        """Something changed: at this place of the feed, or, without a shard, by the dispatcher itself."""
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def record(self, changes: Changes, now: float, *, shard: int = -1, seq: int = 0) -> None:
+        """Record a change at this position of the feed, or, without a shard, one of the dispatcher's own."""
         self.number += 1
         own = shard < 0
         window = self._open.get(own)
-        if window is None or window.told or now - window.begun >= WINDOW_SECONDS:
+        if window is None or window.processed or now - window.begun >= WINDOW_SECONDS:
             window = self._open[own] = _Window(self.number, now)
             self._keep(window)
-            self._untold.append(window)
+            self._pending.append(window)
         window.number = self.number
         window.parts.append(changes)
         if not own:
             window.positions[shard] = max(seq, window.positions.get(shard, 0))
 
-    def outdate(self, now: float) -> None:
-        """What workers say of pods sent before now is old news, whatever their views. Nobody that waits is told."""
+    def outdate_views(self, now: float) -> None:
+        """Refusals of pods that were sent before now are outdated, whatever the workers' views. No waiting
+        pod is woken."""
         self.number += 1
-        self._keep(_Window(self.number, now, parts=[ANYTHING], told=True))
+        self._keep(_Window(self.number, now, parts=[ANYTHING], processed=True))
 
-    def untold(self, now: float) -> list[Changes]:
-        """What nobody was told of yet. The dispatcher's own doings are told a moment later: workers hear of them through
-        their feeds, and a pod that is sent before that is refused for nothing."""
+    def take_pending(self, now: float) -> list[Changes]:
+        """Changes that were not processed yet. The dispatcher's own changes follow a moment later: workers
+        learn of them through the feed, and would refuse pods that are sent before that."""
         ripe = [
             window
-            for window in self._untold
+            for window in self._pending
             if window.positions or now - window.begun >= WINDOW_SECONDS or window.changes().anything
         ]
         for window in ripe:
-            window.told = True
-        self._untold = [window for window in self._untold if not window.told]
+            window.processed = True
+        self._pending = [window for window in self._pending if not window.processed]
         return [window.changes() for window in ripe]
 
     @property
-    def all_told(self) -> bool:
-        """Whether there is nothing to tell."""
-        return not self._untold
+    def none_pending(self) -> bool:
+        """Whether all changes are processed."""
+        return not self._pending
 
-    def missed(self, since: int, seen: Seen) -> Iterator[Changes]:
-        """What a view misses that stood at `seen`, of a pod that was sent at number `since`."""
+    def unseen_by(self, since: int, seen: ViewPosition) -> Iterator[Changes]:
+        """Changes that a view at `seen` misses, for a pod that was sent at change number `since`."""
         if any(window.unseen(since, seen) for window in self._dropped.values()):
             yield ANYTHING
         for window in self._kept:

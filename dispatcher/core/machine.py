@@ -1,11 +1,12 @@
-"""The dispatcher as a state machine: events in, instructions out, and not one await.
+"""The dispatcher as a state machine: events go in, instructions come out, and nothing is awaited.
 
-It owns every pod from admission until it is bound or deleted. Invariants, checked by `check`: a pod that is SCHEDULING is
-unanswered in exactly one batch of one worker; a pod that is QUEUED, in BACKOFF or UNSCHEDULABLE is with no worker;
-no worker has more in hand than its window, or one gang, and its estimated work is that of its batches; of a gang
-that is not complete no pod is bound; and what a queue refers to is marked so, and not given to others.
-"""
+The machine owns every pod from admission until the pod is bound or deleted. `check` tests its invariants.
+A SCHEDULING pod is unanswered in exactly one batch of one worker. A QUEUED, BACKOFF or UNSCHEDULABLE pod is
+with no worker. A worker never has more pods outstanding than its window, or one gang, and its estimated work
+is the sum of its batches. An incomplete gang has no bound pod. A row that a queue refers to is marked
+`in_queue`, so it is not reused."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,67 +15,75 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
-from dispatcher.core.aging import Aging
-from dispatcher.core.announcements import Announcements
-from dispatcher.core.assignments import Assignments
-from dispatcher.core.balance import Chance
-from dispatcher.core.cluster_news import ClusterNews
-from dispatcher.core.cluster_objects import ClusterObjects
-from dispatcher.core.dispatch import DEFAULT_BATCH_RULES, BatchRules, Dispatch
-from dispatcher.core.estimates import Estimates
-from dispatcher.core.eventlog import EventLog
-from dispatcher.core.evictions import Evictions
-from dispatcher.core.faults import MAX_FAULTS, Fault
-from dispatcher.core.guidance import Guidance
-from dispatcher.core.invariants import check
-from dispatcher.core.membership import Membership
-from dispatcher.core.outcomes import Outcomes
-from dispatcher.core.podsets import Submission
-from dispatcher.core.podtable import NO_REASON, Phase, Rows
-from dispatcher.core.policy import ClassFacts, Policy
-from dispatcher.core.pressure import DEFAULT_LIMITS, Limits, Pressure
-from dispatcher.core.queues import POD_ADD, Queues
-from dispatcher.core.registry import PodRegistry
-from dispatcher.core.residence import Residence
-from dispatcher.core.routing import Routing
-from dispatcher.core.settlement import Settlement
-from dispatcher.core.stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
-from dispatcher.core.steering import DEFAULT_STEERING_RULES, SteeringRules
-from dispatcher.core.tenants import Tenants, held_by
-from dispatcher.core.workforce import Workforce
+from dispatcher.core.bound.evictions import Evictions
+from dispatcher.core.bound.feed_updates import FeedUpdates
+from dispatcher.core.bound.nominations import Nominations
+from dispatcher.core.bound.outcomes import Outcomes
+from dispatcher.core.bound.settlement import Settlement
+from dispatcher.core.bound.taint_eviction import TaintEviction
+from dispatcher.core.cluster.nodes import KnownNodes
+from dispatcher.core.cluster.objects import ClusterObjects, ClusterObjectUpdates
+from dispatcher.core.dispatch.balance import Chance
+from dispatcher.core.dispatch.batches import DEFAULT_BATCH_RULES, BatchRules, Dispatch
+from dispatcher.core.dispatch.estimates import Estimates
+from dispatcher.core.dispatch.overlap_control import (
+    DEFAULT_OVERLAP_RULES,
+    OverlapControlRules,
+    OverlapEnforcer,
+)
+from dispatcher.core.dispatch.routing import Routing
+from dispatcher.core.dispatch.work_stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
+from dispatcher.core.kubernetes.assignments import Assignments
+from dispatcher.core.overdue_work import OverdueWork
+from dispatcher.core.pods.faults import MAX_FAULTS, Fault
+from dispatcher.core.pods.history import EventLog
+from dispatcher.core.pods.registry import PodRegistry
+from dispatcher.core.pods.sets import Submission
+from dispatcher.core.pods.table import NO_REASON, Phase, Rows
+from dispatcher.core.policy.rules import ClassFacts, Policy
+from dispatcher.core.queue.active import Aging
+from dispatcher.core.queue.pressure import DEFAULT_LIMITS, Pressure, PressureLimits
+from dispatcher.core.queue.queues import POD_ADD, Queues
+from dispatcher.core.queue.tenants import Tenants, held_by
+from dispatcher.core.worker_registry import WorkerRegistry
+from dispatcher.core.workers.membership import Membership, Worker
+from hoss.errors import InvariantViolation
 from hoss.model.pod import PodSpec
 
-# A tick this late means that the dispatcher itself did not run; heartbeats may lie unread.
+# A tick this late means that the dispatcher itself did not run: heartbeats may be unread.
 LATE_TICK_SECONDS = 0.5
 
 FORGET_SECONDS = 1.0
+FORGET_WORKERS_SECONDS = 60.0
 
-# Pods that were deleted while they waited must be swept out of the queues before they are forgotten. That costs some
-# microseconds for each entry there: the more there are, the rarer it is, so that it takes a small part of the time.
+# Pods deleted while they waited are swept from the queues before they are forgotten. A sweep costs some
+# microseconds per queue entry, so sweeps are rarer when there are more entries.
 SWEEP_SECONDS_PER_ENTRY = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`unix_offset_seconds` + the monotonic `now` of events is Unix time; `first_revision` begins the event log."""
+    """`unix_offset_seconds` + the monotonic `now` of events is Unix time. The event log starts at
+    `first_revision`."""
 
     batches: BatchRules = DEFAULT_BATCH_RULES
     stealing: StealRules = DEFAULT_STEAL_RULES
-    steering: SteeringRules = DEFAULT_STEERING_RULES
+    overlap_control: OverlapControlRules = DEFAULT_OVERLAP_RULES
     worker_timeout_seconds: float = 2.0
+    work_timeout_seconds: float = 30.0  # see dispatcher.core.overdue_work
     aging_seconds: float = 300.0
-    limits: Limits = DEFAULT_LIMITS
+    limits: PressureLimits = DEFAULT_LIMITS
     event_log_pods: int = 1_000_000
     unix_offset_seconds: float = 0.0
     first_revision: int = 1
     max_faults: int = MAX_FAULTS
-    victims_leave_by_word: bool = False  # see core.nominations
-    others_evict: bool = False  # see core.residence
+    victims_end_by_event: bool = False  # see bound.nominations
+    controllers_evict: bool = False  # see bound.taint_eviction
 
 
 class Machine:
-    """`handle` is its one entrance for events; everything else reads. What workers, the feed and cluster objects bring is taken in by
-    `workforce`, `cluster_news` and `announcements`; pods' own events and time are here."""
+    """`handle` is the only entrance for events; everything else reads. The machine itself handles pod events
+    and time. Events about workers, the feed and cluster objects have handler classes of their own."""
 
     def __init__(
         self,
@@ -86,30 +95,35 @@ class Machine:
         read_facts: Callable[[bytes], ClassFacts] | None = None,
         requests: Callable[[bytes], Mapping[str, float]] | None = None,
     ) -> None:
-        """`decode` reads a class; `read_facts` what policies match on and `requests` what one pod of it holds
-        (tenants.held_by), where there are quicker ways."""
+        """`decode` parses the bytes of a class. `read_facts` (for policies) and `requests` (what one pod
+        holds, see tenants.held_by) are faster partial parsers, where there are any."""
         self._settings = settings
         self.counters: Counter[str] = Counter()
         self.members = Membership()
+        self.nodes = KnownNodes()
         self.objects = ClusterObjects()
         self.routing = Routing(policy, self.members)
         self.registry = PodRegistry(decode, self._route, read_facts, settings.max_faults)
+        self.registry.templates.on_forgotten = self._template_forgotten
+        self.registry.history.worker_name = self.members.name_of
         self.tenants = Tenants(
             policy.sharing,
             self.registry.pods,
             self.registry.templates,
             requests or (lambda spec: held_by(decode(spec))),
         )
-        self.residence = Residence(self.registry, lambda: self.objects.budgets, evicts=not settings.others_evict)
+        self.taint_eviction = TaintEviction(
+            self.registry, self.nodes, lambda: self.objects.budgets, evicts=not settings.controllers_evict
+        )
         self.queues = Queues(self.registry, self.tenants, Aging(settings.aging_seconds))
         self.log = EventLog(settings.event_log_pods, settings.first_revision)
         self.settlement = Settlement(
             self.registry,
-            self.residence,
+            self.taint_eviction,
             self.queues,
             self.log,
             self.counters,
-            victims_leave_by_word=settings.victims_leave_by_word,
+            Nominations(self.registry.pods, by_event=settings.victims_end_by_event),
         )
         self.estimates = Estimates()
         self.dispatch = Dispatch(
@@ -123,105 +137,143 @@ class Machine:
         )
         self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
         self.pressure = Pressure(settings.limits, self.registry, self.counters)
-        self.guidance = Guidance(settings.steering, self.members, self.routing, self.counters)
-        self._emptied: list[Submission] = []
+        self.overlap = OverlapEnforcer(settings.overlap_control, self.members, self.routing, self.counters)
         self._ticked_at: float | None = None
         self._forgot_at = float("-inf")
-        self._to_sweep = False  # the queues refer to deleted pods
+        self._forget_workers_at = float("-inf")
+        self._needs_sweep = False  # the queues refer to deleted pods
         self._next_sweep = float("-inf")
-        self._announcements = Announcements(self.objects, self.registry, self.members, self.queues, self.unix_ms)
-        self._workforce = Workforce(
+        self._object_updates = ClusterObjectUpdates(
+            self.objects, self.registry, self.members, self.queues, self.unix_ms
+        )
+        self._overdue = OverdueWork(
+            self.members, self.registry.pods, self.counters, settings.work_timeout_seconds
+        )
+        self._workers = WorkerRegistry(
             self.members,
             self.registry,
             self.settlement,
             self.estimates,
-            self.guidance,
+            self.overlap,
+            self._overdue,
             outcomes=Outcomes(self.registry, self.queues, self.settlement, self.counters),
             objects=self.objects,
             counters=self.counters,
             unix_ms=self.unix_ms,
         )
-        news = ClusterNews(
+        evictions = Evictions(
             self.registry,
+            self.nodes,
+            self.taint_eviction,
             self.queues,
             self.settlement,
-            self.residence,
-            self.tenants,
-            evictions=Evictions(self.registry, self.residence, self.queues, self.settlement, self.counters),
+            counters=self.counters,
+        )
+        feed_updates = FeedUpdates(
+            self.registry,
+            self.nodes,
+            self.queues,
+            self.settlement,
+            taint_eviction=self.taint_eviction,
+            tenants=self.tenants,
+            evictions=evictions,
             unix_ms=self.unix_ms,
         )
+        assignments = Assignments(self.registry, self.queues, self.settlement, unix_ms=self.unix_ms)
         self._handlers: m.Handlers = {
             m.Admitted: self._admitted,
             m.Deleted: self._deleted,
             m.GatesRemoved: self._gates_removed,
             m.Retried: self._retried,
             m.Tick: self._tick,
-            **self._announcements.handlers,
-            **self._workforce.handlers,
-            **news.handlers,
-            **Assignments(self.registry, self.queues, self.settlement, unix_ms=self.unix_ms).handlers,
-            **self.guidance.handlers,
+            **self._object_updates.handlers,
+            **self._workers.handlers,
+            **feed_updates.handlers,
+            **assignments.handlers,
+            **self.overlap.handlers,
         }
 
     def handle(self, event: m.Event, now: float) -> list[m.Instruction]:
-        """Take in an event at monotonic time `now`; returns what is to be done, in this order."""
+        """Apply an event at monotonic time `now`. Returns the instructions to execute, in this order."""
         return self._handlers[type(event)](event, now) + self.pump(now)
 
     def pump(self, now: float) -> list[m.Instruction]:
-        """Send what may be sent at this moment; to be called when a lingering batch is due."""
+        """Send every batch that may leave now. The caller calls this when a lingering batch is due."""
         sent = self.dispatch.pump(now, self.unix_ms(now))
         self.counters["dispatched"] += sum(len(batch.uids) for batch in sent)
         return list(sent)
 
     def unix_ms(self, now: float) -> int:
-        """The Unix time of a monotonic moment, milliseconds."""
+        """The Unix time of a monotonic moment, in milliseconds."""
         return int((now + self._settings.unix_offset_seconds) * 1000)
 
     def set_policy(self, policy: Policy, now: float) -> list[m.Instruction]:
-        """Put a policy in force: pods not yet with a worker follow it from now on, those that wait and go another way by it at
-        once. Pods with a worker stay there; what it refuses was refused under the old one, and is tried again."""
+        """Put a policy in force. Queued pods are re-routed. Waiting pods that are routed differently are
+        queued at once. Pods with a worker stay there; refusals under the old policy are retried."""
         moved = self.routing.replace(policy, self.registry.templates)
         self.tenants.replace(policy.sharing)
         self.queues.policy_changed(moved, now, self.unix_ms(now))
         return self.pump(now)
 
     def restore_bound(self, rows: Rows, nodes: NDArray[np.uint32]) -> list[m.Instruction]:
-        """While starting: the ledger holds reservations of these pods. Deleted ones are to give theirs back."""
+        """At start: the ledger holds reservations of these pods. Deleted pods release theirs. Nobody knows
+        since when the others are bound, so their phase starts at their submission."""
         pods = self.registry.pods
         pods.node[rows] = nodes
         deleted = pods.phase[rows] == Phase.DELETED
-        pods.phase[rows[~deleted]] = Phase.BOUND  # since when nobody knows any more: not before they were submitted
+        pods.phase[rows[~deleted]] = Phase.BOUND
         late = rows[deleted]
         return [m.Release(late, pods.uid[late], pods.node[late])] if len(late) else []
 
     def restore_gangs(self, assumed: Rows, now: float) -> list[m.Instruction]:
-        """While starting, once all that is bound is known; `assumed` are those not confirmed. A gang that stopped half-way
-        through its shards is to give back what it has; one that was confirmed has been complete."""
+        """At start, once all bound pods are known; `assumed` are the unconfirmed ones. A gang that stopped
+        half-way through its shards releases what it has. A gang with a confirmed pod was complete."""
         gangs, pods = self.registry.gangs, self.registry.pods
         out: list[m.Instruction] = []
         for gang in gangs.every_incomplete():
             rows = gangs.in_phase(gang, Phase.BOUND)
             if len(rows) and np.isin(rows, assumed).all():
-                pods.phase[rows] = Phase.ABSENT  # not counted as bound before it is decided
+                pods.phase[rows] = Phase.ABSENT  # they do not count as bound before the decision
                 out += self.settlement.bound(rows, pods.node[rows], now, self.unix_ms(now))
             elif len(rows):
                 gangs.complete(gang)
         return out
 
     def restore_mirrored(self, submission: Submission) -> None:
-        """While starting in Kubernetes mode, once all that is reserved is known: these pods may have been resized or labelled anew while
-        nobody looked, so those that are reserved are counted anew where the API server has them."""
+        """At start in Kubernetes mode, once all reservations are known. These pods may have been resized or
+        relabelled meanwhile, so the reserved ones are reserved anew where the API server has them."""
         pods = self.registry.pods
         for pod_set in submission.sets:
-            pods.outdated[pod_set.rows] |= pods.phase[pod_set.rows] == Phase.BOUND
+            rows = self.registry.rows_of(pod_set)
+            pods.outdated[rows] |= pods.phase[rows] == Phase.BOUND
 
     def restore_fault(self, fault: Fault, now: float) -> None:
-        """While starting, once all that is bound is known: these pods had this fault in an earlier term."""
+        """At start, once all bound pods are known: a fault of an earlier leadership term."""
         self.settlement.give_up(fault.rows[self.registry.faults.restore(fault)], self.unix_ms(now))
 
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of everything that the machine remembers, by table (metric hoss_table_entries)."""
+        return {
+            **self.registry.table_sizes(),
+            **self.tenants.table_sizes(),
+            **self.queues.table_sizes(),
+            **self.routing.table_sizes(),
+            **self.members.table_sizes(),
+            **self.nodes.table_sizes(),
+            **self.objects.table_sizes(),
+            **self.overlap.conflicts.table_sizes(),
+            **self.taint_eviction.table_sizes(),
+            "class_costs": len(self.estimates) + sum(len(worker.costs.classes) for worker in self.members),
+            "nominations": len(self.settlement.nominations),
+            "event_log_batches": len(self.log),
+            "event_log_bytes": self.log.bytes,
+        }
+
     def check(self) -> None:
-        """Raise InvariantViolation if the module's promises do not hold."""
-        check(self.registry, self.members, self.queues)
+        """Raise InvariantViolation if an invariant of the module docstring is broken. For tests."""
+        _check_pods(self.registry, self.members, self.queues)
+        for worker in self.members:
+            _check_worker(self.registry, worker)
 
     # --- pods ---
 
@@ -229,21 +281,21 @@ class Machine:
         self.routing.assign(self.registry.templates, template_id)
         self.tenants.assign(template_id)
 
+    def _template_forgotten(self, template_id: int) -> None:
+        self.tenants.release(template_id)
+
     def _admitted(self, event: m.Admitted, now: float) -> list[m.Instruction]:
-        told = self._announcements.use_namespaces()
-        for rows in self.registry.admit(event.submission, self.unix_ms(now)):
-            self.queues.joined(rows, now, self.unix_ms(now))
+        out = self._object_updates.use_namespaces()
+        for rows in self.registry.admit(event.submission, self.unix_ms(now), event.most):
+            self.queues.wake_gangs_of(rows, now, self.unix_ms(now))
+            self.counters["accepted"] += len(rows)
             gated = self.registry.gated(rows)
             if gated.any():
                 self.settlement.gate(rows[gated], self.unix_ms(now))
                 self.queues.incoming["gated", POD_ADD] += int(gated.sum())
-                self.queues.admit(rows[~gated], now)
-            else:
-                self.queues.admit(rows, now)
-            self.counters["accepted"] += len(rows)
-        if event.submission.live == 0:
-            self._emptied.append(event.submission)
-        return told
+                rows = rows[~gated]  # noqa: PLW2901 - the others
+            self.queues.admit(rows, now)
+        return out
 
     def _deleted(self, event: m.Deleted, now: float) -> list[m.Instruction]:
         pods = self.registry.pods
@@ -251,13 +303,13 @@ class Machine:
         if not len(rows):
             return []
         bound = rows[pods.phase[rows] == Phase.BOUND]
-        self._to_sweep |= bool(pods.in_queue[rows].any())
-        self._emptied += self.registry.mark_deleted(rows, self.unix_ms(now))
+        self._needs_sweep |= bool(pods.in_queue[rows].any())
+        self.registry.mark_deleted(rows, self.unix_ms(now))
         pods.assigned[rows] = False
-        self.settlement.nominations.gone(map(bytes, pods.uid[rows]))
+        self.settlement.nominations.victims_gone(map(bytes, pods.uid[rows]))
         self.counters["deleted"] += len(rows)
         self.settlement.publish(rows)
-        self.queues.gather(rows, now)
+        self.queues.enqueue_ready_gangs(rows, now)
         return [m.Release(bound, pods.uid[bound], pods.node[bound])] if len(bound) else []
 
     def _gates_removed(self, event: m.GatesRemoved, now: float) -> list[m.Instruction]:
@@ -276,34 +328,79 @@ class Machine:
 
     # --- time ---
 
-    def _tick(self, event: m.Tick, now: float) -> list[m.Instruction]:  # noqa: ARG002 - as all handlers
+    def _tick(self, _event: m.Tick, now: float) -> list[m.Instruction]:
         if self._ticked_at is not None and now - self._ticked_at > LATE_TICK_SECONDS:
-            self.members.excuse(now - self._ticked_at)
+            self.members.extend_deadlines(now - self._ticked_at)
         self._ticked_at = now
         self.queues.tick(now, self.unix_ms(now))
-        self.settlement.publish(self.queues.muster(now, self.unix_ms(now)))
+        self.settlement.publish(self.queues.check_gang_minimums(now, self.unix_ms(now)))
         out = self.settlement.tick(now, self.unix_ms(now))
         timeout = self._settings.worker_timeout_seconds
         for worker in self.members.silent_since(now - timeout):
             why = f"no heartbeat for {timeout:g} s"
-            out += [m.CloseLink(worker.link, why), *self._workforce.lose(worker, now, why)]
+            out += [m.CloseLink(worker.link, why), *self._workers.lose(worker, now, why)]
+        out += self._overdue.tick(now)
         recalls = self.stealing.recalls()
         self.counters["recalled"] += sum(recall.pods for recall in recalls)
         out += recalls
-        out += self.guidance.tick(now)
-        if self._emptied and now - self._forgot_at >= FORGET_SECONDS:
+        out += self.overlap.tick(now)
+        if self.registry.any_to_forget and now - self._forgot_at >= FORGET_SECONDS:
             self._forgot_at = now
-            out += self._forget_emptied(now)
+            out += self._forget_deleted(now)
+        out += self._object_updates.tick(now)
+        self._forget_classes()
+        if now >= self._forget_workers_at:
+            self._forget_workers_at = now + FORGET_WORKERS_SECONDS
+            self._workers.forget_gone(now)
         self.registry.reasons.compact(self.registry.pods)
         return out
 
-    def _forget_emptied(self, now: float) -> list[m.Instruction]:
-        if self._to_sweep and now >= self._next_sweep:
-            self._to_sweep = False
+    def _forget_deleted(self, now: float) -> list[m.Instruction]:
+        if self._needs_sweep and now >= self._next_sweep:
+            self._needs_sweep = False
             self._next_sweep = now + self.queues.sweep() * SWEEP_SECONDS_PER_ENTRY
         self.registry.faults.drop_deleted()
-        done = [s for s in self._emptied if self.registry.forgettable(s)]
-        self._emptied = [s for s in self._emptied if not self.registry.forgettable(s)]
-        for submission in done:
-            self.registry.forget(submission)
-        return [m.Forget(submission) for submission in done]
+        return [m.Forget(submission) for submission in self.registry.forget_deleted()]
+
+    def _forget_classes(self) -> None:
+        """No pod has these classes any more, and none will: workers are told with their next work."""
+        classes = self.registry.templates.take_forgotten_classes()
+        if classes:
+            self.estimates.forget(classes)
+            for worker in self.members:
+                worker.classes.forget(classes)
+                worker.costs.forget(classes)
+
+
+def _check_pods(registry: PodRegistry, members: Membership, queues: Queues) -> None:
+    pods = registry.pods
+    in_batches = [b.rows[pods.batch[b.rows] == b.serial] for w in members for b in w.batches.values()]
+    unfenced = [w.unfenced for w in members if w.unfenced is not None]
+    held = np.concatenate([*in_batches, *unfenced, np.empty(0, np.uint32)])
+    if len(np.unique(held)) != len(held):
+        raise InvariantViolation("a pod is with two workers")
+    orphaned = np.setdiff1d(np.flatnonzero(pods.phase[: pods.size] == Phase.SCHEDULING), held)
+    if len(orphaned):
+        raise InvariantViolation(f"pods are SCHEDULING with no worker: rows {orphaned[:5]}")
+    # A pod that somebody else assigned meanwhile is BOUND whatever its worker answers.
+    if not (np.isin(pods.phase[held], (Phase.SCHEDULING, Phase.DELETED)) | pods.assigned[held]).all():
+        raise InvariantViolation("a pod is with a worker and in a queue")
+    queued = queues.all_rows()
+    if not pods.in_queue[queued].all():
+        raise InvariantViolation(
+            f"a queue refers to rows {queued[~pods.in_queue[queued]][:5]}, which are not marked in_queue"
+        )
+    for gang in registry.gangs.every_incomplete():
+        if registry.gangs.bound(gang):
+            raise InvariantViolation(f"{registry.gangs.bound(gang)} pods of {gang.name} are bound")
+
+
+def _check_worker(registry: PodRegistry, worker: Worker) -> None:
+    pods = registry.pods
+    unanswered = sum(int((pods.batch[b.rows] == b.serial).sum()) for b in worker.batches.values())
+    within = unanswered <= worker.window or len(worker.batches) == 1  # a gang larger than the window
+    left = sum(batch.micros_left for batch in worker.batches.values())
+    if not math.isclose(worker.work_micros, left, rel_tol=1e-6, abs_tol=1e-3):
+        raise InvariantViolation(f"{worker.name}: {worker.work_micros=}, but its batches sum up to {left}")
+    if worker.living and not (worker.outstanding == unanswered and within):
+        raise InvariantViolation(f"{worker.name}: {worker.outstanding=}, {unanswered=}, {worker.window=}")

@@ -1,5 +1,4 @@
-"""The web dashboard: what the dispatcher knows and how full the nodes are, for people with a browser.
+"""The web dashboard: the dispatcher's state and the load of nodes, in a browser (docs/adr/0033-dashboard.md).
 
-It reads, once a second at most and only while somebody looks; a token lets it do what `hoss cordon` and `hoss drain` do.
-See docs/adr/0033-dashboard.md.
+It reads state once a second at most, and only for viewers. With a token, viewers can cordon and drain.
 """

@@ -1,7 +1,7 @@
-"""How full every node is, read from the node feed now and then: what the heat map shows.
+"""How full every node is, for the heat map.
 
-Only what a look needs is kept, as columns by node index; a shown value is one byte a node and resource.
-"""
+`NodeTable` follows the node feed by a subscription of its own, only while there are viewers: decoding the
+accounts of every commit would cost the dispatcher too much. A cell is one byte per node and resource."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from hoss.model.resources import written_amount
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.account import (
+from hoss.wire.columns import (
     CARD_CLOSED,
     CARDS,
     FLAG_QUARANTINED,
     FLAG_SHRUNK,
     FLAG_UNSCHEDULABLE,
+    U32,
     account_dtype,
+    decode,
 )
-from hoss.wire.columns import U32, decode
 
 CARD_RESOURCE = "cards"
 RESOURCES = ("cpu", "memory", "pods", CARD_RESOURCE)
@@ -34,8 +35,8 @@ _WHOLE_CARD_MILLI = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """What the heat map shows: node by node, by index. `values` is (nodes, RESOURCES + 1): half per cents of what is requested
-    (0 to FULL, OVER, NOTHING), then the account's flags. Equal `generation`: the same nodes in the same order."""
+    """The heat map, by node index. `values` is (nodes, RESOURCES + 1): half per cents requested (0 to FULL,
+    OVER, NOTHING), then the account's flags. Equal `generation`: the same nodes in the same order."""
 
     generation: int = 0
     names: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class Cells:
 
 
 class NodeTable:
-    """Takes in feed messages (`apply`); answers with cells, and with one node's numbers."""
+    """Follows the feed with `apply`."""
 
     def __init__(self) -> None:
         self._generation = 0
@@ -65,14 +66,15 @@ class NodeTable:
         self._take_accounts(message.accounts)
         for entry in message.nodes:
             if not entry.removed:
-                self._amounts[entry.index, RESOURCES.index(CARD_RESOURCE), 0] = entry.spec.cards * _WHOLE_CARD_MILLI
+                self._amounts[entry.index, RESOURCES.index(CARD_RESOURCE), 0] = (
+                    entry.spec.cards * _WHOLE_CARD_MILLI
+                )
 
     def cells(self) -> Cells:
-        """All nodes as of now."""
         rows = np.array(sorted(self._specs), np.intp)
         amounts = self._amounts[rows]
         allocatable, requested = amounts[:, :, 0], amounts[:, :, 1]
-        # Rounded up: a node with one small pod is not shown as empty, nor is a full one shown where a pod would fit.
+        # Rounded up, so that a node with one small pod is not shown as empty.
         share = np.ceil(requested * float(FULL) / np.maximum(allocatable, 1))
         values = np.empty((len(rows), len(RESOURCES) + 1), np.uint8)
         values[:, :-1] = np.where(requested > allocatable, OVER, np.clip(share, 0, FULL))
@@ -86,12 +88,8 @@ class NodeTable:
             tuple(requested.sum(axis=0).tolist()),
         )
 
-    def index_of(self, name: str) -> int | None:
-        """The index of a node by name."""
-        return self._index.get(name)
-
     def node(self, name: str) -> dict[str, Any] | None:
-        """One node in numbers, for JSON; None where there is none of that name."""
+        """One node for JSON; None if there is no node of that name."""
         index = self._index.get(name)
         if index is None:
             return None
@@ -104,7 +102,9 @@ class NodeTable:
                     "requested": _written(resource, requested),
                     "allocatable": _written(resource, allocatable),
                 }
-                for resource, (allocatable, requested) in zip(RESOURCES, self._amounts[index].tolist(), strict=True)
+                for resource, (allocatable, requested) in zip(
+                    RESOURCES, self._amounts[index].tolist(), strict=True
+                )
                 if allocatable or requested
             ],
             "labels": {label.key: label.value for label in self._specs[index].labels},
@@ -156,4 +156,6 @@ class NodeTable:
 
 
 def _written(resource: str, amount: int) -> str:
-    return f"{amount / _WHOLE_CARD_MILLI:g}" if resource == CARD_RESOURCE else written_amount(resource, amount)
+    return (
+        f"{amount / _WHOLE_CARD_MILLI:g}" if resource == CARD_RESOURCE else written_amount(resource, amount)
+    )

@@ -1,31 +1,35 @@
-"""The dashboard's HTTP server. It lives as long as the process; what it shows comes and goes with the dispatcher's terms."""
+"""The dashboard's HTTP server. It lives as long as the process; its view model comes and goes with terms.
+
+Every viewer may read. Actions need the token, in the Authorization header only. Browsers never add that
+header by themselves, so no other site can act in a viewer's name."""
 
 import asyncio
 import contextlib
+import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from dispatcher.dashboard import deltas
-from dispatcher.dashboard.access import Guard, add_security_headers
-from dispatcher.dashboard.board import Away, Board
-from dispatcher.dashboard.desk import Desk
-from dispatcher.dashboard.picture import Look
-from hoss import rpc
+from dispatcher.dashboard import broadcaster
+from dispatcher.dashboard.broadcaster import Broadcaster, Unavailable
+from dispatcher.dashboard.snapshot import DashboardSnapshot
+from dispatcher.dashboard.view_model import ViewModel
+from hoss import serving
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
+from hoss.manifests.guarded import json_value
 from hoss.telemetry import logger
 
 STATIC = Path(__file__).with_name("static")
 
 MAX_VIEWERS = 64
 MAX_BODY_BYTES = 4096
-# A viewer hears something this often; browsers take three times as long without a word for a lost connection.
-WORD_SECONDS = 2.0
+# Viewers get an event this often. Browsers treat three times as long without one as a lost connection.
+KEEPALIVE_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
-_AGAIN_SECONDS = 5.0
+_RESTART_SECONDS = 5.0
 
 _EVENT_STREAM = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -33,19 +37,83 @@ _EVENT_STREAM = {
     "X-Accel-Buffering": "no",
 }
 
+LEAST_TOKEN_CHARACTERS = 16
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def read_token(path: Path) -> str:
+    """The token in a file, stripped. Raises ConfigError if it cannot be read or is too short."""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(
+            f"cannot be read: {getattr(exc, 'strerror', None) or exc}", where=str(path)
+        ) from exc
+    if len(token) < LEAST_TOKEN_CHARACTERS:
+        raise ConfigError(
+            f"holds {len(token)} characters; a token has {LEAST_TOKEN_CHARACTERS} at least,"
+            " as from `head -c 24 /dev/urandom | base64`",
+            where=str(path),
+        )
+    return token
+
+
+class DashboardAccess:
+    """Authorizes actions."""
+
+    def __init__(self, token: str) -> None:
+        """An empty token: actions are off."""
+        self._token = token.encode()
+
+    @property
+    def actions(self) -> bool:
+        return bool(self._token)
+
+    def require(self, request: web.Request) -> None:
+        """Raises HTTPForbidden if actions are off, HTTPUnauthorized for a wrong token."""
+        if not self._token:
+            raise web.HTTPForbidden(
+                text="actions are off: start the dispatcher with --dashboard-token-file, "
+                "or use `hoss cordon` and `hoss drain`"
+            )
+        scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        right = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), self._token)
+        if scheme.lower() != "bearer" or not right:
+            raise web.HTTPUnauthorized(text="this is not the token", headers={"WWW-Authenticate": "Bearer"})
+
+
+async def add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    """For Application.on_response_prepare: all responses get them, also errors and streams."""
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
+
 
 class Dashboard:
-    """`start` once, `showing` through every term, `close` while another dispatcher is active, `stop` at the end."""
+    """`start` once, `showing` in every term, `close` while another dispatcher leads, `stop` at the end."""
 
     def __init__(self, token: str = "") -> None:
-        self._guard = Guard(token)
-        self._board = Board()
-        self._desk: Desk | None = None
-        self._streams: set[asyncio.Task[Any]] = set()
+        self._authorization = DashboardAccess(token)
+        self._broadcaster = Broadcaster()
+        self._view_model: ViewModel | None = None
+        self._streams: dict[asyncio.Task[Any], None] = {}  # in the order of their start
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: str) -> int:
-        """Listen on "host:port" (port 0: a free one) and return the port. Raises ConfigError if it cannot be had."""
+        """Listen on "host:port" (port 0: a free one) and return the port. Raises ConfigError if it cannot be
+        had."""
         host, _, port = address.rpartition(":")
         where = f"dashboard listen address {address}"
         if not port.isdecimal() or int(port) > 65_535:
@@ -57,10 +125,11 @@ class Dashboard:
         except OSError as exc:
             await self._runner.cleanup()
             raise ConfigError(
-                "cannot listen there: the port is in use or the host is not this machine's; choose another", where=where
+                "cannot listen there: the port is in use or the host is not this machine's; choose another",
+                where=where,
             ) from exc
         bound = int(self._runner.addresses[0][1])
-        logger().info("dashboard_serving", host=host, port=bound, actions=self._guard.actions)
+        logger().info("dashboard_serving", host=host, port=bound, actions=self._authorization.actions)
         return bound
 
     async def stop(self) -> None:
@@ -71,30 +140,34 @@ class Dashboard:
             await self._runner.cleanup()
 
     @contextlib.asynccontextmanager
-    async def showing(self, desk: Desk) -> AsyncIterator[None]:
-        """For the length of the block, a term, this is what there is to show."""
-        self._desk = desk
-        self._board.show(None)
+    async def showing(self, view_model: ViewModel) -> AsyncIterator[None]:
+        """Show this view model during the block, a term."""
+        self._view_model = view_model
+        self._broadcaster.show(None)
         try:
-            async with rpc.background(self._run(desk)):
+            async with serving.background(self._run(view_model)):
                 yield
         finally:
             self.close("this dispatcher has ended its term")
 
-    async def _run(self, desk: Desk) -> None:
-        """Take looks, whatever happens: scheduling never ends because of its dashboard."""
+    async def _run(self, view_model: ViewModel) -> None:
+        """Take snapshots, also after errors: a fault of the dashboard must not stop scheduling."""
         while True:
             try:
-                await desk.run(self._board)
-            except Exception as exc:  # noqa: BLE001, PERF203 - told to viewers and the log; the loop is the retry
+                await view_model.run(self._broadcaster)
+            except Exception as exc:  # noqa: BLE001, PERF203 - shown and logged; the loop is the retry
                 logger().error("dashboard_failed", error=str(exc), exc_info=exc)
-                self._board.show(Away(f"the dashboard failed and begins again; the dispatcher's log says more: {exc}"))
-                await asyncio.sleep(_AGAIN_SECONDS)
+                self._broadcaster.show(
+                    Unavailable(
+                        f"the dashboard failed and begins again; the dispatcher's log says more: {exc}"
+                    )
+                )
+                await asyncio.sleep(_RESTART_SECONDS)
 
-    def close(self, why: str, *, active: str = "") -> None:
-        """There is nothing to show; `active` is the address of the dispatcher that has it."""
-        self._desk = None
-        self._board.show(Away(why, active))
+    def close(self, reason: str, *, leader: str = "") -> None:
+        """Show a reason. `leader`: the address of the dispatcher that has a dashboard."""
+        self._view_model = None
+        self._broadcaster.show(Unavailable(reason, leader))
 
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_answer_errors])
@@ -113,70 +186,73 @@ class Dashboard:
         return web.FileResponse(STATIC / "index.html")
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        if self._board.viewers >= MAX_VIEWERS:
-            raise web.HTTPServiceUnavailable(text=f"{MAX_VIEWERS} viewers are connected, which is all there may be")
+        if self._broadcaster.viewers >= MAX_VIEWERS:
+            raise web.HTTPServiceUnavailable(
+                text=f"{MAX_VIEWERS} viewers are connected, which is all there may be"
+            )
         response = web.StreamResponse(headers=_EVENT_STREAM)
         await response.prepare(request)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - aiohttp runs every request in one
-        self._streams.add(task)
+        self._streams[task] = None
         try:
-            with self._board.viewer(), contextlib.suppress(ConnectionResetError):  # the viewer went
-                await self._tell(response)
+            with self._broadcaster.viewer(), contextlib.suppress(ConnectionResetError):  # the viewer left
+                await self._send_snapshots(response)
         finally:
-            self._streams.discard(task)
+            self._streams.pop(task, None)
         return response
 
-    async def _tell(self, response: web.StreamResponse) -> None:
-        """Looks as they come, the first whole; a viewer that missed some is told the difference to what it has."""
-        told: Look | None = None
+    async def _send_snapshots(self, response: web.StreamResponse) -> None:
+        """The first snapshot whole, then the differences to the last one sent."""
+        sent: DashboardSnapshot | None = None
         while True:
-            shown = self._board.shown
-            if isinstance(shown, Away):
-                told = None
-                await response.write(_event("away", {"why": shown.why, "active": shown.active}))
-            elif shown is None or shown is told:
+            shown = self._broadcaster.latest
+            if isinstance(shown, Unavailable):
+                sent = None
+                await response.write(_event("away", {"why": shown.reason, "active": shown.leader}))
+            elif shown is None or shown is sent:
                 await response.write(_event("word", {}))
             else:
-                await response.write(_event("look", deltas.message(shown, told)))
-                told = shown
-            await self._board.other_than(shown, WORD_SECONDS)
+                await response.write(_event("look", broadcaster.message(shown, sent)))
+                sent = shown
+            await self._broadcaster.other_than(shown, KEEPALIVE_SECONDS)
 
     async def _pods(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._open_desk().pods(request.query.get("name", "")))
+        return _json(self._open_view_model().pods(request.query.get("name", "")))
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._open_desk().node(request.match_info["name"]))
+        return _json(self._open_view_model().node(request.match_info["name"]))
 
     async def _access(self, request: web.Request) -> web.StreamResponse:
-        """Whether the token that is shown is ours; 401 and 403 as for actions."""
-        self._guard.require(request)
+        """Whether the token is right; 401 and 403 as for actions."""
+        self._authorization.require(request)
         return _json({"actions": True})
 
     async def _act_on_worker(self, request: web.Request) -> web.StreamResponse:
-        self._guard.require(request)
-        wanted = await _body(request, "state", str)
-        return _json(self._open_desk().set_worker_state(request.match_info["name"], wanted))
+        self._authorization.require(request)
+        state = await _body(request, "state", str)
+        return _json(self._open_view_model().set_worker_state(request.match_info["name"], state))
 
     async def _act_on_node(self, request: web.Request) -> web.StreamResponse:
-        self._guard.require(request)
-        wanted = await _body(request, "unschedulable", bool)
-        return _json(await self._open_desk().cordon_node(request.match_info["name"], wanted))
+        self._authorization.require(request)
+        unschedulable = await _body(request, "unschedulable", bool)
+        return _json(await self._open_view_model().cordon_node(request.match_info["name"], unschedulable))
 
-    def _open_desk(self) -> Desk:
-        if self._desk is None:
-            shown = self._board.shown
+    def _open_view_model(self) -> ViewModel:
+        if self._view_model is None:
+            shown = self._broadcaster.latest
             raise web.HTTPServiceUnavailable(
-                text=shown.why if isinstance(shown, Away) else "this dispatcher is starting"
+                text=shown.reason if isinstance(shown, Unavailable) else "this dispatcher is starting"
             )
-        return self._desk
+        return self._view_model
 
 
 @web.middleware
 async def _answer_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Errors as JSON with a sentence; what was asked wrong is 400, what is not there 404, what nobody can answer now 503."""
+    """Errors as JSON with a sentence: 400 for invalid requests, 404 for unknown names, 503 for other
+    errors."""
     try:
         return await handler(request)
     except web.HTTPException as exc:
@@ -194,10 +270,7 @@ async def _answer_errors(
 
 async def _body(request: web.Request, field: str, kind: type[Any]) -> Any:
     """One field of the request's JSON. Raises InvalidInput."""
-    try:
-        document = orjson.loads(await request.read())
-    except orjson.JSONDecodeError as exc:
-        raise InvalidInput(f"is no JSON: {exc}", where="body") from exc
+    document = json_value(await request.read(), "body")
     value = document.get(field) if isinstance(document, dict) else None
     if not isinstance(value, kind):
         raise InvalidInput(f"is missing, or no {kind.__name__}", where=field)
@@ -209,5 +282,7 @@ def _event(name: str, value: Any) -> bytes:
 
 
 def _json(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    told = {"Cache-Control": "no-store", **(headers or {})}
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json", headers=told)
+    all_headers = {"Cache-Control": "no-store", **(headers or {})}
+    return web.Response(
+        body=orjson.dumps(value), status=status, content_type="application/json", headers=all_headers
+    )

@@ -1,11 +1,13 @@
-"""The dispatcher as Python programs see it: typed calls, deadlines, and HOSS's own errors instead of gRPC's.
+"""The dispatcher's client: typed calls with deadlines, and HOSS's errors in place of gRPC's.
 
-A call that fails raises TransportError (cannot be reached), LedgerUnavailable (cannot accept now; the same request
-may be sent again) or InvalidInput (what was sent is wrong, taken, or not there), with the server's text.
-"""
+A failed call raises TransportError (the dispatcher cannot be reached), LedgerUnavailable (it cannot accept
+now; the same request may be sent again), OutcomeUnknown (it may have accepted; the same request settles it)
+or InvalidInput (the request is wrong, or a name is unknown or in use), with the server's text."""
 
-import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,50 +16,72 @@ import grpc.aio
 
 from hoss import rpc
 from hoss.client import resuming
+from hoss.client.access import found_channel
+from hoss.client.backoff import Backoff, Patience
 from hoss.client.errors import translate
-from hoss.client.patience import Patience
-from hoss.errors import InvalidInput, Overloaded, TransportError
-from hoss.model.cluster_objects import ClusterObject, ObjectKey, PodDisruptionBudget
-from hoss.model.pod import Gang, PodTemplate, Workload
+from hoss.errors import InvalidInput, OutcomeUnknown, Overloaded, TransportError
+from hoss.host import THIS_HOST
+from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget
+from hoss.model.pod import GangSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
-from hoss.wire.columns import U32, encode, uid_from_text
 from hoss.wire.convert import template_to_proto
 from hoss.wire.convert_objects import object_from_proto, object_to_proto
+from hoss.wire.uids import random_uid_text, uid_from_text
 
 if TYPE_CHECKING:
     from hoss.v1.dispatcher_pb2_grpc import DispatcherAsyncStub
 
-CALL_SECONDS = 10.0  # questions and small changes
-SUBMIT_SECONDS = 60.0  # 50,000 distinct pods in one message, and a journal that may be slow
+CALL_SECONDS = 10.0  # queries and small changes
+# Between submissions whose outcome is unknown.
+_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 0.1, 1.0
+SUBMIT_SECONDS = 60.0  # for 50,000 distinct pods in one message and a slow journal
 
-# Workloads in one message: enough that the call costs nothing beside its content, few enough that the first are
-# being placed while the last are on their way.
+# Workloads in one message: enough that the cost of a call does not matter, and few enough that the first
+# workloads are placed while the last ones are still being sent.
 WORKLOADS_PER_MESSAGE = 500
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Dispatcher"]
-# gRPC repeats these by itself: each has the same effect however often it is asked, `submit` by its request id.
-_REPEATABLE = [method.name for method in SERVICE.methods if not (method.client_streaming or method.server_streaming)]
+# gRPC repeats these by itself. They are idempotent, `submit` by its request id.
+_REPEATABLE = [
+    method.name for method in SERVICE.methods if not (method.client_streaming or method.server_streaming)
+]
 
+RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
+
+# Jobs asked for in one call.
+_PAGE_JOBS = 2000
 
 
 class DispatcherClient:
-    """One channel to the dispatcher, at one address or at those of several of which one is active. Use it as an async context
-    manager, or call `close`.
+    """One channel to the dispatcher, at one address or at those of several dispatchers of which one is
+    active. Without `open_channel` it finds its certificate and token itself (hoss.client.access). Use it as an async context manager, or call `close`.
 
-    It survives a takeover: calls wait for the active dispatcher (10 s at most) and are repeated when they break off, and streams
-    are resumed. With one address, a call fails after some two seconds in which nobody answered.
-    """
+    The client survives a takeover: calls wait for the active dispatcher (10 s at most), interrupted calls are
+    repeated, and streams are resumed. With one address, a call without an answer fails after two seconds."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        open_channel: rpc.OpenChannel = found_channel,
+        clock: Callable[[], float] = THIS_HOST.monotonic,
+        rng: random.Random = THIS_HOST.rng,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
         self._peer = "dispatcher " + ", ".join(addresses)
-        self._channel = rpc.channel(addresses, service=SERVICE.full_name, retried=_REPEATABLE)
+        self._channel = open_channel(
+            addresses, kind="dispatcher", service=SERVICE.full_name, retried=_REPEATABLE
+        )
         self.stub: DispatcherAsyncStub = DispatcherStub(self._channel)
-        # Told whenever a submission has to wait because the dispatcher is full.
+        # Called whenever a submission waits because the dispatcher is full.
         self.on_full: Callable[[Overloaded], None] = lambda _: None
         self._several = rpc.of_several(addresses)
-        self._streams = resuming.Peer(self.stub, self._peer, several=self._several)
+        self._streams = resuming.ResumablePeer(
+            self.stub, self._peer, several=self._several, clock=clock, rng=rng
+        )
 
     async def __aenter__(self) -> "DispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -68,33 +92,42 @@ class DispatcherClient:
         await self.close()
 
     async def close(self) -> None:
-        """End the channel; calls under way are cancelled."""
+        """Close the channel and cancel its calls."""
         await self._channel.close()
 
     async def submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
-        """Hand over jobs and pods, once however often the message has to be sent: one without a request_id is given one.
+        """Submit jobs and pods. A repeated message is accepted once, by its request_id; a missing one is set.
 
-        While the dispatcher is full it is asked again when it says; raises Overloaded after five minutes of that.
-        """
-        patience = Patience(self.on_full)
+        While the dispatcher is full, the client retries after its delay. Raises Overloaded after 5 minutes.
+        Where the outcome is unknown, the client sends the message again, with its id. Raises OutcomeUnknown
+        after 10 s: then whoever sends this `request` again, with the id that is in it, learns the outcome."""
+        patience = Patience(self.on_full, clock=self._clock)
+        backoff = Backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS, CALL_SECONDS, rng=self._rng)
+        self._identify(request)
         while True:
             try:
-                return await self._answer(self.stub.Submit(_identified(request), timeout=SUBMIT_SECONDS))
+                return await self._call(self.stub.Submit, request, SUBMIT_SECONDS)
             except Overloaded as exc:  # noqa: PERF203 - the loop is the retry
                 await patience.wait(exc)
+            except OutcomeUnknown:
+                delay = backoff.failed(self._clock())
+                if delay is None:
+                    raise
+                await asyncio.sleep(delay)
 
     async def submit_stream(self, requests: AsyncIterable[pb.SubmitRequest]) -> AsyncIterator[pb.SubmitReply]:
-        """Hand over many messages; yields their replies in order, each once its message is durable.
+        """Submit many messages. Yields their replies in order, each when its message is durable.
 
-        Ends early with the server's error at the first message it refuses; those answered before it are accepted. A stream
-        that breaks off is made anew and what was not answered is sent again, under the same ids.
-        """
+        Raises the server's error at the first message that the server refuses; the messages with replies are
+        accepted. After a break the client sends the unanswered messages again, with their ids."""
 
         async def outgoing() -> AsyncIterator[pb.SubmitRequest]:
             async for request in requests:
-                yield _identified(request)
+                self._identify(request)
+                yield request
 
-        async for reply in resuming.submit_stream(self._streams, outgoing(), Patience(self.on_full)):
+        patience = Patience(self.on_full, clock=self._clock)
+        async for reply in resuming.submit_stream(self._streams, outgoing(), patience):
             yield reply
 
     async def get_pod(
@@ -107,12 +140,12 @@ class DispatcherClient:
         decisions: bool = False,
         steps: bool = False,
     ) -> pb.PodInfo:
-        """One pod with its template, by name or by UID; with `queue` also where it waits, if it does, with `decisions` how it was
-        placed, as far as its workers remember, and with `steps` how it came where it is."""
+        """One pod with its template, by name or UID. `queue`: with its place in the queue. `decisions`: with
+        the placement decisions that workers still have. `steps`: with its history."""
         request = pb.GetPodRequest(
             namespace=namespace, name=name, uid=uid, queue=queue, decisions=decisions, steps=steps
         )
-        return await self._answer(self.stub.GetPod(request, timeout=CALL_SECONDS))
+        return await self._call(self.stub.GetPod, request)
 
     async def list_pods(
         self,
@@ -125,7 +158,7 @@ class DispatcherClient:
         page_pods: int = 1000,
         templates: bool = False,
     ) -> AsyncIterator[pb.PodInfo]:
-        """Every pod that matches, page after page. An empty namespace means all. `templates`: of each pod, too."""
+        """Every pod that matches, page by page. An empty namespace means all. `templates`: with templates."""
         request = pb.ListPodsRequest(
             namespace=namespace,
             job=job,
@@ -136,32 +169,42 @@ class DispatcherClient:
             templates=templates,
         )
         while True:
-            page = await self._answer(self.stub.ListPods(request, timeout=CALL_SECONDS))
+            page = await self._call(self.stub.ListPods, request)
             for pod in page.pods:
                 yield pod
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
 
-    async def list_jobs(self, namespace: str = "", name: str = "", *, steps: bool = False) -> list[pb.JobInfo]:
-        """Jobs with their counts by phase. An empty namespace or name means all. With `steps` what their pods went through."""
-        request = pb.ListJobsRequest(namespace=namespace, name=name, steps=steps)
-        return list((await self._answer(self.stub.ListJobs(request, timeout=CALL_SECONDS))).jobs)
+    async def list_jobs(
+        self, namespace: str = "", name: str = "", *, steps: bool = False
+    ) -> list[pb.JobInfo]:
+        """Jobs with their counts by phase, in order of submission. An empty namespace or name means all.
+        `steps`: with their history."""
+        request = pb.ListJobsRequest(namespace=namespace, name=name, steps=steps, limit=_PAGE_JOBS)
+        found: list[pb.JobInfo] = []
+        while True:
+            page = await self._call(self.stub.ListJobs, request)
+            found.extend(page.jobs)
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
 
     async def watch(self, since_revision: int = 0, *, states: bool = False) -> AsyncIterator[pb.WatchBatch]:
         """Events after a revision (0: from now), for as long as the caller iterates.
 
-        With `states`, present states of all live pods come first. Raises InvalidInput when the revision is too old, or
-        when the caller reads too slowly: list the pods, then watch anew.
+        With `states`, the present states of all live pods come first. Raises InvalidInput where the revision
+        is too old, or where the caller reads too slowly: list the pods, then watch again.
 
-        A watch that breaks off is resumed. With the same dispatcher it goes on at the revision where it was, so every event
-        comes exactly once. After a takeover or restart the events in between are gone; then come those pods whose phase or
-        node differs from what this watch told last, and as DELETED those that are not there any more. So states in between
-        may be missed, and a pod it never told of may come though it did not change, but no pod's last state is missed. After
-        15 s without a dispatcher it raises TransportError.
-        """
+        A watch is resumed after a break. With the same dispatcher it continues at its revision, so every
+        event comes exactly once. After a takeover or restart the events in between are lost. Then the watch
+        yields the pods whose phase or node differs from what it yielded last, and as DELETED the pods that no
+        longer exist. States in between may be missing, and a pod that the watch never yielded may come
+        unchanged. The last state of every pod always comes. After 15 s without a dispatcher it raises
+        TransportError."""
         if not since_revision and not states:
-            since_revision = (await self.status()).revision  # where to resume, if it breaks off before the first event
+            # The revision to resume at after a break before the first event.
+            since_revision = (await self.status()).revision
         async for batch in resuming.watch(self._streams, since_revision, states=states):
             yield batch
 
@@ -170,144 +213,160 @@ class DispatcherClient:
     ) -> pb.DeleteReply:
         """Delete pods by name or UID (a column of 16 bytes each), and whole jobs."""
         request = pb.DeleteRequest(namespace=namespace, pods=pods, jobs=jobs, uids=uids)
-        return await self._answer(self.stub.Delete(request, timeout=SUBMIT_SECONDS))
+        return await self._call(self.stub.Delete, request, SUBMIT_SECONDS)
 
     async def remove_gates(
-        self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), gates: Iterable[str] = ()
+        self,
+        namespace: str = "",
+        *,
+        pods: Iterable[str] = (),
+        jobs: Iterable[str] = (),
+        gates: Iterable[str] = (),
     ) -> pb.RemoveGatesReply:
-        """Take scheduling gates (none named: all) off pods and whole jobs."""
+        """Remove scheduling gates from pods and whole jobs. Without `gates`: all."""
         request = pb.RemoveGatesRequest(namespace=namespace, pods=pods, jobs=jobs, gates=gates)
-        return await self._answer(self.stub.RemoveGates(request, timeout=CALL_SECONDS))
+        return await self._call(self.stub.RemoveGates, request)
 
     async def list_tenants(self) -> list[pb.TenantInfo]:
-        """Who shares the cluster: tenants that have pods, by name."""
-        reply = await self._answer(self.stub.ListTenants(pb.ListTenantsRequest(), timeout=CALL_SECONDS))
+        """The tenants that have pods, by name."""
+        reply = await self._call(self.stub.ListTenants, pb.ListTenantsRequest())
         return list(reply.tenants)
 
     async def retry(
         self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), every: bool = False
     ) -> pb.RetryReply:
-        """Put pods that were given up back in the queue: those named, of whole jobs, or `every` one of the namespace (of all where
-        it is empty)."""
+        """Put failed pods back in the queue: pods by name, whole jobs, or `every` failed pod of the namespace
+        (empty: of all namespaces)."""
         request = pb.RetryRequest(namespace=namespace, pods=pods, jobs=jobs, every=every)
-        return await self._answer(self.stub.Retry(request, timeout=CALL_SECONDS))
+        return await self._call(self.stub.Retry, request)
 
     async def apply_objects(self, objects: Sequence[ClusterObject]) -> list[str]:
-        """Make them so, all or none. Beside each: "created", "configured" or "unchanged"."""
+        """Apply all objects or none. Returns "created", "configured" or "unchanged" for each."""
         request = pb.ApplyObjectsRequest(objects=map(object_to_proto, objects))
-        return list((await self._answer(self.stub.ApplyObjects(request, timeout=CALL_SECONDS))).results)
+        return list((await self._call(self.stub.ApplyObjects, request)).results)
 
     async def delete_objects(self, keys: Iterable[ObjectKey]) -> list[ObjectKey]:
-        """Remove objects; returns the keys that nothing had."""
+        """Delete objects. Returns the keys of objects that do not exist."""
         refs = [pb.ObjectRef(kind=key.kind, namespace=key.namespace, name=key.name) for key in keys]
         request = pb.DeleteObjectsRequest(objects=refs)
-        reply = await self._answer(self.stub.DeleteObjects(request, timeout=CALL_SECONDS))
+        reply = await self._call(self.stub.DeleteObjects, request)
         return [ObjectKey(ref.kind, ref.namespace, ref.name) for ref in reply.not_found]
 
     async def list_objects(self, kind: str = "", namespace: str = "") -> list[ClusterObject]:
-        """Objects of a kind and namespace, by name. Empty: of all."""
+        """Objects of a kind and namespace, by name. Empty means all."""
         request = pb.ListObjectsRequest(kind=kind, namespace=namespace)
-        reply = await self._answer(self.stub.ListObjects(request, timeout=CALL_SECONDS))
+        reply = await self._call(self.stub.ListObjects, request)
         return [object_from_proto(message) for message in reply.objects]
 
     async def list_budgets(self, namespace: str = "") -> list[tuple[PodDisruptionBudget, pb.BudgetStatus]]:
-        """Disruption budgets of a namespace (empty: of all) by name, and how each stands now."""
+        """Disruption budgets of a namespace (empty: of all) by name, with their present status."""
         request = pb.ListObjectsRequest(kind=PodDisruptionBudget.__name__, namespace=namespace)
-        reply = await self._answer(self.stub.ListObjects(request, timeout=CALL_SECONDS))
-        found = [item for item in map(object_from_proto, reply.objects) if isinstance(item, PodDisruptionBudget)]
+        reply = await self._call(self.stub.ListObjects, request)
+        found = [
+            item for item in map(object_from_proto, reply.objects) if isinstance(item, PodDisruptionBudget)
+        ]
         return list(zip(found, reply.budgets, strict=True))
 
     async def list_workers(self, *, steps: bool = False) -> list[pb.WorkerInfo]:
-        """Workers that are registered, or were and are lost. With `steps` what happened to each of late."""
+        """Registered and lost workers. `steps`: with their recent history."""
         request = pb.ListWorkersRequest(steps=steps)
-        return list((await self._answer(self.stub.ListWorkers(request, timeout=CALL_SECONDS))).workers)
+        return list((await self._call(self.stub.ListWorkers, request)).workers)
 
     async def set_worker_state(self, name: str, state: str) -> pb.WorkerInfo:
         """Cordon ("Cordoned"), drain ("Draining") or reopen ("Ready") a worker."""
         request = pb.SetWorkerStateRequest(name=name, state=state)
-        return (await self._answer(self.stub.SetWorkerState(request, timeout=CALL_SECONDS))).worker
+        return (await self._call(self.stub.SetWorkerState, request)).worker
 
     async def conflicts(self) -> pb.Conflicts:
-        """Who was refused for whom since the dispatcher's start, and what is done about it."""
-        return await self._answer(self.stub.GetConflicts(pb.ConflictsRequest(), timeout=CALL_SECONDS))
+        """Conflicts between workers since the dispatcher's start, and the settings against them."""
+        return await self._call(self.stub.GetConflicts, pb.ConflictsRequest())
 
     async def steer(self, overlap: str = "", workers: str = "") -> pb.Steering:
-        """Fix by hand how workers' preferences overlap, and how many get work at once; "auto" leaves it to the dispatcher, an empty
-        text leaves it as it is. InvalidInput for anything else."""
-        return await self._answer(
-            self.stub.Steer(pb.SteerRequest(overlap=overlap, workers=workers), timeout=CALL_SECONDS)
-        )
+        """Set how workers' preferences overlap, and how many workers get work at once. "auto" leaves a
+        setting to the dispatcher, "" does not change it. Raises InvalidInput for an unknown value."""
+        return await self._call(self.stub.Steer, pb.SteerRequest(overlap=overlap, workers=workers))
 
     async def get_policy(self) -> pb.Policy:
         """The SchedulingPolicy in force."""
-        return await self._answer(self.stub.GetPolicy(pb.GetPolicyRequest(), timeout=CALL_SECONDS))
+        return await self._call(self.stub.GetPolicy, pb.GetPolicyRequest())
 
     async def set_policy(self, yaml: str, *, if_version: int = 0) -> pb.SetPolicyReply:
-        """Replace the policy, or only that of a certain version. InvalidInput names the field, and the old policy stays."""
+        """Replace the policy; with `if_version` only the one of that version. InvalidInput names the wrong
+        field; the old policy then stays."""
         request = pb.Policy(yaml=yaml, if_version=if_version)
-        return await self._answer(self.stub.SetPolicy(request, timeout=CALL_SECONDS))
+        return await self._call(self.stub.SetPolicy, request)
 
     async def test_policy(self, templates: Iterable[PodTemplate], yaml: str = "") -> pb.TestPolicyReply:
-        """What the policy in force, or the document given, would do with pods of these templates now. Changes nothing."""
+        """Dry run: how the policy in force, or `yaml`, would treat pods of these templates now."""
         request = pb.TestPolicyRequest(templates=map(template_to_proto, templates), yaml=yaml)
-        return await self._answer(self.stub.TestPolicy(request, timeout=CALL_SECONDS))
+        return await self._call(self.stub.TestPolicy, request)
 
     async def status(self) -> pb.DispatcherStatus:
-        """Pods by phase, counters since start, and problems as sentences."""
-        return await self._answer(self.stub.GetStatus(pb.StatusRequest(), timeout=CALL_SECONDS))
+        """Pods by phase, counters since the start, and problems as sentences."""
+        return await self._call(self.stub.GetStatus, pb.StatusRequest())
 
     async def audit(self, timeout_ms: int = 2000) -> pb.DispatcherAuditReply:
-        """Workers' views and the pods held as bound; workers that stay silent for `timeout_ms` are left out."""
+        """The workers' views of the nodes, and the bound pods. Workers that do not answer in time are
+        missing."""
         request = pb.DispatcherAuditRequest(timeout_ms=timeout_ms)
-        return await self._answer(self.stub.Audit(request, timeout=CALL_SECONDS + timeout_ms / 1000))
+        return await self._call(self.stub.Audit, request, CALL_SECONDS + timeout_ms / 1000)
 
-    async def _answer(self, call: Awaitable[ReplyT]) -> ReplyT:
+    def _identify(self, request: pb.SubmitRequest) -> None:
+        """Set a missing id. A repetition without an id would be another submission."""
+        if not request.request_id:
+            request.request_id = random_uid_text(self._rng)
+
+    async def _call(
+        self,
+        method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ReplyT]",
+        request: RequestT,
+        timeout_seconds: float = CALL_SECONDS,
+    ) -> ReplyT:
         try:
-            return await call
+            return await method(request, timeout=timeout_seconds)
         except grpc.aio.AioRpcError as exc:
             if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._several:
-                raise TransportError(f"{self._peer}: none of them became active, or answered, in time") from exc
+                problem = f"{self._peer}: none of them became active, or answered, in time"
+                raise TransportError(problem) from exc
             raise translate(exc, self._peer) from exc
 
 
-def _identified(request: pb.SubmitRequest) -> pb.SubmitRequest:
-    """The request with an id, without which a repetition would be another submission."""
-    if not request.request_id:
-        request.request_id = str(uuid.uuid4())
-    return request
+def submission(
+    workloads: Iterable[Workload],
+    request_id: str | None = None,
+    *,
+    rng: random.Random = THIS_HOST.rng,
+) -> Iterator[pb.SubmitRequest]:
+    """Group workloads into messages for `submit` or `submit_stream`. A message has equal templates once.
 
-
-def submission(workloads: Iterable[Workload], request_id: str | None = None) -> Iterator[pb.SubmitRequest]:
-    """Group workloads into messages for `submit` or `submit_stream`, equal templates once in each.
-
-    Owned workloads and those of several replicas become jobs, the others rows of a pod list. The k-th message (from 0) has
-    the id `request_id/k`, so that the same workloads under the same id are accepted once; without one they are new each time.
-    """
-    stem = request_id or str(uuid.uuid4())
+    Workloads with an owner or several replicas become jobs, the others rows of a pod list. The k-th message
+    (from 0) has the id `request_id/k`, so the same workloads with the same id are accepted once. Without an
+    id each call is a new submission."""
+    stem = request_id or random_uid_text(rng)
     number = 0
     # A pod list carries UIDs for all of its pods or for none.
     drafts = {False: _Draft(), True: _Draft()}
-    for members in _together(workloads):
-        given_uids = _have_uids(members)
-        draft = drafts[given_uids]
+    for members in _by_gang(workloads):
+        with_uids = _have_uids(members)
+        draft = drafts[with_uids]
         for workload in members:
             draft.add(workload)
         if draft.workloads >= WORKLOADS_PER_MESSAGE:
             yield draft.finish(f"{stem}/{number}")
             number += 1
-            drafts[given_uids] = _Draft()
+            drafts[with_uids] = _Draft()
     for draft in drafts.values():
         if draft.workloads:
             yield draft.finish(f"{stem}/{number}")
             number += 1
 
 
-def _together(workloads: Iterable[Workload]) -> Iterator[list[Workload]]:
-    """Workloads one by one, and then those of each gang, which must come in one message."""
-    gangs: dict[Gang, list[Workload]] = {}
+def _by_gang(workloads: Iterable[Workload]) -> Iterator[list[Workload]]:
+    """Single workloads, then the workloads of each gang, which must be in one message."""
+    gangs: dict[GangSpec, list[Workload]] = {}
     for workload in workloads:
         if workload.replicas == 0:
-            continue  # a Deployment scaled to nothing asks for nothing
+            continue  # a Deployment scaled to zero
         if workload.gang is None:
             yield [workload]
         else:
@@ -320,12 +379,13 @@ def _is_job(workload: Workload) -> bool:
 
 
 def _have_uids(members: list[Workload]) -> bool:
-    """Whether pods carry UIDs. Raises InvalidInput for a gang of which some do."""
-    carried = {bool(workload.uid) for workload in members if not _is_job(workload)}
+    """Whether the pods have UIDs. Raises InvalidInput for a gang with some pods that have one."""
+    found = {bool(workload.uid) for workload in members if not _is_job(workload)}
     gang = members[0].gang
-    if len(carried) > 1 and gang is not None:
-        raise InvalidInput("some of its pods have a metadata.uid and some have none", where=f"gang {gang.name}")
-    return True in carried
+    if len(found) > 1 and gang is not None:
+        problem = "some of its pods have a metadata.uid and some have none"
+        raise InvalidInput(problem, where=f"gang {gang.name}")
+    return True in found
 
 
 class _Draft:
@@ -337,7 +397,7 @@ class _Draft:
         self._template_numbers: dict[PodTemplate, int] = {}
         self._pod_templates: list[int] = []
         self._uids: list[bytes] = []
-        self._gang_numbers: dict[Gang, int] = {}
+        self._gang_numbers: dict[GangSpec, int] = {}
         self._pod_gangs: list[int] = []
 
     def add(self, workload: Workload) -> None:
@@ -345,7 +405,9 @@ class _Draft:
         template = self._number_of(workload.template)
         gang = 0 if workload.gang is None else self._number_of_gang(workload.gang)
         if _is_job(workload):
-            self._message.jobs.add(name=workload.name, template=template, replicas=workload.replicas, gang=gang)
+            self._message.jobs.add(
+                name=workload.name, template=template, replicas=workload.replicas, gang=gang
+            )
             return
         self._pod_gangs.append(gang)
         self._message.pods.names.append(workload.name)
@@ -356,14 +418,14 @@ class _Draft:
     def finish(self, request_id: str) -> pb.SubmitRequest:
         self._message.request_id = request_id
         if self._pod_templates:
-            self._message.pods.templates = encode(self._pod_templates, U32)
+            self._message.pods.templates = _column(self._pod_templates)
             self._message.pods.uids = b"".join(self._uids)
             if any(self._pod_gangs):
-                self._message.pods.gangs = encode(self._pod_gangs, U32)
+                self._message.pods.gangs = _column(self._pod_gangs)
         return self._message
 
-    def _number_of_gang(self, gang: Gang) -> int:
-        """From 1 on; 0 in a message is no gang."""
+    def _number_of_gang(self, gang: GangSpec) -> int:
+        """From 1; in a message 0 means no gang."""
         number = self._gang_numbers.get(gang)
         if number is None:
             number = self._gang_numbers[gang] = len(self._gang_numbers) + 1
@@ -376,3 +438,8 @@ class _Draft:
             number = self._template_numbers[template] = len(self._template_numbers)
             self._message.templates.append(template_to_proto(template))
         return number
+
+
+def _column(numbers: list[int]) -> bytes:
+    """A u32 column, as `hoss.wire.columns.encode` writes it, without NumPy."""
+    return struct.pack(f"<{len(numbers)}I", *numbers)

@@ -1,31 +1,66 @@
-"""How errors cross gRPC: one table for the side that raises and the side that reads.
+"""How errors cross gRPC: one table for both sides.
 
-    InvalidInput and its kinds   INVALID_ARGUMENT     read back as InvalidInput (so are ALREADY_EXISTS and the like)
-    NotFound                     NOT_FOUND            read back as NotFound
-    LedgerUnavailable            UNAVAILABLE, marked  read back as LedgerUnavailable
-    Overloaded                   RESOURCE_EXHAUSTED, with retry-after-ms in the trailing metadata
-    TransportError               none                 what gRPC itself reports: no connection, broken off, too late
+    raised by the server          as status              translated by the client to
+    InvalidInput and subclasses   INVALID_ARGUMENT       InvalidInput (ALREADY_EXISTS and the like too)
+    NotFound                      NOT_FOUND              NotFound
+    LedgerUnavailable             UNAVAILABLE, marked    LedgerUnavailable
+    OutcomeUnknown                UNAVAILABLE, marked    OutcomeUnknown
+    Overloaded                    RESOURCE_EXHAUSTED     Overloaded, by retry-after-ms in the metadata
+    (hoss.security.interceptor)   UNAUTHENTICATED,       AccessDenied
+                                  PERMISSION_DENIED
+    (gRPC itself)                 any other              TransportError: no connection, broken stream, timeout
 
-gRPC's own UNAVAILABLE (nobody listens) and a server's (it answers, its ledger does not) are told apart by a mark in the
-trailing metadata.
-"""
+A mark in the trailing metadata distinguishes a server's UNAVAILABLE (its ledger does not answer) from gRPC's
+own (no server listens)."""
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
+from hoss.errors import (
+    AccessDenied,
+    HossError,
+    InvalidInput,
+    LedgerUnavailable,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    TransportError,
+)
 
-# Trailing metadata of a server's own UNAVAILABLE.
+# Trailing metadata of a server's own UNAVAILABLE: the call changed nothing, or may have.
 LEDGER_UNAVAILABLE = ("hoss-error", "ledger-unavailable")
+OUTCOME_UNKNOWN = ("hoss-error", "outcome-unknown")
+_MARKED: Mapping[tuple[str, str], type[LedgerUnavailable]] = {
+    LEDGER_UNAVAILABLE: LedgerUnavailable,
+    OUTCOME_UNKNOWN: OutcomeUnknown,
+}
 
-# Trailing metadata of RESOURCE_EXHAUSTED; gRPC's own, for messages too large, has none.
+# Trailing metadata of a server's own RESOURCE_EXHAUSTED. gRPC's, for a message that is too large, has none.
 RETRY_AFTER_MS = "retry-after-ms"
 
-# How gRPC's own words begin where it has no connection; the cause stands at their end.
+# Beginnings of gRPC's own texts without a connection. The texts end with the cause.
 _NO_CONNECTION = ("connections to all backends failing", "failed to connect to all addresses")
 
+# Part of gRPC's text about a connection that failed -> what to do. A server says nothing about a client's
+# certificate that it refuses: it closes the connection.
+_HANDSHAKE: Mapping[str, str] = {
+    "WRONG_VERSION_NUMBER": "it speaks no TLS, and this client does; see that it was given --tls-dir",
+    "Hostname Verification": "its certificate is that of another kind of service; see that the address is right",
+    "CERTIFICATE_VERIFY_FAILED": (
+        "its certificate is of another authority than this client trusts, or not valid now; see that both "
+        "have certificates of one authority (`hoss certs issue`)"
+    ),
+    "Socket closed": (
+        "it may want TLS and a certificate of its authority: give one with HOSS_TLS_DIR or `hoss login`; or "
+        "it is stopping"
+    ),
+}
+_NOT_THERE = "see that it runs there and that the address is right"
+
+_ACCESS_CODES = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _INPUT_CODES = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -37,37 +72,38 @@ _INPUT_CODES = frozenset(
 
 
 def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
-    """The HossError a failed call stands for, with the server's text. `peer` names the other side, as "resolver at h:p"."""
+    """The HossError of a failed call, with the server's text. `peer` names the server: "resolver at h:p"."""
     text = exc.details() or exc.code().name
-    if exc.code() is grpc.StatusCode.NOT_FOUND:
-        return NotFound(text)
-    if exc.code() in _INPUT_CODES:
-        return InvalidInput(text)
-    if exc.code() is grpc.StatusCode.UNAVAILABLE and LEDGER_UNAVAILABLE in _pairs(exc.trailing_metadata()):
-        return LedgerUnavailable(text)
+    if exc.code() in _ACCESS_CODES:
+        return AccessDenied(f"{peer} refuses: {text}")
+    if exc.code() is grpc.StatusCode.NOT_FOUND or exc.code() in _INPUT_CODES:
+        return NotFound(text) if exc.code() is grpc.StatusCode.NOT_FOUND else InvalidInput(text)
+    if exc.code() is grpc.StatusCode.UNAVAILABLE:
+        for mark in set(_pairs(exc.trailing_metadata())) & _MARKED.keys():
+            return _MARKED[mark](text)
     retry_after_ms = dict(_pairs(exc.trailing_metadata())).get(RETRY_AFTER_MS)
     if exc.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and retry_after_ms is not None:
         return Overloaded(text, int(retry_after_ms) / 1000)
     if exc.code() is grpc.StatusCode.UNAVAILABLE and text.startswith(_NO_CONNECTION):
         reason = text.rpartition(": ")[2]
-        return TransportError(
-            f"{peer} cannot be reached ({reason}): see that it runs there and that the address is right"
-        )
+        remedy = next((said for part, said in _HANDSHAKE.items() if part in text), _NOT_THERE)
+        return TransportError(f"{peer} cannot be reached ({reason}): {remedy}")
     return TransportError(f"{peer}: {exc.code().name}: {text}")
 
 
 async def refuse(
     context: "grpc.aio.ServicerContext[Any, Any]", error: InvalidInput | LedgerUnavailable | Overloaded
 ) -> NoReturn:
-    """End a call on the server's side with the status that `translate` reads back as the same error."""
+    """End a call on the server with the status that `translate` turns into the same error."""
     if isinstance(error, LedgerUnavailable):
-        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (LEDGER_UNAVAILABLE,))
+        mark = OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else LEDGER_UNAVAILABLE
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (mark,))
     if isinstance(error, Overloaded):
         retry_after = (RETRY_AFTER_MS, str(int(1000 * error.retry_after_seconds)))
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), (retry_after,))
     code = grpc.StatusCode.NOT_FOUND if isinstance(error, NotFound) else grpc.StatusCode.INVALID_ARGUMENT
     await context.abort(code, str(error))
-    raise error  # abort has raised already; this tells the type checker so
+    raise error  # not reached: abort raises, but its type does not say so
 
 
 def _pairs(metadata: Any) -> list[tuple[str, Any]]:

@@ -1,14 +1,17 @@
-"""Following the node feed: whatever happens to resolvers and connections, changes arrive in order and without gaps."""
+"""Follows the node feed. Changes arrive in order and without gaps; breaks of the connection are resumed."""
 
 import asyncio
+import random
 from collections.abc import Callable
 
 import grpc
 import grpc.aio
 
+from hoss.client.backoff import Backoff
 from hoss.client.errors import translate
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput
+from hoss.host import THIS_HOST
 from hoss.telemetry import logger
 from hoss.v1 import resolver_pb2 as pb
 
@@ -17,38 +20,46 @@ _MAX_DELAY_SECONDS = 1.0
 
 
 class Subscription:
-    """One subscriber's way through the node feed.
+    """One subscriber's position in the node feed.
 
-    Every message is handed to `apply`. Each shard begins with a snapshot, which replaces all that was known of the shard; then
-    come its changes, each applying to the state that the message before it left. A broken connection is made anew and
-    resumed where it stopped; where that is not possible any more, another snapshot comes.
-    Both methods raise InvalidInput when the resolver refuses the request itself, and whatever `apply` raises.
-    """
+    `apply` gets every message. The first message of a shard is a snapshot, which replaces the known state of
+    the shard. Each later message applies to the state after the message before it. A broken connection is
+    resumed at its position; where the resolver no longer has that position, it sends another snapshot. Both
+    methods raise InvalidInput where the resolver refuses the request, and every error of `apply`."""
 
-    def __init__(self, client: ResolverClient, subscriber: str, apply: Callable[[pb.FeedMessage], None]) -> None:
+    def __init__(
+        self,
+        client: ResolverClient,
+        subscriber: str,
+        apply: Callable[[pb.FeedMessage], None],
+        *,
+        clock: Callable[[], float] = THIS_HOST.monotonic,
+        rng: random.Random = THIS_HOST.rng,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
         self._client = client
         self._subscriber = subscriber
         self._apply = apply
         self._position = _Position()
 
     async def follow(self) -> None:
-        """Take every change as it comes, until cancelled."""
+        """Apply changes until cancelled."""
         await self._read(as_of_now=False)
 
     async def catch_up(self, *, anew: bool = False) -> None:
-        """Take what happened since the last time, and return once all is seen that had happened when this was called.
-
-        `anew`: begin every shard with a snapshot again.
-        """
+        """Apply the changes up to the moment of this call. `anew`: start with a snapshot of every shard."""
         if anew:
             self._position = _Position()
         await self._read(as_of_now=True)
 
     async def _read(self, *, as_of_now: bool) -> None:
-        delay = _FIRST_DELAY_SECONDS
+        backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
         while True:
+            interruption = ""
+            call = self._client.stub.Feed(self._position.request(self._subscriber, as_of_now))
             try:
-                async for message in self._client.stub.Feed(self._position.request(self._subscriber, as_of_now)):
+                async for message in call:
                     if not self._position.precedes(message):
                         have = self._position.seqs.get(message.shard)
                         logger().warning("feed_gap", shard=message.shard, have=have)
@@ -56,7 +67,7 @@ class Subscription:
                         break
                     self._apply(message)
                     self._position.advance(message)
-                    delay = _FIRST_DELAY_SECONDS
+                    backoff.succeeded()
                 else:
                     if as_of_now:
                         return
@@ -64,27 +75,32 @@ class Subscription:
                 error = translate(exc, self._client.peer)
                 if isinstance(error, InvalidInput):
                     raise error from exc
-                logger().info("feed_interrupted", subscriber=self._subscriber, error=str(error), retry_seconds=delay)
+                interruption = str(error)
+            finally:
+                call.cancel()  # gRPC does not end a call by itself when nobody reads it any more
+            delay = backoff.failed(self._clock()) or 0.0
+            if interruption:
+                logger().info(
+                    "feed_interrupted", subscriber=self._subscriber, error=interruption, retry_seconds=delay
+                )
             await asyncio.sleep(delay)
-            delay = min(2 * delay, _MAX_DELAY_SECONDS)
-
-
-async def follow(client: ResolverClient, subscriber: str, apply: Callable[[pb.FeedMessage], None]) -> None:
-    """Follow the feed from its beginning on, until cancelled. See Subscription."""
-    await Subscription(client, subscriber, apply).follow()
 
 
 class _Position:
-    """What was applied of each shard, and of which ledger."""
+    """The applied sequence number of each shard, and the ledger's epoch."""
 
     def __init__(self) -> None:
         self.seqs: dict[int, int] = {}
+        self._nonces: dict[int, str] = {}
         self._ledger_epoch = ""
 
     def request(self, subscriber: str, as_of_now: bool) -> pb.FeedRequest:
         return pb.FeedRequest(
             subscriber=subscriber,
-            resume=[pb.ShardPosition(shard=shard, seq=seq) for shard, seq in self.seqs.items()],
+            resume=[
+                pb.ShardPosition(shard=shard, seq=seq, nonce=self._nonces[shard])
+                for shard, seq in self.seqs.items()
+            ],
             ledger_epoch=self._ledger_epoch,
             as_of_now=as_of_now,
         )
@@ -94,6 +110,7 @@ class _Position:
 
     def advance(self, message: pb.FeedMessage) -> None:
         self.seqs[message.shard] = message.seq
+        self._nonces[message.shard] = message.nonce
         if message.snapshot:
             self._ledger_epoch = message.ledger_epoch
 

@@ -1,19 +1,20 @@
-"""The resolver as its clients see it: model types and columns in, columns and messages out.
+"""The resolver's client: it takes model types and columns and returns columns and messages.
 
-Calls raise InvalidInput (the request is wrong or names what is not there), LedgerUnavailable (the resolver answers, its
-ledger does not: nothing was done, try again) or TransportError (nobody answers, or too late).
-"""
+Calls raise InvalidInput (the request is wrong or names something unknown), LedgerUnavailable (the resolver
+answers and its ledger does not: nothing was done, try again) or TransportError (no answer in time)."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss import rpc
+from hoss.client.access import found_channel
 from hoss.client.errors import translate
 from hoss.model.node import NodeSpec
+from hoss.rpc import OpenChannel
 from hoss.telemetry.context import metadata
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverStub
@@ -23,74 +24,105 @@ from hoss.wire.convert import node_to_proto
 if TYPE_CHECKING:
     from hoss.v1.resolver_pb2_grpc import ResolverAsyncStub
 
-# Answers come in milliseconds; more time is for calls that touch every node or every reservation.
+# Answers come in milliseconds. Calls that touch every node or every reservation have more time.
 _CALL_SECONDS = 10.0
 _LONG_CALL_SECONDS = 60.0
 _REBUILD_SECONDS = 600.0
-_BIND_SECONDS = 30.0  # the resolver itself gives an API server 20
+_BIND_SECONDS = 30.0  # the resolver waits 20 s for an API server
 
 ReplyT = TypeVar("ReplyT")
 
 
 class Lookup(NamedTuple):
-    """Where pods hold reservations, in the ledger of this epoch; row i answers UID i."""
+    """The reservations of pods, in the ledger of this epoch. Row i belongs to UID i."""
 
     nodes: NDArray[np.uint32]  # NONE_U32: no reservation
     seqs: NDArray[np.uint64]  # the shard's seq of the commit
     epochs: NDArray[np.uint64]  # the worker epoch that committed it
     ledger_epoch: str
+    other_pods: NDArray[np.uint32]  # positions of pods that have more than one, once for each further one
+    other_nodes: NDArray[np.uint32]  # of these further reservations
 
 
 class ResolverClient:
-    """One channel to one or several resolvers, which answer alike."""
+    """One channel to one resolver or several equal ones."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], *, open_channel: OpenChannel = found_channel) -> None:
         self.peer = f"resolver at {','.join(addresses)}"
-        self._channel = rpc.channel(addresses)
+        self.term = 0  # of the dispatcher that makes changes; see ReleaseRequest.term
+        self.journal_write: Callable[[], int] = lambda: 0  # see ReleaseRequest
+        self._channel = open_channel(addresses, kind="resolver")
         self.stub: ResolverAsyncStub = ResolverStub(self._channel)
+
+    def under(self, term: int) -> "ResolverClient":
+        """The same channel, for a dispatcher's term."""
+        client = copy(self)
+        client.term = term
+        return client
 
     async def close(self) -> None:
         """End every stream and call of this client."""
         await self._channel.close()
 
     async def grant_epoch(self, worker: str) -> int:
-        """A new epoch for the worker; every earlier one cannot commit any more, on any shard."""
+        """A new epoch for the worker. Its earlier epochs can no longer commit on any shard."""
         return int((await self.grant(worker)).epoch)
 
-    async def grant(self, worker: str) -> pb.GrantEpochReply:
-        """As `grant_epoch`, and says in which ledger."""
-        return await self._call(self.stub.GrantEpoch, pb.GrantEpochRequest(worker=worker))
+    async def grant(self, worker: str, ledger_epoch: str = "") -> pb.GrantEpochReply:
+        """As `grant_epoch`, with the ledger's epoch. With `ledger_epoch`, in no other ledger."""
+        request = pb.GrantEpochRequest(
+            worker=worker, term=self.term, ledger_epoch=ledger_epoch, journal_write=self.journal_write()
+        )
+        return await self._call(self.stub.GrantEpoch, request)
 
     async def lookup(self, uids: Uids) -> Lookup:
-        """Which pods hold a reservation, on any shard."""
+        """The reservations of these pods on all shards."""
         reply = await self._call(self.stub.Lookup, pb.LookupRequest(uids=uids.tobytes()))
         return Lookup(
             decode(reply.nodes, U32, name="nodes", rows=len(uids)),
             decode(reply.seqs, U64, name="seqs", rows=len(uids)),
             decode(reply.epochs, U64, name="epochs", rows=len(uids)),
             reply.ledger_epoch,
+            other_pods := decode(reply.other_pods, U32, name="other_pods"),
+            decode(reply.other_nodes, U32, name="other_nodes", rows=len(other_pods)),
         )
 
     async def confirm(self, commits: Mapping[int, NDArray[np.uint64]]) -> int:
-        """End the lease of the commits given by shard. Returns how many were still pending.
+        """End the lease of commits, by shard. Returns how many were still pending.
 
-        Fewer than given: some were confirmed before, or their lease ended; `lookup` tells which.
-        """
+        The others were confirmed before, or their lease has ended; `lookup` shows which."""
         request = pb.ConfirmRequest(
-            commits=[pb.ShardCommits(shard=shard, seqs=encode(seqs, U64)) for shard, seqs in commits.items()]
+            commits=[pb.ShardCommits(shard=shard, seqs=encode(seqs, U64)) for shard, seqs in commits.items()],
+            term=self.term,
+            journal_write=self.journal_write(),
         )
         return int((await self._call(self.stub.Confirm, request)).confirmed)
 
-    async def release(self, uids: Uids, nodes: NDArray[np.uint32] | None = None) -> int:
-        """Give back what these pods hold; those that hold nothing are passed over. Returns how many held something.
+    async def release(
+        self,
+        uids: Uids,
+        nodes: NDArray[np.uint32] | None = None,
+        as_of: Mapping[int, int] | None = None,
+        ledger_epoch: str = "",
+    ) -> int:
+        """Release the reservations of these pods. Returns how many pods had one.
 
-        `nodes` says where each is bound, which saves looking on every shard.
-        """
-        request = pb.ReleaseRequest(uids=uids.tobytes(), nodes=b"" if nodes is None else encode(nodes, U32))
+        With `nodes`, the node of each pod, the resolver need not search every shard. `as_of`: by shard, the
+        sequence number up to which the caller knew it; newer reservations stay. `ledger_epoch`: in no other ledger; raises
+        LedgerUnavailable where there is another."""
+        known = (as_of or {}).items()
+        request = pb.ReleaseRequest(
+            uids=uids.tobytes(),
+            nodes=b"" if nodes is None else encode(nodes, U32),
+            term=self.term,
+            journal_write=self.journal_write(),
+            as_of=[pb.ShardPosition(shard=shard, seq=seq) for shard, seq in known],
+            ledger_epoch=ledger_epoch,
+        )
         return int((await self._call(self.stub.Release, request)).released)
 
     async def upsert_pods(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
-        """Reserve for pods that are on their nodes already."""
+        """Reserve for pods that are already on their nodes."""
         return await self._call(self.stub.UpsertPods, request)
 
     async def bind(self, request: pb.BindRequest) -> pb.BindReply:
@@ -98,69 +130,60 @@ class ResolverClient:
         return await self._call(self.stub.Bind, request, _BIND_SECONDS)
 
     async def upsert_nodes(self, nodes: Sequence[NodeSpec]) -> pb.UpsertNodesReply:
-        """Add nodes or change them by name. What is requested on them stays."""
-        request = pb.UpsertNodesRequest(nodes=[node_to_proto(node) for node in nodes])
+        """Add nodes or change them by name. Their reservations stay."""
+        request = pb.UpsertNodesRequest(nodes=[node_to_proto(node) for node in nodes], term=self.term)
         return await self._call(self.stub.UpsertNodes, request, _LONG_CALL_SECONDS)
 
     async def remove_nodes(self, names: Sequence[str]) -> pb.RemoveNodesReply:
-        """Remove nodes and release what is reserved on them; the reply names those pods."""
-        return await self._call(self.stub.RemoveNodes, pb.RemoveNodesRequest(names=names), _LONG_CALL_SECONDS)
+        """Remove nodes and release the reservations on them. The reply names the pods."""
+        request = pb.RemoveNodesRequest(names=names, term=self.term)
+        return await self._call(self.stub.RemoveNodes, request, _LONG_CALL_SECONDS)
 
     async def cordon_node(self, name: str, unschedulable: bool) -> pb.CordonNodeReply:
-        """Close a node to new pods, or open it again. Raises InvalidInput where there is no such node."""
-        return await self._call(self.stub.CordonNode, pb.CordonNodeRequest(name=name, unschedulable=unschedulable))
+        """Cordon or uncordon a node. Raises InvalidInput for an unknown node."""
+        request = pb.CordonNodeRequest(name=name, unschedulable=unschedulable, term=self.term)
+        return await self._call(self.stub.CordonNode, request)
 
     async def list_nodes(self, names: Sequence[str] = (), label_selector: str = "") -> list[pb.NodeInfo]:
-        """Nodes with what is requested on them, by name; all when no names are given."""
+        """Nodes with their requested amounts, by name. Without names: all."""
         request = pb.ListNodesRequest(names=names, label_selector=label_selector)
         return list((await self._call(self.stub.ListNodes, request, _LONG_CALL_SECONDS)).nodes)
 
-    async def reservations(self, *, details: bool = False) -> AsyncIterator[pb.ReservationChunk]:
-        """Every reservation, shard by shard, as columns; with `details` also leases and names of workers. One may come twice while
-        others are being made."""
-        request = pb.ListReservationsRequest(all_shards=True, details=details)
-        try:
-            async for chunk in self.stub.ListReservations(request):
-                yield chunk
-        except grpc.aio.AioRpcError as exc:
-            raise translate(exc, self.peer) from exc
+    def reservations(self, *, details: bool = False) -> AsyncIterator[pb.ReservationChunk]:
+        """Every reservation as columns, shard by shard. `details`: with leases and names of workers.
 
-    async def feed_as_of_now(self, subscriber: str) -> AsyncIterator[pb.FeedMessage]:
-        """Snapshots of all shards and what came after them, until everything is told that had happened by now."""
+        A reservation may come twice while others are being made."""
+        request = pb.ListReservationsRequest(all_shards=True, details=details)
+        return self._stream(self.stub.ListReservations, request)
+
+    def feed_as_of_now(self, subscriber: str) -> AsyncIterator[pb.FeedMessage]:
+        """Snapshots of all shards, and the changes after them up to the moment of the call."""
         request = pb.FeedRequest(subscriber=subscriber, as_of_now=True)
-        try:
-            async for message in self.stub.Feed(request, timeout=_LONG_CALL_SECONDS):
-                yield message
-        except grpc.aio.AioRpcError as exc:
-            raise translate(exc, self.peer) from exc
+        return self._stream(self.stub.Feed, request, _LONG_CALL_SECONDS)
 
     async def audit(self) -> pb.AuditReply:
-        """Check the ledger against the invariants it can see."""
+        """Check the ledger against those invariants that it can check."""
         return await self._call(self.stub.Audit, pb.AuditRequest(), _LONG_CALL_SECONDS)
 
     async def repair(self) -> pb.RepairReply:
-        """Make accounts, cards, ports and group counts what the reservations add up to; says what was changed."""
+        """Recompute accounts, cards, ports and group counts from the reservations. Returns the changes."""
         return await self._call(self.stub.Repair, pb.RepairRequest(), _LONG_CALL_SECONDS)
 
-    async def dump(self) -> AsyncIterator[pb.LedgerPart]:
-        """The ledger in parts, each shard as at one moment. Also what is left of one that waits to be rebuilt."""
-        try:
-            async for part in self.stub.DumpLedger(pb.DumpLedgerRequest()):
-                yield part
-        except grpc.aio.AioRpcError as exc:
-            raise translate(exc, self.peer) from exc
+    def dump(self) -> AsyncIterator[pb.LedgerPart]:
+        """The ledger in parts, each shard as of one moment. Also works for a ledger that must be rebuilt."""
+        return self._stream(self.stub.DumpLedger, pb.DumpLedgerRequest())
 
     async def rebuild(self, parts: Iterable[pb.LedgerPart]) -> pb.RebuildReply:
-        """Replace the ledger by what the parts say, the head first. Raises InvalidInput, with nothing changed, where the head
-        does not hold."""
+        """Replace the ledger by these parts, the head first. Raises InvalidInput, and changes nothing, where
+        the head does not match."""
         try:
             return await self.stub.Rebuild(iter(parts), timeout=_REBUILD_SECONDS)
         except grpc.aio.AioRpcError as exc:
             raise translate(exc, self.peer) from exc
 
-    async def status(self) -> pb.ResolverStatus:
-        """What it is, whether it serves, and its counters. Answers while the ledger is away, too."""
-        return await self._call(self.stub.GetStatus, pb.ResolverStatusRequest())
+    async def status(self, timeout_seconds: float = _CALL_SECONDS) -> pb.ResolverStatus:
+        """The resolver's identity, state and counters. Works without the ledger, too."""
+        return await self._call(self.stub.GetStatus, pb.ResolverStatusRequest(), timeout_seconds)
 
     async def _call(
         self,
@@ -172,3 +195,18 @@ class ResolverClient:
             return await method(request, timeout=timeout_seconds, metadata=metadata())
         except grpc.aio.AioRpcError as exc:
             raise translate(exc, self.peer) from exc
+
+    async def _stream(
+        self,
+        method: "grpc.aio.UnaryStreamMultiCallable[Any, ReplyT]",
+        request: Any,
+        timeout_seconds: float | None = None,
+    ) -> AsyncIterator[ReplyT]:
+        call = method(request, timeout=timeout_seconds)
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as exc:
+            raise translate(exc, self.peer) from exc
+        finally:
+            call.cancel()  # of a reader that stops early: gRPC does not end its call by itself

@@ -1,19 +1,17 @@
-"""Streams to the dispatcher that outlive it: broken off, they are made anew, with the same dispatcher or the one that took over."""
+"""Streams that survive a break: they reconnect to the same dispatcher or to its successor."""
 
 import asyncio
 import contextlib
-import time
+import random
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
-from hoss.client.backoff import Backoff
+from hoss.client.backoff import Backoff, Patience
 from hoss.client.errors import translate
-from hoss.client.patience import Patience
-from hoss.client.seen import Seen
 from hoss.errors import Overloaded
 from hoss.v1 import dispatcher_pb2 as pb
 
@@ -21,44 +19,57 @@ if TYPE_CHECKING:
     SubmitCall = grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]
     from hoss.v1.dispatcher_pb2_grpc import DispatcherAsyncStub
 
-# A takeover takes 3 s and a restart by hand some more; whoever is away for longer is not coming back by itself.
+# A takeover takes 3 s, a manual restart somewhat longer. After a longer time an operator is needed.
 PATIENCE_SECONDS = 15.0
-PATIENCE_WITH_STRANGERS_SECONDS = 2.0
+# A single address that has never answered is most often a wrong one.
+FIRST_PATIENCE_SECONDS = 2.0
 _FIRST_DELAY_SECONDS = 0.05
 _LONGEST_DELAY_SECONDS = 0.5
 
-# Messages read from the caller before the dispatcher has answered those that were sent.
+# The most messages that are read ahead of the dispatcher's replies.
 _MESSAGES_AHEAD = 16
 
-# How gRPC says that a stream broke off: no connection or lost, server stopped, or (INTERNAL) lost while a message was being
-# written. The rest is an answer.
+# gRPC's codes for a broken stream: no connection, a stopped server, or (INTERNAL) a connection that was lost
+# while a message was written. Every other code is an answer of the dispatcher.
 _BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
 
 
-class Peer:
-    """A dispatcher's stub and how patient to be with it. `name` is for errors."""
+class ResumablePeer:
+    """A dispatcher's stub with its retry policy. `name`: for errors."""
 
-    def __init__(self, stub: "DispatcherAsyncStub", name: str, *, several: bool) -> None:
+    def __init__(
+        self,
+        stub: "DispatcherAsyncStub",
+        name: str,
+        *,
+        several: bool,
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
         self.stub = stub
         self.name = name
-        # One address that never answered is most often a wrong one: said soon.
-        self._patience_at_first = PATIENCE_SECONDS if several else PATIENCE_WITH_STRANGERS_SECONDS
+        self._first_patience = PATIENCE_SECONDS if several else FIRST_PATIENCE_SECONDS
 
     def backoff(self) -> Backoff:
-        """For one stream."""
-        return Backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS, self._patience_at_first)
+        """The backoff of one stream."""
+        return Backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS, self._first_patience, rng=self._rng)
 
     async def wait_or_raise(self, exc: grpc.aio.AioRpcError, backoff: Backoff) -> None:
-        """Wait before the next attempt after a break; raise what the error means when it is none, or patience has run out."""
-        delay = backoff.failed(time.monotonic()) if exc.code() in _BROKEN else None
+        """Wait before the next attempt. Raises the translated error where the stream is not broken, or after
+        the last attempt."""
+        delay = backoff.failed(self._clock()) if exc.code() in _BROKEN else None
         if delay is None:
             raise translate(exc, self.name) from exc
         await asyncio.sleep(delay)
 
 
-async def watch(peer: Peer, since_revision: int, *, states: bool) -> AsyncIterator[pb.WatchBatch]:
+async def watch(peer: ResumablePeer, since_revision: int, *, states: bool) -> AsyncIterator[pb.WatchBatch]:
     """See DispatcherClient.watch."""
-    seen, backoff = Seen(), peer.backoff()
+    from hoss.client.known_pods import KnownPods  # noqa: PLC0415 - only watchers need NumPy
+
+    known, backoff = KnownPods(), peer.backoff()
     position, listing, resumed = since_revision, states, False
     while True:
         call = peer.stub.Watch(pb.WatchRequest(since_revision=position, states=listing))
@@ -72,27 +83,28 @@ async def watch(peer: Peer, since_revision: int, *, states: bool) -> AsyncIterat
                     if not batch.states_end:
                         continue
                 position = batch.revision
-                for told in list(seen.differences(listed)) if listing else (batch,):
-                    seen.note(told)
-                    yield told
+                for update in list(known.differences(listed)) if listing else (batch,):
+                    known.note(update)
+                    yield update
                 listing = False
         except grpc.aio.AioRpcError as exc:
-            # Resumed too late, or with a dispatcher that has taken over: what is different is found by listing. That a stream
-            # falls behind while it is read is another matter, and the caller's.
+            # The stream resumed too late, or on another dispatcher: a list finds the differences. A stream
+            # that falls behind while it is read is the caller's problem.
             if exc.code() is grpc.StatusCode.OUT_OF_RANGE and resumed:
                 listing = True
             else:
                 await peer.wait_or_raise(exc, backoff)
         finally:
-            # A caller that stops iterating must not leave the server writing into a stream nobody reads.
+            # The server must not write into a stream whose caller has stopped to iterate.
             call.cancel()
         resumed = True
 
 
 async def submit_stream(
-    peer: Peer, requests: AsyncIterable[pb.SubmitRequest], patience: Patience
+    peer: ResumablePeer, requests: AsyncIterable[pb.SubmitRequest], patience: Patience
 ) -> AsyncIterator[pb.SubmitReply]:
-    """See DispatcherClient.submit_stream. Every request must have its id: those unanswered at a break are sent again."""
+    """See DispatcherClient.submit_stream. Every request must have an id: after a break the unanswered
+    requests are sent again."""
     source, backoff = _Source(requests), peer.backoff()
     try:
         while True:
@@ -114,19 +126,18 @@ async def submit_stream(
                 writing.cancel()
                 call.cancel()
             if source.finished:
-                await source.close()  # raises what reading them raised
+                await source.close()  # raises the error of the caller's iterator
                 return
     finally:
         source.cancel()
 
 
 class _Source:
-    """The caller's requests, read ahead by a task of its own: a stream that breaks off must not take the caller's iterator
-    with it."""
+    """The caller's requests, read ahead by a separate task, so that the iterator survives a broken stream."""
 
     def __init__(self, requests: AsyncIterable[pb.SubmitRequest]) -> None:
         self._unanswered: deque[pb.SubmitRequest] = deque()
-        self._first_answered = asyncio.Event()  # of what was sent again
+        self._first_answered = asyncio.Event()  # the first request that was sent again has its reply
         self._ahead: asyncio.Queue[pb.SubmitRequest | None] = asyncio.Queue(_MESSAGES_AHEAD)
         self._reader = asyncio.ensure_future(self._read(requests))
         self._exhausted = False
@@ -138,17 +149,16 @@ class _Source:
         return self._exhausted and not self._unanswered
 
     def answered(self) -> None:
-        """The first of those that were sent and not answered has its reply."""
+        """The oldest unanswered request has its reply."""
         self._unanswered.popleft()
         self._first_answered.set()
 
     async def write_to(self, call: "SubmitCall") -> None:
-        """Send on one stream: first what an earlier one left unanswered. Ends with the stream; whoever reads the replies is told
-        why that ended.
+        """Write to one stream, first the unanswered requests of an earlier one. Returns when the stream ends;
+        its reader gets the reason.
 
-        The first that is sent again goes alone. It may be what the server refuses, and a refusal that meets a message on its
-        way is lost: gRPC says INTERNAL of such a call, and no more.
-        """
+        The first request that is sent again goes alone. The server may refuse it, and gRPC loses a refusal
+        that crosses another message: the call ends with INTERNAL."""
         self._first_answered.clear()
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             for number, request in enumerate(list(self._unanswered)):
@@ -165,7 +175,7 @@ class _Source:
             await call.done_writing()
 
     async def close(self) -> None:
-        """Wait for the reader. Raises what the caller's iterator raised."""
+        """Wait for the reader. Raises the error of the caller's iterator."""
         await self._reader
 
     def cancel(self) -> None:
@@ -178,5 +188,5 @@ class _Source:
             async for request in requests:
                 await self._ahead.put(request)
         finally:
-            if not self._given_up:  # then nobody takes it, and there may be no room
+            if not self._given_up:  # nobody would take it from a full queue
                 await self._ahead.put(None)

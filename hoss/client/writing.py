@@ -1,8 +1,7 @@
-"""Two-way streams whose requests a task of ours writes.
+"""Bidirectional streams whose requests are written by a task that HOSS owns.
 
-Given an iterator of requests, gRPC reads it in a task of its own, and forgets that task when the other side ends the stream: it waits for the
-next request for ever, until it is collected and Python complains of a task that was destroyed while it was pending.
-"""
+gRPC reads an iterator of requests in a task of its own. When the peer ends the stream, gRPC drops that task
+while it waits for the next request, and Python reports a pending task that was destroyed."""
 
 import asyncio
 import contextlib
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def end(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel tasks, and return when they have ended. What they raised is theirs to tell."""
+    """Cancel tasks and wait for their end. Their errors are ignored."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -24,8 +23,8 @@ async def end(*tasks: "asyncio.Future[Any]") -> None:
 
 @contextlib.asynccontextmanager
 async def written(call: "Call", requests: AsyncIterable[Any]) -> AsyncIterator[None]:
-    """Requests go out on the call while the body reads its answers; afterwards the call is over, and so is the writer. Raises what
-    reading the requests raised."""
+    """Write requests to the call while the body reads its replies. The call and the writer end with the body.
+    Raises the error of the requests' iterator."""
     writer = asyncio.ensure_future(_write(call, requests))
     try:
         yield
@@ -42,7 +41,7 @@ async def _write(call: "Call", requests: AsyncIterable[Any]) -> None:
             await call.write(request)
         await call.done_writing()
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        pass  # the stream has ended: whoever reads the answers is told why
+        pass  # the stream has ended: the reader of the replies gets the error
     except BaseException:
-        call.cancel()  # or both sides would wait for one another
+        call.cancel()  # otherwise both sides would wait for each other
         raise

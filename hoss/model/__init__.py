@@ -1,1 +1,1 @@
-"""What pods, nodes and resources are. Pure: no input or output, no clock, no chance."""
+"""What pods, nodes and resources are. Pure: no input or output, no clock, no randomness."""

@@ -1,6 +1,6 @@
 """What "fits" means: the one definition that workers filter by and the ledger validates by.
 
-The ledger's script says the same in Lua; tests/property holds the two against each other.
+The ledger's script has the same definition in Lua; tests/property compares the two.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-WHOLE_CARD_MILLI = 1000
+from hoss.model.resources import WHOLE_CARD_MILLI
 
 
 def insufficient(
@@ -26,8 +26,11 @@ def insufficient(
     return short
 
 
-def fits(allocatable: NDArray[np.int64], requested: NDArray[np.int64], request: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which nodes have room for `request` in every resource: (nodes,) of bool. Shapes as in `insufficient`."""
+def fits(
+    allocatable: NDArray[np.int64], requested: NDArray[np.int64], request: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which nodes have room for `request` in every resource: (nodes,) of bool. Shapes as in
+    `insufficient`."""
     ok: NDArray[np.bool_] | None = None
     for row, amount in enumerate(request.tolist()):
         if amount > 0:
@@ -39,7 +42,8 @@ def fits(allocatable: NDArray[np.int64], requested: NDArray[np.int64], request: 
 def each_fits(
     allocatable: NDArray[np.int64], requested: NDArray[np.int64], requests: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """The same for k pods, each on m nodes of its own: (k, m) of bool, of (resources, k, m) and requests (resources, k, 1)."""
+    """`fits` for k pods, each on m nodes of its own: (k, m) of bool, from amounts (resources, k, m) and
+    requests (resources, k, 1)."""
     ok: NDArray[np.bool_] = np.ones(allocatable.shape[1:], np.bool_)
     for row, amounts in enumerate(requests):
         if amounts.any():
@@ -57,9 +61,10 @@ def cards_fit(used_milli: NDArray[Any], count: int, milli: int) -> NDArray[np.bo
 
 
 def pick_cards(used_milli: Sequence[int], count: int, milli: int) -> tuple[int, ...] | None:
-    """The cards that a pod gets on a node: the fullest that fit, of equal ones the first; None if too few fit.
+    """The cards that a pod gets on a node: the fullest that fit, the first of equal ones. None where too few
+    fit.
 
-    Best fit keeps whole cards whole. Worker and ledger pick alike, so that their accounts of cards agree.
+    Best fit keeps whole cards free. Worker and ledger pick by the same rule, so that their accounts agree.
     """
     open_slots = [slot for slot, used in enumerate(used_milli) if used <= WHOLE_CARD_MILLI - milli]
     if len(open_slots) < count:

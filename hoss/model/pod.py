@@ -1,33 +1,97 @@
-"""A pod as far as scheduling goes. Frozen and hashable: equal specs are one equivalence class."""
+"""Pods for scheduling: specs, templates, workloads, and rules about other pods.
+
+Specs are frozen and hashable: pods with equal specs are one equivalence class. A topology domain is the set
+of nodes with one value of a label, the topology key. A pod group holds the properties of a pod that matter to
+other pods' rules and to the ledger's accounts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
-from hoss.model.during_execution import DuringExecution
-from hoss.model.pod_rules import PodAffinity, SpreadConstraint
+from hoss.model.node import CORDON, Toleration
+from hoss.model.resources import Amounts, Pairs
 from hoss.model.selectors import LabelSelector, NodeScope, NodeSelector, PreferredTerm
-from hoss.model.taints import Toleration
+from hoss.model.volumes import PodVolumes
 
-Pairs = tuple[tuple[str, str], ...]  # sorted by key
-Amounts = tuple[tuple[str, int], ...]  # sorted by resource, schema units
+
+@dataclass(frozen=True, slots=True)
+class PodAffinityTerm:
+    """Pods of some namespaces whose labels match, in the domains of one topology key.
+
+    Where the manifest names no namespace, `namespaces` holds the pod's own. So equal terms mean the same in
+    every namespace."""
+
+    topology_key: str
+    selector: LabelSelector | None  # None: matches nothing
+    namespaces: tuple[str, ...] = ()  # sorted
+    namespace_selector: LabelSelector | None = None  # further namespaces by their labels; None: no others
+
+    def sees(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether the term covers pods of this namespace. `labels`: the namespace's; empty where unknown."""
+        return namespace in self.namespaces or (
+            self.namespace_selector is not None and self.namespace_selector.matches(labels)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedPodTerm:
+    """A term worth `weight` (1 to 100) for each pod that matches it."""
+
+    weight: int
+    term: PodAffinityTerm
+
+
+@dataclass(frozen=True, slots=True)
+class PodAffinity:
+    """spec.affinity.podAffinity and podAntiAffinity. Each list is sorted."""
+
+    required: tuple[PodAffinityTerm, ...] = ()
+    preferred: tuple[WeightedPodTerm, ...] = ()
+    anti_required: tuple[PodAffinityTerm, ...] = ()
+    anti_preferred: tuple[WeightedPodTerm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadConstraint:
+    """One of spec.topologySpreadConstraints."""
+
+    max_skew: int
+    topology_key: str
+    selector: LabelSelector | None  # of pods in the pod's namespace; None: matches nothing
+    required: bool = True  # whenUnsatisfiable: DoNotSchedule; else ScheduleAnyway
+    min_domains: int = 1
+    honor_node_affinity: bool = True  # nodeAffinityPolicy
+    honor_taints: bool = False  # nodeTaintsPolicy
+
+
+class DuringExecution(str, Enum):
+    """What happens to a bound pod whose node stops matching its nodeSelector or required node affinity."""
+
+    IGNORE = ""  # as in Kubernetes
+    REPORT = "report"
+    EVICT = "evict"
 
 
 class QosClass(str, Enum):
-    """How the kubelet treats the pod when its node runs out."""
+    """The kubelet's eviction order when a node runs out of resources."""
 
     BEST_EFFORT = "BestEffort"
     BURSTABLE = "Burstable"
     GUARANTEED = "Guaranteed"
 
 
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - in Kubernetes: all addresses of a node
+
+
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port of the node itself. Ports clash with the same protocol and port on the same address or on 0.0.0.0."""
+    """A port of the node. Two ports conflict where protocol and port are equal, and the addresses are equal
+    or one is EVERY_ADDRESS."""
 
     port: int
     protocol: str = "TCP"
-    host_ip: str = "0.0.0.0"  # noqa: S104 - Kubernetes' word for every address
+    host_ip: str = EVERY_ADDRESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +110,10 @@ class PodSpec:
     labels: Pairs = ()
     priority: int = 0
     requests: Amounts = ()  # the pod's total; "pods" is implied
-    nonzero_cpu_milli: int = 0  # as `requests`, 100m for each container that names no cpu
-    nonzero_memory_bytes: int = 0  # as `requests`, 200 MiB for each container that names no memory
+    nonzero_cpu_milli: int = 0  # as in `requests`, with 100m for each container without a cpu request
+    nonzero_memory_bytes: int = (
+        0  # as in `requests`, with 200 MiB for each container without a memory request
+    )
     node_name: str = ""
     node_selector: Pairs = ()
     required_node_affinity: NodeSelector | None = None
@@ -55,18 +121,20 @@ class PodSpec:
     tolerations: tuple[Toleration, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
     devices: DeviceRequest | None = None
-    # (cpu milli, memory bytes) as the two nonzero amounts, but without what is asked for at pod level: the pod weighs this
-    # much in scores while it is pending, and the two amounts once it is bound (so does kube-scheduler). None: the same.
+    # (cpu milli, memory bytes), like the two nonzero amounts but without pod-level requests: the weight of a
+    # pending pod in scores. A bound pod weighs the two nonzero amounts (as in kube-scheduler). None: no
+    # difference.
     pending_nonzero: tuple[int, int] | None = None
     pod_affinity: PodAffinity | None = None
     spread: tuple[SpreadConstraint, ...] = ()
-    # What the system's default spreading counts, as far as services and controllers say; None: nothing to count.
+    # The pods that the system's default spreading counts, by services and controllers. None: no pods.
     default_spread: LabelSelector | None = None
     images: tuple[str, ...] = ()  # of containers, init containers and image volumes, with a tag, sorted
-    image_containers: int = 0  # containers and init containers, which bound the score of images
-    scheduling_gates: tuple[str, ...] = ()  # sorted; while there are any the pod is not to be scheduled
+    image_containers: int = 0  # containers and init containers, for the score of images
+    scheduling_gates: tuple[str, ...] = ()  # sorted; the pod is not scheduled while it has gates
     may_preempt: bool = True  # preemptionPolicy is not Never
-    # What the dispatcher's policy says of its nodes: in no manifest and no PodSpec message, but in work batches.
+    volumes: PodVolumes | None = None  # those that restrict its nodes; None: it has none
+    # The nodes that the dispatcher's policy gives the pod. It comes with work batches, not with manifests.
     scope: NodeScope | None = None
 
     def selects(self, labels: Mapping[str, str], node: str) -> bool:
@@ -77,15 +145,23 @@ class PodSpec:
         )
 
     @property
+    def pod_terms(self) -> int:
+        """How many affinity terms and spread constraints about other pods it has."""
+        found = self.pod_affinity or PodAffinity()
+        lists = (found.required, found.preferred, found.anti_required, found.anti_preferred)
+        return len(self.spread) + sum(map(len, lists))
+
+    @property
     def nonzero_excess(self) -> tuple[int, int]:
-        """By how much the two nonzero amounts, of cpu and of memory, exceed `requests`."""
-        named = dict(self.requests)
-        return (self.nonzero_cpu_milli - named.get("cpu", 0), self.nonzero_memory_bytes - named.get("memory", 0))
+        """The two nonzero amounts (cpu, memory) less `requests`."""
+        requests = dict(self.requests)
+        cpu, memory = requests.get("cpu", 0), requests.get("memory", 0)
+        return self.nonzero_cpu_milli - cpu, self.nonzero_memory_bytes - memory
 
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """A spec and what policies match on besides."""
+    """A spec, and the other properties that policies match on."""
 
     spec: PodSpec
     scheduler_name: str = "hoss"
@@ -93,15 +169,14 @@ class PodTemplate:
     qos_class: QosClass = QosClass.BEST_EFFORT
     owner_kind: str = ""
     during_execution: DuringExecution = DuringExecution.IGNORE
-    termination_grace_seconds: int = 0  # how long its pods may take to leave when they have to
-    limits: tuple[
-        tuple[str, int], ...
-    ] = ()  # of resources of which every container has one; by these nothing is placed
+    termination_grace_seconds: int = 0  # how long an evicted pod may take to end
+    # Only resources that every container limits. Placement does not use limits.
+    limits: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
-    """Of the pods of all workloads that have it, at least `minimum` are bound together, or none."""
+class GangSpec:
+    """At least `minimum` pods of the workloads with this gang are bound together, or none."""
 
     namespace: str
     name: str
@@ -110,13 +185,47 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one manifest asks for: `replicas` equal pods. A bare pod has owner kind "" and one replica.
-
-    `uid` is the manifest's metadata.uid, for bare pods; empty if it has none.
-    """
+    """`replicas` equal pods of one manifest. A bare pod has owner kind "" and one replica."""
 
     name: str
     template: PodTemplate
     replicas: int = 1
-    uid: str = ""
-    gang: Gang | None = None
+    uid: str = ""  # metadata.uid of a bare pod; "": none
+    gang: GangSpec | None = None
+
+
+@dataclass(frozen=True)
+class PodGroup:
+    """The properties of a pod that other pods' rules match, and the non-numeric ones that decide its
+    place."""
+
+    namespace: str = "default"
+    labels: Pairs = ()
+    deleting: bool = False
+    affinity: PodAffinity | None = None
+    host_ports: tuple[HostPort, ...] = ()
+    # Required constraints only, for the ledger's checks.
+    spread: tuple[SpreadConstraint, ...] = ()
+    tolerates_cordon: bool = False  # the ledger needs it
+    excess: tuple[int, int] = (0, 0)  # PodSpec.nonzero_excess
+    volumes: PodVolumes | None = None
+
+    @cached_property
+    def labels_by_key(self) -> Mapping[str, str]:
+        return dict(self.labels)
+
+
+def group_of(spec: PodSpec, *, deleting: bool = False) -> PodGroup:
+    """The group of the pods with this spec."""
+    required = tuple(constraint for constraint in spec.spread if constraint.required)
+    return PodGroup(
+        namespace=spec.namespace,
+        labels=spec.labels,
+        deleting=deleting,
+        affinity=spec.pod_affinity,
+        host_ports=spec.host_ports,
+        spread=required,
+        tolerates_cordon=any(toleration.tolerates(CORDON) for toleration in spec.tolerations),
+        excess=spec.nonzero_excess,
+        volumes=spec.volumes,
+    )

@@ -3,8 +3,11 @@
 Amounts are integers in schema units: cpu in thousandths of a core, everything else in whole units.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+Pairs = tuple[tuple[str, str], ...]  # sorted by key
+Amounts = tuple[tuple[str, int], ...]  # sorted by resource, schema units
 
 CPU, MEMORY, EPHEMERAL_STORAGE, PODS, HUGEPAGES_2MI, HUGEPAGES_1GI = range(6)
 
@@ -16,14 +19,13 @@ MAX_AMOUNT = 2**53
 # Whole accelerator cards, and thousandths of one card.
 DEVICE_RESOURCE = "nvidia.com/gpu"
 DEVICE_SHARE_RESOURCE = "hoss.dev/gpu-milli"
-MAX_CARDS = 16  # of one node, as many as its record of cards has places
-
-ResourceAmounts = Mapping[str, int]  # by resource name, schema units
+MAX_CARDS = 16  # of one node: the slots of its card record
+WHOLE_CARD_MILLI = 1000
 
 
 @dataclass(slots=True)
 class ResourceSchema:
-    """Append-only numbering of resources: a name keeps its index for ever. Begins with BASE_RESOURCES."""
+    """Append-only numbering of resources, from BASE_RESOURCES on. A name never changes its index."""
 
     names: list[str] = field(default_factory=lambda: list(BASE_RESOURCES))
     _index: dict[str, int] = field(init=False, repr=False)
@@ -39,7 +41,7 @@ class ResourceSchema:
         return self._index.get(name)
 
     def extend(self, names: Iterable[str]) -> bool:
-        """Append the names not yet known, in the order given. True if there were any."""
+        """Append the unknown names in the given order. True if there were any."""
         before = len(self.names)
         for name in names:
             if name not in self._index:
@@ -49,7 +51,7 @@ class ResourceSchema:
 
 
 def written_amount(resource: str, amount: int) -> str:
-    """An amount in schema units as people write it: cores for cpu, binary units for bytes, else the plain number."""
+    """An amount in schema units as text: cores for cpu, binary units for bytes, else the plain number."""
     if resource == "cpu":
         return f"{amount / 1000:g}" if amount % 1000 == 0 or amount > 10_000 else f"{amount}m"
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
@@ -64,3 +66,6 @@ def _binary(amount: int) -> str:
             return f"{value:.4g}{unit}"
         value /= 1024
     return f"{value:.4g}Pi"
+
+
+WHOLE_CARD_MILLI = 1000

@@ -1,6 +1,6 @@
 """Label and node selectors, after Kubernetes' labels and nodeaffinity packages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -44,7 +44,9 @@ class Requirement:
     @property
     def usable(self) -> bool:
         """Whether anything can match: Gt and Lt compare with a whole number."""
-        return self.operator not in ("Gt", "Lt") or (len(self.values) == 1 and _int64(self.values[0]) is not None)
+        return self.operator not in ("Gt", "Lt") or (
+            len(self.values) == 1 and _int64(self.values[0]) is not None
+        )
 
     def _compares(self, label: str) -> bool:
         have, limit = _int64(label), _int64(self.values[0]) if len(self.values) == 1 else None
@@ -55,32 +57,34 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """ANDed requirements on a pod's or namespace's labels, sorted; without any it matches everything.
+    """ANDed requirements on a pod's or namespace's labels, sorted. Without requirements it matches
+    everything.
 
-    Where Kubernetes has no selector at all, which matches nothing, there is None instead.
-    """
+    A missing selector, which in Kubernetes matches nothing, is None."""
 
     requirements: tuple[Requirement, ...] = ()
 
+    @classmethod
+    def of(cls, requirements: Iterable[Requirement]) -> "LabelSelector":
+        """A selector of requirements in any order."""
+        return cls(tuple(sorted(set(requirements), key=lambda r: (r.key, r.operator, r.values))))
+
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether all requirements hold."""
         return all(r.matches(labels) for r in self.requirements)
 
     @property
     def everything(self) -> bool:
-        """Whether it has no requirement."""
         return not self.requirements
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSelectorTerm:
-    """ANDed requirements on labels and on fields (metadata.name alone). One without any matches nothing."""
+    """ANDed requirements on labels and on fields (metadata.name alone). An empty term matches nothing."""
 
     match_expressions: tuple[Requirement, ...] = ()
     match_fields: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
-        """Whether a node of that name and those labels matches."""
         if not self.match_expressions and not self.match_fields:
             return False
         fields = {"metadata.name": name}
@@ -96,7 +100,6 @@ class NodeSelector:
     terms: tuple[NodeSelectorTerm, ...]
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
-        """Whether any term matches."""
         return any(term.matches(labels, name) for term in self.terms)
 
 
@@ -110,25 +113,28 @@ class PreferredTerm:
 
 @dataclass(frozen=True, slots=True)
 class NodeScope:
-    """The nodes that a policy's rule gives its pods: none but those that meet all requirements, or, where it is not
-    `required`, those before others."""
+    """The nodes that a policy's rule gives its pods: those that meet all requirements. Where the scope is not
+    `required`, the rule only prefers them."""
 
     rule: str
     requirements: tuple[Requirement, ...]
     required: bool = True
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is one of them."""
         return all(r.matches(labels) for r in self.requirements)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.requirements))
 
 
+_MOST_DIGITS = 1000
+
+
 def _int64(text: str) -> int | None:
     # Go's strconv.ParseInt(text, 10, 64): an optional sign and digits, nothing else.
     digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdigit()):
+    # Longer than any label value; Python raises ValueError for thousands of digits.
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
         return None
     value = int(text)
     return value if -(2**63) <= value < 2**63 else None

@@ -1,7 +1,11 @@
-"""Where a span stands: W3C Trace Context, as messages and gRPC metadata carry it."""
+"""The context of a span, as messages and gRPC metadata carry it: W3C Trace Context.
+
+Ids and times of spans come from the machine itself and not from the host (hoss.host): no service decides
+anything by them."""
 
 import contextlib
 import random
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -29,18 +33,23 @@ class TraceContext(NamedTuple):
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.kept):02x}"
 
 
+def now_ns() -> int:
+    """Unix nanoseconds, for the beginning and the end of a span."""
+    return time.time_ns()
+
+
 def new_span_id() -> int:
     """Random, never 0."""
     return random.getrandbits(64) or 1
 
 
 def new_trace(*, kept: bool) -> TraceContext:
-    """The first span of a trace of its own."""
+    """The first span of a new trace."""
     return TraceContext(random.getrandbits(128) or 1, new_span_id(), kept)
 
 
 def read_traceparent(text: str) -> TraceContext | None:
-    """None for what is none: a context that cannot be read is as good as absent (W3C Trace Context, 4.3)."""
+    """None for text that is no traceparent: it counts as absent (W3C Trace Context, 4.3)."""
     parts = text.split("-")
     if len(parts) < 4 or [len(part) for part in parts[:4]] != [2, 32, 16, 2] or parts[0] == "ff":
         return None
@@ -52,14 +61,14 @@ def read_traceparent(text: str) -> TraceContext | None:
 
 
 def trace_fields(traceparent: str) -> dict[str, str]:
-    """What a log line says of the span it belongs to, by OpenTelemetry's names; nothing where there is none."""
+    """Fields for a log line about this span, by OpenTelemetry's names; none without a traceparent."""
     parts = traceparent.split("-")
     return {"trace_id": parts[1], "span_id": parts[2]} if len(parts) == 4 else {}
 
 
 @contextlib.contextmanager
 def calls_belong_to(traceparent: str) -> Iterator[None]:
-    """Calls made in the block say so in their metadata (see `metadata`)."""
+    """Calls made within the block carry this context (see `metadata`)."""
     token = _outgoing.set(traceparent)
     try:
         yield
@@ -68,12 +77,12 @@ def calls_belong_to(traceparent: str) -> Iterator[None]:
 
 
 def metadata() -> tuple[tuple[str, str], ...] | None:
-    """What a call made here says of the span that it belongs to; None: nothing."""
+    """Metadata for a call made here; None outside of `calls_belong_to`."""
     traceparent = _outgoing.get()
     return ((HEADER, traceparent),) if traceparent else None
 
 
 def context_of(call: "grpc.aio.ServicerContext[Any, Any]") -> TraceContext | None:
-    """The span that a call belongs to, by its metadata."""
+    """The context in the metadata of a call."""
     found = next((value for key, value in call.invocation_metadata() or () if key == HEADER), "")
     return read_traceparent(found if isinstance(found, str) else found.decode("ascii", "replace"))

@@ -1,33 +1,43 @@
-"""The HTTP endpoint that Prometheus reads: GET /metrics, on the service's own event loop, so that a reading is of one moment."""
+"""The HTTP endpoint that Prometheus scrapes: GET /metrics.
+
+It runs on the service's own event loop, so that a reading is of one moment. It is so small that a web
+framework, which takes a tenth of a second to import in each service, is not worth it.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from hoss.errors import ConfigError
-from hoss.telemetry.metrics import Metrics, exposition
+from hoss.telemetry.metrics import Metrics
 
 _REQUEST_SECONDS = 5.0
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @contextlib.asynccontextmanager
 async def metrics_endpoint(listen: str, metrics: Metrics) -> AsyncIterator[int]:
-    """Serve at "host:port" (port 0: a free one) for the length of the block; yields the port, 0 where `listen` is empty and
-    nothing is served. Raises ConfigError where nobody can listen."""
+    """Serve at "host:port" within the block and yield the port. Port 0 takes a free one. With an empty
+    `listen` nothing is served, and 0 is yielded. Raises ConfigError for an address that cannot be listened
+    on."""
     if not listen:
         yield 0
         return
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 0xFFFF:
-        raise ConfigError(f"{listen!r} is no address; give host:port, as in 127.0.0.1:9100", where="metrics_listen")
+        raise ConfigError(
+            f"{listen!r} is no address; give host:port, as in 127.0.0.1:9100", where="metrics_listen"
+        )
+    # Imported now: at the first scrape it would stall the event loop.
+    from hoss.telemetry.exposition import exposition  # noqa: PLC0415
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(
             ConnectionError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
         ):
             try:
-                await _answer(metrics, reader, writer)
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_SECONDS)
+                writer.write(_response(head.decode("latin-1"), lambda accept: exposition(metrics, accept)))
+                await asyncio.wait_for(writer.drain(), _REQUEST_SECONDS)
             finally:
                 writer.close()
 
@@ -35,7 +45,8 @@ async def metrics_endpoint(listen: str, metrics: Metrics) -> AsyncIterator[int]:
         server = await asyncio.start_server(answer, host.strip("[]"), int(port))
     except OSError as exc:
         raise ConfigError(
-            f"cannot listen on {listen}: the port is in use or the host is not this machine's; choose another",
+            f"cannot listen on {listen}: "
+            "the port is in use or the host is not this machine's; choose another",
             where="metrics_listen",
         ) from exc
     try:
@@ -44,20 +55,19 @@ async def metrics_endpoint(listen: str, metrics: Metrics) -> AsyncIterator[int]:
         server.close()
 
 
-async def _answer(metrics: Metrics, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_SECONDS)
-    method, _, rest = head.decode("latin-1").partition(" ")
-    path = rest.partition(" ")[0].partition("?")[0]
-    if path != "/metrics":
-        status, body = "404 Not Found", "metrics are at /metrics\n"
+def _response(head: str, shown: Callable[[str], tuple[bytes, str]]) -> bytes:
+    """`shown`: the metrics and their content type, for an Accept header."""
+    request, *headers = head.split("\r\n")
+    method, _, rest = request.partition(" ")
+    content_type = "text/plain; charset=utf-8"
+    if rest.partition(" ")[0].partition("?")[0] != "/metrics":
+        status, content = "404 Not Found", b"metrics are at /metrics\n"
     elif method not in ("GET", "HEAD"):
-        status, body = "405 Method Not Allowed", "metrics are read with GET\n"
+        status, content = "405 Method Not Allowed", b"metrics are read with GET\n"
     else:
-        status, body = "200 OK", exposition(metrics.collect())
-    content = body.encode()
-    writer.write(
-        f"HTTP/1.1 {status}\r\nContent-Type: {_CONTENT_TYPE}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode()
-    )
-    if method != "HEAD":
-        writer.write(content)
-    await asyncio.wait_for(writer.drain(), _REQUEST_SECONDS)
+        accepted = [
+            value for name, _, value in (line.partition(":") for line in headers) if name.lower() == "accept"
+        ]
+        status, (content, content_type) = "200 OK", shown(",".join(accepted))
+    answer = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(content)}\r\n"
+    return f"{answer}Connection: close\r\n\r\n".encode() + (b"" if method == "HEAD" else content)

@@ -1,21 +1,74 @@
 """Logs, configured once per process by its composition root.
 
-One event per decision batch, fields and not prose. HOSS_LOG=console (default on a terminal) or json.
+One event per decision batch, fields and not prose. HOSS_LOG=console (default on a terminal) or json. The
+stream may be full, closed or gone; a service does not end because of that.
 """
 
+import contextlib
 import logging
 import os
 import sys
 from typing import TextIO, cast
 
+from hoss.errors import clipped
 from hoss.imports import without
-from hoss.log_output import LogOutput
 
-# It would print exceptions in colours, which come to it as text here.
+# structlog would print exceptions with rich, in colours; here they come to it as text.
 with without("rich"):
     import structlog
 
 STYLES = ("console", "json")
+
+_MOST_CHARACTERS = 500  # of what a library says
+
+Logger = structlog.typing.FilteringBoundLogger
+
+
+class LogOutput:
+    """Drops lines that cannot be written, and tries again with the next."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write all of `text`, or as much as there is room for."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+class LibraryLog(logging.Handler):
+    """What libraries log, as events of ours. aiohttp and gRPC log a traceback for each request that they cannot
+    read. These become one line without it, and ten lines in a second at most."""
+
+    _OF_REQUESTS = ("aiohttp.", "grpc")
+    _LINES_PER_SECOND = 10
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._second = 0
+        self._lines = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        fields = {"library": record.name, "text": _shortened(record.getMessage())}
+        if not record.name.startswith(self._OF_REQUESTS):
+            logger().log(record.levelno, "library_logged", **fields, exc_info=error)
+            return
+        if int(record.created) != self._second:
+            self._second, self._lines = int(record.created), 0
+        self._lines += 1
+        if self._lines <= self._LINES_PER_SECOND:
+            fields["error"] = _shortened(f"{type(error).__name__}: {error}") if error is not None else ""
+            logger().log(record.levelno, "library_logged", **fields)
+
+
+def _shortened(text: str) -> str:
+    return clipped(" ".join(text.split()), _MOST_CHARACTERS)
 
 
 def configure(service: str, *, level: str = "info") -> None:
@@ -37,11 +90,11 @@ def configure(service: str, *, level: str = "info") -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
+    root = logging.getLogger()
+    if not any(isinstance(handler, LibraryLog) for handler in root.handlers):
+        root.addHandler(LibraryLog())
     if style not in STYLES:
         logger().warning("log_style_unknown", HOSS_LOG=style, known=STYLES, used="json")
-
-
-Logger = structlog.typing.FilteringBoundLogger
 
 
 def logger() -> Logger:

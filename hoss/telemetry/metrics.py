@@ -1,29 +1,30 @@
-"""Metrics, read when somebody asks for them: the services count what they count anyway, and nothing is added on any hot path.
+"""Metrics, read when a scrape or a push asks for them. The services count these figures anyway, so nothing is
+added on any hot path.
 
-A metric is declared once, in its service's catalogue; a source yields families, a metric with its present samples. Names are
-kube-scheduler's (scheduler_*) where they mean the same, and hoss_* else.
+Each metric is declared once, in its service's catalogue. A source yields families: metrics with their present
+samples. Names are kube-scheduler's (scheduler_*) where they mean the same, and hoss_* otherwise.
 """
 
+import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from hoss import version
-from hoss.model.histograms import BOUNDS_SECONDS, BOUNDS_SIZES, Histogram, SizeHistogram
+from hoss.model.statistics import BOUNDS_SECONDS, BOUNDS_SIZES, Histogram, SizeHistogram
 
-# Every fourth bound, each twice the one before: 24 series a histogram, and nothing lost that a dashboard would show.
+# Every fourth bound, each twice the one before: 24 series a histogram, as fine as a dashboard shows.
 _BUCKETS = np.arange(0, len(BOUNDS_SECONDS), 4)
 _BOUNDS = tuple(BOUNDS_SECONDS[_BUCKETS].tolist())
 
 
-class Kind(str, Enum):
+class MetricKind(str, Enum):
     """Prometheus' types."""
 
     COUNTER = "counter"
@@ -31,9 +32,13 @@ class Kind(str, Enum):
     HISTOGRAM = "histogram"
 
 
+COUNTER, GAUGE, HISTOGRAM = MetricKind
+
+
 class BoundedCounts(NamedTuple):
-    """A histogram as it is shown: how many were at most each bound and more than the one before, then how many were more than all;
-    and what all come to."""
+    """A histogram as it is exported. `counts` has one number more than `bounds`: how many values were at most
+    each bound and more than the bound before, then how many were more than all bounds. `total`: the sum of
+    all values."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -45,14 +50,30 @@ Value = float | Histogram | SizeHistogram
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric with its present samples, each beside the values of the metric's labels."""
+    """A metric with its present samples. A sample has a value for each of the metric's labels."""
 
     metric: "Metric"
     samples: tuple[tuple[tuple[str, ...], Value], ...]
 
+    def numbers(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        """The samples of a counter or gauge."""
+        for labels, value in self.samples:
+            if not isinstance(value, Histogram | SizeHistogram):
+                yield labels, value
+
+    def histograms(self) -> Iterator[tuple[tuple[str, ...], BoundedCounts]]:
+        """The samples of a histogram, as they are exported: of a histogram of times every fourth bound."""
+        for labels, value in self.samples:
+            if isinstance(value, SizeHistogram):
+                yield labels, BoundedCounts(BOUNDS_SIZES, tuple(value.counts), value.total)
+            elif isinstance(value, Histogram):
+                sums = value.counts.cumsum()
+                counts = np.diff([*sums[_BUCKETS].tolist(), sums.item(-1)], prepend=0)
+                yield labels, BoundedCounts(_BOUNDS, tuple(counts.tolist()), value.total_seconds)
+
 
 class Reading(NamedTuple):
-    """What a source showed, and since when it counts, Unix nanoseconds."""
+    """The families of one source, and since when it counts, Unix nanoseconds."""
 
     since_ns: int
     families: list[Family]
@@ -60,46 +81,62 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A name, what it means, and the names of its labels. Never one whose values are pods."""
+    """A name, its help text, and the names of its labels. A pod is never a label's value."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     text: str
     labels: tuple[str, ...] = ()
 
     def single(self, value: Value) -> Family:
-        """Without labels."""
+        """The family without labels."""
         return Family(self, (((), value),))
 
     def by(self, samples: Iterable[tuple[str | tuple[str, ...], Value]]) -> Family:
-        """One sample for each value, or tuple of values, of the labels."""
+        """The family of these samples. A key is the value of the only label, or the values of all labels."""
         return Family(self, tuple(((key,) if isinstance(key, str) else key, value) for key, value in samples))
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names under which Prometheus finds it."""
+        """The names of its series in Prometheus."""
         return (
             tuple(self.name + end for end in ("_bucket", "_sum", "_count"))
-            if self.kind is Kind.HISTOGRAM
+            if self.kind is HISTOGRAM
             else (self.name,)
         )
 
 
 Source = Callable[[], Iterable[Family]]
 
-BUILD = Metric("hoss_build_info", Kind.GAUGE, "1; which release this is.", ("service", "version"))
-STARTED = Metric("process_start_time_seconds", Kind.GAUGE, "When the process started, Unix seconds.")
-CPU = Metric("process_cpu_seconds_total", Kind.COUNTER, "CPU time of the process.")
-MEMORY = Metric("process_resident_memory_bytes", Kind.GAUGE, "Memory of the process.")
+BUILD = Metric("hoss_build_info", GAUGE, "1; which release this is.", ("service", "version"))
+STARTED = Metric("process_start_time_seconds", GAUGE, "When the process started, Unix seconds.")
+CPU = Metric("process_cpu_seconds_total", COUNTER, "CPU time of the process.")
+MEMORY = Metric("process_resident_memory_bytes", GAUGE, "Memory of the process.")
 
-PROCESS_METRICS = (BUILD, STARTED, CPU, MEMORY)
+LOOP_DELAY = Metric(
+    "hoss_event_loop_delay_seconds",
+    HISTOGRAM,
+    "By how much a probe every 20 ms ran late: how long steps of the event loop held everything else up.",
+)
+
+TABLES = Metric(
+    "hoss_table_entries",
+    GAUGE,
+    "Entries of what a service remembers, by table. None grows for ever: an entry ends with what it is about, or when "
+    "the table is full.",
+    ("service", "table"),
+)
+
+PROCESS_METRICS = (BUILD, STARTED, CPU, MEMORY, LOOP_DELAY, TABLES)
+
+_PROBE_SECONDS = 0.02
 
 
 def process_source(service: str) -> Source:
-    """What every service shows of its process."""
+    """The source of PROCESS_METRICS but for LOOP_DELAY and TABLES; every service has them."""
 
     def collect() -> Iterator[Family]:
-        import psutil  # noqa: PLC0415 - not before somebody looks
+        import psutil  # noqa: PLC0415 - only for the first reading
 
         process = psutil.Process(os.getpid())
         yield BUILD.by([((service, version()), 1)])
@@ -110,15 +147,48 @@ def process_source(service: str) -> Source:
     return collect
 
 
+TableSizes = Callable[[], Mapping[str, int]]  # by the table's name
+
+
+def tables_source(service: str, *owners: TableSizes) -> Source:
+    """The source of TABLES. Owners count their tables when they are asked, and not before."""
+
+    def collect() -> Iterator[Family]:
+        yield TABLES.by(
+            ((service, table), entries) for sizes in owners for table, entries in sorted(sizes().items())
+        )
+
+    return collect
+
+
+class LoopDelay:
+    """A metrics source: how long single steps hold up the event loop, measured while `run` runs. A step that
+    takes longer than the time between two probes is seen."""
+
+    def __init__(self) -> None:
+        self._delays = Histogram()
+
+    def __call__(self) -> Iterable[Family]:
+        return (LOOP_DELAY.single(self._delays),)
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _PROBE_SECONDS
+            await asyncio.sleep(_PROBE_SECONDS)
+            self._delays.add_equal(max(0.0, loop.time() - due))
+
+
 class Metrics:
-    """Everything a process shows. Sources come and go with what they read, such as a dispatcher's term."""
+    """The sources of a process. A source may be there for a while only, such as for a dispatcher's term."""
 
     def __init__(self, *sources: Source) -> None:
         self._sources = [(time.time_ns(), source) for source in sources]
 
     @contextlib.asynccontextmanager
     async def showing(self, source: Source) -> AsyncIterator[None]:
-        """Show this too, for the length of the block."""
+        """Read this source as well, within the block."""
         entry = time.time_ns(), source
         self._sources.append(entry)
         try:
@@ -127,63 +197,17 @@ class Metrics:
             self._sources.remove(entry)
 
     def readings(self) -> list[Reading]:
-        """As of now, each source's."""
+        """A reading of each source, now."""
         return [Reading(since_ns, list(source())) for since_ns, source in self._sources]
 
     def collect(self) -> list[Family]:
-        """As of now."""
+        """The families of all sources, now."""
         return [family for reading in self.readings() for family in reading.families]
-
-
-def exposition(families: Iterable[Family]) -> str:
-    """Prometheus' text format, version 0.0.4."""
-    lines: list[str] = []
-    for family in families:
-        metric = family.metric
-        lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind.value}"]
-        for values, value in family.samples:
-            labels = list(zip(metric.labels, values, strict=True))
-            if isinstance(value, Histogram | SizeHistogram):
-                lines += _histogram(metric.name, labels, value)
-            else:
-                lines.append(f"{metric.name}{_written(labels)} {_number(value)}")
-    return "\n".join(lines) + "\n"
 
 
 def table(metrics: Sequence[Metric]) -> str:
     """The rows of a Markdown table."""
     return "\n".join(
-        f"| `{m.name}` | {m.kind.value} | {', '.join(f'`{label}`' for label in m.labels)} | {m.text} |" for m in metrics
+        f"| `{m.name}` | {m.kind.value} | {', '.join(f'`{label}`' for label in m.labels)} | {m.text} |"
+        for m in metrics
     )
-
-
-def counts_of(value: Histogram | SizeHistogram) -> BoundedCounts:
-    """As it is shown: of a histogram of times every fourth bound."""
-    if isinstance(value, SizeHistogram):
-        return BoundedCounts(BOUNDS_SIZES, tuple(value.counts), value.total)
-    sums = value.counts.cumsum()
-    counts = np.diff([*sums[_BUCKETS].tolist(), sums.item(-1)], prepend=0)
-    return BoundedCounts(_BOUNDS, tuple(counts.tolist()), value.total_seconds)
-
-
-def _histogram(name: str, labels: list[tuple[str, str]], value: Histogram | SizeHistogram) -> Iterator[str]:
-    shown = counts_of(value)
-    counts = list(accumulate(shown.counts))
-    bounds = (*(f"{bound:.7g}" for bound in shown.bounds), "+Inf")
-    for bound, count in zip(bounds, counts, strict=True):
-        yield f"{name}_bucket{_written([*labels, ('le', bound)])} {count}"
-    yield f"{name}_sum{_written(labels)} {_number(shown.total)}"
-    yield f"{name}_count{_written(labels)} {counts[-1]}"
-
-
-def _written(labels: Iterable[tuple[str, str]]) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-    return f"{{{pairs}}}" if pairs else ""
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else repr(float(value))

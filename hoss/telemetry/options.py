@@ -1,4 +1,4 @@
-"""What the three services' configuration documents and flags have in common about telemetry."""
+"""The part of the three services' configuration documents and flags that is about telemetry."""
 
 import argparse
 import contextlib
@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoss.config import Document
-from hoss.telemetry.collector import collector_of
-from hoss.telemetry.otlp import resource_of
+from hoss.telemetry.collector import collector_url, resource_of
 
 if TYPE_CHECKING:
     from hoss.telemetry.tracing import Tracer
@@ -17,11 +16,12 @@ if TYPE_CHECKING:
 class TelemetryConfig(Document):
     """Part of every service's document."""
 
-    # host:port of the endpoint that Prometheus reads, http://host:port/metrics; port 0 takes a free one. Empty: none.
+    # host:port of the endpoint that Prometheus reads, http://host:port/metrics; port 0 takes a free one.
+    # Empty: none.
     metrics_listen: str = ""
 
-    # Traces are appended to this file, OTLP/JSON, an export a line. Services may share one. They also go to the collector whose HTTP address
-    # is in OTEL_EXPORTER_OTLP_ENDPOINT. With neither nothing is traced.
+    # Traces are appended to this file, OTLP/JSON, an export a line. Services may share one. They also go to
+    # the collector whose HTTP address is in OTEL_EXPORTER_OTLP_ENDPOINT. With neither nothing is traced.
     trace_file: Path | None = None
 
 
@@ -36,7 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def given(flags: argparse.Namespace) -> dict[str, Any]:
-    """What the flags say, None for what they do not."""
+    """The fields' values by the flags; None for a flag that is not given."""
     return {"metrics_listen": flags.metrics_listen, "trace_file": flags.trace_file}
 
 
@@ -44,9 +44,9 @@ def given(flags: argparse.Namespace) -> dict[str, Any]:
 def tracing(
     service: str, trace_file: Path | None, *, instance: str = "", ratio: float = 0.0
 ) -> Iterator["Tracer | None"]:
-    """A tracer for the length of the block where there is somewhere to export to: `trace_file`, or a collector named by the
-    environment. Else None, and nothing is traced. Raises ConfigError as `exporters` does."""
-    if trace_file is None and collector_of("traces") is None:
+    """A tracer within the block if there is somewhere to export to: `trace_file`, or a collector that the
+    environment names. Otherwise None. Raises ConfigError as `tracing.exporters` does."""
+    if trace_file is None and not collector_url("traces"):
         yield None
         return
     from hoss.telemetry.tracing import Tracer, exporters  # noqa: PLC0415 - most services are not traced

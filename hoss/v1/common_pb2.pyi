@@ -172,7 +172,7 @@ class SpreadConstraint(_message.Message):
     min_domains: int
     ignore_node_affinity: bool
     honor_taints: bool
-    def __init__(self, max_skew: _Optional[int] = ..., topology_key: _Optional[str] = ..., selector: _Optional[_Union[LabelSelector, _Mapping]] = ..., schedule_anyway: _Optional[bool] = ..., min_domains: _Optional[int] = ..., ignore_node_affinity: _Optional[bool] = ..., honor_taints: _Optional[bool] = ...) -> None: ...
+    def __init__(self, max_skew: _Optional[int] = ..., topology_key: _Optional[str] = ..., selector: _Optional[_Union[LabelSelector, _Mapping]] = ..., schedule_anyway: bool = ..., min_domains: _Optional[int] = ..., ignore_node_affinity: bool = ..., honor_taints: bool = ...) -> None: ...
 
 class CpuAndMemory(_message.Message):
     __slots__ = ("cpu_milli", "memory_bytes")
@@ -183,7 +183,7 @@ class CpuAndMemory(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class PodSpec(_message.Message):
-    __slots__ = ("namespace", "labels", "priority", "requests", "nonzero_cpu_milli", "nonzero_memory_bytes", "node_name", "node_selector", "required_node_affinity", "preferred_node_affinity", "tolerations", "host_ports", "devices", "pending_nonzero", "pod_affinity", "spread", "default_spread", "images", "image_containers", "scheduling_gates", "never_preempts")
+    __slots__ = ("namespace", "labels", "priority", "requests", "nonzero_cpu_milli", "nonzero_memory_bytes", "node_name", "node_selector", "required_node_affinity", "preferred_node_affinity", "tolerations", "host_ports", "devices", "pending_nonzero", "pod_affinity", "spread", "default_spread", "images", "image_containers", "scheduling_gates", "never_preempts", "volumes")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +205,7 @@ class PodSpec(_message.Message):
     IMAGE_CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULING_GATES_FIELD_NUMBER: _ClassVar[int]
     NEVER_PREEMPTS_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     priority: int
@@ -226,7 +227,44 @@ class PodSpec(_message.Message):
     image_containers: int
     scheduling_gates: _containers.RepeatedScalarFieldContainer[str]
     never_preempts: bool
-    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., nonzero_cpu_milli: _Optional[int] = ..., nonzero_memory_bytes: _Optional[int] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., required_node_affinity: _Optional[_Union[NodeSelector, _Mapping]] = ..., preferred_node_affinity: _Optional[_Iterable[_Union[PreferredTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., host_ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ..., devices: _Optional[_Union[DeviceRequest, _Mapping]] = ..., pending_nonzero: _Optional[_Union[CpuAndMemory, _Mapping]] = ..., pod_affinity: _Optional[_Union[PodAffinity, _Mapping]] = ..., spread: _Optional[_Iterable[_Union[SpreadConstraint, _Mapping]]] = ..., default_spread: _Optional[_Union[LabelSelector, _Mapping]] = ..., images: _Optional[_Iterable[str]] = ..., image_containers: _Optional[int] = ..., scheduling_gates: _Optional[_Iterable[str]] = ..., never_preempts: _Optional[bool] = ...) -> None: ...
+    volumes: PodVolumes
+    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., nonzero_cpu_milli: _Optional[int] = ..., nonzero_memory_bytes: _Optional[int] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., required_node_affinity: _Optional[_Union[NodeSelector, _Mapping]] = ..., preferred_node_affinity: _Optional[_Iterable[_Union[PreferredTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., host_ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ..., devices: _Optional[_Union[DeviceRequest, _Mapping]] = ..., pending_nonzero: _Optional[_Union[CpuAndMemory, _Mapping]] = ..., pod_affinity: _Optional[_Union[PodAffinity, _Mapping]] = ..., spread: _Optional[_Iterable[_Union[SpreadConstraint, _Mapping]]] = ..., default_spread: _Optional[_Union[LabelSelector, _Mapping]] = ..., images: _Optional[_Iterable[str]] = ..., image_containers: _Optional[int] = ..., scheduling_gates: _Optional[_Iterable[str]] = ..., never_preempts: bool = ..., volumes: _Optional[_Union[PodVolumes, _Mapping]] = ...) -> None: ...
+
+class EphemeralOwner(_message.Message):
+    __slots__ = ("name", "uid")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uid: str
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ...) -> None: ...
+
+class ClaimMount(_message.Message):
+    __slots__ = ("claim", "owner")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    claim: str
+    owner: EphemeralOwner
+    def __init__(self, claim: _Optional[str] = ..., owner: _Optional[_Union[EphemeralOwner, _Mapping]] = ...) -> None: ...
+
+class InlineDisk(_message.Message):
+    __slots__ = ("kind", "names", "read_only", "monitors")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    MONITORS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    read_only: bool
+    monitors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., read_only: bool = ..., monitors: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PodVolumes(_message.Message):
+    __slots__ = ("claims", "disks")
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    DISKS_FIELD_NUMBER: _ClassVar[int]
+    claims: _containers.RepeatedCompositeFieldContainer[ClaimMount]
+    disks: _containers.RepeatedCompositeFieldContainer[InlineDisk]
+    def __init__(self, claims: _Optional[_Iterable[_Union[ClaimMount, _Mapping]]] = ..., disks: _Optional[_Iterable[_Union[InlineDisk, _Mapping]]] = ...) -> None: ...
 
 class NodeScope(_message.Message):
     __slots__ = ("rule", "requirements", "required")
@@ -236,7 +274,7 @@ class NodeScope(_message.Message):
     rule: str
     requirements: _containers.RepeatedCompositeFieldContainer[Requirement]
     required: bool
-    def __init__(self, rule: _Optional[str] = ..., requirements: _Optional[_Iterable[_Union[Requirement, _Mapping]]] = ..., required: _Optional[bool] = ...) -> None: ...
+    def __init__(self, rule: _Optional[str] = ..., requirements: _Optional[_Iterable[_Union[Requirement, _Mapping]]] = ..., required: bool = ...) -> None: ...
 
 class NodeImage(_message.Message):
     __slots__ = ("name", "size_bytes")
@@ -247,7 +285,7 @@ class NodeImage(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class NodeSpec(_message.Message):
-    __slots__ = ("name", "labels", "taints", "unschedulable", "allocatable", "cards", "images")
+    __slots__ = ("name", "labels", "taints", "unschedulable", "allocatable", "cards", "images", "resource_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     TAINTS_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +293,7 @@ class NodeSpec(_message.Message):
     ALLOCATABLE_FIELD_NUMBER: _ClassVar[int]
     CARDS_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     taints: _containers.RepeatedCompositeFieldContainer[Taint]
@@ -262,7 +301,8 @@ class NodeSpec(_message.Message):
     allocatable: _containers.RepeatedCompositeFieldContainer[Amount]
     cards: int
     images: _containers.RepeatedCompositeFieldContainer[NodeImage]
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., taints: _Optional[_Iterable[_Union[Taint, _Mapping]]] = ..., unschedulable: _Optional[bool] = ..., allocatable: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., cards: _Optional[int] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ...) -> None: ...
+    resource_version: int
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., taints: _Optional[_Iterable[_Union[Taint, _Mapping]]] = ..., unschedulable: bool = ..., allocatable: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., cards: _Optional[int] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ..., resource_version: _Optional[int] = ...) -> None: ...
 
 class NodeName(_message.Message):
     __slots__ = ("index", "name")
@@ -280,7 +320,7 @@ class ConflictRule(_message.Message):
     criteria: Criteria
     all_or_nothing: bool
     displace_gap: int
-    def __init__(self, criteria: _Optional[_Union[Criteria, str]] = ..., all_or_nothing: _Optional[bool] = ..., displace_gap: _Optional[int] = ...) -> None: ...
+    def __init__(self, criteria: _Optional[_Union[Criteria, str]] = ..., all_or_nothing: bool = ..., displace_gap: _Optional[int] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("worker", "at_unix_ms", "shard", "snapshot_seq", "candidates", "candidate_names", "verdict", "node", "node_name", "seq", "traceparent")

@@ -220,7 +220,7 @@ class Fault(_message.Message):
     worker: str
     text: str
     final: bool
-    def __init__(self, at_unix_ms: _Optional[int] = ..., worker: _Optional[str] = ..., text: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
+    def __init__(self, at_unix_ms: _Optional[int] = ..., worker: _Optional[str] = ..., text: _Optional[str] = ..., final: bool = ...) -> None: ...
 
 class QueueStanding(_message.Message):
     __slots__ = ("name", "since_unix_ms", "not_before_unix_ms", "at_latest_unix_ms", "refused_by", "behind")
@@ -252,7 +252,7 @@ class GetPodRequest(_message.Message):
     queue: bool
     decisions: bool
     steps: bool
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: _Optional[bool] = ..., decisions: _Optional[bool] = ..., steps: _Optional[bool] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: bool = ..., decisions: bool = ..., steps: bool = ...) -> None: ...
 
 class ListPodsRequest(_message.Message):
     __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token", "templates")
@@ -272,7 +272,7 @@ class ListPodsRequest(_message.Message):
     limit: int
     page_token: str
     templates: bool
-    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., templates: _Optional[bool] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., templates: bool = ...) -> None: ...
 
 class ListPodsReply(_message.Message):
     __slots__ = ("pods", "next_page_token")
@@ -315,20 +315,26 @@ class JobInfo(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replicas: _Optional[int] = ..., bound: _Optional[int] = ..., queued: _Optional[int] = ..., unschedulable: _Optional[int] = ..., failed: _Optional[int] = ..., deleted: _Optional[int] = ..., submitted_unix_ms: _Optional[int] = ..., min_available: _Optional[int] = ..., gang: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[JobStep, _Mapping]]] = ..., steps_since_unix_ms: _Optional[int] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ("namespace", "name", "steps")
+    __slots__ = ("namespace", "name", "steps", "limit", "page_token")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     steps: bool
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., steps: _Optional[bool] = ...) -> None: ...
+    limit: int
+    page_token: str
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., steps: bool = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
-    __slots__ = ("jobs",)
+    __slots__ = ("jobs", "next_page_token")
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("since_revision", "states")
@@ -336,7 +342,7 @@ class WatchRequest(_message.Message):
     STATES_FIELD_NUMBER: _ClassVar[int]
     since_revision: int
     states: bool
-    def __init__(self, since_revision: _Optional[int] = ..., states: _Optional[bool] = ...) -> None: ...
+    def __init__(self, since_revision: _Optional[int] = ..., states: bool = ...) -> None: ...
 
 class WatchBatch(_message.Message):
     __slots__ = ("revision", "uids", "phases", "nodes", "reasons", "reason_texts", "node_names", "states_end")
@@ -356,7 +362,7 @@ class WatchBatch(_message.Message):
     reason_texts: _containers.RepeatedScalarFieldContainer[str]
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
     states_end: bool
-    def __init__(self, revision: _Optional[int] = ..., uids: _Optional[bytes] = ..., phases: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., states_end: _Optional[bool] = ...) -> None: ...
+    def __init__(self, revision: _Optional[int] = ..., uids: _Optional[bytes] = ..., phases: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., states_end: bool = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
     __slots__ = ("namespace", "pods", "jobs", "uids")
@@ -414,7 +420,7 @@ class RetryRequest(_message.Message):
     jobs: _containers.RepeatedScalarFieldContainer[str]
     uids: bytes
     every: bool
-    def __init__(self, namespace: _Optional[str] = ..., pods: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., uids: _Optional[bytes] = ..., every: _Optional[bool] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., pods: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., uids: _Optional[bytes] = ..., every: bool = ...) -> None: ...
 
 class RetryReply(_message.Message):
     __slots__ = ("retried_pods", "not_found")
@@ -487,7 +493,7 @@ class BudgetStatus(_message.Message):
     def __init__(self, expected_pods: _Optional[int] = ..., current_healthy: _Optional[int] = ..., desired_healthy: _Optional[int] = ..., disruptions_allowed: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned", "synchronisation", "lags", "fill_seconds", "steps")
+    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned", "synchronisation", "lags", "fill_seconds", "steps", "distrusted_until_unix_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -512,6 +518,7 @@ class WorkerInfo(_message.Message):
     LAGS_FIELD_NUMBER: _ClassVar[int]
     FILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    DISTRUSTED_UNTIL_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     state: str
@@ -536,7 +543,8 @@ class WorkerInfo(_message.Message):
     lags: _containers.RepeatedCompositeFieldContainer[_common_pb2.ShardLag]
     fill_seconds: float
     steps: _containers.RepeatedCompositeFieldContainer[WorkerStep]
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., steps: _Optional[_Iterable[_Union[WorkerStep, _Mapping]]] = ...) -> None: ...
+    distrusted_until_unix_ms: int
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., steps: _Optional[_Iterable[_Union[WorkerStep, _Mapping]]] = ..., distrusted_until_unix_ms: _Optional[int] = ...) -> None: ...
 
 class TenantInfo(_message.Message):
     __slots__ = ("name", "weight", "share", "resource", "queued", "scheduling", "bound", "unschedulable")
@@ -572,7 +580,7 @@ class ListWorkersRequest(_message.Message):
     __slots__ = ("steps",)
     STEPS_FIELD_NUMBER: _ClassVar[int]
     steps: bool
-    def __init__(self, steps: _Optional[bool] = ...) -> None: ...
+    def __init__(self, steps: bool = ...) -> None: ...
 
 class ListWorkersReply(_message.Message):
     __slots__ = ("workers",)
@@ -680,7 +688,7 @@ class RuleTrial(_message.Message):
     rule: str
     matches: bool
     reason: str
-    def __init__(self, rule: _Optional[str] = ..., matches: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, rule: _Optional[str] = ..., matches: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WorkerTrial(_message.Message):
     __slots__ = ("worker", "eligible", "reason", "outstanding", "work_ms")
@@ -694,7 +702,7 @@ class WorkerTrial(_message.Message):
     reason: str
     outstanding: int
     work_ms: float
-    def __init__(self, worker: _Optional[str] = ..., eligible: _Optional[bool] = ..., reason: _Optional[str] = ..., outstanding: _Optional[int] = ..., work_ms: _Optional[float] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., eligible: bool = ..., reason: _Optional[str] = ..., outstanding: _Optional[int] = ..., work_ms: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -776,7 +784,7 @@ class Steering(_message.Message):
     since_unix_ms: int
     reason: str
     steps: _containers.RepeatedCompositeFieldContainer[SteeringStep]
-    def __init__(self, overlap: _Optional[str] = ..., workers: _Optional[int] = ..., overlap_fixed: _Optional[bool] = ..., workers_fixed: _Optional[bool] = ..., since_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[SteeringStep, _Mapping]]] = ...) -> None: ...
+    def __init__(self, overlap: _Optional[str] = ..., workers: _Optional[int] = ..., overlap_fixed: bool = ..., workers_fixed: bool = ..., since_unix_ms: _Optional[int] = ..., reason: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[SteeringStep, _Mapping]]] = ...) -> None: ...
 
 class SteeringStep(_message.Message):
     __slots__ = ("at_unix_ms", "overlap", "workers", "reason")
@@ -864,7 +872,7 @@ class BrokenGang(_message.Message):
     bound: int
     needed: int
     complete_before: bool
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., bound: _Optional[int] = ..., needed: _Optional[int] = ..., complete_before: _Optional[bool] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., bound: _Optional[int] = ..., needed: _Optional[int] = ..., complete_before: bool = ...) -> None: ...
 
 class WorkerView(_message.Message):
     __slots__ = ("worker", "shard", "seq", "digest", "idle")
@@ -878,4 +886,4 @@ class WorkerView(_message.Message):
     seq: int
     digest: int
     idle: bool
-    def __init__(self, worker: _Optional[str] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ..., idle: _Optional[bool] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ..., idle: bool = ...) -> None: ...

@@ -5,7 +5,7 @@ import warnings
 
 from hoss.v1 import dispatcher_pb2 as hoss_dot_v1_dot_dispatcher__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,16 +18,22 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in hoss/v1/dispatcher_pb2_grpc.py depends on'
+        + f' but the generated code in hoss/v1/dispatcher_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class DispatcherStub:
-    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
-    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+class DispatcherStub(object):
+    """One of several dispatchers is active. The others answer every call with UNAVAILABLE and name the active
+    one's host:port in the trailing metadata hoss-active-dispatcher. grpc.health.v1 reports for
+    "hoss.v1.Dispatcher" which one serves.
+
+    UNAVAILABLE with hoss-error: outcome-unknown in the trailing metadata: whether the change was made is not
+    known, and a dispatcher that takes over may find it made. Make the same call again, a submission with the
+    same request_id: it is then made once. Every other error speaks of its own call, which changed nothing; an
+    earlier one that ended without an answer may have.
     """
 
     def __init__(self, channel):
@@ -148,23 +154,30 @@ class DispatcherStub:
                 _registered_method=True)
 
 
-class DispatcherServicer:
-    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
-    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+class DispatcherServicer(object):
+    """One of several dispatchers is active. The others answer every call with UNAVAILABLE and name the active
+    one's host:port in the trailing metadata hoss-active-dispatcher. grpc.health.v1 reports for
+    "hoss.v1.Dispatcher" which one serves.
+
+    UNAVAILABLE with hoss-error: outcome-unknown in the trailing metadata: whether the change was made is not
+    known, and a dispatcher that takes over may find it made. Make the same call again, a submission with the
+    same request_id: it is then made once. Every other error speaks of its own call, which changed nothing; an
+    earlier one that ended without an answer may have.
     """
 
     def Submit(self, request, context):
-        """Accepts jobs and pods. The reply means: they are in the journal and will not be lost.
-        Errors: INVALID_ARGUMENT names the field and the value; ALREADY_EXISTS for a name or pod UID that is taken;
-        UNAVAILABLE when the journal cannot be written (nothing was accepted; retry with the same request_id).
+        """Accepts jobs and pods. A reply means: they are in the journal and will not be lost.
+        Errors: INVALID_ARGUMENT names the field and the value; ALREADY_EXISTS for a name or pod UID in use;
+        UNAVAILABLE if the journal cannot be written (retry with the same request_id).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitStream(self, request_iterator, context):
-        """The same for loads too large for one message. Every message is acknowledged once it is durable, in order.
-        Ends at the first that is refused, with its status: those before it are accepted and acknowledged, those after it are not.
+        """The same for loads that are too large for one message. Every message is acknowledged in order, once it
+        is durable. The first refused message ends the stream with its status: earlier messages are accepted,
+        later ones are not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,64 +191,66 @@ class DispatcherServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPods(self, request, context):
-        """Pods of a namespace, job, phase, node or labels, a page at a time.
+        """Pods by namespace, job, phase, node or labels, page by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """What was submitted as one, with how many of its pods are where.
+        """Jobs, with their numbers of pods by phase.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Changes of pods as they happen, from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch from there.
+        """Changes of pods from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch
+        from there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Deletes pods or whole jobs: queued ones leave the queue, bound ones give their reservation back.
+        """Deletes pods or whole jobs: queued pods leave the queue, bound pods release their reservations.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveGates(self, request, context):
-        """Takes scheduling gates off pods; those without any left are queued. Once answered it is not forgotten.
+        """Removes scheduling gates from pods; pods without gates are queued. Durable once answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTenants(self, request, context):
-        """Who shares the cluster, what each holds of it, and what waits.
+        """The tenants of the cluster, what each holds, and what waits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Retry(self, request, context):
-        """Puts pods that were given up (FAILED) back in the queue, their faults forgiven. Once answered it is not forgotten.
+        """Puts pods that were given up (FAILED) back in the queue, and clears their faults. Durable once
+        answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyObjects(self, request, context):
-        """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its kind and name; the
-        reply means: they are in the journal, all of them. INVALID_ARGUMENT: none was taken.
+        """Namespaces, Services, PodDisruptionBudgets and PriorityClasses. Each object replaces the one of its
+        kind and name. A reply means that all are in the journal. INVALID_ARGUMENT: none was accepted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteObjects(self, request, context):
-        """Takes objects out of the journal; pods that rules then no longer concern are looked at again.
+        """Deletes objects from the journal. Pods are tried again if rules no longer concern them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -249,65 +264,67 @@ class DispatcherServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """Every worker that is registered, and those lost or gone of late, with what each holds and how it does.
+        """Every registered worker, and workers that were recently lost or have left, with their load and health.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetWorkerState(self, request, context):
-        """cordon: no new work; uncordon; drain: also takes back work that was not started.
+        """cordon: no new work; uncordon; drain: also take back work that was not started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """The policy in force: its document, version, source and warnings.
+        """The policy in force: document, version, source and warnings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Checks the document and replaces the policy; it outlives the dispatcher. The old one stays with INVALID_ARGUMENT (the
-        document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (it could not be made durable).
+        """Checks the document and replaces the policy, durably. The old policy stays in force with
+        INVALID_ARGUMENT (the document), FAILED_PRECONDITION (if_version is not in force) and UNAVAILABLE (the
+        policy could not be made durable, or may have been: see above).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TestPolicy(self, request, context):
-        """Which rule and which worker pods of these templates would get at this moment, and why. Changes nothing.
+        """The rule and the worker that pods of these templates would get now, and why. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetConflicts(self, request, context):
-        """Who was refused for whom, on which nodes, for what reason, with how old a view.
+        """Conflicts: refused worker, winning worker, node, reason, and the age of the view.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Steer(self, request, context):
-        """Fixes by hand how much workers' node preferences overlap and how many get work at once, or leaves it to the dispatcher
-        again. It stands until the next such call or the dispatcher's end. INVALID_ARGUMENT names what is not known.
+        """Sets by hand how much the workers' node preferences overlap and how many workers get work at once, or
+        returns control to the dispatcher. Valid until the next call or the dispatcher's end. INVALID_ARGUMENT
+        names an unknown value.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """How the dispatcher does: pods by phase, counters, and every problem as a sentence.
+        """The dispatcher's state: pods by phase, counters, and every problem as a sentence.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Audit(self, request, context):
-        """Evidence for `hoss audit`: every live worker's view of the ledger, and what the dispatcher holds as bound.
+        """Evidence for `hoss audit`: every live worker's view of the ledger, and the dispatcher's bound pods.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -434,9 +451,15 @@ def add_DispatcherServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Dispatcher:
-    """Of several dispatchers one is active. The others answer every call with UNAVAILABLE and, in the trailing metadata
-    hoss-active-dispatcher, the active one's host:port; grpc.health.v1 says of "hoss.v1.Dispatcher" which one serves.
+class Dispatcher(object):
+    """One of several dispatchers is active. The others answer every call with UNAVAILABLE and name the active
+    one's host:port in the trailing metadata hoss-active-dispatcher. grpc.health.v1 reports for
+    "hoss.v1.Dispatcher" which one serves.
+
+    UNAVAILABLE with hoss-error: outcome-unknown in the trailing metadata: whether the change was made is not
+    known, and a dispatcher that takes over may find it made. Make the same call again, a submission with the
+    same request_id: it is then made once. Every other error speaks of its own call, which changed nothing; an
+    earlier one that ended without an answer may have.
     """
 
     @staticmethod

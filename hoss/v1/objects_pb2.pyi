@@ -31,7 +31,7 @@ class Threshold(_message.Message):
     PERCENT_FIELD_NUMBER: _ClassVar[int]
     value: int
     percent: bool
-    def __init__(self, value: _Optional[int] = ..., percent: _Optional[bool] = ...) -> None: ...
+    def __init__(self, value: _Optional[int] = ..., percent: bool = ...) -> None: ...
 
 class PodDisruptionBudget(_message.Message):
     __slots__ = ("namespace", "name", "selector", "min_available", "max_unavailable")
@@ -57,7 +57,7 @@ class PriorityClass(_message.Message):
     value: int
     never_preempts: bool
     global_default: bool
-    def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ..., never_preempts: _Optional[bool] = ..., global_default: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ..., never_preempts: bool = ..., global_default: bool = ...) -> None: ...
 
 class ClusterObject(_message.Message):
     __slots__ = ("namespace", "service", "budget", "priority_class")

@@ -22,6 +22,14 @@ class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STALE_EPOCH: _ClassVar[Verdict]
     GANG_ABORTED: _ClassVar[Verdict]
     CONFLICT_VERSION: _ClassVar[Verdict]
+    OLD_COPY: _ClassVar[Verdict]
+
+class ReservationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESERVATION_NONE: _ClassVar[ReservationState]
+    RESERVATION_PREPARED: _ClassVar[ReservationState]
+    RESERVATION_ASSUMED: _ClassVar[ReservationState]
+    RESERVATION_CONFIRMED: _ClassVar[ReservationState]
 
 class BindResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -42,6 +50,11 @@ NODE_UNSCHEDULABLE: Verdict
 STALE_EPOCH: Verdict
 GANG_ABORTED: Verdict
 CONFLICT_VERSION: Verdict
+OLD_COPY: Verdict
+RESERVATION_NONE: ReservationState
+RESERVATION_PREPARED: ReservationState
+RESERVATION_ASSUMED: ReservationState
+RESERVATION_CONFIRMED: ReservationState
 BIND_UNKNOWN: BindResult
 BIND_DONE: BindResult
 BIND_ELSEWHERE: BindResult
@@ -49,7 +62,7 @@ BIND_REFUSED: BindResult
 BIND_UNRESERVED: BindResult
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap", "traceparent")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap", "sending", "traceparent")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +90,7 @@ class ProposalBatch(_message.Message):
     VICTIMS_MUST_GO_FIELD_NUMBER: _ClassVar[int]
     CRITERIA_FIELD_NUMBER: _ClassVar[int]
     DISPLACE_GAP_FIELD_NUMBER: _ClassVar[int]
+    SENDING_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     worker: str
     epoch: int
@@ -105,11 +119,12 @@ class ProposalBatch(_message.Message):
     victims_must_go: bool
     criteria: _common_pb2.Criteria
     displace_gap: int
+    sending: int
     traceparent: str
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: _Optional[bool] = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: _Optional[bool] = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: bool = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: bool = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ..., sending: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class PodGroup(_message.Message):
-    __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon")
+    __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon", "volumes", "reserved_names")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     AFFINITY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +132,8 @@ class PodGroup(_message.Message):
     SPREAD_FIELD_NUMBER: _ClassVar[int]
     EXCESS_FIELD_NUMBER: _ClassVar[int]
     TOLERATES_CORDON_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_NAMES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     affinity: _common_pb2.PodAffinity
@@ -124,7 +141,9 @@ class PodGroup(_message.Message):
     spread: _containers.RepeatedCompositeFieldContainer[_common_pb2.SpreadConstraint]
     excess: _common_pb2.CpuAndMemory
     tolerates_cordon: bool
-    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ..., excess: _Optional[_Union[_common_pb2.CpuAndMemory, _Mapping]] = ..., tolerates_cordon: _Optional[bool] = ...) -> None: ...
+    volumes: _common_pb2.PodVolumes
+    reserved_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ..., excess: _Optional[_Union[_common_pb2.CpuAndMemory, _Mapping]] = ..., tolerates_cordon: bool = ..., volumes: _Optional[_Union[_common_pb2.PodVolumes, _Mapping]] = ..., reserved_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerdictBatch(_message.Message):
     __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "as_of_seq", "parts", "awaits", "evidence")
@@ -198,18 +217,20 @@ class FeedRequest(_message.Message):
     resume: _containers.RepeatedCompositeFieldContainer[ShardPosition]
     ledger_epoch: str
     as_of_now: bool
-    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., ledger_epoch: _Optional[str] = ..., as_of_now: _Optional[bool] = ...) -> None: ...
+    def __init__(self, subscriber: _Optional[str] = ..., resume: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., ledger_epoch: _Optional[str] = ..., as_of_now: bool = ...) -> None: ...
 
 class ShardPosition(_message.Message):
-    __slots__ = ("shard", "seq")
+    __slots__ = ("shard", "seq", "nonce")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     shard: int
     seq: int
-    def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
+    nonce: str
+    def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class FeedMessage(_message.Message):
-    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions", "holds", "ended_holds", "worker_epoch")
+    __slots__ = ("shard", "shards", "seq", "previous_seq", "snapshot", "accounts", "nodes", "schema", "ledger_epoch", "released", "groups", "evictions", "holds", "ended_holds", "worker_epoch", "nonce", "went_back")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -225,6 +246,8 @@ class FeedMessage(_message.Message):
     HOLDS_FIELD_NUMBER: _ClassVar[int]
     ENDED_HOLDS_FIELD_NUMBER: _ClassVar[int]
     WORKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    WENT_BACK_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     seq: int
@@ -240,7 +263,9 @@ class FeedMessage(_message.Message):
     holds: _containers.RepeatedScalarFieldContainer[int]
     ended_holds: _containers.RepeatedScalarFieldContainer[int]
     worker_epoch: int
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: _Optional[bool] = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ..., holds: _Optional[_Iterable[int]] = ..., ended_holds: _Optional[_Iterable[int]] = ..., worker_epoch: _Optional[int] = ...) -> None: ...
+    nonce: str
+    went_back: bool
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., seq: _Optional[int] = ..., previous_seq: _Optional[int] = ..., snapshot: bool = ..., accounts: _Optional[_Union[Accounts, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., schema: _Optional[_Iterable[str]] = ..., ledger_epoch: _Optional[str] = ..., released: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupRun, _Mapping]]] = ..., evictions: _Optional[_Iterable[_Union[Eviction, _Mapping]]] = ..., holds: _Optional[_Iterable[int]] = ..., ended_holds: _Optional[_Iterable[int]] = ..., worker_epoch: _Optional[int] = ..., nonce: _Optional[str] = ..., went_back: bool = ...) -> None: ...
 
 class Eviction(_message.Message):
     __slots__ = ("uid", "node", "victim_uids")
@@ -260,7 +285,7 @@ class GroupRun(_message.Message):
     group: bytes
     nodes: bytes
     gone: bool
-    def __init__(self, group: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., gone: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., gone: bool = ...) -> None: ...
 
 class NodeEntry(_message.Message):
     __slots__ = ("index", "spec", "removed")
@@ -270,13 +295,15 @@ class NodeEntry(_message.Message):
     index: int
     spec: _common_pb2.NodeSpec
     removed: bool
-    def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., removed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., removed: bool = ...) -> None: ...
 
 class UpsertNodesRequest(_message.Message):
-    __slots__ = ("nodes",)
+    __slots__ = ("nodes", "term")
     NODES_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeSpec]
-    def __init__(self, nodes: _Optional[_Iterable[_Union[_common_pb2.NodeSpec, _Mapping]]] = ...) -> None: ...
+    term: int
+    def __init__(self, nodes: _Optional[_Iterable[_Union[_common_pb2.NodeSpec, _Mapping]]] = ..., term: _Optional[int] = ...) -> None: ...
 
 class UpsertNodesReply(_message.Message):
     __slots__ = ("indexes", "overcommitted")
@@ -287,10 +314,12 @@ class UpsertNodesReply(_message.Message):
     def __init__(self, indexes: _Optional[_Iterable[int]] = ..., overcommitted: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RemoveNodesRequest(_message.Message):
-    __slots__ = ("names",)
+    __slots__ = ("names", "term")
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    term: int
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ...) -> None: ...
 
 class RemoveNodesReply(_message.Message):
     __slots__ = ("released_uids", "not_found")
@@ -301,12 +330,14 @@ class RemoveNodesReply(_message.Message):
     def __init__(self, released_uids: _Optional[bytes] = ..., not_found: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CordonNodeRequest(_message.Message):
-    __slots__ = ("name", "unschedulable")
+    __slots__ = ("name", "unschedulable", "term")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     name: str
     unschedulable: bool
-    def __init__(self, name: _Optional[str] = ..., unschedulable: _Optional[bool] = ...) -> None: ...
+    term: int
+    def __init__(self, name: _Optional[str] = ..., unschedulable: bool = ..., term: _Optional[int] = ...) -> None: ...
 
 class CordonNodeReply(_message.Message):
     __slots__ = ("node",)
@@ -353,10 +384,16 @@ class ListNodesReply(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ...) -> None: ...
 
 class GrantEpochRequest(_message.Message):
-    __slots__ = ("worker",)
+    __slots__ = ("worker", "term", "ledger_epoch", "journal_write")
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_WRITE_FIELD_NUMBER: _ClassVar[int]
     worker: str
-    def __init__(self, worker: _Optional[str] = ...) -> None: ...
+    term: int
+    ledger_epoch: str
+    journal_write: int
+    def __init__(self, worker: _Optional[str] = ..., term: _Optional[int] = ..., ledger_epoch: _Optional[str] = ..., journal_write: _Optional[int] = ...) -> None: ...
 
 class GrantEpochReply(_message.Message):
     __slots__ = ("epoch", "ledger_epoch")
@@ -373,22 +410,32 @@ class LookupRequest(_message.Message):
     def __init__(self, uids: _Optional[bytes] = ...) -> None: ...
 
 class LookupReply(_message.Message):
-    __slots__ = ("nodes", "seqs", "epochs", "ledger_epoch")
+    __slots__ = ("nodes", "seqs", "epochs", "states", "ledger_epoch", "other_pods", "other_nodes")
     NODES_FIELD_NUMBER: _ClassVar[int]
     SEQS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OTHER_PODS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_NODES_FIELD_NUMBER: _ClassVar[int]
     nodes: bytes
     seqs: bytes
     epochs: bytes
+    states: bytes
     ledger_epoch: str
-    def __init__(self, nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
+    other_pods: bytes
+    other_nodes: bytes
+    def __init__(self, nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., states: _Optional[bytes] = ..., ledger_epoch: _Optional[str] = ..., other_pods: _Optional[bytes] = ..., other_nodes: _Optional[bytes] = ...) -> None: ...
 
 class ConfirmRequest(_message.Message):
-    __slots__ = ("commits",)
+    __slots__ = ("commits", "term", "journal_write")
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_WRITE_FIELD_NUMBER: _ClassVar[int]
     commits: _containers.RepeatedCompositeFieldContainer[ShardCommits]
-    def __init__(self, commits: _Optional[_Iterable[_Union[ShardCommits, _Mapping]]] = ...) -> None: ...
+    term: int
+    journal_write: int
+    def __init__(self, commits: _Optional[_Iterable[_Union[ShardCommits, _Mapping]]] = ..., term: _Optional[int] = ..., journal_write: _Optional[int] = ...) -> None: ...
 
 class ShardCommits(_message.Message):
     __slots__ = ("shard", "seqs")
@@ -405,12 +452,20 @@ class ConfirmReply(_message.Message):
     def __init__(self, confirmed: _Optional[int] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
-    __slots__ = ("uids", "nodes")
+    __slots__ = ("uids", "nodes", "term", "as_of", "journal_write", "ledger_epoch")
     UIDS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_WRITE_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     uids: bytes
     nodes: bytes
-    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ...) -> None: ...
+    term: int
+    as_of: _containers.RepeatedCompositeFieldContainer[ShardPosition]
+    journal_write: int
+    ledger_epoch: str
+    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., term: _Optional[int] = ..., as_of: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
 
 class ReleaseReply(_message.Message):
     __slots__ = ("released",)
@@ -426,10 +481,10 @@ class ListReservationsRequest(_message.Message):
     shard: int
     all_shards: bool
     details: bool
-    def __init__(self, shard: _Optional[int] = ..., all_shards: _Optional[bool] = ..., details: _Optional[bool] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., all_shards: bool = ..., details: bool = ...) -> None: ...
 
 class ReservationChunk(_message.Message):
-    __slots__ = ("shard", "uids", "nodes", "seqs", "epochs", "priorities", "attempts", "card_masks", "card_millis", "resources", "requests", "assumed", "schema", "node_names", "assumed_since_ms", "lease_ends_ms", "workers")
+    __slots__ = ("shard", "uids", "nodes", "seqs", "epochs", "priorities", "attempts", "card_masks", "card_millis", "resources", "requests", "assumed", "schema", "node_names", "assumed_since_ms", "lease_ends_ms", "states", "workers", "seq", "nonce")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -446,7 +501,10 @@ class ReservationChunk(_message.Message):
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
     ASSUMED_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     LEASE_ENDS_MS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     shard: int
     uids: bytes
     nodes: bytes
@@ -463,8 +521,11 @@ class ReservationChunk(_message.Message):
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
     assumed_since_ms: bytes
     lease_ends_ms: bytes
+    states: bytes
     workers: _containers.RepeatedCompositeFieldContainer[WorkerEpoch]
-    def __init__(self, shard: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., card_masks: _Optional[bytes] = ..., card_millis: _Optional[bytes] = ..., resources: _Optional[int] = ..., requests: _Optional[bytes] = ..., assumed: _Optional[bytes] = ..., schema: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., assumed_since_ms: _Optional[bytes] = ..., lease_ends_ms: _Optional[bytes] = ..., workers: _Optional[_Iterable[_Union[WorkerEpoch, _Mapping]]] = ...) -> None: ...
+    seq: int
+    nonce: str
+    def __init__(self, shard: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., card_masks: _Optional[bytes] = ..., card_millis: _Optional[bytes] = ..., resources: _Optional[int] = ..., requests: _Optional[bytes] = ..., assumed: _Optional[bytes] = ..., schema: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., assumed_since_ms: _Optional[bytes] = ..., lease_ends_ms: _Optional[bytes] = ..., states: _Optional[bytes] = ..., workers: _Optional[_Iterable[_Union[WorkerEpoch, _Mapping]]] = ..., seq: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class WorkerEpoch(_message.Message):
     __slots__ = ("epoch", "worker")
@@ -519,7 +580,7 @@ class ResolverStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ResolverStatus(_message.Message):
-    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis", "recovering", "standing", "events", "quarantined")
+    __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis", "recovering", "standing", "events", "quarantined", "dispatcher_term", "journal_term", "journal_write")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -547,6 +608,9 @@ class ResolverStatus(_message.Message):
     STANDING_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    DISPATCHER_TERM_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_TERM_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_WRITE_FIELD_NUMBER: _ClassVar[int]
     version: str
     ledger_epoch: str
     shards: int
@@ -560,7 +624,10 @@ class ResolverStatus(_message.Message):
     standing: str
     events: _containers.RepeatedCompositeFieldContainer[NodeEvent]
     quarantined: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ..., recovering: _Optional[bool] = ..., standing: _Optional[str] = ..., events: _Optional[_Iterable[_Union[NodeEvent, _Mapping]]] = ..., quarantined: _Optional[_Iterable[str]] = ...) -> None: ...
+    dispatcher_term: int
+    journal_term: int
+    journal_write: int
+    def __init__(self, version: _Optional[str] = ..., ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., serving: bool = ..., problem: _Optional[str] = ..., nodes: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., redis: _Optional[_Mapping[str, str]] = ..., recovering: bool = ..., standing: _Optional[str] = ..., events: _Optional[_Iterable[_Union[NodeEvent, _Mapping]]] = ..., quarantined: _Optional[_Iterable[str]] = ..., dispatcher_term: _Optional[int] = ..., journal_term: _Optional[int] = ..., journal_write: _Optional[int] = ...) -> None: ...
 
 class RepairRequest(_message.Message):
     __slots__ = ()
@@ -591,7 +658,7 @@ class LedgerPart(_message.Message):
     def __init__(self, head: _Optional[_Union[LedgerHead, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ..., kinds: _Optional[_Iterable[_Union[PodKind, _Mapping]]] = ..., pods: _Optional[_Union[PodColumns, _Mapping]] = ...) -> None: ...
 
 class LedgerHead(_message.Message):
-    __slots__ = ("ledger_epoch", "shards", "schema", "replaces", "as_kept", "operator", "only_empty")
+    __slots__ = ("ledger_epoch", "shards", "schema", "replaces", "as_kept", "operator", "only_empty", "term")
     LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
@@ -599,6 +666,7 @@ class LedgerHead(_message.Message):
     AS_KEPT_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     ONLY_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     ledger_epoch: str
     shards: int
     schema: _containers.RepeatedScalarFieldContainer[str]
@@ -606,7 +674,8 @@ class LedgerHead(_message.Message):
     as_kept: bool
     operator: bool
     only_empty: bool
-    def __init__(self, ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., schema: _Optional[_Iterable[str]] = ..., replaces: _Optional[str] = ..., as_kept: _Optional[bool] = ..., operator: _Optional[bool] = ..., only_empty: _Optional[bool] = ...) -> None: ...
+    term: int
+    def __init__(self, ledger_epoch: _Optional[str] = ..., shards: _Optional[int] = ..., schema: _Optional[_Iterable[str]] = ..., replaces: _Optional[str] = ..., as_kept: bool = ..., operator: bool = ..., only_empty: bool = ..., term: _Optional[int] = ...) -> None: ...
 
 class PodKind(_message.Message):
     __slots__ = ("requests", "priority", "cards", "card_milli", "group")
@@ -665,16 +734,18 @@ class NodeEvent(_message.Message):
     def __init__(self, unix_ms: _Optional[int] = ..., node: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class UpsertPodsRequest(_message.Message):
-    __slots__ = ("writer", "epoch", "kinds", "pods")
+    __slots__ = ("writer", "epoch", "kinds", "pods", "node_names")
     WRITER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
     writer: str
     epoch: int
     kinds: _containers.RepeatedCompositeFieldContainer[PodKind]
     pods: PodColumns
-    def __init__(self, writer: _Optional[str] = ..., epoch: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[PodKind, _Mapping]]] = ..., pods: _Optional[_Union[PodColumns, _Mapping]] = ...) -> None: ...
+    node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
+    def __init__(self, writer: _Optional[str] = ..., epoch: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[PodKind, _Mapping]]] = ..., pods: _Optional[_Union[PodColumns, _Mapping]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
 
 class UpsertPodsReply(_message.Message):
     __slots__ = ("verdicts",)

@@ -5,7 +5,7 @@ import warnings
 
 from hoss.v1 import resolver_pb2 as hoss_dot_v1_dot_resolver__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,15 +18,16 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in hoss/v1/resolver_pb2_grpc.py depends on'
+        + f' but the generated code in hoss/v1/resolver_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class ResolverStub:
-    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt.
+class ResolverStub(object):
+    """Errors of all methods: INVALID_ARGUMENT names the field. UNAVAILABLE if the ledger is needed and cannot
+    be reached, or was lost and is not rebuilt yet.
     """
 
     def __init__(self, channel):
@@ -127,13 +128,15 @@ class ResolverStub:
                 _registered_method=True)
 
 
-class ResolverServicer:
-    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt.
+class ResolverServicer(object):
+    """Errors of all methods: INVALID_ARGUMENT names the field. UNAVAILABLE if the ledger is needed and cannot
+    be reached, or was lost and is not rebuilt yet.
     """
 
     def Propose(self, request_iterator, context):
-        """Proposals in, verdicts out, in any order; matched by (shard, batch_id). A proposal that was not answered is
-        sent again as it was, to this or another resolver, until it is: commits are idempotent.
+        """Proposals in, verdicts out, in any order, matched by (shard, batch_id). The client resends an
+        unanswered proposal to this or another resolver, until it is answered: commits are idempotent. Only
+        `sending` grows with each copy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,21 +150,21 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpsertNodes(self, request, context):
-        """Adds nodes, or replaces those of the same names; what is requested on them stays. The reply has their indexes.
+        """Adds or replaces nodes by name. What is requested on them stays. Returns their indexes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveNodes(self, request, context):
-        """Reservations on removed nodes are released; the reply names their pods.
+        """Removes nodes and releases the reservations on them. Returns the pods.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
-        """Nodes as the ledger has them: what each offers, and what is requested of it.
+        """The ledger's nodes: what each offers, and what is requested of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,7 +178,7 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GrantEpoch(self, request, context):
-        """Makes a new epoch for a worker; every earlier one is fenced from then on, on every shard.
+        """Grants a worker a new epoch. All earlier ones are fenced from then on, on every shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,29 +192,30 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpsertPods(self, request, context):
-        """Reserves for pods that stand on their nodes already, whatever there is room for: who put them there has not asked. A pod
-        that is reserved elsewhere moves, and what was assumed is confirmed.
+        """Reserves for existing pods on their nodes, without validation, because the pods are there already. A
+        pod with a reservation on another node moves, and unconfirmed reservations are confirmed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Bind(self, request, context):
-        """Kubernetes mode: binds pods, at the API server, to the nodes where they are reserved. May be asked again, of any resolver.
+        """Kubernetes mode: binds pods at the API server to their reserved nodes. May be repeated, with any
+        resolver.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Confirm(self, request, context):
-        """Ends the lease of assumed reservations: they now stay until released.
+        """Ends the lease of unconfirmed reservations: they stay until released.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives back what pods hold. Releasing what is not reserved is no error.
+        """Releases what pods hold. To release a pod without a reservation is no error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -225,36 +229,38 @@ class ResolverServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Audit(self, request, context):
-        """Checks the invariants on the whole ledger, with evidence for each that is broken.
+        """Checks the invariants on the whole ledger, with evidence for each violation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Repair(self, request, context):
-        """Makes accounts, cards, ports and group counts what the reservations add up to, each shard at one moment.
+        """Makes accounts, cards, ports and group counts equal to the sums of the reservations, each shard at one
+        moment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DumpLedger(self, request, context):
-        """The ledger whole, each shard at one moment; also what is left of one that waits to be rebuilt.
+        """The whole ledger, each shard at one moment; also what is left of a ledger that waits to be rebuilt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rebuild(self, request_iterator, context):
-        """Replaces the ledger by what the parts say, all or nothing: until the last step whatever was there stays, and meanwhile
-        nothing is committed. INVALID_ARGUMENT where the head does not hold or a part refers to what did not come.
+        """Replaces the ledger by the parts, all or nothing: the old contents stay until the last step, and
+        meanwhile nothing is committed. INVALID_ARGUMENT for an invalid head, and for a reference to something
+        that was not sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """How the ledger is, and why it does not serve if it does not.
+        """The state of the ledger, and why it does not serve, if it does not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -361,8 +367,9 @@ def add_ResolverServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Resolver:
-    """Errors of all methods: INVALID_ARGUMENT names the field; UNAVAILABLE where the ledger is needed and cannot be reached, or is lost and not rebuilt.
+class Resolver(object):
+    """Errors of all methods: INVALID_ARGUMENT names the field. UNAVAILABLE if the ledger is needed and cannot
+    be reached, or was lost and is not rebuilt yet.
     """
 
     @staticmethod

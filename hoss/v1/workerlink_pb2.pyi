@@ -130,7 +130,7 @@ class Heartbeat(_message.Message):
     fill_seconds: float
     working_seconds: float
     clock_seconds: float
-    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: _Optional[bool] = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ..., refusal_winners: _Optional[bytes] = ..., refusal_verdicts: _Optional[bytes] = ..., refusal_counts: _Optional[bytes] = ..., refusing_nodes: _Optional[bytes] = ..., refusal_seqs_behind: _Optional[bytes] = ..., refusal_ages_ms: _Optional[bytes] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., working_seconds: _Optional[float] = ..., clock_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: bool = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ..., refusal_winners: _Optional[bytes] = ..., refusal_verdicts: _Optional[bytes] = ..., refusal_counts: _Optional[bytes] = ..., refusing_nodes: _Optional[bytes] = ..., refusal_seqs_behind: _Optional[bytes] = ..., refusal_ages_ms: _Optional[bytes] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., working_seconds: _Optional[float] = ..., clock_seconds: _Optional[float] = ...) -> None: ...
 
 class Preference(_message.Message):
     __slots__ = ("overlap", "number", "shares")
@@ -238,7 +238,7 @@ class CacheView(_message.Message):
     id: int
     shards: _containers.RepeatedCompositeFieldContainer[ShardView]
     idle: bool
-    def __init__(self, id: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ..., idle: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardView, _Mapping]]] = ..., idle: bool = ...) -> None: ...
 
 class ShardView(_message.Message):
     __slots__ = ("shard", "seq", "digest")

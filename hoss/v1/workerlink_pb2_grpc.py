@@ -5,7 +5,7 @@ import warnings
 
 from hoss.v1 import workerlink_pb2 as hoss_dot_v1_dot_workerlink__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,15 +18,15 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in hoss/v1/workerlink_pb2_grpc.py depends on'
+        + f' but the generated code in hoss/v1/workerlink_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class WorkerLinkStub:
-    """What workers and the active dispatcher tell each other.
+class WorkerLinkStub(object):
+    """The link between a worker and the active dispatcher.
     """
 
     def __init__(self, channel):
@@ -42,14 +42,14 @@ class WorkerLinkStub:
                 _registered_method=True)
 
 
-class WorkerLinkServicer:
-    """What workers and the active dispatcher tell each other.
+class WorkerLinkServicer(object):
+    """The link between a worker and the active dispatcher.
     """
 
     def Connect(self, request_iterator, context):
-        """The worker's first message is Register, the dispatcher's first is Welcome. The stream's end is the worker's
-        death until it registers anew: its epoch is fenced and its unanswered pods go to others.
-        INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a living worker has that name.
+        """The worker's first message is Register, the dispatcher's first is Welcome. When the stream ends, the
+        worker counts as lost until it registers again: its epoch is fenced, and its unanswered pods go to
+        others. INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a live worker has that name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,8 +71,8 @@ def add_WorkerLinkServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class WorkerLink:
-    """What workers and the active dispatcher tell each other.
+class WorkerLink(object):
+    """The link between a worker and the active dispatcher.
     """
 
     @staticmethod

@@ -27,31 +27,31 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkerLinkStub:
-    """What workers and the active dispatcher tell each other."""
+    """The link between a worker and the active dispatcher."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerLinkAsyncStub: ...
     Connect: _grpc.StreamStreamMultiCallable[_workerlink_pb2.WorkerMessage, _workerlink_pb2.DispatcherMessage]
-    """The worker's first message is Register, the dispatcher's first is Welcome. The stream's end is the worker's
-    death until it registers anew: its epoch is fenced and its unanswered pods go to others.
-    INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a living worker has that name.
+    """The worker's first message is Register, the dispatcher's first is Welcome. When the stream ends, the
+    worker counts as lost until it registers again: its epoch is fenced, and its unanswered pods go to
+    others. INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a live worker has that name.
     """
 
 @_typing.type_check_only
 class WorkerLinkAsyncStub(WorkerLinkStub):
-    """What workers and the active dispatcher tell each other."""
+    """The link between a worker and the active dispatcher."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_workerlink_pb2.WorkerMessage, _workerlink_pb2.DispatcherMessage]  # type: ignore[assignment]
-    """The worker's first message is Register, the dispatcher's first is Welcome. The stream's end is the worker's
-    death until it registers anew: its epoch is fenced and its unanswered pods go to others.
-    INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a living worker has that name.
+    """The worker's first message is Register, the dispatcher's first is Welcome. When the stream ends, the
+    worker counts as lost until it registers again: its epoch is fenced, and its unanswered pods go to
+    others. INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a live worker has that name.
     """
 
 class WorkerLinkServicer(metaclass=_abc_1.ABCMeta):
-    """What workers and the active dispatcher tell each other."""
+    """The link between a worker and the active dispatcher."""
 
     @_abc_1.abstractmethod
     def Connect(
@@ -59,9 +59,9 @@ class WorkerLinkServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_workerlink_pb2.WorkerMessage],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_workerlink_pb2.DispatcherMessage], _abc.AsyncIterator[_workerlink_pb2.DispatcherMessage]]:
-        """The worker's first message is Register, the dispatcher's first is Welcome. The stream's end is the worker's
-        death until it registers anew: its epoch is fenced and its unanswered pods go to others.
-        INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a living worker has that name.
+        """The worker's first message is Register, the dispatcher's first is Welcome. When the stream ends, the
+        worker counts as lost until it registers again: its epoch is fenced, and its unanswered pods go to
+        others. INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a live worker has that name.
         """
 
 def add_WorkerLinkServicer_to_server(servicer: WorkerLinkServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,21 +1,19 @@
-"""Between the model's frozen types and hoss.v1 messages. Lossless both ways for whatever the model can hold."""
+"""Converts specs between the model's frozen types and hoss.v1 messages, without loss in either direction."""
 
 from collections.abc import Iterable, Sequence
 
 from hoss.errors import InvalidInput
 from hoss.model.conflicts import ConflictRule, Criteria
-from hoss.model.during_execution import DuringExecution
-from hoss.model.node import NodeSpec
-from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
+from hoss.model.node import NodeSpec, Taint, Toleration
+from hoss.model.pod import DeviceRequest, DuringExecution, PodSpec, PodTemplate, QosClass
 from hoss.model.selectors import NodeScope, NodeSelector, NodeSelectorTerm, PreferredTerm
-from hoss.model.taints import Taint, Toleration
 from hoss.v1 import common_pb2 as pb
 from hoss.v1 import dispatcher_pb2
 from hoss.wire import convert_rules as rules
+from hoss.wire.convert_rules import labels_from_proto, labels_to_proto, optional
 
 
 def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
-    """The message of an equivalence class."""
     message = pb.PodSpec(
         namespace=spec.namespace,
         labels=labels_to_proto(spec.labels),
@@ -26,13 +24,16 @@ def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
         node_name=spec.node_name,
         node_selector=labels_to_proto(spec.node_selector),
         preferred_node_affinity=[
-            pb.PreferredTerm(weight=p.weight, term=_term_to_proto(p.term)) for p in spec.preferred_node_affinity
+            pb.PreferredTerm(weight=p.weight, term=_term_to_proto(p.term))
+            for p in spec.preferred_node_affinity
         ],
         tolerations=[
-            pb.Toleration(key=t.key, operator=t.operator, value=t.value, effect=t.effect, toleration_seconds=t.seconds)
+            pb.Toleration(
+                key=t.key, operator=t.operator, value=t.value, effect=t.effect, toleration_seconds=t.seconds
+            )
             for t in spec.tolerations
         ],
-        host_ports=[pb.HostPort(host_ip=p.host_ip, protocol=p.protocol, port=p.port) for p in spec.host_ports],
+        host_ports=rules.host_ports_to_proto(spec.host_ports),
     )
     if spec.required_node_affinity is not None:
         message.required_node_affinity.CopyFrom(
@@ -45,7 +46,6 @@ def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
 
 
 def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
-    """The class a message describes."""
     return PodSpec(
         namespace=message.namespace,
         labels=labels_from_proto(message.labels),
@@ -55,29 +55,25 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
         nonzero_memory_bytes=message.nonzero_memory_bytes,
         node_name=message.node_name,
         node_selector=labels_from_proto(message.node_selector),
-        required_node_affinity=(
-            NodeSelector(tuple(_term_from_proto(t) for t in message.required_node_affinity.terms))
-            if message.HasField("required_node_affinity")
-            else None
+        required_node_affinity=optional(
+            message, "required_node_affinity", lambda m: NodeSelector(tuple(map(_term_from_proto, m.terms)))
         ),
         preferred_node_affinity=tuple(
             PreferredTerm(p.weight, _term_from_proto(p.term)) for p in message.preferred_node_affinity
         ),
         tolerations=tuple(map(_toleration_from_proto, message.tolerations)),
-        host_ports=tuple(HostPort(p.port, p.protocol or "TCP", p.host_ip or "0.0.0.0") for p in message.host_ports),  # noqa: S104
-        devices=(DeviceRequest(message.devices.count, message.devices.milli) if message.HasField("devices") else None),
+        host_ports=rules.host_ports_from_proto(message.host_ports),
+        devices=optional(message, "devices", lambda m: DeviceRequest(m.count, m.milli)),
         **rules.read_rules(message),
     )
 
 
 def scope_to_proto(scope: NodeScope) -> pb.NodeScope:
-    """What a work batch says of its pods' nodes."""
     requirements = [rules.requirement_to_proto(r) for r in scope.requirements]
     return pb.NodeScope(rule=scope.rule, requirements=requirements, required=scope.required)
 
 
 def conflict_rule_to_proto(rule: ConflictRule) -> pb.ConflictRule:
-    """How a policy has conflicts decided."""
     return pb.ConflictRule(
         criteria=pb.Criteria.Name(rule.criteria),
         all_or_nothing=rule.all_or_nothing,
@@ -86,7 +82,7 @@ def conflict_rule_to_proto(rule: ConflictRule) -> pb.ConflictRule:
 
 
 def conflict_rule_from_proto(message: pb.ConflictRule) -> ConflictRule:
-    """Raises InvalidInput for criteria that there are not."""
+    """Raises InvalidInput for unknown criteria."""
     try:
         criteria = Criteria(message.criteria)
     except ValueError as exc:
@@ -95,13 +91,11 @@ def conflict_rule_from_proto(message: pb.ConflictRule) -> ConflictRule:
 
 
 def scope_from_proto(message: pb.NodeScope) -> NodeScope:
-    """The nodes a message describes."""
     requirements = tuple(rules.requirement_from_proto(r) for r in message.requirements)
     return NodeScope(message.rule, requirements, message.required)
 
 
 def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
-    """What Submit carries for equal pods."""
     return dispatcher_pb2.PodTemplate(
         spec=pod_spec_to_proto(template.spec),
         scheduler_name=template.scheduler_name,
@@ -110,12 +104,12 @@ def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
         owner_kind=template.owner_kind,
         required_during_execution=template.during_execution.value,
         termination_grace_seconds=template.termination_grace_seconds,
-        limits=[pb.Amount(resource=name, amount=amount) for name, amount in template.limits],
+        limits=_amounts_to_proto(template.limits),
     )
 
 
 def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
-    """Raises InvalidInput for an unknown QoS class or treatment during execution."""
+    """Raises InvalidInput for an unknown `qos_class` or `required_during_execution`."""
     try:
         qos = QosClass(message.qos_class or "BestEffort")
         during_execution = DuringExecution(message.required_during_execution)
@@ -129,17 +123,17 @@ def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
         owner_kind=message.owner_kind,
         during_execution=during_execution,
         termination_grace_seconds=message.termination_grace_seconds,
-        limits=tuple((limit.resource, limit.amount) for limit in message.limits),
+        limits=_amounts_from_proto(message.limits),
     )
 
 
 def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
-    """The message of a node."""
     return pb.NodeSpec(
         name=node.name,
         labels=labels_to_proto(node.labels),
         taints=[
-            pb.Taint(key=t.key, value=t.value, effect=t.effect, time_added_unix_ms=t.added_ms) for t in node.taints
+            pb.Taint(key=t.key, value=t.value, effect=t.effect, time_added_unix_ms=t.added_ms)
+            for t in node.taints
         ],
         unschedulable=node.unschedulable,
         allocatable=_amounts_to_proto(node.allocatable),
@@ -149,7 +143,6 @@ def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
 
 
 def node_from_proto(message: pb.NodeSpec) -> NodeSpec:
-    """The node a message describes."""
     return NodeSpec(
         name=message.name,
         labels=labels_from_proto(message.labels),
@@ -162,22 +155,11 @@ def node_from_proto(message: pb.NodeSpec) -> NodeSpec:
 
 
 def taints_from_proto(taints: Iterable[pb.Taint]) -> tuple[Taint, ...]:
-    """A node's taints, in the given order."""
     return tuple(Taint(t.key, t.value, t.effect, t.time_added_unix_ms) for t in taints)
 
 
-def labels_to_proto(labels: Sequence[tuple[str, str]]) -> list[pb.Label]:
-    """Key by key, in the given order."""
-    return [pb.Label(key=k, value=v) for k, v in labels]
-
-
-def labels_from_proto(labels: Iterable[pb.Label]) -> tuple[tuple[str, str], ...]:
-    """Key by key, in the given order."""
-    return tuple((label.key, label.value) for label in labels)
-
-
 def _toleration_from_proto(message: pb.Toleration) -> Toleration:
-    seconds = message.toleration_seconds if message.HasField("toleration_seconds") else None
+    seconds = optional(message, "toleration_seconds", int)
     return Toleration(message.key, message.operator or "Equal", message.value, message.effect, seconds)
 
 

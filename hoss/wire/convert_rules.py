@@ -1,18 +1,58 @@
-"""Selectors of pods and the rules about other pods, between the model and hoss.v1; what most pods have none of."""
+"""Converts selectors, rules about other pods, and pod groups between the model and hoss.v1.
 
-from typing import Any
+Most pods have no such rules. Pod groups are few and frequent: each is converted once and cached."""
 
-from hoss.model.pod import PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from hoss.errors import ColumnError
+from hoss.model.pod import (
+    EVERY_ADDRESS,
+    HostPort,
+    PodAffinity,
+    PodAffinityTerm,
+    PodGroup,
+    PodSpec,
+    SpreadConstraint,
+    WeightedPodTerm,
+)
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.volumes import ClaimMount, EphemeralOwner, InlineDisk, PodVolumes
 from hoss.v1 import common_pb2 as pb
+from hoss.v1.resolver_pb2 import PodGroup as PodGroupMessage
+
+ModelT = TypeVar("ModelT")
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+def optional(message: Any, field: str, read: Callable[[Any], ModelT]) -> ModelT | None:
+    """A message field, read. None: it is not set."""
+    return read(getattr(message, field)) if message.HasField(field) else None
+
+
+def labels_to_proto(labels: Sequence[tuple[str, str]]) -> list[pb.Label]:
+    return [pb.Label(key=k, value=v) for k, v in labels]
+
+
+def labels_from_proto(labels: Iterable[pb.Label]) -> tuple[tuple[str, str], ...]:
+    return tuple((label.key, label.value) for label in labels)
+
+
+def host_ports_to_proto(ports: Iterable[HostPort]) -> list[pb.HostPort]:
+    return [pb.HostPort(host_ip=p.host_ip, protocol=p.protocol, port=p.port) for p in ports]
+
+
+def host_ports_from_proto(ports: Iterable[pb.HostPort]) -> tuple[HostPort, ...]:
+    return tuple(HostPort(p.port, p.protocol or "TCP", p.host_ip or EVERY_ADDRESS) for p in ports)
 
 
 def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
-    """Put into the message what the spec says beyond its own node and resources. Nothing is written for a default."""
+    """Set the message's fields for other pods, images and gates. Defaults are not written."""
     if spec.pending_nonzero is not None:
-        cpu_milli, memory_bytes = spec.pending_nonzero
-        message.pending_nonzero.CopyFrom(pb.CpuAndMemory(cpu_milli=cpu_milli, memory_bytes=memory_bytes))
+        message.pending_nonzero.CopyFrom(_nonzero_to_proto(spec.pending_nonzero))
     if spec.pod_affinity is not None:
         message.pod_affinity.CopyFrom(affinity_to_proto(spec.pod_affinity))
     if spec.spread:
@@ -23,45 +63,46 @@ def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
     message.image_containers = spec.image_containers
     message.scheduling_gates.extend(spec.scheduling_gates)
     message.never_preempts = not spec.may_preempt
+    if spec.volumes is not None:
+        message.volumes.CopyFrom(_volumes_to_proto(spec.volumes))
 
 
 def read_rules(message: pb.PodSpec) -> dict[str, Any]:
     """The fields of PodSpec that `write_rules` writes."""
-    pending, default = message.pending_nonzero, message.default_spread
     return {
-        "pending_nonzero": (pending.cpu_milli, pending.memory_bytes) if message.HasField("pending_nonzero") else None,
-        "pod_affinity": affinity_from_proto(message.pod_affinity) if message.HasField("pod_affinity") else None,
+        "pending_nonzero": optional(message, "pending_nonzero", _nonzero_from_proto),
+        "pod_affinity": optional(message, "pod_affinity", affinity_from_proto),
         "spread": tuple(map(constraint_from_proto, message.spread)),
-        "default_spread": selector_from_proto(default) if message.HasField("default_spread") else None,
+        "default_spread": optional(message, "default_spread", selector_from_proto),
         "images": tuple(message.images),
         "image_containers": message.image_containers,
         "scheduling_gates": tuple(message.scheduling_gates),
         "may_preempt": not message.never_preempts,
+        "volumes": optional(message, "volumes", _volumes_from_proto),
     }
 
 
 def requirement_to_proto(requirement: Requirement) -> pb.Requirement:
-    """One requirement of any selector."""
     return pb.Requirement(key=requirement.key, operator=requirement.operator, values=requirement.values)
 
 
 def requirement_from_proto(requirement: pb.Requirement) -> Requirement:
-    """One requirement of any selector."""
     return Requirement(requirement.key, requirement.operator, tuple(requirement.values))
 
 
 def selector_to_proto(selector: LabelSelector) -> pb.LabelSelector:
-    """A selector of pods or namespaces."""
     return pb.LabelSelector(requirements=map(requirement_to_proto, selector.requirements))
 
 
 def selector_from_proto(message: pb.LabelSelector) -> LabelSelector:
-    """A selector of pods or namespaces."""
     return LabelSelector(tuple(map(requirement_from_proto, message.requirements)))
 
 
+def optional_selector_to_proto(selector: LabelSelector | None) -> pb.LabelSelector | None:
+    return None if selector is None else selector_to_proto(selector)
+
+
 def affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:
-    """What a pod asks of the pods near it."""
     return pb.PodAffinity(
         required=map(_term_to_proto, affinity.required),
         preferred=map(_weighted_to_proto, affinity.preferred),
@@ -71,7 +112,6 @@ def affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:
 
 
 def affinity_from_proto(message: pb.PodAffinity) -> PodAffinity:
-    """What a pod asks of the pods near it."""
     return PodAffinity(
         required=tuple(map(_term_from_proto, message.required)),
         preferred=tuple(map(_weighted_from_proto, message.preferred)),
@@ -91,28 +131,26 @@ def _weighted_from_proto(message: pb.WeightedPodTerm) -> WeightedPodTerm:
 def _term_to_proto(term: PodAffinityTerm) -> pb.PodAffinityTerm:
     return pb.PodAffinityTerm(
         topology_key=term.topology_key,
-        selector=None if term.selector is None else selector_to_proto(term.selector),
+        selector=optional_selector_to_proto(term.selector),
         namespaces=term.namespaces,
-        namespace_selector=None if term.namespace_selector is None else selector_to_proto(term.namespace_selector),
+        namespace_selector=optional_selector_to_proto(term.namespace_selector),
     )
 
 
 def _term_from_proto(message: pb.PodAffinityTerm) -> PodAffinityTerm:
-    further = message.namespace_selector
     return PodAffinityTerm(
         topology_key=message.topology_key,
-        selector=selector_from_proto(message.selector) if message.HasField("selector") else None,
+        selector=optional(message, "selector", selector_from_proto),
         namespaces=tuple(message.namespaces),
-        namespace_selector=selector_from_proto(further) if message.HasField("namespace_selector") else None,
+        namespace_selector=optional(message, "namespace_selector", selector_from_proto),
     )
 
 
 def constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
-    """One constraint on spreading."""
     return pb.SpreadConstraint(
         max_skew=constraint.max_skew,
         topology_key=constraint.topology_key,
-        selector=None if constraint.selector is None else selector_to_proto(constraint.selector),
+        selector=optional_selector_to_proto(constraint.selector),
         schedule_anyway=not constraint.required,
         min_domains=constraint.min_domains,
         ignore_node_affinity=not constraint.honor_node_affinity,
@@ -121,13 +159,93 @@ def constraint_to_proto(constraint: SpreadConstraint) -> pb.SpreadConstraint:
 
 
 def constraint_from_proto(message: pb.SpreadConstraint) -> SpreadConstraint:
-    """One constraint on spreading."""
     return SpreadConstraint(
         max_skew=message.max_skew,
         topology_key=message.topology_key,
-        selector=selector_from_proto(message.selector) if message.HasField("selector") else None,
+        selector=optional(message, "selector", selector_from_proto),
         required=not message.schedule_anyway,
         min_domains=message.min_domains,
         honor_node_affinity=not message.ignore_node_affinity,
         honor_taints=message.honor_taints,
     )
+
+
+def _volumes_to_proto(volumes: PodVolumes) -> pb.PodVolumes:
+    message = pb.PodVolumes(
+        disks=[
+            pb.InlineDisk(kind=d.kind, names=d.names, read_only=d.read_only, monitors=d.monitors)
+            for d in volumes.disks
+        ]
+    )
+    for mount in volumes.claims:
+        written = message.claims.add(claim=mount.claim)
+        if mount.owner is not None:
+            written.owner.CopyFrom(pb.EphemeralOwner(name=mount.owner.name, uid=mount.owner.uid))
+    return message
+
+
+def _volumes_from_proto(message: pb.PodVolumes) -> PodVolumes:
+    return PodVolumes(
+        tuple(
+            ClaimMount(m.claim, optional(m, "owner", lambda o: EphemeralOwner(o.name, o.uid)))
+            for m in message.claims
+        ),
+        tuple(InlineDisk(d.kind, tuple(d.names), d.read_only, tuple(d.monitors)) for d in message.disks),
+    )
+
+
+@lru_cache(maxsize=4096)
+def definition_of(group: PodGroup) -> bytes:
+    """The group's PodGroup message, without `deleting`: deleted pods are never proposed."""
+    message = PodGroupMessage(
+        namespace=group.namespace,
+        labels=labels_to_proto(group.labels),
+        host_ports=host_ports_to_proto(group.host_ports),
+    )
+    if group.affinity is not None:
+        message.affinity.CopyFrom(affinity_to_proto(group.affinity))
+    message.spread.extend(map(constraint_to_proto, group.spread))
+    message.tolerates_cordon = group.tolerates_cordon
+    if any(group.excess):
+        message.excess.CopyFrom(_nonzero_to_proto(group.excess))
+    if group.volumes is not None:
+        message.volumes.CopyFrom(_volumes_to_proto(group.volumes))
+    return message.SerializeToString(deterministic=True)
+
+
+def definition_taking(definition: bytes, names: Sequence[str]) -> bytes:
+    """The definition of a group with the names of what its pods take. Messages one after the other are one
+    message with the fields of both."""
+    return definition + PodGroupMessage(reserved_names=names).SerializeToString()
+
+
+def parsed(message: type[MessageT], data: bytes, *, name: str) -> MessageT:
+    """The message that a field holds as bytes. Raises ColumnError."""
+    try:
+        return message.FromString(data)
+    except DecodeError as exc:
+        raise ColumnError(f"is no {message.DESCRIPTOR.name} message", where=name) from exc
+
+
+@lru_cache(maxsize=4096)
+def group_defined(definition: bytes) -> PodGroup:
+    """The group, without the names of what its pods take: views count by volumes."""
+    message = parsed(PodGroupMessage, definition, name="groups")
+    return PodGroup(
+        namespace=message.namespace,
+        labels=labels_from_proto(message.labels),
+        affinity=optional(message, "affinity", affinity_from_proto),
+        host_ports=host_ports_from_proto(message.host_ports),
+        spread=tuple(map(constraint_from_proto, message.spread)),
+        tolerates_cordon=message.tolerates_cordon,
+        excess=_nonzero_from_proto(message.excess),
+        volumes=optional(message, "volumes", _volumes_from_proto),
+    )
+
+
+def _nonzero_to_proto(amounts: tuple[int, int]) -> pb.CpuAndMemory:
+    return pb.CpuAndMemory(cpu_milli=amounts[0], memory_bytes=amounts[1])
+
+
+def _nonzero_from_proto(message: pb.CpuAndMemory) -> tuple[int, int]:
+    return message.cpu_milli, message.memory_bytes

@@ -1,1 +1,2 @@
-"""Benchmarks: how fast the platform is, and what several schedulers do without it."""
+"""Benchmarks that users run: throughput, GPU allocation, and HOSS beside kube-scheduler at a real API
+server."""

@@ -1,4 +1,4 @@
-"""What the processes of a platform use: CPU seconds and peak memory, by service."""
+"""CPU seconds and peak memory of running processes, by process and by service."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from hossctl.process import ProcessRecord
+from hossctl.local.process import ProcessRecord
 
 _KIB = 1024
 _MIB = 1024 * 1024
@@ -23,25 +23,30 @@ def cpu_seconds(records: Sequence[ProcessRecord]) -> dict[str, float]:
     return used
 
 
+def peak_mib(records: Sequence[ProcessRecord]) -> dict[str, float]:
+    """The peak resident memory of each living process by name, MiB. Systems without /proc report the present
+    one."""
+    return {
+        record.name: _peak_bytes(process) / _MIB
+        for record in records
+        if (process := record.find()) is not None
+    }
+
+
 def by_service(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """CPU seconds between two readings, processes of one service added up."""
+    """The difference of two readings by process name, summed over the processes of each service."""
     totals: dict[str, float] = defaultdict(float)
-    for name, seconds in after.items():
-        totals[service_of(name)] += seconds - before.get(name, 0.0)
+    for name, value in after.items():
+        totals[service_of(name)] += value - before.get(name, 0.0)
     return dict(totals)
 
 
 def service_of(name: str) -> str:
-    """`worker-w1` as workers, and so on; parts of a control plane have names of their own."""
+    """The service of a process: `worker-w1` is of workers. Parts of a control plane keep their names."""
     if name.startswith("kube-"):
         return name
     kind = name.partition("-")[0]
     return {"worker": "workers", "resolver": "resolvers"}.get(kind, kind)
-
-
-def peak_mib(records: Sequence[ProcessRecord]) -> dict[str, float]:
-    """The most resident memory each living process ever had, MiB; where the system does not say, what it has now."""
-    return {record.name: _peak_bytes(process) / _MIB for record in records if (process := record.find()) is not None}
 
 
 def _peak_bytes(process: psutil.Process) -> int:

@@ -1,1 +1,1 @@
-"""The commands of hoss, one module a theme: options in, one call, output."""
+"""The commands of hoss, one module for each theme: read options, ask the services, print the result."""

@@ -1,4 +1,5 @@
-"""bench guard: two schedulers on the same nodes, with and without the guard between them; and how long bindings wait for it."""
+"""bench guard: two schedulers on the same nodes, without and with the binding webhook, and how long bindings
+wait for it."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,7 +7,7 @@ import typer
 
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
-from hossctl.console import Column, Document, Format, print_rows, say
+from hossctl.console import Column, Document, Format, say
 from hossctl.options import Output
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ _LATENCY_COLUMNS = (
     Column("ASKED", lambda row: row["asked"]),
     Column("PER SECOND", lambda row: f"{row['perSecond']:,.0f}"),
     *(
-        Column(title, lambda row, field=field: f"{row[field]:.1f} ms")  # type: ignore[misc] # mypy takes the default for an argument
+        # mypy takes the default for an argument.
+        Column(title, lambda row, field=field: f"{row[field]:.1f} ms")  # type: ignore[misc]
         for title, field in (
             ("P50", "p50Ms"),
             ("P90", "p90Ms"),
@@ -36,7 +38,10 @@ _LATENCY_COLUMNS = (
             ("MOST", "maxMs"),
         )
     ),
-    Column("CPU PER BINDING", lambda row: ", ".join(f"{name} {ms:.2f} ms" for name, ms in row["cpuMs"].items() if ms)),
+    Column(
+        "CPU PER BINDING",
+        lambda row: ", ".join(f"{name} {ms:.2f} ms" for name, ms in row["cpuMs"].items() if ms),
+    ),
 )
 
 
@@ -44,25 +49,33 @@ def guard(
     *,
     nodes: Annotated[int, typer.Option(min=1)] = 200,
     workers: Annotated[int, typer.Option(min=1)] = 4,
-    fill: Annotated[int, typer.Option(min=1, max=100, help="Per cent of all cpu that the pods ask for.")] = 98,
+    fill: Annotated[
+        int, typer.Option(min=1, max=100, help="Per cent of all cpu that the pods request.")
+    ] = 98,
     latency: Annotated[
-        bool, typer.Option("--latency", help="Instead: how long bindings wait for the guard at a steady rate.")
+        bool,
+        typer.Option("--latency", help="Instead: how long bindings wait for the guard at a steady rate."),
     ] = False,
     rate: Annotated[int, typer.Option(min=1, help="With --latency: bindings per second.")] = 500,
-    seconds: Annotated[float, typer.Option(min=0.1, help="With --latency: so long, each way of asking.")] = 20.0,
-    connections: Annotated[int, typer.Option(min=1, help="With --latency: to the webhook, as client-go keeps.")] = 25,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="With --latency: so long, each way of asking.")
+    ] = 20.0,
+    connections: Annotated[
+        int, typer.Option(min=1, help="With --latency: to the webhook, as client-go keeps.")
+    ] = 25,
     json: JsonFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """HOSS and a real kube-scheduler fill the same nodes at once. Exit 1 if the guard lets any be overcommitted, or a pod waits."""
+    """HOSS and a real kube-scheduler fill the same nodes at once. Exit 1 if the guard lets any be
+    overcommitted, or a pod waits."""
     from hossctl.bench import guard as guarding
     from hossctl.bench import guard_latency
 
     check(output, json)
     if latency:
-        _latency(guard_latency.Setting(rate, seconds, connections, nodes), json, output)
+        _latency(guard_latency.GuardLatencySetting(rate, seconds, connections, nodes), json, output)
         return
-    setting = guarding.Setting(nodes, workers, fill / 100)
+    setting = guarding.GuardSetting(nodes, workers, fill / 100)
     cases = guarding.measure(setting, quiet=not output.for_people)
     document: Document = {
         "nodes": nodes,
@@ -70,22 +83,20 @@ def guard(
         "workers": workers,
         "cases": [case.as_json() for case in cases],
     }
-    publish(document, output, json)
-    if output.for_people:
-        print_rows(document["cases"], _COLUMNS, wide=False)
+    publish(document, output, json, table=(document["cases"], _COLUMNS))
     if any(case.guarded and (case.overcommitted or case.unbound) for case in cases):
         raise typer.Exit(EXIT_FAILED)
 
 
-def _latency(setting: "guard_latency.Setting", json: JsonFile, output: Format) -> None:
+def _latency(setting: "guard_latency.GuardLatencySetting", json: JsonFile, output: Format) -> None:
     from hossctl.bench import guard_latency
 
     document = guard_latency.measure(setting, quiet=not output.for_people)
-    publish(document, output, json)
+    publish(document, output, json, table=(document["cases"], _LATENCY_COLUMNS))
     if output.for_people:
-        print_rows(document["cases"], _LATENCY_COLUMNS, wide=False)
         waited = document["apiServer"]
         say(
-            f"the API server itself waited {waited['meanMs']:.1f} ms for the webhook on average; {waited['under5Ms']:.1%} of the answers "
+            f"the API server itself waited {waited['meanMs']:.1f} ms for the webhook on average; "
+            f"{waited['under5Ms']:.1%} of the answers "
             f"took under 5 ms, {waited['under25Ms']:.1%} under 25 ms"
         )

@@ -8,11 +8,11 @@ import typer
 from hossctl.choices import Peer
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
-from hossctl.console import Column, Document, Format, print_rows, print_summary
+from hossctl.console import Column, Document, Format
 from hossctl.options import Output
 
 if TYPE_CHECKING:
-    from hossctl.bench import kube_startup
+    from hossctl.bench import kubernetes_startup
 
 
 _COLUMNS = (
@@ -31,8 +31,12 @@ _COLUMNS = (
 
 _STARTUP_COLUMNS = (
     Column("SECONDS", lambda row: f"{row['seconds']:.1f}"),
-    Column("CPU SECONDS", lambda row: ", ".join(f"{who} {used:.1f}" for who, used in row["cpuSeconds"].items())),
-    Column("PEAK MEMORY", lambda row: ", ".join(f"{who} {mib:.0f} MiB" for who, mib in row["peakMib"].items())),
+    Column(
+        "CPU SECONDS", lambda row: ", ".join(f"{who} {used:.1f}" for who, used in row["cpuSeconds"].items())
+    ),
+    Column(
+        "PEAK MEMORY", lambda row: ", ".join(f"{who} {mib:.0f} MiB" for who, mib in row["peakMib"].items())
+    ),
     Column("NOT RESERVED YET", lambda row: f"{row['unreserved']:,}"),
 )
 
@@ -48,46 +52,49 @@ def kubernetes(
     repeat: Annotated[int, typer.Option(min=1, help="Turns of each; figures are medians.")] = 1,
     ceiling: Annotated[
         bool,
-        typer.Option("--ceiling", help="Turns of a bare client, too, that binds what it creates: the most there is."),
+        typer.Option(
+            "--ceiling", help="Turns of a bare client, too, that binds what it creates: the most there is."
+        ),
     ] = False,
     startup: Annotated[
         bool,
         typer.Option(
-            "--startup", help="Instead: HOSS started on a cluster with so many pods on nodes, until it places one."
+            "--startup",
+            help="Instead: HOSS started on a cluster with so many pods on nodes, until it places one.",
         ),
     ] = False,
     json: JsonFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Pods created and bound at a real API server, by HOSS and by kube-scheduler in turns. Exit 1 if a pod was not bound.
+    """Pods created and bound at a real API server, by HOSS and by kube-scheduler in turns. Exit 1 if a pod
+    was not bound.
 
-    The full comparison: --nodes 5000 --initial-pods 1000 --pods 10000. Of starts: --startup --nodes 5000 --pods 50000.
-    """
-    from hossctl.bench import kube_startup
+    The full comparison: --nodes 5000 --initial-pods 1000 --pods 10000. Of starts: --startup --nodes 5000
+    --pods 50000."""
     from hossctl.bench import kubernetes as measuring
+    from hossctl.bench import kubernetes_startup
 
     check(output, json)
     if startup:
-        _startup(kube_startup.Setting(nodes, pods, repeat), json, output)
+        _startup(kubernetes_startup.StartupSetting(nodes, pods, repeat), json, output)
         return
-    setting = measuring.Setting(nodes, initial_pods, pods, workers, resolvers, peer, repeat, ceiling)
+    setting = measuring.KubernetesSetting(
+        nodes, initial_pods, pods, workers, resolvers, peer, repeat, ceiling
+    )
     turns = measuring.measure(setting, quiet=not output.for_people)
     document = measuring.summary(setting, turns)
-    publish(document, output, json)
-    if output.for_people:
-        print_rows(document["turns"], _COLUMNS, wide=False)
-        print_summary("", _lines(document))
+    publish(document, output, json, table=(document["turns"], _COLUMNS), lines=_lines(document))
     if any(turn.unbound for turn in turns):
         raise typer.Exit(EXIT_FAILED)
 
 
-def _startup(setting: "kube_startup.Setting", json: JsonFile, output: Format) -> None:
-    from hossctl.bench import kube_startup
+def _startup(setting: "kubernetes_startup.StartupSetting", json: JsonFile, output: Format) -> None:
+    from hossctl.bench import kubernetes_startup
 
-    document = kube_startup.summary(setting, kube_startup.measure(setting, quiet=not output.for_people))
-    publish(document, output, json)
-    if output.for_people:
-        print_rows(document["turns"], _STARTUP_COLUMNS, wide=False)
+    document = kubernetes_startup.summary(
+        setting, kubernetes_startup.measure(setting, quiet=not output.for_people)
+    )
+    publish(document, output, json, table=(document["turns"], _STARTUP_COLUMNS))
 
 
 def _lines(document: Document) -> Iterator[tuple[str, object]]:
@@ -96,8 +103,8 @@ def _lines(document: Document) -> Iterator[tuple[str, object]]:
     yield "CPU/pod of HOSS", ", ".join(f"{name} {_millis(value)}" for name, value in services)
     if document["ratio"] is not None:
         rates = document["podsPerSecond"]
-        told = f"{rates['hoss']:,.0f} against {rates['kubeScheduler']:,.0f} pods/s: {document['ratio']:.2f} times"
-        yield "HOSS", told
+        both = f"{rates['hoss']:,.0f} against {rates['kubeScheduler']:,.0f} pods/s"
+        yield "HOSS", f"{both}: {document['ratio']:.2f} times"
     if "ofCeiling" in document:
         reached = ", ".join(f"{name} {of:.0%}" for name, of in document["ofCeiling"].items())
         yield "of the bare client's rate", reached

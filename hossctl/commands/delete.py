@@ -1,4 +1,4 @@
-"""delete: pods, jobs and cluster objects, by name or as manifests name them."""
+"""delete, retry, ungate: pods and jobs, and cluster objects, by name or by manifests."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hossctl import completing
 from hossctl.console import Document, Format, print_document, say, warn
-from hossctl.endpoints import Endpoints, dispatcher_of
-from hossctl.eventloop import run_async
-from hossctl.kinds import NAMESPACED, OBJECT_KINDS, Kind, check_found, read_kind
-from hossctl.options import Dispatcher, Namespace, Output, only
+from hossctl.endpoints import Endpoints, ask_dispatcher
+from hossctl.kinds import ALL, NAMESPACED, OBJECT_KINDS, Kind, check_found, read_kind
+from hossctl.options import (
+    AllNamespaces,
+    Dispatcher,
+    Names,
+    Namespace,
+    OptionalNames,
+    Output,
+    complete_kinds,
+    read_input,
+)
 
 if TYPE_CHECKING:
     from hoss.client.dispatcher import DispatcherClient
-    from hoss.model.cluster_objects import ObjectKey
-    from hoss.wire.manifests import Manifest
+    from hoss.manifests.documents import Manifest
+    from hoss.model.cluster import ObjectKey
 
 
 app = typer.Typer()
@@ -25,16 +32,11 @@ app = typer.Typer()
 
 @dataclass(slots=True)
 class _Named:
-    """What is to go: pods and jobs by namespace, and objects by key."""
+    """What to delete: pods and jobs by namespace, and objects by key."""
 
     pods: dict[str, list[str]] = field(default_factory=dict)
     jobs: dict[str, list[str]] = field(default_factory=dict)
     objects: "list[ObjectKey]" = field(default_factory=list)
-
-    @property
-    def namespaces(self) -> Iterable[str]:
-        """Where pods or jobs are to go."""
-        return dict.fromkeys((*self.pods, *self.jobs))
 
 
 @app.command()
@@ -44,34 +46,32 @@ def delete(
         typer.Argument(
             metavar="[KIND]",
             help="pod, job, namespace, service, pdb or priorityclass.",
-            autocompletion=completing.kinds(Kind.PODS, Kind.JOBS, *OBJECT_KINDS),
+            autocompletion=complete_kinds(Kind.PODS, Kind.JOBS, *OBJECT_KINDS),
         ),
     ] = "",
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", autocompletion=completing.names)] = None,
+    names: OptionalNames = None,
     *,
     file: Annotated[
-        list[str], typer.Option("-f", "--file", metavar="FILE", help="Delete what these manifests name; - is stdin.")
+        list[str],
+        typer.Option(
+            "-f", "--file", metavar="FILE", help="Delete the objects of these manifests; - is stdin."
+        ),
     ] = [],  # noqa: B006 - typer's way to say none
     namespace: Namespace = "default",
     dispatcher: Dispatcher = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Delete pods, whole jobs, or objects such as namespaces. Queued pods leave the queue, bound ones give back what they held.
-    Deleting a namespace takes its labels and none of its pods."""
-    from hossctl.input import read_input
-
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    """Delete pods, whole jobs, or objects such as namespaces. Queued pods leave the queue, bound ones give
+    back what they held. Deleting a namespace takes its labels and none of its pods."""
     if bool(file) == bool(kind):
-        raise InvalidInput("is wanted, or KIND and NAME; give one of the two", where="-f")
+        raise InvalidInput("is missing; give it, or KIND and NAME, and not both", where="-f")
     if kind and not names:
         raise InvalidInput(f"is missing; write hoss delete {kind} NAME", where="NAME")
-    named = _by_manifest([read_input(name) for name in file]) if file else _by_name(kind, names or [], namespace)
+    named = (
+        _by_manifest([read_input(name) for name in file]) if file else _by_name(kind, names or [], namespace)
+    )
 
-    async def run() -> Document:
-        async with dispatcher_of(Endpoints(dispatcher)) as client:
-            return await _delete(client, named)
-
-    result = run_async(run())
+    result = ask_dispatcher(Endpoints(dispatcher), lambda client: _delete(client, named))
     if output.for_people:
         for text in result["deletedObjects"]:
             say(f"{text} deleted")
@@ -86,7 +86,7 @@ def delete(
 def _by_name(kind: str, names: list[str], namespace: str) -> _Named:
     which = read_kind(kind, Kind.PODS, Kind.JOBS, *OBJECT_KINDS)
     if which in OBJECT_KINDS:
-        from hoss.model.cluster_objects import ObjectKey
+        from hoss.model.cluster import ObjectKey
 
         place = namespace if which in NAMESPACED else ""
         return _Named(objects=[ObjectKey(OBJECT_KINDS[which], place, name) for name in names])
@@ -94,7 +94,7 @@ def _by_name(kind: str, names: list[str], namespace: str) -> _Named:
 
 
 def _by_manifest(manifests: "Iterable[Manifest]") -> _Named:
-    from hoss.model.cluster_objects import key_of
+    from hoss.model.cluster import key_of
 
     named = _Named()
     for manifest in manifests:
@@ -111,8 +111,10 @@ def _by_manifest(manifests: "Iterable[Manifest]") -> _Named:
 async def _delete(client: "DispatcherClient", named: _Named) -> Document:
     deleted = 0
     not_found: list[str] = []
-    for namespace in named.namespaces:
-        reply = await client.delete(namespace, pods=named.pods.get(namespace, ()), jobs=named.jobs.get(namespace, ()))
+    for namespace in dict.fromkeys((*named.pods, *named.jobs)):
+        reply = await client.delete(
+            namespace, pods=named.pods.get(namespace, ()), jobs=named.jobs.get(namespace, ())
+        )
         deleted += reply.deleted_pods
         not_found += reply.not_found
     missing = await client.delete_objects(named.objects) if named.objects else []
@@ -121,3 +123,79 @@ async def _delete(client: "DispatcherClient", named: _Named) -> Document:
         "deletedObjects": [str(key) for key in named.objects if key not in missing],
         "notFound": [*not_found, *map(str, missing)],
     }
+
+
+@app.command()
+def retry(
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="pod or job.")] = "pod",
+    names: OptionalNames = None,
+    *,
+    failed: Annotated[bool, typer.Option("--failed", help="Every failed pod of the namespace.")] = False,
+    namespace: Namespace = "default",
+    all_namespaces: AllNamespaces = False,
+    dispatcher: Dispatcher = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Put pods that were given up back in the queue, their faults forgiven. `hoss get pods --failed` lists
+    them."""
+    jobs = read_kind(kind, Kind.PODS, Kind.JOBS) is Kind.JOBS
+    chosen = names or []
+    if bool(chosen) is failed:
+        raise InvalidInput(
+            "give either names, as in `hoss retry pod NAME`, or --failed for all", where="NAME"
+        )
+    if all_namespaces and not failed:
+        raise InvalidInput("a name belongs to one namespace; give -n instead", where="-A")
+
+    reply = ask_dispatcher(
+        Endpoints(dispatcher),
+        lambda client: client.retry(
+            ALL if all_namespaces else namespace,
+            pods=() if jobs else chosen,
+            jobs=chosen if jobs else (),
+            every=failed,
+        ),
+    )
+    result: Document = {"retriedPods": reply.retried_pods, "notFound": list(reply.not_found)}
+    if output.for_people:
+        others = "" if result["retriedPods"] or result["notFound"] else "; none of them has failed"
+        say(f"put {result['retriedPods']:,} failed pods back in the queue{others}")
+    else:
+        print_document(result, output)
+    check_found(result["notFound"], namespace, Kind.JOBS if jobs else Kind.PODS)
+
+
+@app.command()
+def ungate(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="pod or job.")],
+    names: Names,
+    *,
+    gate: Annotated[
+        list[str], typer.Option("--gate", metavar="GATE", help="Only this one; may be given several times.")
+    ] = [],  # noqa: B006 - typer's way to say none
+    namespace: Namespace = "default",
+    dispatcher: Dispatcher = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Take scheduling gates off pods or whole jobs, all of them or those named. Pods without any left are
+    scheduled."""
+    jobs = read_kind(kind, Kind.PODS, Kind.JOBS) is Kind.JOBS
+
+    reply = ask_dispatcher(
+        Endpoints(dispatcher),
+        lambda client: client.remove_gates(
+            namespace, pods=() if jobs else names, jobs=names if jobs else (), gates=gate
+        ),
+    )
+    result: Document = {
+        "changedPods": reply.changed_pods,
+        "queuedPods": reply.queued_pods,
+        "notFound": list(reply.not_found),
+    }
+    if output.for_people:
+        say(
+            f"took gates off {result['changedPods']:,} pods, of which {result['queuedPods']:,} have none left"
+        )
+    else:
+        print_document(result, output)
+    check_found(result["notFound"], namespace, Kind.JOBS if jobs else Kind.PODS)

@@ -1,4 +1,4 @@
-"""explain: why, where, with which scores; and of a pod that waits, for what."""
+"""explain, trace: where a pod would be placed and why, and how it was scheduled."""
 
 import json
 import sys
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import InvalidInput
-from hossctl.cli import EXIT_BAD_INPUT
-from hossctl.console import Document, Format, complain, print_document, say
-from hossctl.endpoints import Endpoints
-from hossctl.eventloop import run_async
-from hossctl.options import Dispatcher, Namespace, Output, Resolver, only
+from hoss import contexts
+from hoss.errors import InvalidInput, NotFound, TransportError
+from hossctl.cli import EXIT_BAD_INPUT, run_async
+from hossctl.console import Document, Format, complain, print_document, print_lines, say
+from hossctl.endpoints import Endpoints, dispatcher_of
+from hossctl.options import Dispatcher, Namespace, Output, Resolver
 
 if TYPE_CHECKING:
-    from hoss.model.fields import Object
+    from hoss.manifests.fields import Object
 
 
 app = typer.Typer()
@@ -24,11 +24,14 @@ app = typer.Typer()
 
 @app.command()
 def explain(
-    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="pod: ask the platform about one it has.")] = "",
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="pod: ask the platform about one it has.")
+    ] = "",
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Its name.")] = "",
     *,
     file: Annotated[
-        str, typer.Option("-f", "--file", metavar="FILE", help="Pods, or what makes them; - is stdin.")
+        str,
+        typer.Option("-f", "--file", metavar="FILE", help="Pods, or objects that create pods; - is stdin."),
     ] = "",
     nodes: Annotated[
         list[Path], typer.Option(metavar="FILE", help="Nodes, as `kubectl get nodes -o yaml` prints them.")
@@ -41,7 +44,10 @@ def explain(
         ),
     ] = [],  # noqa: B006
     cases: Annotated[
-        str, typer.Option(metavar="FILE", help="JSON lines of conformance cases, answered one by one; - is stdin.")
+        str,
+        typer.Option(
+            metavar="FILE", help="JSON lines of conformance cases, answered one by one; - is stdin."
+        ),
     ] = "",
     profile: Annotated[
         str, typer.Option(metavar="NAME", help="Score as a worker of this profile: spread, binpack, ...")
@@ -54,30 +60,34 @@ def explain(
 ) -> None:
     """Say of every node whether it would take a pod, why not, and with which scores.
 
-    With --nodes by files alone; with -f alone of the platform as it is now. With a pod's name of one that the platform has:
-    also which queue it waits in, since when, and what would have it tried again.
-    """
-    from hossctl.explain import preset
-    from hossctl.explain_live import print_live
+    With --nodes by files alone; with -f alone of the platform as it is now. With a pod's name of one that the
+    platform has: also which queue it waits in, since when, and what would have it tried again."""
+    from hossctl.explain.live import print_live
+    from hossctl.explain.offline import preset
 
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
     if profile:
         preset(profile)
     if kind:
         if file or nodes or pods or cases:
-            raise InvalidInput("stands beside a pod of the platform's; files are for other pods", where="-f, --nodes")
+            raise InvalidInput(
+                "does not go with a pod of the platform; files are for other pods", where="-f, --nodes"
+            )
         endpoints = Endpoints(dispatcher, resolver)
         print_live(kind, name, namespace, endpoints, output, profile=profile, all_nodes=all_nodes)
         return
     if cases and (file or nodes or pods):
-        raise InvalidInput("stands beside -f, --nodes or --pods; cases bring their own cluster", where="--cases")
+        raise InvalidInput(
+            "does not go with -f, --nodes or --pods; cases bring their own cluster", where="--cases"
+        )
     if cases:
         _answer(cases)
         return
     if not file:
-        raise InvalidInput("is missing; give -f POD, with --nodes FILE or of the platform; or --cases FILE", where="-f")
+        raise InvalidInput(
+            "is missing; give -f POD, with --nodes FILE or of the platform; or --cases FILE", where="-f"
+        )
     if pods and not nodes:
-        raise InvalidInput("is missing; --pods stand on nodes of a file", where="--nodes")
+        raise InvalidInput("is missing; --pods needs the nodes that the pods are on", where="--nodes")
     for document in _explained(file, nodes, pods, Endpoints(dispatcher, resolver), profile):
         if output.for_people:
             _print(document, all_nodes=all_nodes)
@@ -86,8 +96,8 @@ def explain(
 
 
 def _answer(name: str) -> None:
-    """One line a case. Those that cannot be read are answered with the error, and the exit code tells."""
-    from hossctl.explain import answer_case
+    """Write one line for each case; for one that cannot be read, the error. Then the exit code is 2."""
+    from hossctl.explain.offline import answer_case
 
     failed = False
     for number, line in enumerate(_read(name).splitlines(), start=1):
@@ -101,7 +111,7 @@ def _answer(name: str) -> None:
             answer = {"id": case.get("id"), "line": number, "error": str(exc)}
             complain(f"{'stdin' if name == '-' else name} line {number}: {exc}")
             failed = True
-        # Quantities have values beyond the 64 bits of quicker writers.
+        # Values of quantities exceed 64 bits, which orjson does not write.
         sys.stdout.write(json.dumps(answer, separators=(",", ":"), ensure_ascii=False) + "\n")
     if failed:
         raise typer.Exit(EXIT_BAD_INPUT)
@@ -120,25 +130,30 @@ def _case(line: bytes) -> "Object":
 def _explained(
     file: str, nodes: list[Path], pods: list[Path], endpoints: Endpoints, profile: str
 ) -> Iterator[Document]:
-    from hossctl.explain import cluster_of, explain_offline, pending_pods
-    from hossctl.explain_live import explain_manifest
-    from scheduler_worker.core.profiles import DEFAULT_PROFILE
+    from hossctl.explain.live import explain_manifest
+    from hossctl.explain.offline import cluster_of, explain_offline, pending_pods
+    from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
 
     objects = list(_objects(file))
     if nodes:
         cluster = cluster_of(item for path in (*nodes, *pods) for _, item in _objects(str(path)))
         if not cluster.nodes:
             raise InvalidInput("holds no Node", where=", ".join(map(str, nodes)))
-        found = [explain_offline(pod, cluster, profile or DEFAULT_PROFILE) for pod in pending_pods(objects, cluster)]
+        found = [
+            explain_offline(pod, cluster, profile or DEFAULT_PROFILE)
+            for pod in pending_pods(objects, cluster)
+        ]
     else:
         found = run_async(explain_manifest(endpoints, objects, profile))
     if not found:
-        raise InvalidInput("holds no Pod and nothing that makes pods, such as a Job or a Deployment", where=file)
+        raise InvalidInput(
+            "holds no Pod and nothing that makes pods, such as a Job or a Deployment", where=file
+        )
     yield from found
 
 
 def _objects(name: str) -> "Iterator[tuple[str, Object]]":
-    from hoss.wire.manifests import read_objects
+    from hoss.manifests.documents import read_objects
 
     return read_objects(_read(name), where="stdin" if name == "-" else name)
 
@@ -151,11 +166,11 @@ def _read(name: str) -> bytes:
 
 
 def _print(document: Document, *, all_nodes: bool) -> None:
-    from hossctl.explain_table import print_nodes, verdict
+    from hossctl.explain.table import print_nodes, verdict
 
     pods = f" (the next of {document['pods']:,} pods)" if document["pods"] > 1 else ""
     say(f"{document['pod']}{pods}: {verdict(document)}")
-    if "prefilter" in document:
+    if "prefilter" in document or "error" in document:
         return
     print_nodes(document, all_nodes=all_nodes)
     preemption = document.get("preemption")
@@ -163,3 +178,78 @@ def _print(document: Document, *, all_nodes: bool) -> None:
         say(f"preemption would evict {', '.join(preemption['victims'])} from {preemption['node']}")
     elif preemption:
         say(preemption["message"])
+
+
+@app.command("trace")
+def show_trace(
+    name: Annotated[str, typer.Argument(metavar="POD", help="A pod's name, or its UID.")],
+    *,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", help="As services write it with --trace-file; else that of `hoss up --trace`."
+        ),
+    ] = None,
+    namespace: Namespace = "default",
+    dispatcher: Dispatcher = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the spans of one pod from Submit to its confirmed reservation: when each began, how long it took,
+    and what was decided."""
+    from hossctl.local import platform
+    from hossctl.views import trace
+
+    path = file or contexts.home() / platform.TRACE_FILE
+    if file is None and not path.exists():
+        raise InvalidInput(
+            "is not there; start the platform with `hoss up --trace 1`, or name a file with --file",
+            where=str(path),
+        )
+    spans = trace.read_spans(path)
+    uid = (
+        _uid(name)
+        or trace.uid_of(spans, namespace, name)
+        or run_async(_uid_from_dispatcher(Endpoints(dispatcher), namespace, name))
+    )
+    of_pod = trace.spans_of(spans, uid) if uid else []
+    if not of_pod:
+        raise NotFound(
+            f"no trace of pod {name!r} in namespace {namespace!r}: traces are kept of the share of work "
+            "batches that --trace-ratio says, and of those with conflicts",
+            where=str(path),
+        )
+    found = trace.document(namespace, name, uid, of_pod)
+    _print_trace(found) if output.for_people else print_document(found, output)
+
+
+def _uid(text: str) -> str:
+    """The hex digits of a UID; "" for any other text."""
+    digits = text.replace("-", "")
+    return digits if len(digits) == 32 and all(digit in "0123456789abcdef" for digit in digits) else ""
+
+
+async def _uid_from_dispatcher(endpoints: Endpoints, namespace: str, name: str) -> str:
+    """The UID by the dispatcher; "" where it does not answer or does not know the pod."""
+    try:
+        async with dispatcher_of(endpoints) as client:
+            return (await client.get_pod(namespace, name)).uid.hex()
+    except (TransportError, NotFound):
+        return ""
+
+
+def _print_trace(found: Document) -> None:
+    say(f"pod {found['namespace']}/{found['name']}, UID {found['uid']}, trace {found['spans'][0]['traceId']}")
+    depth: dict[str, int] = {}
+    lines: list[str] = []
+    for span in found["spans"]:
+        level = depth[span["spanId"]] = depth.get(span["parent"], -1) + 1
+        indent = "  " * level
+        times = f"{span['afterMs']:>10.3f} ms  {span['tookMs']:>9.3f} ms"
+        attributes = ", ".join(f"{key} {value}" for key, value in span["attributes"].items())
+        lines.append(f"{times}  {indent + span['name']:<18} {span['service']:<10}  {attributes}")
+        if span["error"]:
+            lines.append(f"{'':>29}{indent}! {span['error']}")
+        for event in span["events"]:
+            attributes = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("name", "uid"))
+            lines.append(f"{'':>29}{indent}* {event['name']}: {attributes}")
+    print_lines(lines)

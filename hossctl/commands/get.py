@@ -5,12 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hossctl import completing
+from hossctl.cli import run_async
 from hossctl.console import Format, print_document
 from hossctl.endpoints import Endpoints
-from hossctl.eventloop import run_async
-from hossctl.kinds import ALL, Kind, Query, State, Wanted, read_kind, titled
-from hossctl.options import AllNamespaces, Dispatcher, Namespace, OutputOrTemplate, Resolver, only, read_output
+from hossctl.kinds import ALL, Kind, ListOptions, Query, State, read_kind, titled
+from hossctl.options import (
+    AllNamespaces,
+    Dispatcher,
+    Namespace,
+    OptionalNames,
+    OutputOrTemplate,
+    Resolver,
+    complete_kinds,
+    complete_names,
+    only,
+    read_output,
+)
 
 if TYPE_CHECKING:
     from hoss.v1 import dispatcher_pb2 as pb
@@ -18,7 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-INTERRUPTED = 130  # as shells say of what Ctrl-C has ended
+INTERRUPTED = 130  # the exit code of shells for a command that Ctrl-C ended
 
 DESCRIBED = (Kind.PODS, Kind.NODES, Kind.WORKERS, Kind.JOBS)
 
@@ -28,33 +38,41 @@ def get(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", help="One of: " + ", ".join(map(titled, Kind)) + ".", autocompletion=completing.kinds()
+            metavar="KIND",
+            help="One of: " + ", ".join(map(titled, Kind)) + ".",
+            autocompletion=complete_kinds(),
         ),
     ],
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", autocompletion=completing.names)] = None,
+    names: OptionalNames = None,
     *,
     namespace: Namespace = "default",
     all_namespaces: AllNamespaces = False,
     selector: Annotated[
         str, typer.Option("-l", "--selector", help="Labels, in kubectl's syntax: a=b,c!=d,e in (f,g).")
     ] = "",
-    failed: Annotated[bool, typer.Option("--failed", help="Pods that were given up, with the reason.")] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Pods that were given up, with the reason.")
+    ] = False,
     waiting: Annotated[
         bool, typer.Option("--waiting", help="Pods that could not be placed yet, with the reason.")
     ] = False,
     node: Annotated[str, typer.Option("--node", help="Reservations on this node.")] = "",
     worker: Annotated[str, typer.Option("--worker", help="Reservations that this worker proposed.")] = "",
-    state: Annotated[State | None, typer.Option("--state", help="Reservations that are assumed, or confirmed.")] = None,
+    state: Annotated[
+        State | None, typer.Option("--state", help="Reservations that are assumed, or confirmed.")
+    ] = None,
     watch: Annotated[
         bool,
         typer.Option(
             "-w",
             "--watch",
-            help="Go on with every change, until Ctrl-C (exit code 130). Pods by their events, others by a look a second.",
+            help="Go on with every change, until Ctrl-C (exit code 130). Pods by their events; "
+            "others are listed every second.",
         ),
     ] = False,
     sort_by: Annotated[
-        str, typer.Option("--sort-by", metavar="PATH", help="In the order of a field: .attempts, .requested.cpu.")
+        str,
+        typer.Option("--sort-by", metavar="PATH", help="In the order of a field: .attempts, .requested.cpu."),
     ] = "",
     dispatcher: Dispatcher = "",
     resolver: Resolver = "",
@@ -68,25 +86,25 @@ def get(
         ALL if all_namespaces else namespace,
         selector,
         _phases(failed=failed, waiting=waiting),
-        Wanted(node, worker, state),
-        pods=output not in (Format.TABLE, Format.NAME),
+        ListOptions(node, worker, state),
+        with_pods=output not in (Format.TABLE, Format.NAME),
     )
     query.check()
     if watch and sort_by:
         raise InvalidInput("changes come as they happen; leave it out with --watch", where="--sort-by")
     if query.kind is Kind.CONFLICTS and not watch:
-        only(output, Format.TABLE, Format.WIDE, Format.JSON, Format.YAML)
+        only(output, Format.WIDE)
     endpoints = Endpoints(dispatcher, resolver)
     endpoints.check(query.kind)
-    from hossctl import showing
-
     if watch:
+        from hossctl.views import watching
+
         try:
-            run_async(showing.watch(endpoints, query, output, template))
-        except KeyboardInterrupt:  # how it is ended
+            run_async(watching.watch(endpoints, query, output, template))
+        except KeyboardInterrupt:  # how a user ends it
             raise typer.Exit(INTERRUPTED) from None
     elif query.kind is Kind.CONFLICTS:
-        from hossctl.conflicts import fetch_conflicts, print_conflicts
+        from hossctl.views.conflicts import fetch_conflicts, print_conflicts
 
         conflicts = run_async(fetch_conflicts(endpoints))
         print_conflicts(conflicts) if output.for_people else print_document(conflicts, output, template)
@@ -102,10 +120,11 @@ def _phases(*, failed: bool, waiting: bool) -> "tuple[pb.PodPhase, ...]":
     return (*((pb.FAILED,) if failed else ()), *((pb.UNSCHEDULABLE, pb.BACKOFF) if waiting else ()))
 
 
-def _list(endpoints: Endpoints, query: Query, sort_by: str, output: Format, template: "Template | None") -> None:
-    from hossctl.listing import fetch
-    from hossctl.ordering import sorted_by
-    from hossctl.showing import print_listed
+def _list(
+    endpoints: Endpoints, query: Query, sort_by: str, output: Format, template: "Template | None"
+) -> None:
+    from hossctl.views.listing import fetch
+    from hossctl.views.showing import print_listed, sorted_by
 
     documents = run_async(fetch(endpoints, query))
     if sort_by:
@@ -122,23 +141,25 @@ def _list(endpoints: Endpoints, query: Query, sort_by: str, output: Format, temp
 def show(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help="pod, node, worker or job.", autocompletion=completing.kinds(*DESCRIBED)),
+        typer.Argument(
+            metavar="KIND", help="pod, node, worker or job.", autocompletion=complete_kinds(*DESCRIBED)
+        ),
     ],
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completing.names)],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_names)],
     *,
     namespace: Namespace = "default",
     dispatcher: Dispatcher = "",
     resolver: Resolver = "",
     output_or_template: OutputOrTemplate = "table",
 ) -> None:
-    """Show one object in full, and how it came where it is, in order of time."""
+    """Show one object in full, with its history."""
     output, template = read_output(output_or_template)
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    only(output)
     query = Query(read_kind(kind, *DESCRIBED), (name,), namespace)
     endpoints = Endpoints(dispatcher, resolver)
     endpoints.check(query.kind)
-    from hossctl.describing import describe
-    from hossctl.showing import print_described
+    from hossctl.views.describing import describe
+    from hossctl.views.showing import print_described
 
     document = run_async(describe(endpoints, query))
     if output.for_people:

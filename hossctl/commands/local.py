@@ -1,21 +1,24 @@
-"""up, down, status: the local platform."""
+"""demo, up, down, status, top: a platform on this machine, and how a platform does."""
 
+import contextlib
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from hoss.errors import HossError, InvalidInput
-from hossctl.cli import EXIT_FAILED
-from hossctl.console import Format, print_document, print_summary, say, warn
+from hoss import contexts
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
+from hossctl.cli import EXIT_FAILED, run_async
+from hossctl.console import Format, print_document, print_lines, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
-from hossctl.eventloop import run_async
-from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, only, read_workers
+from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, read_workers
 
 if TYPE_CHECKING:
     from hoss.model.node import NodeSpec
-    from hossctl import platform
+    from hossctl.local import platform
 
 
 app = typer.Typer()
@@ -25,9 +28,40 @@ DEFAULT_WORKERS = 2
 
 
 @app.command()
+def demo(
+    *,
+    nodes: Annotated[int, typer.Option(min=1, help="Simulated nodes.")] = 1000,
+    pods: Annotated[int, typer.Option(min=1, help="Pods of a mixed load.")] = 50_000,
+    workers: Annotated[int, typer.Option(min=1, help="Scheduler workers; their labels differ.")] = 4,
+    redis_url: RedisUrl = "",
+    seed: Seed = 1,
+    output: Output = Format.TABLE,
+) -> None:
+    """Start a cluster, place a mixed load, audit, delete a job, audit again. Exit 0 only if everything
+    held."""
+    from hossctl.load import demo as load
+
+    quiet = not output.for_people
+    if not quiet:
+        say(
+            f"a cluster on this machine: {nodes:,} nodes, {workers} workers, {os.cpu_count()} cores; it goes "
+            "when it is done"
+        )
+    result = load.run(nodes=nodes, pods=pods, workers=workers, redis_url=redis_url, seed=seed, quiet=quiet)
+    if quiet:
+        print_document(result.as_json(), output)
+    else:
+        print_summary("demo", result.lines())
+    if result.failures:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
 def up(
     *,
-    nodes: Annotated[int | None, typer.Option(min=0, help="Simulated nodes; 1,000 when the ledger holds none.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=0, help="Simulated nodes; 1,000 when the ledger holds none.")
+    ] = None,
     nodes_file: Annotated[
         Path | None, typer.Option(help="Nodes from manifests, or from the openb trace (.csv).")
     ] = None,
@@ -38,21 +72,31 @@ def up(
         list[str] | None, typer.Option(metavar="NAME:K=V,K=V", help="A worker with labels; may be repeated.")
     ] = None,
     resolvers: Annotated[int, typer.Option(min=1, help="Resolvers; any of them answers.")] = 1,
-    dispatchers: Annotated[int, typer.Option(min=1, help="Dispatchers; one is active, the others stand by.")] = 1,
+    dispatchers: Annotated[
+        int, typer.Option(min=1, help="Dispatchers; one is active, the others stand by.")
+    ] = 1,
     policy: Annotated[Path | None, typer.Option(help="A SchedulingPolicy document.")] = None,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(help="Schedule the Kubernetes cluster of this file: its nodes, and its pods of scheduler hoss."),
+        typer.Option(
+            help="Schedule the Kubernetes cluster of this file: its nodes, and its pods of scheduler hoss."
+        ),
     ] = None,
     guard: Annotated[
         bool,
-        typer.Option("--guard", help="With --kubeconfig: judge every scheduler's bindings there, until `hoss down`."),
+        typer.Option(
+            "--guard", help="With --kubeconfig: validate every scheduler's bindings there, until `hoss down`."
+        ),
     ] = False,
     dashboard_listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where the web dashboard is; port 0 takes a free one, empty: none.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Where the web dashboard is; port 0 takes a free one, empty: none."
+        ),
     ] = "127.0.0.1:0",
     dashboard_token_file: Annotated[
-        Path | None, typer.Option(help="A file with a token; who shows it in the dashboard may cordon and drain.")
+        Path | None,
+        typer.Option(help="A file with a token; with it, users of the dashboard may cordon and drain."),
     ] = None,
     redis_url: RedisUrl = "",
     port: Annotated[
@@ -70,18 +114,19 @@ def up(
     seed: Seed = 1,
     output: Output = Format.TABLE,
 ) -> None:
-    """Start the local platform and leave it running; `hoss down` stops it. Its ledger is kept between starts, with its logs,
-    in $HOSS_HOME, else $XDG_STATE_HOME/hoss, else ~/.hoss."""
-    from dispatcher.policy_document import parse_policy, read_policy
-    from hossctl import local_guard, platform, status
-    from hossctl import nodes as pool
-    from hossctl.ports import check_free, free_ports
+    """Start the local platform and leave it running; `hoss down` stops it. Its ledger is kept between starts,
+    with its logs, in $HOSS_HOME, else $XDG_STATE_HOME/hoss, else ~/.hoss."""
+    from dispatcher.policy.documents import parse_policy
+    from hoss.config import read_text
+    from hossctl.load import nodes as pool
+    from hossctl.local import platform
+    from hossctl.local.ports import check_free, free_ports
+    from hossctl.views.status import state_document
 
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    _check_ground(nodes, nodes_file, kubeconfig, guard=guard)
+    _check_options(nodes, nodes_file, kubeconfig, guard=guard)
     kubeconfig = kubeconfig and kubeconfig.resolve()
     named = worker or []
-    home = platform.home()
+    home = contexts.home()
     options = platform.PlatformOptions(
         workers=read_workers(workers if workers is not None else 0 if named else DEFAULT_WORKERS, named),
         resolvers=resolvers,
@@ -100,47 +145,63 @@ def up(
         seed=seed,
     )
     if policy is not None:
-        parse_policy(read_policy(policy), where=str(policy))
+        parse_policy(read_text(policy), where=str(policy))
     given = pool.read_nodes_file(nodes_file) if nodes_file else None
     if kubeconfig is not None:
         given = []
     elif nodes is not None:
-        given = pool.simulated(nodes, seed=seed)
+        given = pool.simulated_nodes(nodes, seed=seed)
     with platform.exclusive(home):
         state = platform.load_state(home)
         if state is not None and (living := state.living()):
             raise HossError(
-                f"a platform runs already ({len(living)} processes, dispatcher {state.dispatcher}); stop it with `hoss down`"
+                f"a platform runs already ({len(living)} processes, dispatcher {state.dispatcher}); stop it "
+                "with `hoss down`"
             )
         check_free(port, where="--port")
-        authority = local_guard.make_certificate(home / "guard") if guard else b""
+        if guard:
+            from hossctl.local import binding_webhook  # only hoss[kubernetes] installs what it needs
+
+            authority = binding_webhook.make_certificate(home / "guard")
         state = platform.start(home, options)
         try:
             if guard and kubeconfig:
-                local_guard.register(kubeconfig, options.webhook_port, authority)
+                binding_webhook.register(kubeconfig, options.webhook_port, authority)
             run_async(_fill(of_state(state), given, seed, len(options.workers), quiet=not output.for_people))
         except BaseException:
-            _take_out_guard(state)
+            _remove_webhook(state)
             platform.stop(home, state)
             raise
     if output.for_people:
-        say(
-            f"up: dispatcher {state.dispatcher}, resolver {', '.join(state.resolvers)}, redis {_place_of(state.redis_url)}, "
-            f"{len(options.workers)} workers; {'' if redis_url else 'data and '}logs in {home}"
-        )
-        for url in state.dashboards:
-            say(f"dashboard: {url}")
-        submit = "hoss submit -f FILE" if kubeconfig is None else "kubectl apply -f FILE (pods of schedulerName: hoss)"
-        if guard:
-            say(
-                "guard: bindings of every scheduler are judged, but those in kube-system; `hoss down` takes it out of the cluster again"
-            )
-        say(f"try: hoss get nodes | {submit} | hoss status | hoss down")
+        _say_up(state, options, home, guarded=guard)
     else:
-        print_document(status.state_json(state), output)
+        print_document(state_document(state), output)
 
 
-def _check_ground(nodes: int | None, nodes_file: Path | None, kubeconfig: Path | None, *, guard: bool) -> None:
+def _say_up(
+    state: "platform.PlatformState", options: "platform.PlatformOptions", home: Path, *, guarded: bool
+) -> None:
+    redis = urlsplit(state.redis_url).netloc.rpartition("@")[2] or state.redis_url  # without the account
+    kept = "logs" if options.redis_url else "data and logs"
+    say(
+        f"up: dispatcher {state.dispatcher}, resolver {', '.join(state.resolvers)}, redis {redis}, "
+        f"{len(options.workers)} workers; {kept} in {home}"
+    )
+    for url in state.dashboards:
+        say(f"dashboard: {url}")
+    if guarded:
+        say(
+            "guard: bindings of every scheduler are judged, but those in kube-system; `hoss down` takes it "
+            "out of the cluster again"
+        )
+    of_cluster = options.kubeconfig is not None
+    submit = "kubectl apply -f FILE (pods of schedulerName: hoss)" if of_cluster else "hoss submit -f FILE"
+    say(f"try: hoss get nodes | {submit} | hoss status | hoss down")
+
+
+def _check_options(
+    nodes: int | None, nodes_file: Path | None, kubeconfig: Path | None, *, guard: bool
+) -> None:
     if nodes is not None and nodes_file is not None:
         raise InvalidInput("and --nodes were both given; choose one", where="--nodes-file")
     if kubeconfig is not None and (nodes is not None or nodes_file is not None):
@@ -148,57 +209,58 @@ def _check_ground(nodes: int | None, nodes_file: Path | None, kubeconfig: Path |
             "was given beside --nodes or --nodes-file; a cluster has nodes of its own", where="--kubeconfig"
         )
     if guard and kubeconfig is None:
-        raise InvalidInput("was given without --kubeconfig; say whose bindings are to be judged", where="--guard")
+        raise InvalidInput(
+            "was given without --kubeconfig; say whose bindings are to be judged", where="--guard"
+        )
 
 
-async def _fill(endpoints: Endpoints, given: "list[NodeSpec] | None", seed: int, workers: int, *, quiet: bool) -> None:
-    from hossctl import nodes as pool
-    from hossctl import report
-    from hossctl.progress import counting
+async def _fill(
+    endpoints: Endpoints, given: "list[NodeSpec] | None", seed: int, workers: int, *, quiet: bool
+) -> None:
+    """Register the nodes; without any given, DEFAULT_NODES simulated ones where the ledger has none."""
+    from hossctl.load import nodes as pool
+    from hossctl.load import report
+    from hossctl.load.progress import counting
 
     async with clients_of(endpoints) as clients:
         if given is None:
             held = (await clients.resolver.status()).nodes
-            given = [] if held else pool.simulated(DEFAULT_NODES, seed=seed)
+            given = [] if held else pool.simulated_nodes(DEFAULT_NODES, seed=seed)
         with counting("nodes", len(given), quiet=quiet) as registered:
             await report.prepare(clients, given, workers, registered)
 
 
-def _place_of(redis_url: str) -> str:
-    """Without account, database and options."""
-    return urlsplit(redis_url).netloc.rpartition("@")[2] or redis_url
-
-
-def _take_out_guard(state: "platform.PlatformState") -> None:
-    from hossctl import local_guard
-    from hossctl.kube_guard import LOCAL_NAME
-
-    if not state.guarded:
+def _remove_webhook(state: "platform.PlatformState") -> None:
+    if not state.webhook_kubeconfig:
         return
+    from hossctl.local import binding_webhook
+
     try:
-        local_guard.remove(Path(state.guarded))
+        binding_webhook.remove(Path(state.webhook_kubeconfig))
     except HossError as exc:
         warn(
-            f"the guard stays registered ({exc}); it harms nobody, bindings pass without it; to take it out: kubectl --kubeconfig "
-            f"{state.guarded} delete validatingwebhookconfiguration {LOCAL_NAME}"
+            f"the guard stays registered ({exc}); it harms nobody, bindings pass without it; to take it out: "
+            f"kubectl --kubeconfig {state.webhook_kubeconfig} delete validatingwebhookconfiguration "
+            f"{binding_webhook.LOCAL_NAME}"
         )
 
 
 @app.command()
 def down(
     *,
-    purge: Annotated[bool, typer.Option("--purge", help="Remove the ledger's data and the logs, too.")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Remove the ledger's data and the logs, too.")
+    ] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Stop every process of the local platform. The ledger's data stays for the next `hoss up`."""
-    from hossctl import platform
+    from hossctl.local import platform
 
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    home = platform.home()
+    home = contexts.home()
     with platform.exclusive(home):
         state = platform.load_state(home)
         if state is not None:
-            _take_out_guard(state)  # first: nobody is to wait for one that is gone
+            _remove_webhook(state)  # first: the API server must not wait for a webhook that has ended
         stopped = [record.name for record in state.living()] if state else []
         killed = platform.stop(home, state) if state else []
         if purge:
@@ -216,13 +278,62 @@ def down(
 @app.command("status")
 def show_status(dispatcher: Dispatcher = "", resolver: Resolver = "", output: Output = Format.TABLE) -> None:
     """What runs, how it does, and what waits for what. Exit code 1 while something needs attention."""
-    from hossctl import status
+    from hossctl.views.status import fetch_status
 
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    seen = run_async(status.look(Endpoints(dispatcher, resolver)))
+    seen = run_async(fetch_status(Endpoints(dispatcher, resolver)))
     if output.for_people:
         print_summary("HOSS", seen.lines())
     else:
         print_document(seen.as_json(), output)
     if seen.problems:
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command("top")
+def show_top(
+    *,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds between two updates.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and end, as in a pipe.")] = False,
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Workers, queues and throughput, live; printed once where the output is no terminal."""
+    from hossctl.views.status import TopView, fetch_status
+
+    endpoints = Endpoints(dispatcher, resolver)
+    if output.for_people and sys.stdout.isatty() and not once:
+        with contextlib.suppress(KeyboardInterrupt):  # how a user ends it
+            run_async(_live(endpoints, interval))
+        return
+    seen = TopView.of(run_async(fetch_status(endpoints)))
+    if output.for_people:
+        print_lines(seen.lines())
+    else:
+        print_document(seen.as_json(), output)
+
+
+async def _live(endpoints: Endpoints, interval_seconds: float) -> None:
+    import asyncio
+
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from hossctl.views.status import TopView, fetch_status
+
+    # The first request is outside of the loop: it fails at once where there is no platform.
+    shown = TopView.of(await fetch_status(endpoints)).lines()
+    with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as screen:
+        while True:
+            screen.update(Text("\n".join(shown), no_wrap=True, overflow="ellipsis"), refresh=True)
+            await asyncio.sleep(interval_seconds)
+            try:
+                shown = TopView.of(await fetch_status(endpoints)).lines()
+            except (
+                LedgerUnavailable,
+                TransportError,
+            ) as exc:  # a service restarts; the next request may succeed
+                shown = [f"PROBLEM {exc}"]

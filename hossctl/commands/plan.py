@@ -21,34 +21,37 @@ _COLUMNS = (
 
 def plan(
     *,
-    pods_per_second: Annotated[float, typer.Option("--pods-per-second", min=1, help="To be bound, all alike.")],
+    pods_per_second: Annotated[
+        float, typer.Option("--pods-per-second", min=1, help="To be bound, all equal.")
+    ],
     nodes: Annotated[int, typer.Option(min=1)],
     bench: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Service times of a `hoss bench throughput --json FILE`; else this project's."
+            metavar="FILE",
+            help="Service times of a `hoss bench throughput --json FILE`; else this project's.",
         ),
     ] = None,
     seed: Seed = 1,
     output: Output = Format.TABLE,
 ) -> None:
-    """How many workers, resolvers, shards and Redis cores a load needs, by simulation, and what saturates first. Exit 1 if nothing that
-    there can be more of would do."""
+    """How many workers, resolvers, shards and Redis cores a load needs, by simulation, and what saturates
+    first. Exit 1 if nothing that there can be more of would do."""
     from hossctl.simulate import planning
-    from hossctl.simulate.cluster import ServiceTimes
-    from hossctl.simulate.measured import read_measured
+    from hossctl.simulate.measured import ServiceTimes, read_measured
 
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     times = ServiceTimes() if bench is None else read_measured(bench).times
-    wish = planning.Wish(pods_per_second, nodes, times, seed)
+    request = planning.PlanRequest(pods_per_second, nodes, times, seed)
     steps = []
-    for step in planning.plan(wish):
+    for step in planning.plan(request):
         steps.append(step)
         if output.for_people:
             say(
-                f"tried {step.workers} workers, {step.resolvers} resolvers, {step.shards} shards: {step.pods_per_second:,.0f} pods/s"
+                f"tried {step.workers} workers, {step.resolvers} resolvers, {step.shards} shards: "
+                f"{step.pods_per_second:,.0f} pods/s"
             )
-    document = planning.as_json(wish, steps)
+    document = planning.as_json(request, steps)
     if output.for_people:
         print_rows(document["steps"], _COLUMNS, wide=False)
         print_summary(f"{pods_per_second:,.0f} pods/s on {nodes:,} nodes", _lines(document))
@@ -56,7 +59,8 @@ def plan(
         print_document(document, output)
     if not document["reached"]:
         warn(
-            f"{pods_per_second:,.0f} pods/s are not reached: the {steps[-1].limit} is the limit, and there can be no more of it"
+            f"{pods_per_second:,.0f} pods/s are not reached: the {steps[-1].limit} is the limit, and "
+            "there can be no more of it"
         )
         raise typer.Exit(EXIT_FAILED)
 

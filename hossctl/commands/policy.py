@@ -1,6 +1,5 @@
-"""policy get, policy set, policy test."""
+"""policy get, policy set, policy test, steer: how the dispatcher routes pods and limits conflicts."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hossctl.console import Document, Format, print_document, say, warn
-from hossctl.endpoints import Endpoints, dispatcher_of
-from hossctl.eventloop import run_async
-from hossctl.options import Dispatcher, Output, only, read_workers
+from hossctl.console import Document, Format, print_document, print_lines, say, warn
+from hossctl.endpoints import Endpoints, ask_dispatcher
+from hossctl.options import Dispatcher, Output, read_input, read_workers
 
 if TYPE_CHECKING:
     from hoss.model.pod import Workload
@@ -25,24 +23,17 @@ app.add_typer(group, name="policy")
 @group.command("get")
 def get_policy(dispatcher: Dispatcher = "", output: Output = Format.YAML) -> None:
     """The SchedulingPolicy in force; where it came from, and what is wrong with it, on stderr."""
-    from hoss.v1 import dispatcher_pb2 as pb
-    from hossctl.policy_text import policy_document, written_policy
+    from hossctl.views.policy import policy_document, written_policy
 
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-
-    async def run() -> pb.Policy:
-        async with dispatcher_of(Endpoints(dispatcher)) as client:
-            return await client.get_policy()
-
-    policy = run_async(run())
+    policy = ask_dispatcher(Endpoints(dispatcher), lambda client: client.get_policy())
     if output is Format.JSON:
         print_document(policy_document(policy) | {"yaml": policy.yaml}, output)
         return
     say(written_policy(policy))
-    for text in policy.warnings:
-        warn(text)
+    for warning in policy.warnings:
+        warn(warning)
     if output is Format.YAML:
-        sys.stdout.write(policy.yaml.rstrip("\n") + "\n")
+        print_lines([policy.yaml.rstrip("\n")])
 
 
 @group.command("set")
@@ -50,26 +41,22 @@ def set_policy(
     *,
     file: Annotated[Path, typer.Option("-f", "--file", help="A SchedulingPolicy document.")],
     if_version: Annotated[
-        int, typer.Option(min=0, help="Replace that version and no other: somebody may have been quicker.")
+        int, typer.Option(min=0, help="Replace this version only; another is not overwritten.")
     ] = 0,
     dispatcher: Dispatcher = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Check a policy and put it in force, over restarts too. A policy that is refused leaves the old one."""
-    from dispatcher.policy_document import read_policy
+    from hoss.config import read_text
 
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
-    text = read_policy(file)
-
-    async def run() -> Document:
-        async with dispatcher_of(Endpoints(dispatcher)) as client:
-            reply = await client.set_policy(text, if_version=if_version)
-        return {"version": reply.version, "warnings": list(reply.warnings)}
-
-    document = run_async(run())
+    text = read_text(file)
+    reply = ask_dispatcher(
+        Endpoints(dispatcher), lambda client: client.set_policy(text, if_version=if_version)
+    )
+    document: Document = {"version": reply.version, "warnings": list(reply.warnings)}
     if output.for_people:
-        for text_ in document["warnings"]:
-            warn(text_)
+        for warning in document["warnings"]:
+            warn(warning)
         say(f"policy version {document['version']} is in force")
     else:
         print_document(document, output)
@@ -78,7 +65,9 @@ def set_policy(
 @group.command("test")
 def try_policy(
     *,
-    file: Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="Manifests of the pods; - is stdin.")],
+    file: Annotated[
+        str, typer.Option("-f", "--file", metavar="FILE", help="Manifests of the pods; - is stdin.")
+    ],
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A SchedulingPolicy to try; else the one in force.")
     ] = None,
@@ -95,50 +84,80 @@ def try_policy(
     output: Output = Format.TABLE,
 ) -> None:
     """Say which rule and which worker each pod would get at this moment, and why. Changes nothing."""
-    from dispatcher.policy_document import read_policy
-    from hossctl.input import read_input
-    from hossctl.policy_text import print_trial
+    from hoss.config import read_text
+    from hossctl.views.policy import print_dry_run
 
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
     if workers and policy is None:
         raise InvalidInput("is missing; --workers tries a policy without a dispatcher", where="--policy")
     manifest = read_input(file)
     if not manifest.workloads:
         raise InvalidInput("holds no pods", where=file)
-    yaml = "" if policy is None else read_policy(policy)
+    yaml = "" if policy is None else read_text(policy)
     document = (
-        _tried_offline(yaml, manifest.workloads, workers)
+        _dry_run_offline(yaml, manifest.workloads, workers)
         if workers
-        else _tried(yaml, manifest.workloads, Endpoints(dispatcher))
+        else _dry_run(yaml, manifest.workloads, Endpoints(dispatcher))
     )
     if not output.for_people:
         print_document(document, output)
         return
-    for text in (*manifest.warnings, *document["warnings"]):
-        warn(text)
-    for trial in document["pods"]:
-        print_trial(trial)
+    for warning in (*manifest.warnings, *document["warnings"]):
+        warn(warning)
+    for dry_run in document["pods"]:
+        print_dry_run(dry_run)
 
 
-def _tried(yaml: str, workloads: "Sequence[Workload]", endpoints: Endpoints) -> Document:
-    from hoss.v1 import dispatcher_pb2 as pb
-    from hossctl.policy_text import trial_document
+def _dry_run(yaml: str, workloads: "Sequence[Workload]", endpoints: Endpoints) -> Document:
+    from hossctl.views.policy import dry_run_document
 
-    async def run() -> pb.TestPolicyReply:
-        async with dispatcher_of(endpoints) as client:
-            return await client.test_policy([workload.template for workload in workloads], yaml)
-
-    reply = run_async(run())
-    pods = [trial_document(*pair) for pair in zip(workloads, reply.trials, strict=True)]
+    templates = [workload.template for workload in workloads]
+    reply = ask_dispatcher(endpoints, lambda client: client.test_policy(templates, yaml))
+    pods = [dry_run_document(*pair) for pair in zip(workloads, reply.trials, strict=True)]
     return {"version": reply.version, "warnings": list(reply.warnings), "pods": pods}
 
 
-def _tried_offline(yaml: str, workloads: "Sequence[Workload]", workers: list[str]) -> Document:
-    from hossctl.policy_text import offline_trials, trial_document
+def _dry_run_offline(yaml: str, workloads: "Sequence[Workload]", workers: list[str]) -> Document:
+    from hossctl.views.policy import dry_run_document, dry_run_offline
 
-    trials, doubts = offline_trials(yaml, workloads, read_workers(0, workers))
+    dry_runs, warnings = dry_run_offline(yaml, workloads, read_workers(0, workers))
     return {
         "version": 0,
-        "warnings": doubts,
-        "pods": [trial_document(*pair) for pair in zip(workloads, trials, strict=True)],
+        "warnings": warnings,
+        "pods": [dry_run_document(*pair) for pair in zip(workloads, dry_runs, strict=True)],
     }
+
+
+@app.command()
+def steer(
+    *,
+    overlap: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|shared|shuffled|soft-partition", help="How workers order equally good nodes."
+        ),
+    ] = "",
+    workers: Annotated[
+        str, typer.Option(metavar="auto|N", help="How many of a rule's workers get work at once.")
+    ] = "",
+    dispatcher: Dispatcher = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Fix how much workers' node preferences overlap and how many get work at once; auto: by what conflicts
+    cost.
+
+    It holds until it is changed or the dispatcher ends; `steering` in its configuration is permanent.
+    """
+    from hossctl.views.conflicts import overlap_control_document, written_overlap_control
+
+    if not overlap and not workers:
+        raise InvalidInput(
+            "give one of them or both; `hoss get conflicts` shows what is in force",
+            where="--overlap, --workers",
+        )
+
+    control = ask_dispatcher(Endpoints(dispatcher), lambda client: client.steer(overlap, workers))
+    document = overlap_control_document(control)
+    if output.for_people:
+        say(written_overlap_control(document))
+    else:
+        print_document(document, output)

@@ -1,4 +1,4 @@
-"""simulate cluster, simulate omega."""
+"""The group simulate: omega, cluster, check."""
 
 import importlib
 import json
@@ -17,7 +17,9 @@ from hossctl.console import Column, Document, Format, print_document, print_rows
 from hossctl.options import Output, PlotsPath, Seed, only
 
 app = typer.Typer()
-group = typer.Typer(no_args_is_help=True, help="Play clusters and hours that no laptop holds, on virtual time.")
+group = typer.Typer(
+    no_args_is_help=True, help="Play clusters and hours that no laptop holds, on virtual time."
+)
 app.add_typer(group, name="simulate")
 
 _CHUNK_PODS = 20_000
@@ -51,15 +53,22 @@ _CHECK_COLUMNS = (
 @group.command()
 def omega(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="An hour instead of a day, and fewer decision times.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="An hour instead of a day, and fewer decision times.")
+    ] = False,
     nodes: Annotated[int, typer.Option(min=1, help="Of 4 CPUs and 16 GiB.")] = 10_000,
-    fill: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the CPUs that pods hold throughout.")] = 0.6,
+    fill: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the CPUs that pods hold throughout.")
+    ] = 0.6,
     hours: Annotated[
-        float | None, typer.Option(min=0.01, help="How long each run lasts, in virtual time.", show_default="24")
+        float | None,
+        typer.Option(min=0.01, help="How long each run lasts, in virtual time.", show_default="24"),
     ] = None,
     t_job: Annotated[
         str,
-        typer.Option("--t-job", metavar="S,S", help="Decision times of service jobs, seconds; else 0.001 to 100."),
+        typer.Option(
+            "--t-job", metavar="S,S", help="Decision times of service jobs, seconds; else 0.001 to 100."
+        ),
     ] = "",
     seed: Seed = 1,
     jobs: Annotated[
@@ -77,36 +86,38 @@ def omega(
     plots: PlotsPath = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Omega's experiment (EuroSys 2013): busyness, conflicts and waits as service jobs take longer to decide on. Interrupted with --json,
-    the same command goes on. Exit 1 if a node is overcommitted."""
-    from hossctl.compare.publishing import Wanted, write, write_plots
+    """Omega's experiment (EuroSys 2013): busyness, conflicts and waits as service jobs take longer to decide
+    on. Interrupted with --json, the same command continues. Exit 1 if a node is overcommitted."""
+    from hossctl.compare.publishing import ReportOptions, write, write_plots
     from hossctl.compare.publishing import check as check_outputs
-    from hossctl.progress import bar
-    from hossctl.simulate import omega_document
-    from hossctl.simulate.omega_setting import Cell
+    from hossctl.load.progress import bar
+    from hossctl.simulate import omega_sweep
+    from hossctl.simulate.omega import OmegaCell
     from hossctl.simulate.omega_sweep import DAY_SECONDS, QUICK_SECONDS, QUICK_T_JOBS, T_JOBS, Sweep, play
 
-    check_outputs(output, Wanted(json=json_file, csv=csv_file, plots=plots))
+    check_outputs(output, ReportOptions(json=json_file, csv=csv_file, plots=plots))
     horizon = 3600 * hours if hours is not None else QUICK_SECONDS if quick else DAY_SECONDS
     t_jobs = read_seconds(t_job, where="--t-job") if t_job else QUICK_T_JOBS if quick else T_JOBS
-    sweep = Sweep(t_jobs, horizon, Cell(nodes=nodes, fill=fill), seed)
-    points = [] if json_file is None else omega_document.points_in(json_file, sweep, where=f"--json {json_file}")
-    runs, missing = len(sweep.settings()), omega_document.missing(sweep, points)
+    sweep = Sweep(t_jobs, horizon, OmegaCell(nodes=nodes, fill=fill), seed)
+    points = [] if json_file is None else omega_sweep.points_in(json_file, sweep, where=f"--json {json_file}")
+    runs, missing = len(sweep.settings()), omega_sweep.missing(sweep, points)
     if output.for_people and missing:
         known = f", {len(points)} of them in {json_file.name}" if points and json_file is not None else ""
         expected = _duration(sweep.expected_seconds(-(-len(missing) // jobs), time.perf_counter))
         say(f"{runs} runs of {horizon / 3600:g} h{known}, about {expected} in all")
     with bar("runs", runs, quiet=not output.for_people) as progress, closing(play(missing, jobs)) as results:
         for result in results:
-            points.append(omega_document.point(result))
+            points.append(omega_sweep.point(result))
             if json_file is not None:
-                _keep(json_file, omega_document.as_json(sweep, points))
-            progress(len(points), f"{result.setting.architecture.value}, t_job {result.setting.service_t_job:g} s")
-    document = omega_document.as_json(sweep, points)
+                _keep(json_file, omega_sweep.as_json(sweep, points))
+            progress(
+                len(points), f"{result.setting.architecture.value}, t_job {result.setting.service_t_job:g} s"
+            )
+    document = omega_sweep.as_json(sweep, points)
     if csv_file is not None:
-        write(csv_file, omega_document.as_csv(document).encode(), "--csv")
+        write(csv_file, omega_sweep.as_csv(document).encode(), "--csv")
     if plots is not None:
-        # Not before: it takes matplotlib.
+        # Imported late, because it needs matplotlib.
         write_plots(plots, importlib.import_module("hossctl.simulate.omega_plots").draw(document))
     if output.for_people:
         _print_omega(document)
@@ -127,29 +138,32 @@ def whole_cluster(
     cores: Annotated[
         int | None,
         typer.Option(
-            min=0, help="For all processes together; 0: each has its own. Else 0; with --bench this machine's."
+            min=0,
+            help="For all processes together; 0: each has its own. Else 0; with --bench this machine's.",
         ),
     ] = None,
     bench: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Sizes and service times of a `hoss bench throughput --json FILE`."),
+        typer.Option(
+            metavar="FILE", help="Sizes and service times of a `hoss bench throughput --json FILE`."
+        ),
     ] = None,
     seed: Seed = 1,
     output: Output = Format.TABLE,
 ) -> None:
-    """A load placed by a whole platform: pods per second, conflicts, and which process is the limit. Exit 1 if a node is
-    overcommitted."""
-    from hossctl.progress import bar
-    from hossctl.simulate import cluster_report
-    from hossctl.simulate.cluster import ServiceTimes, Setting, Simulation
-    from hossctl.simulate.measured import read_measured
+    """A load placed by a whole platform: pods per second, conflicts, and which process is the limit. Exit 1
+    if a node is overcommitted."""
+    from hossctl.load.progress import bar
+    from hossctl.simulate import cluster
+    from hossctl.simulate.cluster import Simulation, SimulationSetting
+    from hossctl.simulate.measured import ServiceTimes, read_measured
 
     only(output, Format.TABLE, Format.JSON, Format.YAML)
     measured = None if bench is None else read_measured(bench)
     sizes = (5000, 200_000, 8) if quick else (100_000, 10_000_000, 64)
     if measured is not None:
         sizes = (measured.nodes, measured.pods, measured.workers)
-    setting = Setting(
+    setting = SimulationSetting(
         nodes or sizes[0],
         pods or sizes[1],
         workers or sizes[2],
@@ -169,9 +183,9 @@ def whole_cluster(
     outcome = simulation.outcome()
     if output.for_people:
         title = f"{setting.pods:,} pods, {setting.nodes:,} nodes, {setting.workers} workers, on virtual time"
-        print_summary(title, cluster_report.lines(outcome, measured))
+        print_summary(title, cluster.lines(outcome, measured))
     else:
-        print_document(cluster_report.as_json(outcome, measured), output)
+        print_document(cluster.as_json(outcome, measured), output)
     _fail_if_overcommitted(outcome.overcommitted)
 
 
@@ -180,15 +194,19 @@ def check(
     *,
     measured: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="Written by `hoss bench compare --json FILE`: modes single and multi-hoss."),
+        typer.Option(
+            metavar="FILE",
+            help="The comparison.json of `hoss bench compare --out`: modes single and multi-hoss.",
+        ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Simulated runs of each cell; their mean is shown.")] = 20,
     output: Output = Format.TABLE,
 ) -> None:
-    """What was measured beside what is simulated with the same service times: throughput and conflicts. Exit 1 if they are further apart
-    than 20 %, unless the measured runs differ too much from one another to tell."""
+    """Measured beside simulated throughput and conflicts, with the same service times. Exit
+    1 if they are further apart than 20 %, unless the measured runs differ too much from one another to
+    tell."""
     from hossctl.compare.document import read as read_comparison
-    from hossctl.progress import bar
+    from hossctl.load.progress import bar
     from hossctl.simulate.agreement import Check
 
     only(output, Format.TABLE, Format.JSON, Format.YAML)
@@ -211,7 +229,8 @@ def check(
     unclear = sum(cell.unclear for cell in cells)
     if unclear:
         warn(
-            f"{unclear} of {len(cells)} cells are unclear: their measured runs differ too much; repeat them more often"
+            f"{unclear} of {len(cells)} cells are unclear: their measured runs differ too much; repeat "
+            "them more often"
         )
     apart = sum(not cell.agrees for cell in cells) - unclear
     if apart:
@@ -220,7 +239,7 @@ def check(
 
 
 def _keep(path: Path, document: Document) -> None:
-    """In its place at once, so that whoever interrupts this has the former one or this one."""
+    """Replace the file at once: after an interruption it has the former document or this one."""
     from hossctl.compare.publishing import write
 
     unfinished = path.with_name(f"{path.name}.part")
@@ -244,7 +263,9 @@ def read_seconds(text: str, *, where: str) -> tuple[float, ...]:
         raise InvalidInput(f"{text!r} is no list of seconds; write 0.1,1,10", where=where) from exc
     wrong = [value for value in seconds if not 0 <= value <= DAY_SECONDS]
     if wrong:
-        raise InvalidInput(f"{wrong[0]:g} is no decision time; give seconds from 0 to {DAY_SECONDS:g}", where=where)
+        raise InvalidInput(
+            f"{wrong[0]:g} is no decision time; give seconds from 0 to {DAY_SECONDS:g}", where=where
+        )
     return seconds
 
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss.errors import InvalidInput, Overloaded
-from hossctl.cli import EXIT_FAILED
+from hossctl.cli import EXIT_FAILED, run_async
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
-from hossctl.eventloop import run_async
-from hossctl.options import Dispatcher, Output, Resolver, only
+from hossctl.options import Dispatcher, Output, Resolver, read_input
 
 if TYPE_CHECKING:
-    from hoss.model.cluster_objects import ClusterObject
+    from hoss.client.dispatcher import DispatcherClient
+    from hoss.model.cluster import ClusterObject
     from hoss.model.pod import Workload
-    from hossctl.tracking import Tracker
+    from hossctl.load.runner import Tracker
 
 
 app = typer.Typer()
@@ -36,20 +36,17 @@ def submit(
     resolver: Resolver = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Submit manifests of Pod, Job (Volcano's too), Deployment, ReplicaSet, StatefulSet, PodGroup and List; and of what rules
-    of scheduling look at: Node, Namespace, Service, PodDisruptionBudget, PriorityClass. Nothing is sent unless all is right."""
+    """Submit manifests of Pod, Job (Volcano's too), Deployment, ReplicaSet, StatefulSet, PodGroup and List;
+    and of objects that scheduling rules refer to: Node, Namespace, Service, PodDisruptionBudget,
+    PriorityClass. Nothing is sent unless every manifest is valid."""
     from hoss.client.dispatcher import submission
-    from hoss.model.cluster_objects import key_of
-    from hossctl import runner
-    from hossctl.input import read_input
-    from hossctl.missing_objects import asks_for_objects, missing_objects
-    from hossctl.nodes import register
-    from hossctl.progress import placing
+    from hossctl.load import runner
+    from hossctl.load.nodes import register
+    from hossctl.load.progress import placing
 
-    only(output, Format.TABLE, Format.JSON, Format.YAML)
     manifests = [read_input(name) for name in file]
-    for text in (text for manifest in manifests for text in manifest.warnings):
-        warn(text)
+    for warning in (warning for manifest in manifests for warning in manifest.warnings):
+        warn(warning)
     workloads = [workload for manifest in manifests for workload in manifest.workloads]
     nodes = [node for manifest in manifests for node in manifest.nodes]
     objects = [item for manifest in manifests for item in manifest.objects]
@@ -64,16 +61,15 @@ def submit(
         if nodes:
             async with resolver_of(endpoints) as ledger:
                 await register(ledger, nodes)
-        result: Document = {"nodes": len(nodes), "pods": runner.pods_of(requests), "workloads": _summary(workloads)}
+        result: Document = {
+            "nodes": len(nodes),
+            "pods": runner.pods_of(requests),
+            "workloads": _summary(workloads),
+        }
         async with dispatcher_of(endpoints) as client:
             client.on_full = _say_full
-            # Before the pods, which are to be placed by them.
-            results = await client.apply_objects(objects) if objects else []
-            result["objects"] = [
-                {"object": str(key_of(item)), "result": told} for item, told in zip(objects, results, strict=True)
-            ]
-            for text in missing_objects(workloads, await client.list_objects()) if asks_for_objects(workloads) else ():
-                warn(text)
+            result["objects"] = await _apply(client, objects)  # before the pods, which are placed by them
+            await _warn_of_missing_objects(client, workloads)
             if wait:
                 with placing("placing", result["pods"], quiet=not output.for_people) as progress:
                     result |= _outcome(await runner.place(client, requests, progress=progress))
@@ -91,12 +87,29 @@ def submit(
         raise typer.Exit(EXIT_FAILED)
 
 
+async def _apply(client: "DispatcherClient", objects: "Sequence[ClusterObject]") -> list[Document]:
+    from hoss.model.cluster import key_of
+
+    results = await client.apply_objects(objects) if objects else []
+    return [
+        {"object": str(key_of(item)), "result": result} for item, result in zip(objects, results, strict=True)
+    ]
+
+
+async def _warn_of_missing_objects(client: "DispatcherClient", workloads: "Sequence[Workload]") -> None:
+    from hossctl.views.cluster_objects import missing_objects, refers_to_objects
+
+    if refers_to_objects(workloads):
+        for warning in missing_objects(workloads, await client.list_objects()):
+            warn(warning)
+
+
 def _say_full(error: Overloaded) -> None:
     say(f"the dispatcher is full, trying again in {error.retry_after_seconds:.1f} s: {error}")
 
 
 def _check_names(workloads: "Sequence[Workload]") -> None:
-    """Within one file the reader has checked; this is about several files."""
+    """Names and UIDs are unique over all files; the reader has checked each file."""
     seen: set[tuple[str, str, bool]] = set()
     uids: set[str] = set()
     for workload in workloads:
@@ -104,21 +117,24 @@ def _check_names(workloads: "Sequence[Workload]") -> None:
         key = (namespace, workload.name, bool(workload.template.owner_kind))
         if key in seen:
             raise InvalidInput(
-                "stands in the files twice; names are unique in a namespace", where=f"{namespace}/{workload.name}"
+                "is in the files twice; names are unique in a namespace",
+                where=f"{namespace}/{workload.name}",
             )
         if workload.uid and workload.uid in uids:
-            raise InvalidInput(f"UID {workload.uid} stands in the files twice", where=f"{namespace}/{workload.name}")
+            raise InvalidInput(
+                f"UID {workload.uid} is in the files twice", where=f"{namespace}/{workload.name}"
+            )
         seen.add(key)
         uids.add(workload.uid)
 
 
 def _check_objects(objects: "Sequence[ClusterObject]") -> None:
-    """As `_check_names`, about objects."""
-    from hoss.model.cluster_objects import key_of
+    """As `_check_names`, of cluster objects."""
+    from hoss.model.cluster import key_of
 
     repeated = next((key for key, count in Counter(map(key_of, objects)).items() if count > 1), None)
     if repeated is not None:
-        raise InvalidInput("stands in the files twice; each may stand once", where=str(repeated))
+        raise InvalidInput("is in the files twice", where=str(repeated))
 
 
 def _summary(workloads: "Sequence[Workload]") -> list[Document]:

@@ -1,1 +1,2 @@
-"""`hoss bench compare`: one scheduler, several that nobody coordinates, and several with HOSS, on the same loads."""
+"""`hoss bench compare`: one scheduler, several without coordination, and several with HOSS, under the same
+loads."""

@@ -1,14 +1,12 @@
-"""The project's question, answered from a comparison's runs: what several coordinated schedulers bring over one, over
-uncoordinated ones and over a partitioned cluster, and what they cost.
-
-Every setting (load, nodes, fill, decision cost) is looked at with the most workers that HOSS ran with. A rate is called different
-only if it is beyond the noise, see `hossctl.compare.summary.Judge`.
-"""
+"""The answers that a comparison's runs give: what several coordinated schedulers bring over one, over
+uncoordinated ones and over a partitioned cluster, and what they cost. Every setting (load, nodes, fill,
+decision cost) is considered with the most workers that HOSS ran with. A rate is called different only if the
+difference is beyond the noise, see `hossctl.compare.summary.NoiseTest`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hossctl.compare.axes import ON_KUBERNETES, WITH_HOSS, Load, Mode
+from hossctl.choices import ON_KUBERNETES, WITH_HOSS, Load, Mode
 from hossctl.compare.catalogue import (
     CONFLICTS,
     CPU_PER_POD,
@@ -20,20 +18,13 @@ from hossctl.compare.catalogue import (
     utilisation,
     written,
 )
+from hossctl.compare.cells import has_cost
 from hossctl.compare.document import Comparison
-from hossctl.compare.summary import (
-    Difference,
-    Group,
-    Judge,
-    Summary,
-    decision_title,
-    has_cost,
-    pairs,
-)
+from hossctl.compare.summary import CellRuns, FigureDifference, NoiseTest, Summary, decision_title, pairs
 from hossctl.figures import median
-from hossctl.usage import CARDS
+from hossctl.load.report import CARDS
 
-Pair = tuple[Group, Group]  # another mode's cell, that of HOSS
+Pair = tuple[CellRuns, CellRuns]  # another mode's cell, that of HOSS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +36,22 @@ class Headline:
 
 
 def sentences(comparison: Comparison, summary: Summary) -> list[str]:
-    """Over one scheduler, over uncoordinated ones, over a partition: each says so where nothing was measured. Then, where they were,
-    how full they fill a cluster, and beside kube-scheduler."""
+    """An answer for each of: over one scheduler, over uncoordinated ones, over a partition; also where
+    nothing was measured. Then, where they were measured, utilisation of a full cluster, and
+    kube-scheduler."""
     answers = [_over_one(comparison, summary), _over_uncoordinated(summary), _over_partitions(summary)]
     return [*answers, *_at_full(summary), *_beside_the_peer(summary)]
 
 
 def headlines(summary: Summary) -> list[Headline]:
-    """Those that were measured: five, and one more for each decision cost."""
+    """The measured ones of five numbers, and one more for each decision cost."""
     found = []
     for where, same in _by_cost(pairs(summary, Mode.SINGLE)):
-        if one := _judged(summary, same, THROUGHPUT):
+        if one := _differences(summary, same, THROUGHPUT):
             noise = "" if any(difference.beyond_noise for difference in one) else "; not beyond the noise"
-            meaning = f"pods/s of {_workers(same)} with HOSS, by those of one{', ' * bool(where)}{where}{noise}"
+            meaning = (
+                f"pods/s of {_workers(same)} with HOSS, by those of one{', ' * bool(where)}{where}{noise}"
+            )
             found.append(Headline(f"{_ratio(one)} x", meaning))
     unchecked = pairs(summary, Mode.UNCOORDINATED)
     if unchecked:
@@ -65,14 +59,20 @@ def headlines(summary: Summary) -> list[Headline]:
         share = OVERCOMMITTED.written(worst.median(OVERCOMMITTED.of))
         found.append(Headline(share, f"of {worst.cell.nodes:,} nodes overcommitted when nobody coordinates"))
     if hoss := _largest(summary):
-        found.append(Headline(f"{_overcommitted_with_hoss(summary):,}", "nodes overcommitted with HOSS, in any run"))
+        found.append(
+            Headline(f"{_overcommitted_with_hoss(summary):,}", "nodes overcommitted with HOSS, in any run")
+        )
         refused = median([group.median(CONFLICTS.of) or 0.0 for group in hoss])
-        found.append(Headline(CONFLICTS.written(refused), "of proposals refused with HOSS, and decided again"))
+        found.append(
+            Headline(CONFLICTS.written(refused), "of proposals refused with HOSS, and decided again")
+        )
     parted = pairs(summary, Mode.PARTITIONED)
     if parted:
         left, right = (sum(pair[side].median(STRANDED.of) or 0.0 for pair in parted) for side in (0, 1))
         found.append(
-            Headline(f"{left:,.0f}", f"pods left over by partitions though there was room; {right:,.0f} by HOSS")
+            Headline(
+                f"{left:,.0f}", f"pods left over by partitions though there was room; {right:,.0f} by HOSS"
+            )
         )
     return found
 
@@ -81,26 +81,27 @@ def _over_one(comparison: Comparison, summary: Summary) -> str:
     found = pairs(summary, Mode.SINGLE)
     if not found:
         return "Over one scheduler: not measured."
-    told = []
+    parts = []
     for where, same in _by_cost(found):
         cores = comparison.machine.cores
-        crowded = not has_cost(same[0][1].cell.decision) and max(hoss.cell.workers for _, hoss in same) >= cores
-        limits = f"on {cores} core{'s' * (cores != 1)} that all services share " if crowded else ""
-        told.append(
-            f"{where}{' ' * bool(where)}{limits}{_workers(same)} placed {_rates(_judged(summary, same, THROUGHPUT))}"
+        crowded = (
+            not has_cost(same[0][1].cell.decision) and max(hoss.cell.workers for _, hoss in same) >= cores
         )
+        limits = f"on {cores} core{'s' * (cores != 1)} that all services share " if crowded else ""
+        rates = _rates(_differences(summary, same, THROUGHPUT))
+        parts.append(f"{where}{' ' * bool(where)}{limits}{_workers(same)} placed {rates}")
     refused = median([hoss.median(CONFLICTS.of) or 0.0 for _, hoss in found])
     cost = f"{CONFLICTS.written(refused)} of proposals refused and decided again"
-    cpu = _judged(summary, found, CPU_PER_POD)
+    cpu = _differences(summary, found, CPU_PER_POD)
     if any(difference.beyond_noise for difference in cpu):
         cost += f", {_ratio(cpu)} times the CPU a pod"
     elif cpu and all(difference.noise_known for difference in cpu):
         cost += ", no more CPU a pod beyond the noise"
-    return f"Over one scheduler: {'; '.join(told)}; the price is {cost}."
+    return f"Over one scheduler: {'; '.join(parts)}; the price is {cost}."
 
 
 def _by_cost(found: Sequence[Pair]) -> Iterator[tuple[str, list[Pair]]]:
-    """The pairs of each decision cost, and how to say which; nothing where none was added in any."""
+    """The pairs of each decision cost, with words for the cost; no words where none was added in any."""
     costs = list(dict.fromkeys(hoss.cell.decision for _, hoss in found))
     for decision in costs:
         without = "without decision cost" if len(costs) > 1 else ""
@@ -117,30 +118,38 @@ def _over_uncoordinated(summary: Summary) -> str:
     if nodes:
         factor = max(run.overcommit.worst for run in worst.runs)
         share = written(Unit.SHARE, nodes / worst.cell.nodes)
-        harm = f"they overcommitted up to {nodes:,.0f} of {worst.cell.nodes:,} nodes ({share}), the worst to {factor:.2f} times what it has"
+        harm = (
+            f"they overcommitted up to {nodes:,.0f} of {worst.cell.nodes:,} nodes ({share}), "
+            f"the worst to {factor:.2f} times what it has"
+        )
     else:
         harm = "they overcommitted no node in these runs"
     kept = _overcommitted_with_hoss(summary)
     ours = "HOSS none" if not kept else f"HOSS {kept:,}, which it must never do"
-    return f"Over uncoordinated ones: {harm}, {ours}; HOSS placed {_rates(_judged(summary, found, THROUGHPUT))}."
+    rates = _rates(_differences(summary, found, THROUGHPUT))
+    return f"Over uncoordinated ones: {harm}, {ours}; HOSS placed {rates}."
 
 
 def _over_partitions(summary: Summary) -> str:
-    told = []
+    parts = []
     if parted := pairs(summary, Mode.PARTITIONED):
-        told.append(f"{_left_over(parted)}, and HOSS placed {_rates(_judged(summary, parted, THROUGHPUT))}")
+        parts.append(
+            f"{_left_over(parted)}, and HOSS placed {_rates(_differences(summary, parted, THROUGHPUT))}"
+        )
     if locked := pairs(summary, Mode.LOCKED):
-        told.append(f"against one global lock it placed {_rates(_judged(summary, locked, THROUGHPUT))}")
-    return f"Over a partitioned cluster: {'; '.join(told) if told else 'not measured'}."
+        parts.append(f"against one global lock it placed {_rates(_differences(summary, locked, THROUGHPUT))}")
+    return f"Over a partitioned cluster: {'; '.join(parts) if parts else 'not measured'}."
 
 
 def _at_full(summary: Summary) -> list[str]:
-    """Whether several schedulers leave room unused that one fills, asked for all there is. The difference is the median of those between
-    runs of one seed, which have the same load."""
-    told = []
+    """Whether several schedulers leave room unused that one scheduler fills, when all of it is requested. The
+    difference is the median over runs of one seed, which have the same load."""
+    parts = []
     full = [pair for pair in pairs(summary, Mode.SINGLE) if pair[0].cell.fill >= 1]
     for one, hoss in full:
-        what, of = ("cards", utilisation(CARDS)) if one.cell.load is Load.OPENB else ("cpu", utilisation("cpu"))
+        what, of = (
+            ("cards", utilisation(CARDS)) if one.cell.load is Load.OPENB else ("cpu", utilisation("cpu"))
+        )
         filled_by_one = {run.seed: filled for run in one.runs if (filled := of(run)) is not None}
         apart = [
             filled - filled_by_one[run.seed]
@@ -150,19 +159,25 @@ def _at_full(summary: Summary) -> list[str]:
         if apart:
             shares = [written(Unit.SHARE, group.median(of) or 0.0) for group in (one, hoss)]
             points = f"{100 * median(apart):+.2f} points on the same load"
-            told.append(f"{shares[1]} of all {what}, one scheduler {shares[0]} ({one.cell.load.value}, {points})")
-    return [f"Asked for all there is: {_workers(full)} with HOSS filled {'; '.join(told)}."] if told else []
+            parts.append(
+                f"{shares[1]} of all {what}, one scheduler {shares[0]} ({one.cell.load.value}, {points})"
+            )
+    return [f"Asked for all there is: {_workers(full)} with HOSS filled {'; '.join(parts)}."] if parts else []
 
 
 def _beside_the_peer(summary: Summary) -> list[str]:
     found = pairs(summary, Mode.KUBE_SCHEDULER)
     if not found:
         return []
-    cpu = [difference.ratio for difference in _judged(summary, found, CPU_PER_POD) if difference.ratio is not None]
+    cpu = [
+        difference.ratio
+        for difference in _differences(summary, found, CPU_PER_POD)
+        if difference.ratio is not None
+    ]
     cost = f", at {median(cpu):.2f} times the CPU a pod" if cpu else ""
-    rates = _rates(_judged(summary, found, THROUGHPUT))
-    told = f"on the same API server {_workers(found)} with HOSS placed {rates}{cost}"
-    return [f"Beside kube-scheduler: {told}. These cells pay for an API server and etcd, all others do not."]
+    rates = _rates(_differences(summary, found, THROUGHPUT))
+    text = f"on the same API server {_workers(found)} with HOSS placed {rates}{cost}"
+    return [f"Beside kube-scheduler: {text}. These cells pay for an API server and etcd, all others do not."]
 
 
 def _left_over(parted: Sequence[Pair]) -> str:
@@ -173,35 +188,38 @@ def _left_over(parted: Sequence[Pair]) -> str:
     return f"partitions left {left:,.0f} pods over though some node had room, HOSS {kept:,.0f}{over}"
 
 
-def _worst(found: Sequence[Pair]) -> Group:
-    """The other mode's cell with the largest part of its nodes overcommitted."""
+def _worst(found: Sequence[Pair]) -> CellRuns:
+    """The other mode's cell with the largest share of nodes overcommitted."""
     return max(
-        (other for other, _ in found), key=lambda group: (group.median(OVERCOMMITTED.of) or 0.0) / group.cell.nodes
+        (other for other, _ in found),
+        key=lambda group: (group.median(OVERCOMMITTED.of) or 0.0) / group.cell.nodes,
     )
 
 
 def _overcommitted_with_hoss(summary: Summary) -> int:
-    """The most nodes, in any run of any cell."""
+    """The most overcommitted nodes in any run."""
     hoss = [group for group in summary.groups.values() if group.cell.mode in WITH_HOSS]
     return max(run.overcommit.nodes for group in hoss for run in group.runs)
 
 
-def _largest(summary: Summary) -> list[Group]:
-    """Each setting's cell of HOSS with most workers."""
+def _largest(summary: Summary) -> list[CellRuns]:
+    """The cell of HOSS with the most workers, of each setting."""
     found = [summary.find(setting, Mode.HOSS, summary.most_workers(setting)) for setting in summary.settings]
     return [group for group in found if group is not None]
 
 
-def _judged(summary: Summary, found: Sequence[Pair], figure: Figure) -> list[Difference]:
-    # How much runs at an API server differ says nothing about the others.
-    alike = summary.only(on_kubernetes=any(hoss.cell.mode in ON_KUBERNETES for _, hoss in found))
-    judge = Judge(figure.of, alike.groups.values(), figure.least)
-    differences = [judge.difference(other, hoss) for other, hoss in found]
-    return [difference for difference in differences if difference is not None and difference.ratio is not None]
+def _differences(summary: Summary, found: Sequence[Pair], figure: Figure) -> list[FigureDifference]:
+    # The noise of runs at an API server is not that of the other runs.
+    comparable = summary.only(on_kubernetes=any(hoss.cell.mode in ON_KUBERNETES for _, hoss in found))
+    test = NoiseTest(figure.of, comparable.groups.values(), figure.least)
+    differences = [test.difference(other, hoss) for other, hoss in found]
+    return [
+        difference for difference in differences if difference is not None and difference.ratio is not None
+    ]
 
 
-def _rates(differences: Sequence[Difference]) -> str:
-    """What throughput was, never more than the runs show."""
+def _rates(differences: Sequence[FigureDifference]) -> str:
+    """Words for the ratios of throughput, with no more certainty than the runs give."""
     if not differences:
         return "at rates that were not measured"
     within = sum(not difference.beyond_noise for difference in differences)
@@ -220,7 +238,7 @@ def _rates(differences: Sequence[Difference]) -> str:
     return f"{text} ({span} in {count} settings{f', {within} of them within the noise' if within else ''})"
 
 
-def _ratio(differences: Sequence[Difference]) -> str:
+def _ratio(differences: Sequence[FigureDifference]) -> str:
     return f"{median([difference.ratio or 0.0 for difference in differences]):.2f}"
 
 

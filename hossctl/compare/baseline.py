@@ -1,8 +1,6 @@
-"""What got better or worse since a comparison made before, beyond the noise.
-
-Cells that both have are judged figure by figure, by the rule of `hossctl.compare.summary.Judge` with the cells of both. Figures of another
-machine are not compared: which of the two is faster says nothing about HOSS.
-"""
+"""What got better or worse since an earlier comparison, beyond the noise. The cells that both comparisons
+have are tested figure by figure, by the rule of `hossctl.compare.summary.NoiseTest` with the cells of both.
+Comparisons of two machines are refused: their difference would say nothing about HOSS."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,64 +9,58 @@ from pathlib import Path
 
 from hoss.errors import InvalidInput
 from hossctl.compare.catalogue import Better, Figure, figures
-from hossctl.compare.document import Cell, Comparison, Machine, read
-from hossctl.compare.summary import MODE_TITLES, Difference, Judge, setting_of, summarise
+from hossctl.compare.document import Cell, Comparison, MachineInfo, read
+from hossctl.compare.summary import MODE_TITLES, FigureDifference, NoiseTest, setting_of, summarise
 
-_MEMORY_SHARE = 0.02  # a kernel's update changes what is left for others by so little
+_MEMORY_SHARE = 0.02  # a kernel update changes the available memory by less
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """One figure of one cell that changed beyond the noise."""
 
     cell: Cell
     figure: Figure
-    difference: Difference
+    difference: FigureDifference
 
     @property
     def better(self) -> bool:
-        """Whether it changed the way it should."""
         grew = self.difference.other.median > self.difference.reference.median
         return grew == (self.figure.better is Better.HIGHER)
 
     @property
     def cell_title(self) -> str:
-        """The cell for people."""
         return cell_title(self.cell)
 
     @property
     def before_text(self) -> str:
-        """The baseline's median."""
         return self.figure.written(self.difference.reference.median)
 
     @property
     def now_text(self) -> str:
-        """The new median."""
         return self.figure.written(self.difference.other.median)
 
     @property
     def ratio_text(self) -> str:
-        """Now by before; a dash where there was nothing before."""
+        """Now by before; a dash where the baseline is 0."""
         return "-" if self.difference.ratio is None else f"{self.difference.ratio:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Changes, the worse ones first, and what else a reader must know."""
+    """Changes, the worse ones first, and remarks for the reader."""
 
     before_started: str
-    changes: Sequence[Change]
+    changes: Sequence[FigureChange]
     remarks: Sequence[str]
     shared: int  # cells that both have
 
     @property
     def regressed(self) -> bool:
-        """Whether anything got worse."""
         return any(not change.better for change in self.changes)
 
     @property
     def verdict(self) -> str:
-        """All changes in a few words."""
         worse = sum(not change.better for change in self.changes)
         if not self.shared:
             return "no cell is in both, so nothing was compared"
@@ -77,24 +69,24 @@ class Report:
         return f"{worse} figures of cells got worse beyond the noise, {len(self.changes) - worse} better"
 
     def lines(self) -> Iterator[str]:
-        """For people."""
         for change in self.changes:
             text = f"{change.before_text} -> {change.now_text}"
             ratio = f" ({change.ratio_text} times)" if change.difference.ratio is not None else ""
-            yield f"{'better' if change.better else 'WORSE '}  {change.figure.title}: {text}{ratio}; {change.cell_title}"
+            verdict = "better" if change.better else "WORSE "
+            yield f"{verdict}  {change.figure.title}: {text}{ratio}; {change.cell_title}"
         yield self.verdict
         yield from self.remarks
 
 
 def cell_title(cell: Cell) -> str:
-    """ "HOSS, 4 workers, uniform, 500 nodes, fill 95 %"."""
+    """Such as "HOSS, 4 workers, uniform, 500 nodes, fill 95 %"."""
     plural = "s" if cell.workers != 1 else ""
     return f"{MODE_TITLES[cell.mode]}, {cell.workers} worker{plural}, {setting_of(cell).title}"
 
 
-def read_baseline(path: Path, machine: Machine | None) -> Comparison:
-    """The comparison of a file. InvalidInput where it is none of this schema, has no complete run or is of another machine than
-    this one; None: not known yet."""
+def read_baseline(path: Path, machine: MachineInfo | None) -> Comparison:
+    """The comparison of a file. InvalidInput where it does not follow the schema, has no complete run, or is
+    of another machine than `machine` (None: not known yet)."""
     before = read(path)
     if machine is not None:
         refuse_other_machine(before.machine, machine, where=str(path))
@@ -103,10 +95,12 @@ def read_baseline(path: Path, machine: Machine | None) -> Comparison:
     return before
 
 
-def refuse_other_machine(before: Machine, now: Machine, *, where: str) -> None:
-    """Raise InvalidInput unless both are of one machine: processor, cores and memory."""
+def refuse_other_machine(before: MachineInfo, now: MachineInfo, *, where: str) -> None:
+    """Raise InvalidInput unless processor, cores and memory are the same."""
     found = [(f"{m.cpu}, {m.cores} cores, {m.memory_mib} MiB") for m in (before, now)]
-    same_memory = abs(before.memory_mib - now.memory_mib) <= _MEMORY_SHARE * max(before.memory_mib, now.memory_mib)
+    same_memory = abs(before.memory_mib - now.memory_mib) <= _MEMORY_SHARE * max(
+        before.memory_mib, now.memory_mib
+    )
     if (before.cpu, before.cores) != (now.cpu, now.cores) or not same_memory:
         raise InvalidInput(
             f"was measured on another machine ({found[0]}) than this one ({found[1]}); make a baseline here",
@@ -115,7 +109,7 @@ def refuse_other_machine(before: Machine, now: Machine, *, where: str) -> None:
 
 
 def compare(before: Comparison, now: Comparison) -> Report:
-    """Judge each figure that has a better and a worse, in every cell that both have."""
+    """Test each figure that can be better or worse, in every cell that both have."""
     was, is_now = summarise(before), summarise(now)
     shared = [cell for cell in is_now.groups if cell in was.groups]
     groups = [*was.groups.values(), *is_now.groups.values()]
@@ -123,11 +117,11 @@ def compare(before: Comparison, now: Comparison) -> Report:
     for figure in figures([*before.runs, *now.runs]):
         if figure.better is Better.NEITHER:
             continue
-        judge = Judge(figure.of, groups, figure.least)
+        test = NoiseTest(figure.of, groups, figure.least)
         for cell in shared:
-            difference = judge.difference(was.groups[cell], is_now.groups[cell])
+            difference = test.difference(was.groups[cell], is_now.groups[cell])
             if difference is not None and difference.beyond_noise:
-                changes.append(Change(cell, figure, difference))
+                changes.append(FigureChange(cell, figure, difference))
     changes.sort(key=lambda change: change.better)
     remarks = list(_remarks(before, now, list(was.groups), list(is_now.groups)))
     if shared and all(len(group.runs) == 1 for group in groups):
@@ -136,7 +130,8 @@ def compare(before: Comparison, now: Comparison) -> Report:
 
 
 def _named(cells: list[Cell], others: list[Cell]) -> Iterator[str]:
-    """Those that are not among the others: a setting by its title where all its cells are missing there."""
+    """The cells that are not among the others; a setting by its title where all its cells are missing
+    there."""
     known = {setting_of(cell) for cell in others}
     for setting, members in groupby(cells, key=setting_of):
         missing = [cell for cell in members if cell not in others]
@@ -154,8 +149,12 @@ def _remarks(before: Comparison, now: Comparison, was: list[Cell], is_now: list[
             yield f"only in {title}: {'; '.join(only)}"
     versions = [dict(m.versions, python=m.python, system=m.system) for m in (before.machine, now.machine)]
     names = sorted(
-        name for name in versions[0].keys() | versions[1].keys() if versions[0].get(name) != versions[1].get(name)
+        name
+        for name in versions[0].keys() | versions[1].keys()
+        if versions[0].get(name) != versions[1].get(name)
     )
     if names:
-        told = (f"{name} {versions[0].get(name, 'none')} -> {versions[1].get(name, 'none')}" for name in names)
-        yield f"versions differ: {', '.join(told)}"
+        changed = (
+            f"{name} {versions[0].get(name, 'none')} -> {versions[1].get(name, 'none')}" for name in names
+        )
+        yield f"versions differ: {', '.join(changed)}"

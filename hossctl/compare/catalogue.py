@@ -1,23 +1,21 @@
-"""Each figure of a run: its name, its unit, what it means, and which way is better.
-
-The CSV's columns, the tables, the report's definitions and the comparison with a baseline all come from this list, so that a
-figure is defined once.
-"""
+"""The figures of a run: name, unit, meaning, and which way is better. The CSV's columns, the tables, the
+report's definitions and the comparison with a baseline all come from this list, so that each figure is
+defined once."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from hossctl.compare.document import Run
+from hossctl.compare.document import ComparisonRun
 from hossctl.figures import median, share
 
 PHASES: Final = ("queued", "deciding", "committing", "total")
 
+Getter = Callable[[ComparisonRun], float | None]  # None: the run's mode does not have the figure
+
 
 class Unit(str, Enum):
-    """What a figure counts."""
-
     PODS_PER_SECOND = "pods/s"
     MILLISECONDS = "ms"
     SECONDS = "s"
@@ -29,7 +27,7 @@ class Unit(str, Enum):
 
 
 class Better(str, Enum):
-    """Which way a change is a gain; NEITHER: the figure is shown and not judged."""
+    """Which way a change is a gain. NEITHER: the figure is shown and not tested."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -38,23 +36,23 @@ class Better(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure. `least` is the smallest change, in the figure's unit, that anybody would call one."""
+    """One figure. `least` is the smallest relevant change, in the figure's unit."""
 
     key: str  # the CSV's column
     title: str
     unit: Unit
     meaning: str
-    of: Callable[[Run], float | None]  # None: the run's mode does not have it
+    of: Getter
     better: Better = Better.NEITHER
     least: float = 0.0
 
     def written(self, value: float | None) -> str:
-        """As people read it; a dash for what is not there."""
+        """For people; a dash for None."""
         return "-" if value is None else written(self.unit, value)
 
 
 def written(unit: Unit, value: float) -> str:
-    """A value in its unit, to as many digits as it deserves."""
+    """A value in its unit, with as many digits as are useful."""
     if unit is Unit.SHARE:
         return f"{100 * value:.1f} %"
     if unit in (Unit.COUNT, Unit.PODS_PER_SECOND):
@@ -113,7 +111,8 @@ STRANDED = Figure(
     "unschedulable_with_room",
     "unschedulable with room",
     Unit.COUNT,
-    "Pods left over though, at the end, some node had room for them alone; those of a gang where all it needs had room.",
+    "Pods left over though, at the end, some node had room for them alone; those of a gang where all it "
+    "needs had room.",
     lambda run: float(run.unschedulable_with_room),
     Better.LOWER,
     1.0,
@@ -123,7 +122,9 @@ CPU_PER_POD = Figure(
     "CPU us a pod",
     Unit.MICROSECONDS_PER_POD,
     "CPU time of all services together, by pods bound.",
-    lambda run: 1e6 * share(sum(s.cpu_seconds for s in run.services.values()), run.bound) if run.services else None,
+    lambda run: (
+        1e6 * share(sum(s.cpu_seconds for s in run.services.values()), run.bound) if run.services else None
+    ),
     Better.LOWER,
 )
 
@@ -138,7 +139,11 @@ _FIXED = (
         lambda run: float(run.unschedulable),
     ),
     Figure(
-        "seconds", "seconds", Unit.SECONDS, "From the first message to the last pod bound.", lambda run: run.seconds
+        "seconds",
+        "seconds",
+        Unit.SECONDS,
+        "From the first message to the last pod bound.",
+        lambda run: run.seconds,
     ),
     THROUGHPUT,
     Figure("jobs", "jobs", Unit.COUNT, "Jobs submitted.", lambda run: run.jobs),
@@ -184,7 +189,8 @@ _FIXED = (
         "busyness_mean",
         "busyness, mean",
         Unit.SHARE,
-        "The share of the run's time in which a worker was deciding, added decision cost included; mean over workers.",
+        "The share of the run's time in which a worker was deciding, added decision cost included; mean "
+        "over workers.",
         lambda run: share(sum(w.busyness for w in run.workers), len(run.workers)) if run.workers else None,
     ),
     Figure(
@@ -228,7 +234,8 @@ _FIXED = (
         "violations",
         "violations",
         Unit.COUNT,
-        "Broken invariants that an audit found afterwards; uncoordinated schedulers break them, nobody else may.",
+        "Broken invariants that an audit found afterwards; uncoordinated schedulers break them, nobody "
+        "else may.",
         lambda run: None if run.violations is None else float(len(run.violations)),
         Better.LOWER,
         1.0,
@@ -236,8 +243,8 @@ _FIXED = (
 )
 
 
-def figures(runs: Iterable[Run]) -> list[Figure]:
-    """All figures, those by phase, resource and service last: of these, what some of the runs have."""
+def figures(runs: Iterable[ComparisonRun]) -> list[Figure]:
+    """All figures. Those by phase, resource and service come last, as far as some of the runs have them."""
     runs = list(runs)
     found = list(_FIXED)
     phases = {name for run in runs for name in run.latency}
@@ -254,8 +261,7 @@ def figures(runs: Iterable[Run]) -> list[Figure]:
     return found
 
 
-def utilisation(resource: str) -> Callable[[Run], float | None]:
-    """A run's utilisation of one resource."""
+def utilisation(resource: str) -> Getter:
     return lambda run: run.utilisation.get(resource)
 
 
@@ -271,7 +277,7 @@ def _of_phase(phase: str) -> list[Figure]:
     meaning = _PHASE_MEANINGS.get(phase, "in this phase")
 
     def level(name: str, title: str, of: str) -> Figure:
-        def value(run: Run) -> float | None:
+        def value(run: ComparisonRun) -> float | None:
             measured = run.latency.get(phase)
             return None if measured is None else float(getattr(measured, name))
 
@@ -298,7 +304,8 @@ def _utilisation(resource: str) -> Figure:
         f"utilisation_{_column(resource)}",
         f"{resource} used",
         Unit.SHARE,
-        f"{resource} that bound pods ask for, by all there is, at the end; above 100 % only where nodes are overcommitted.",
+        f"{resource} that bound pods ask for, by all there is, at the end; above 100 % only where nodes "
+        "are overcommitted.",
         utilisation(resource),
     )
 
@@ -308,7 +315,8 @@ def _fragmentation(resource: str) -> Figure:
         f"fragmentation_{_column(resource)}",
         f"{resource} fragmented",
         Unit.SHARE,
-        f"Of the {resource} that is free at the end, the share on nodes where the load's median pod does not fit.",
+        f"Of the {resource} that is free at the end, the share on nodes where the load's median pod does "
+        "not fit.",
         lambda run: run.fragmentation.get(resource),
     )
 
@@ -318,7 +326,8 @@ def _excess(resource: str) -> Figure:
         f"excess_{_column(resource)}",
         f"{resource} sold twice",
         Unit.COUNT,
-        f"{resource} asked for beyond what nodes have, over all overcommitted nodes, in the unit of the resource.",
+        f"{resource} asked for beyond what nodes have, over all overcommitted nodes, in the unit of the "
+        "resource.",
         lambda run: float(run.overcommit.excess.get(resource, 0)),
     )
 

@@ -1,37 +1,32 @@
-"""Which cells a comparison has: the product of lists, or one of two matrices that are not.
+"""The cells of a comparison: the product of lists, or one of two matrices, and the plan to measure them.
 
-A whole product would take a day. The default matrix varies one thing at a time around a base (1,000 nodes, 95 % full, four
-workers), the load with two fills; it takes about 20 minutes on two cores with three repetitions. The quick one asks the
-question once for two loads and takes under three.
-
-Where a peer is asked for, cells of a small setting are added for both modes on Kubernetes, and for the two that they are looked at beside: an
-API server binds some hundred pods a second where HOSS by itself binds a hundred thousand.
-"""
+A whole product would take a day. The default matrix varies one thing at a time around a base (1,000 nodes, 95
+% full, four workers) and the loads with two fills. It takes about 20 minutes on two cores with three
+repetitions. The quick matrix has one setting for each of two loads and takes under three minutes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from hoss.errors import InvalidInput
-from hossctl.compare.axes import BASE_FILL, BASE_NODES, BASE_WORKERS, MODES, ON_KUBERNETES, ONE_SCHEDULER, Load, Mode
-from hossctl.compare.document import Cell, Decision
-from hossctl.compare.kube_form import WITHOUT_FORM
-from hossctl.compare.summary import has_cost
+from hossctl.choices import BASE_FILL, BASE_NODES, BASE_WORKERS, MODES, ONE_SCHEDULER, Load, Mode
+from hossctl.compare.document import Cell, DecisionTimes
+from hossctl.load.playing import Trace
 
-AT_ONCE = Decision()
-PEER_LOADS = tuple(load for load in Load if load not in WITHOUT_FORM)
-PEER_NODES = 100
-LOADS = tuple(load for load in Load if load is not Load.TRACE)  # which takes files
+AT_ONCE = DecisionTimes()
+LOADS = tuple(load for load in Load if load is not Load.TRACE)  # a trace needs files
 
-# Slow schedulers, as in the Omega paper: a batch of 500 pods takes one a quarter of a second to decide on.
-SLOW = Decision(job_ms=10, task_ms=0.5)
-# Nodes for them: 80 % full with some 25,000 pods, which take one of them 13 s, and eight so long that the last batch counts little.
+# Slow schedulers, as in the Omega paper: one needs a quarter of a second for a batch of 500 pods.
+SLOW = DecisionTimes(job_ms=10, task_ms=0.5)
+# With 80 % of these nodes full there are some 25,000 pods. One slow scheduler needs 13 s for them, and with
+# eight the last batch still counts little.
 SLOW_NODES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What is varied. The single scheduler is one worker whatever `workers` says; the other modes have two or more."""
+    """What is varied. A mode with one scheduler ignores `workers`; the other modes have two workers or
+    more."""
 
     modes: tuple[Mode, ...] = MODES
     loads: tuple[Load, ...] = (Load.UNIFORM,)
@@ -39,15 +34,12 @@ class Axes:
     fills: tuple[float, ...] = (BASE_FILL,)
     nodes: tuple[int, ...] = (BASE_NODES,)
     pods: int = 0  # instead of a fill
-    decision: Decision = AT_ONCE
-    peer: bool = False  # the modes on Kubernetes too, where the load has a form there
+    decision: DecisionTimes = AT_ONCE
 
     def cells(self) -> Iterator[Cell]:
-        """Every combination, those next to one another that a reader compares."""
+        """Every combination. Cells that a reader compares follow one another."""
         fills = (0.0,) if self.pods else self.fills
-        for load, nodes, fill, mode in product(self.loads, self.nodes, fills, (*self.modes, *ON_KUBERNETES)):
-            if mode in ON_KUBERNETES and not self._peer_plays(load):
-                continue
+        for load, nodes, fill, mode in product(self.loads, self.nodes, fills, self.modes):
             for workers in self._workers_of(mode):
                 yield Cell(
                     mode=mode,
@@ -59,33 +51,39 @@ class Axes:
                     decision=self.decision,
                 )
 
-    def _peer_plays(self, load: Load) -> bool:
-        return self.peer and load not in WITHOUT_FORM and not has_cost(self.decision)
-
     def _workers_of(self, mode: Mode) -> Sequence[int]:
         if mode in ONE_SCHEDULER:
             return (1,)
-        return self.workers if mode is Mode.KUBE_HOSS else [n for n in self.workers if n > 1]
+        return [n for n in self.workers if n > 1] if mode in MODES else self.workers
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured. `trace`: the recording that cells of the load TRACE play."""
+
+    cells: Sequence[Cell]
+    repeat: int
+    seed: int
+    redis_url: str = ""
+    trace: Trace | None = None
+
+    @property
+    def runs(self) -> int:
+        return len(self.cells) * self.repeat
 
 
 def of_axes(axes: Axes) -> list[Cell]:
-    """The product. InvalidInput where there is nothing in it."""
+    """The product. InvalidInput where it is empty."""
     cells = list(axes.cells())
-    if axes.peer and not any(cell.mode in ON_KUBERNETES for cell in cells):
-        raise InvalidInput(f"has nothing to do here: {_why_no_peer(axes)}", where="--peer")
     if not cells:
-        raise InvalidInput("only the mode single has one worker; name 2 or more for the others", where="--workers")
+        raise InvalidInput(
+            "only the mode single has one worker; name 2 or more for the others", where="--workers"
+        )
     return cells
 
 
-def _why_no_peer(axes: Axes) -> str:
-    if has_cost(axes.decision):
-        return "kube-scheduler has no option for added decision cost"
-    return "; ".join(f"{load.value}: {WITHOUT_FORM[load]}" for load in axes.loads)
-
-
 def default_cells() -> list[Cell]:
-    """See the module's docstring."""
+    """The default matrix."""
     base = Axes()
     return _once(
         [
@@ -98,14 +96,9 @@ def default_cells() -> list[Cell]:
     )
 
 
-def peer_cells(*, quick: bool) -> list[Cell]:
-    """What a peer adds to either matrix: one load or all that have a form on Kubernetes."""
-    small = Axes(modes=(Mode.SINGLE, Mode.HOSS), nodes=(PEER_NODES,), workers=(1, BASE_WORKERS), peer=True)
-    return list(replace(small, loads=PEER_LOADS[:1] if quick else PEER_LOADS).cells())
-
-
 def quick_cells() -> list[Cell]:
-    """Five modes under two loads; another number of workers and another fill where they say most. Nearly all of the time is platforms that start."""
+    """Five modes under two loads, and a second number of workers and a second fill where these show most.
+    Nearly all of the time goes into starting platforms."""
     small = Axes(nodes=(400,))
     return _once(
         [
@@ -115,6 +108,16 @@ def quick_cells() -> list[Cell]:
             replace(small, loads=(Load.GANGS,)),
         ]
     )
+
+
+def has_cost(decision: DecisionTimes) -> bool:
+    return bool(decision.job_ms or decision.task_ms)
+
+
+def title(cell: Cell) -> str:
+    """A short title of a cell."""
+    size = f"{cell.pods:,} pods" if cell.pods else f"{cell.fill:.0%} full"
+    return f"{cell.mode.value} {cell.load.value} {cell.workers}w {cell.nodes:,} nodes {size}"
 
 
 def _once(parts: Sequence[Axes]) -> list[Cell]:

@@ -1,8 +1,6 @@
-"""Figures of one run, from what its platform showed at the end. Pure: arrays and messages in, figures out.
-
-Percentiles of phases come from histograms of the dispatcher, whose buckets are 19 % wide: they are off by 9 % at most. Those
-of the whole are exact.
-"""
+"""Figures of one run, from the state of its platform at the end. Pure: arrays and messages in, figures out.
+Percentiles of phases come from the dispatcher's histograms, whose buckets are 19 % wide, so they are off by
+at most 9 %. Percentiles of the total are exact."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,24 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import WHOLE_CARD_MILLI, cards_fit, fits
+from hoss.model.fit import cards_fit, fits
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
-from hoss.model.resources import MAX_CARDS
+from hoss.model.resources import MAX_CARDS, WHOLE_CARD_MILLI
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hoss.wire.convert import node_from_proto
 from hossctl.compare.document import Latency, Overcommit
-from hossctl.usage import CARDS
-from scheduler_worker.core.cards import pods_that_fit
+from hossctl.load.report import CARDS
+from scheduler_worker.core.cache.assumptions import pods_that_fit
 
 PERCENTILES = (50.0, 99.0, 99.9)
 _CURVE_SHARES = np.concatenate([np.arange(0.02, 0.98, 0.02), [0.98, 0.99, 0.995, 0.999, 1.0]])
-_NO_CARD = 0xFFFF
+NO_CARD = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """The nodes as the ledger has them, schema units."""
+    """The nodes as in the ledger, in schema units."""
 
     nodes: tuple[NodeSpec, ...]
     resources: tuple[str, ...]
@@ -38,12 +36,11 @@ class Pool:
 
     @classmethod
     def of(cls, infos: Sequence[resolver_pb2.NodeInfo]) -> "Pool":
-        """From the resolver's list."""
         names = sorted({a.resource for info in infos for a in (*info.spec.allocatable, *info.requested)})
         row = {name: number for number, name in enumerate(names)}
         allocatable = np.zeros((len(names), len(infos)), np.int64)
         requested = np.zeros_like(allocatable)
-        cards = np.full((len(infos), MAX_CARDS), _NO_CARD, np.int64)
+        cards = np.full((len(infos), MAX_CARDS), NO_CARD, np.int64)
         for column, info in enumerate(infos):
             for amount in info.spec.allocatable:
                 allocatable[row[amount.resource], column] = amount.amount
@@ -52,69 +49,64 @@ class Pool:
             used = info.cards_used_milli[: info.spec.cards]
             cards[column, : info.spec.cards] = 0
             cards[column, : len(used)] = used
-        return cls(tuple(node_from_proto(info.spec) for info in infos), tuple(names), allocatable, requested, cards)
-
-    @classmethod
-    def holding(
-        cls,
-        nodes: Sequence[NodeSpec],
-        specs: Sequence[PodSpec],
-        spec_of: NDArray[np.int64],
-        node_of: NDArray[np.int64],
-    ) -> "Pool":
-        """From nodes and the pods on them, for which both arrays have a number each. Pods that ask for cards are none of them."""
-        names = sorted({name for node in nodes for name, _ in node.allocatable})
-        allocatable = np.array([[dict(node.allocatable).get(name, 0) for node in nodes] for name in names], np.int64)
-        cards = np.full((len(nodes), MAX_CARDS), _NO_CARD, np.int64)
-        pool = cls(tuple(nodes), tuple(names), allocatable, np.zeros_like(allocatable), cards)
-        if len(spec_of):
-            requests = np.stack([pool.request_of(spec) for spec in specs])
-            np.add.at(pool.requested.T, node_of, requests[spec_of])
-        return pool
+        return cls(
+            tuple(node_from_proto(info.spec) for info in infos), tuple(names), allocatable, requested, cards
+        )
 
     def request_of(self, spec: PodSpec) -> NDArray[np.int64]:
-        """What one pod asks for, (resources,); of a resource that no node offers nobody can have any."""
-        asked = {**dict(spec.requests), "pods": 1}
-        return np.array([asked.get(name, 0) for name in self.resources], np.int64)
+        """The request of one pod, (resources,). Resources that no node offers are left out."""
+        requests = {**dict(spec.requests), "pods": 1}
+        return np.array([requests.get(name, 0) for name in self.resources], np.int64)
 
-    def has_room_for(self, spec: PodSpec, pods: int = 1) -> bool:
-        """Whether the nodes that the pods' own selectors accept have room for so many together. Rules about other pods are not asked."""
+    def room_for(self, spec: PodSpec) -> int:
+        """How many such pods have room together on the nodes that match their own selectors. Rules about
+        other pods are ignored."""
         if any(name not in self.resources for name, amount in spec.requests if amount):
-            return False
+            return 0
         request = self.request_of(spec)
         room = fits(self.allocatable, self.requested, request)
         if spec.devices is not None:
             room = room & cards_fit(self.cards_used_milli, spec.devices.count, spec.devices.milli)
         found = np.flatnonzero(room).tolist()
         nodes = [i for i in found if spec.selects(dict(self.nodes[i].labels), self.nodes[i].name)]
-        asked = np.flatnonzero(request)
-        free = (self.allocatable - self.requested)[np.ix_(asked, nodes)]
-        each = (free // request[asked, None]).min(axis=0)
+        requested = np.flatnonzero(request)
+        free = (self.allocatable - self.requested)[np.ix_(requested, nodes)]
+        each = (free // request[requested, None]).min(axis=0)
         if spec.devices is not None:
             each = np.minimum(
-                each, np.maximum(1, pods_that_fit(self.cards_used_milli[nodes].astype(np.uint16), spec.devices))
+                each,
+                np.maximum(1, pods_that_fit(self.cards_used_milli[nodes].astype(np.uint16), spec.devices)),
             )
-        return int(each.sum()) >= pods
+        return int(each.sum())
 
 
 class LeftOver(NamedTuple):
-    """Pods of one spec that no node was found for. `needed`: so many of them have to be placed together, or none is."""
+    """Unschedulable pods, as (spec, pods). `needed`: so many of them have to be placed together, or none
+    is."""
 
-    spec: PodSpec
-    pods: int
+    pods: tuple[tuple[PodSpec, int], ...]
     needed: int = 1
+
+    @property
+    def total(self) -> int:
+        return sum(count for _, count in self.pods)
 
 
 def with_room(pool: Pool, left: Iterable[LeftOver]) -> int:
-    """How many of the pods left over nodes have room for: of each group, all by themselves, where there is room for those that
-    are needed."""
-    return sum(group.pods for group in left if pool.has_room_for(group.spec, group.needed))
+    """The number of left-over pods that nodes have room for: of each group, all pods where there is room for
+    the needed ones. Each group counts by itself, and so does each spec in a group: pods of a gang with
+    several specs may be counted though they do not fit together."""
+    return sum(
+        group.total
+        for group in left
+        if sum(min(count, pool.room_for(spec)) for spec, count in group.pods) >= group.needed
+    )
 
 
 def overcommit(pool: Pool) -> Overcommit:
-    """Which nodes hold more than they have, and how much more; of cards thousandths."""
+    """The nodes that hold more than they have, and the excess; of cards in thousandths."""
     over = np.maximum(pool.requested - pool.allocatable, 0)
-    used, there = pool.cards_used_milli, pool.cards_used_milli != _NO_CARD
+    used, there = pool.cards_used_milli, pool.cards_used_milli != NO_CARD
     cards_over = np.where(there, np.maximum(used - WHOLE_CARD_MILLI, 0), 0).sum(axis=1)
     offered = pool.allocatable > 0
     shares = np.divide(pool.requested, pool.allocatable, out=np.zeros(over.shape), where=offered)
@@ -130,8 +122,9 @@ def overcommit(pool: Pool) -> Overcommit:
 
 
 def fragmentation(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> dict[str, float]:
-    """By resource that the load asks for: of what is free, the share on nodes where its median pod does not fit. `pods`: how many
-    there are of each spec. The median is taken of each resource by itself; cards and selectors are left out."""
+    """By resource that the load requests: of the free amount, the share on nodes where the load's median pod
+    does not fit. `pods`: the number of pods of each spec. The median is taken of each resource by itself;
+    cards and selectors are ignored."""
     if not pods.sum():
         return {}
     requests = np.stack([pool.request_of(spec) for spec in specs])
@@ -153,17 +146,19 @@ def latency_of(seconds: NDArray[np.float64]) -> Latency:
 
 
 def curve_of(seconds: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """Points of the distribution: milliseconds, and the share of times at most that."""
+    """Points of the distribution: milliseconds, and the share of times within them."""
     if not len(seconds):
         return []
     values = np.quantile(seconds, _CURVE_SHARES, method="inverted_cdf") * 1000
-    return [(round(float(ms), 3), round(float(part), 3)) for ms, part in zip(values, _CURVE_SHARES, strict=True)]
+    return [
+        (round(float(ms), 3), round(float(part), 3)) for ms, part in zip(values, _CURVE_SHARES, strict=True)
+    ]
 
 
-def phases_of(told: Sequence[dispatcher_pb2.PhaseTimes]) -> dict[str, Latency]:
-    """The percentiles of each phase's histogram; phases in which no pod was are left out."""
+def phases_of(phases: Sequence[dispatcher_pb2.PhaseTimes]) -> dict[str, Latency]:
+    """The percentiles of each phase's histogram; empty phases are left out."""
     found = {}
-    for phase in told:
+    for phase in phases:
         counts = np.array(phase.counts, np.int64)
         if counts.any():
             p50, p99, p999 = _from_histogram(np.array(phase.bounds_seconds), counts) * 1000
@@ -172,20 +167,21 @@ def phases_of(told: Sequence[dispatcher_pb2.PhaseTimes]) -> dict[str, Latency]:
 
 
 def utilisation_of(pool: Pool) -> dict[str, float]:
-    """By resource of which any is requested, and of cards: what is requested of what there is."""
+    """Requested by allocatable, for each resource that is requested, and for cards."""
     requested, allocatable = pool.requested.sum(axis=1), pool.allocatable.sum(axis=1)
     found = {
         name: float(used / total)
         for name, used, total in zip(pool.resources, requested, allocatable, strict=True)
         if used and total
     }
-    there = pool.cards_used_milli != _NO_CARD
+    there = pool.cards_used_milli != NO_CARD
     used = int(pool.cards_used_milli[there].sum())
     return found | ({CARDS: used / (int(there.sum()) * WHOLE_CARD_MILLI)} if used else {})
 
 
 def refusals(counters: Mapping[str, int]) -> int:
-    """Pods that the ledger refused for a reason of their own, from a resolver's counters: not those that shared a gang's fate."""
+    """Pods that the ledger refused for a reason of their own, from a resolver's counters. Pods of a gang that
+    were refused because of another pod do not count."""
     return sum(n for name, n in counters.items() if name.startswith("conflict_") or name in _NODE_REFUSALS)
 
 
@@ -193,14 +189,14 @@ _NODE_REFUSALS = ("node_gone", "node_unschedulable")
 
 
 def _from_histogram(bounds: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Seconds at PERCENTILES, interpolated by ratio within a bucket, as its bounds are apart by one; what lies beyond the last
-    bound counts as it."""
+    """Seconds at PERCENTILES. Within a bucket the value is interpolated geometrically, since bounds grow by a
+    constant ratio. Values beyond the last bound count as that bound."""
     reached = np.cumsum(counts) / counts.sum()
     ratio = bounds[1] / bounds[0]
-    wanted = np.array(PERCENTILES) / 100
-    at = np.searchsorted(reached, wanted)
+    levels = np.array(PERCENTILES) / 100
+    at = np.searchsorted(reached, levels)
     before = np.where(at > 0, reached[np.maximum(at - 1, 0)], 0.0)
-    within = (wanted - before) / (reached[at] - before)
+    within = (levels - before) / (reached[at] - before)
     upper = bounds[np.minimum(at, len(bounds) - 1)]
     return np.asarray(upper * ratio ** (within - 1), np.float64)
 

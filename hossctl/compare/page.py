@@ -1,30 +1,47 @@
-"""A comparison as one HTML file that needs nothing else: no script, font or image from elsewhere.
-
-The top answers for those who decide, the bottom holds every run for those who check. The plots are inline SVG whose inks are the
-page's, so that they are legible in light and dark.
-"""
+"""A comparison as one HTML file without scripts, fonts or images from elsewhere. The top has the answers for
+deciders, the bottom has every run for checking. The plots are inline SVG in the page's colours, so that they
+are legible in light and dark."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from hossctl.compare import drawing, plots
+from hoss.imports import extra
+from hossctl.choices import ON_KUBERNETES
+from hossctl.compare import plots
 from hossctl.compare.answers import headlines, sentences
-from hossctl.compare.axes import ON_KUBERNETES
 from hossctl.compare.baseline import Report
-from hossctl.compare.catalogue import CONFLICTS, CPU_PER_POD, OVERCOMMITTED, P99, STRANDED, THROUGHPUT, Figure, figures
-from hossctl.compare.document import Comparison, Run
-from hossctl.compare.spreadsheet import KEYS
-from hossctl.compare.summary import MODE_TITLES, Group, Setting, Summary, broken_promises, summarise
-from hossctl.compare.tables import NOISE_RULE
+from hossctl.compare.catalogue import (
+    CONFLICTS,
+    CPU_PER_POD,
+    OVERCOMMITTED,
+    P99,
+    STRANDED,
+    THROUGHPUT,
+    Figure,
+    figures,
+)
+from hossctl.compare.document import Comparison, ComparisonRun
+from hossctl.compare.plots import COLOURS, FAINT, INK, Plot
+from hossctl.compare.summary import (
+    MODE_TITLES,
+    CellRuns,
+    ComparedSetting,
+    Summary,
+    broken_promises,
+    summarise,
+)
+from hossctl.compare.tables import KEYS, NOISE_RULE
+
+with extra("bench"):
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
 _SHOWN: Final = (THROUGHPUT, P99, CONFLICTS, OVERCOMMITTED, STRANDED, CPU_PER_POD)
-_HIDDEN_KEYS: Final = ("started", "complete")  # of the table of runs: the one is long, the other shown by a mark
+# Of the table of runs: the one is long, the other shown by a mark.
+_HIDDEN_KEYS: Final = ("started", "complete")
 _MINOR_KEYS: Final = ("pods", "decision_job_ms", "decision_task_ms", "seed")
-_INKS: Final = {drawing.INK: "var(--ink)", drawing.FAINT: "var(--line)"}
+_INKS: Final = {INK: "var(--ink)", FAINT: "var(--line)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +49,8 @@ class _Cell:
     """One field of the table of runs."""
 
     text: str
-    order: str  # what the column is sorted by
-    kind: str  # its classes: "number", "minor" for what paper has no room for
+    order: str  # the column's sort key
+    kind: str  # its classes: "number", "minor" for columns that are not printed on paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +61,6 @@ class _Row:
 
 
 def as_html(comparison: Comparison, baseline: Report | None = None) -> str:
-    """The page's text."""
     summary = summarise(comparison)
     all_figures = figures(comparison.runs)
     environment = Environment(
@@ -59,7 +75,7 @@ def as_html(comparison: Comparison, baseline: Report | None = None) -> str:
         headlines=headlines(summary),
         sentences=[sentence.partition(": ") for sentence in sentences(comparison, summary)],
         plots=[(plot, _inline(plot)) for plot in plots.draw(summary)],
-        colours={mode.value: colour for mode, colour in drawing.COLOURS.items()},
+        colours={mode.value: colour for mode, colour in COLOURS.items()},
         shown=_SHOWN,
         settings=[(setting, _rows(summary, setting)) for setting in summary.settings],
         figures=all_figures,
@@ -73,17 +89,17 @@ def as_html(comparison: Comparison, baseline: Report | None = None) -> str:
     )
 
 
-def _rows(summary: Summary, setting: Setting) -> list[_Row]:
+def _rows(summary: Summary, setting: ComparedSetting) -> list[_Row]:
     return [_row(group) for group in summary.of_setting(setting)]
 
 
-def _row(group: Group) -> _Row:
+def _row(group: CellRuns) -> _Row:
     cells = [_with_range(figure, group) for figure in _SHOWN]
     return _Row(MODE_TITLES[group.cell.mode], group.cell.workers, cells)
 
 
-def _with_range(figure: Figure, group: Group) -> tuple[str, str, str]:
-    """(median, lowest, highest) as written; no range where the runs do not differ as written."""
+def _with_range(figure: Figure, group: CellRuns) -> tuple[str, str, str]:
+    """(median, lowest, highest) as text; no range where the runs are equal as text."""
     spread = group.spread(figure.of)
     if spread is None:
         return "-", "", ""
@@ -91,7 +107,7 @@ def _with_range(figure: Figure, group: Group) -> tuple[str, str, str]:
     return (middle, "", "") if low == high else (middle, low.removesuffix(" %"), high.removesuffix(" %"))
 
 
-def _fields(run: Run, columns: Sequence[Figure]) -> list[_Cell]:
+def _fields(run: ComparisonRun, columns: Sequence[Figure]) -> list[_Cell]:
     cells = []
     for name, key in KEYS.items():
         if name not in _HIDDEN_KEYS:
@@ -105,19 +121,20 @@ def _fields(run: Run, columns: Sequence[Figure]) -> list[_Cell]:
     return cells
 
 
-def _inline(plot: drawing.Plot) -> str:
-    """The SVG as part of a page: of no size of its own, in the page's colours, with no id that another plot has too."""
+def _inline(plot: Plot) -> str:
+    """The SVG as part of a page: without a size, in the page's colours, and without ids that two plots
+    share."""
     text = plot.svg.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # what is referred to stands in <defs> and keeps its id
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids in <defs> are referred to and stay
     text = re.sub(r'(<svg\b[^>]*?) width="([0-9.]+)pt" height="[0-9.]+pt"', _sized, text, count=1)
-    for ink, variable in {**_INKS, **{c: f"var(--{m.value})" for m, c in drawing.COLOURS.items()}}.items():
+    for ink, variable in {**_INKS, **{c: f"var(--{m.value})" for m, c in COLOURS.items()}}.items():
         text = text.replace(ink, variable)
     text = text.replace("fill: #ffffff", "fill: none")
     return text.replace("<svg", f'<svg role="img" aria-label="{plot.title}"', 1)
 
 
 def _sized(found: "re.Match[str]") -> str:
-    """Of no width of its own; the page knows how wide it was drawn."""
+    """Replace the plot's size by its drawn width as a CSS variable."""
     return f'{found[1]} style="--drawn: {float(found[2]) * 4 / 3:.0f}px"'

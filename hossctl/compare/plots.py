@@ -1,50 +1,188 @@
-"""Plots of a comparison: throughput by workers, conflict share by fill, overcommit by mode, latency, utilisation; and, where they ran,
-throughput of the modes on Kubernetes, which no other plot has.
+"""Plots of a comparison: throughput by workers, conflict share by fill, overcommitted nodes by mode, latency,
+utilisation; and throughput of the modes on Kubernetes, which no other plot contains. Every plot has a panel
+for each load. Dimensions that are not on the axes are held at one setting a load, named in the panel's title:
+the one with the most cells or, for effects of crowding, the fullest. Equal drawings give equal SVG files,
+byte for byte: they contain no date, and ids depend on content alone."""
 
-Every plot has a panel for each load. What is not on its axes is held at one setting a load, named in the panel's title: the one with most cells or, for what crowding causes, the fullest.
-"""
-
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from hoss.imports import extra
+from hossctl.choices import Load, Mode
+from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED_SHARE, THROUGHPUT, Getter, utilisation
+from hossctl.compare.document import DecisionTimes
+from hossctl.compare.summary import MODE_TITLES, CellRuns, ComparedSetting, Spread, Summary
 
-from hossctl.compare.axes import Load, Mode
-from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED_SHARE, THROUGHPUT, utilisation
-from hossctl.compare.document import Decision
-from hossctl.compare.drawing import (
-    COLOURS,
-    INK,
-    STYLE,
-    Drawing,
-    Plot,
-    legend,
-    line,
-    per_cent,
-    side_by_side,
-    thousands,
-)
-from hossctl.compare.summary import MODE_TITLES, Getter, Group, Setting, Spread, Summary
+with extra("bench"):
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-_LANE_MARKERS: Final = "os^Dv"  # of runs; of workers
+# After Okabe and Ito, distinct with every kind of colour vision; darker where thin lines on white need it.
+COLOURS: Final = {
+    Mode.SINGLE: "#6e6e6e",
+    Mode.UNCOORDINATED: "#d55e00",
+    Mode.PARTITIONED: "#008a66",
+    Mode.LOCKED: "#b65c98",
+    Mode.HOSS: "#0072b2",
+    Mode.KUBE_SCHEDULER: "#b87f00",
+    Mode.KUBE_HOSS: "#3f51b5",
+}
+INK: Final = "#202124"  # text and axes
+FAINT: Final = "#c9ccd1"  # grids
+
+_MARKERS = {
+    Mode.SINGLE: "D",
+    Mode.UNCOORDINATED: "^",
+    Mode.PARTITIONED: "s",
+    Mode.LOCKED: "v",
+    Mode.HOSS: "o",
+    Mode.KUBE_SCHEDULER: "P",
+    Mode.KUBE_HOSS: "X",
+}
+_COLUMNS = 3  # panels in a row
+_PANEL_INCHES = (3.3, 2.7)
+_LEAST_INCHES = 4.6
+_LEGEND_INCHES = 1.4  # an entry
+STYLE: Final[dict[Any, Any]] = {
+    "axes.edgecolor": FAINT,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.axisbelow": True,
+    "figure.facecolor": "white",
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
+    "font.size": 9,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "svg.fonttype": "none",  # letters, not outlines: small, searchable, and of the reader's colour
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A finished plot. `name` is the stem of its files."""
+
+    name: str
+    title: str
+    caption: str
+    png: bytes
+    svg: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A plot that is drawn and not rendered yet."""
+
+    name: str
+    title: str
+    caption: str
+    canvas: Canvas
+
+    def rendered(self) -> Plot:
+        svg, png = io.BytesIO(), io.BytesIO()
+        # Ids of one plot differ from those of another on the same page.
+        with mpl.rc_context({"svg.hashsalt": self.name}):
+            self.canvas.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        self.canvas.savefig(png, format="png", dpi=160, metadata={"Software": None})
+        return Plot(self.name, self.title, self.caption, png.getvalue(), svg.getvalue())
+
+
+def side_by_side(
+    titles: Sequence[str], y: str, x: str, *, share_x: bool = False
+) -> tuple[Canvas, list[Axes]]:
+    """A canvas with axes under each of the titles. The labels of the axes are at the edges, once."""
+    columns = min(_COLUMNS, len(titles))
+    rows = -(-len(titles) // columns)
+    width = max(_LEAST_INCHES, _PANEL_INCHES[0] * columns)
+    canvas = Canvas(figsize=(width, _PANEL_INCHES[1] * rows + 0.5), layout="constrained")
+    axes: list[Axes] = list(
+        canvas.subplots(rows, columns, squeeze=False, sharex="all" if share_x else False).flat
+    )
+    for ax, title in zip(axes, titles, strict=False):
+        ax.set_title(title.replace(", decisions", ",\ndecisions"))  # one line would be too long
+    for ax in axes[len(titles) :]:
+        ax.remove()
+    canvas.supxlabel(x, fontsize=9)
+    if y:
+        canvas.supylabel(y, fontsize=9)
+    return canvas, axes[: len(titles)]
+
+
+def legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
+    """One legend for all axes, above them: modes in their order, everything else as drawn."""
+    found = {
+        label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    order = list(MODE_TITLES.values())
+    labels = sorted(found, key=lambda label: order.index(label) if label in order else 0)
+    columns = int(canvas.get_size_inches()[0] / _LEGEND_INCHES)
+    handles = [found[label] for label in labels]
+    canvas.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=8)
+
+
+def line(
+    ax: Axes,
+    mode: Mode,
+    x: Sequence[float],
+    spreads: Sequence[Spread],
+    *,
+    label: str = "",
+    marker: str = "",
+    alpha: float = 1.0,
+) -> None:
+    """Medians with a band of the whole range."""
+    colour = COLOURS[mode]
+    lows, highs = [s.low for s in spreads], [s.high for s in spreads]
+    ax.fill_between(x, lows, highs, color=colour, alpha=0.16 * alpha, linewidth=0)
+    ax.vlines(x, lows, highs, color=colour, alpha=0.6 * alpha, linewidth=1.0)  # a single point has no band
+    medians = [s.median for s in spreads]
+    ax.plot(
+        x,
+        medians,
+        marker=marker or _MARKERS[mode],
+        color=colour,
+        alpha=alpha,
+        label=label or MODE_TITLES[mode],
+    )
+
+
+def per_cent(share: float, _: object) -> str:
+    return f"{100 * share:g} %"
+
+
+def thousands(value: float, _: object) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+_SERIES_MARKERS: Final = "os^Dv"  # of runs; of workers
 _FEW_DECADES: Final = 50.0  # with room for numbers between the powers of ten
 _LINE_CROSSED_FROM: Final = 0.7  # a number beside a shorter bar ends before the line at 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """What one load shows."""
+    """The cells of one load."""
 
-    setting: Setting
-    groups: Sequence[Group]  # of the setting, or of all settings that differ in fill alone
+    setting: ComparedSetting
+    groups: Sequence[CellRuns]  # of the setting, or of all settings that differ in fill alone
 
 
 def draw(summary: Summary) -> Iterator[Plot]:
-    """Each plot for which there are runs."""
+    """Each plot that the runs have data for."""
     plots: tuple[Callable[[Summary], Drawing | None], ...] = (
         _throughput,
         _conflicts,
@@ -69,7 +207,9 @@ def _throughput(summary: Summary) -> Drawing | None:
         counts = sorted({group.cell.workers for group in panel.groups})
         for mode in _modes(panel.groups):
             points = [
-                (g.cell.workers, s) for g in panel.groups if g.cell.mode is mode and (s := g.spread(THROUGHPUT.of))
+                (g.cell.workers, s)
+                for g in panel.groups
+                if g.cell.mode is mode and (s := g.spread(THROUGHPUT.of))
             ]
             if mode is Mode.SINGLE:  # a reference for all numbers of workers
                 ax.axhline(points[0][1].median, color=COLOURS[mode], linestyle="--", linewidth=1.2)
@@ -105,7 +245,9 @@ def _conflicts(summary: Summary) -> Drawing | None:
         fills = sorted({group.cell.fill for group in panel.groups})
         for shade, workers in enumerate(counts):
             points = [
-                (g.cell.fill, s) for g in panel.groups if g.cell.workers == workers and (s := g.spread(CONFLICTS.of))
+                (g.cell.fill, s)
+                for g in panel.groups
+                if g.cell.workers == workers and (s := g.spread(CONFLICTS.of))
             ]
             line(
                 ax,
@@ -113,7 +255,7 @@ def _conflicts(summary: Summary) -> Drawing | None:
                 [fill for fill, _ in points],
                 [spread for _, spread in points],
                 label=f"{workers} workers",
-                marker=_LANE_MARKERS[shade % len(_LANE_MARKERS)],
+                marker=_SERIES_MARKERS[shade % len(_SERIES_MARKERS)],
                 alpha=0.3 + 0.7 * (shade + 1) / len(counts),
             )
         ax.set_xticks(fills, [f"{100 * fill:g}" for fill in fills])
@@ -121,22 +263,32 @@ def _conflicts(summary: Summary) -> Drawing | None:
         ax.yaxis.set_major_formatter(FuncFormatter(per_cent))
         ax.margins(x=0.12)
     legend(canvas, axes)
-    caption = "HOSS. Of pods proposed, the share refused because others were first; all of them are decided again."
+    caption = (
+        "HOSS. Of pods proposed, the share refused because others were first; all of them are decided again."
+    )
     return Drawing("conflicts-by-fill", "Conflicts by fill", caption, canvas)
 
 
 def _overcommit(summary: Summary) -> Drawing | None:
-    canvas = _bars(summary, [("overcommitted nodes", OVERCOMMITTED_SHARE.of)], "nodes overcommitted, of all nodes")
+    canvas = _bars(
+        summary, [("overcommitted nodes", OVERCOMMITTED_SHARE.of)], "nodes overcommitted, of all nodes"
+    )
     caption = (
         "Nodes on which pods ask for more than there is, with the most workers: the number after the mode. "
         "Bars are medians, dots single runs."
     )
-    return None if canvas is None else Drawing("overcommit-by-mode", "Overcommitted nodes by mode", caption, canvas)
+    return (
+        None
+        if canvas is None
+        else Drawing("overcommit-by-mode", "Overcommitted nodes by mode", caption, canvas)
+    )
 
 
 def _utilisation(summary: Summary) -> Drawing | None:
-    resources = sorted({name for group in summary.groups.values() for run in group.runs for name in run.utilisation})
-    resources = [name for name in resources if name != "pods"]  # the kubelet's limit, which nobody pays for
+    resources = sorted(
+        {name for group in summary.groups.values() for run in group.runs for name in run.utilisation}
+    )
+    resources = [name for name in resources if name != "pods"]  # the kubelet's limit, which costs nothing
     measures = [(name, utilisation(name)) for name in resources]
     canvas = _bars(summary, measures, "asked for by bound pods, of all there is", full_line=True)
     caption = "At the end, with the most workers. Beyond the line more is sold than there is."
@@ -157,7 +309,14 @@ def _latency(summary: Summary) -> Drawing | None:
             for run in group.runs:
                 milliseconds, shares = zip(*run.latency_curve, strict=True) if run.latency_curve else ((), ())
                 mode = group.cell.mode
-                ax.plot(milliseconds, shares, color=COLOURS[mode], linewidth=1.2, alpha=0.75, label=MODE_TITLES[mode])
+                ax.plot(
+                    milliseconds,
+                    shares,
+                    color=COLOURS[mode],
+                    linewidth=1.2,
+                    alpha=0.75,
+                    label=MODE_TITLES[mode],
+                )
         ax.set_xscale("log")
         left, right = ax.get_xlim()
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if right < _FEW_DECADES * left else (1,)))
@@ -178,14 +337,15 @@ def _kubernetes(summary: Summary) -> Drawing | None:
     for ax, panel in zip(axes, panels, strict=True):
         for row, group in enumerate(panel.groups):
             if (spread := group.spread(THROUGHPUT.of)) is not None:
-                _bar(ax, row, 0.7, spread, colour=COLOURS[group.cell.mode], lane=0)
+                _bar(ax, row, 0.7, spread, colour=COLOURS[group.cell.mode], series=0)
                 _number(ax, spread.high, row, THROUGHPUT.written(spread.median))
         _name_rows(ax, panel.groups)
         ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.xaxis.set_major_formatter(FuncFormatter(thousands))
         ax.set_xlim(0, 1.2 * ax.get_xlim()[1])
     caption = (
-        "Each on an API server and etcd of its own, which both pay for and no other mode does; the number after the mode is that of "
+        "Each on an API server and etcd of its own, which both pay for and no other mode does; the number "
+        "after the mode is that of "
         "schedulers. Bars are medians, dots single runs."
     )
     return Drawing("kubernetes", "Pods a second on Kubernetes", caption, canvas)
@@ -194,7 +354,7 @@ def _kubernetes(summary: Summary) -> Drawing | None:
 def _bars(
     summary: Summary, measures: Sequence[tuple[str, Getter]], label: str, *, full_line: bool = False
 ) -> Canvas | None:
-    """A bar for each mode and measure, its median written beside it."""
+    """A bar for each mode and measure, with its median as text."""
     panels = [_Panel(panel.setting, _at_most_workers(panel)) for panel in _panels(summary, _fullest)]
     if not panels or not measures:
         return None
@@ -202,10 +362,10 @@ def _bars(
     for ax, panel in zip(axes, panels, strict=True):
         height = 0.8 / len(measures)
         for row, group in enumerate(panel.groups):
-            for lane, (_, of) in enumerate(measures):
+            for series, (_, of) in enumerate(measures):
                 if (spread := group.spread(of)) is not None:
-                    y = row + (lane - (len(measures) - 1) / 2) * height
-                    _bar(ax, y, 0.86 * height, spread, colour=COLOURS[group.cell.mode], lane=lane)
+                    y = row + (series - (len(measures) - 1) / 2) * height
+                    _bar(ax, y, 0.86 * height, spread, colour=COLOURS[group.cell.mode], series=series)
                     # A number across the line would be read as crossed out.
                     crossed = full_line and spread.high > _LINE_CROSSED_FROM
                     text = f"{100 * spread.median:.1f} %" if spread.median else "0 %"
@@ -219,26 +379,26 @@ def _bars(
     right = max(ax.get_xlim()[1] for ax in axes)
     axes[0].set_xlim(0, max(1.18 * right, 0.02))
     if len(measures) > 1:
-        for lane, (name, _) in enumerate(measures):
-            axes[0].barh([0], [0], color=INK, alpha=_lane_alpha(lane), label=name)
+        for series, (name, _) in enumerate(measures):
+            axes[0].barh([0], [0], color=INK, alpha=_series_alpha(series), label=name)
         legend(canvas, axes[:1])
     return canvas
 
 
 def _from_zero(ax: Axes) -> None:
-    """Show all there is down to nothing, and the highest marker whole."""
+    """Begin the axis at 0, and show the highest marker whole."""
     ax.set_ylim(0, max(1.06 * ax.dataLim.y1, 0.01))
 
 
-def _bar(ax: Axes, y: float, height: float, spread: Spread, *, colour: str, lane: int) -> None:
-    ax.barh(y, spread.median, height, color=colour, alpha=_lane_alpha(lane))
-    marker = _LANE_MARKERS[lane % len(_LANE_MARKERS)]
+def _bar(ax: Axes, y: float, height: float, spread: Spread, *, colour: str, series: int) -> None:
+    ax.barh(y, spread.median, height, color=colour, alpha=_series_alpha(series))
+    marker = _SERIES_MARKERS[series % len(_SERIES_MARKERS)]
     if spread.high > spread.low:
         ax.plot(spread.values, [y] * len(spread.values), marker, markersize=2.2, color=INK, linestyle="none")
 
 
-def _name_rows(ax: Axes, groups: Sequence[Group]) -> None:
-    """A row for each, by its mode and number of workers, the first at the top."""
+def _name_rows(ax: Axes, groups: Sequence[CellRuns]) -> None:
+    """A row for each group, titled with mode and workers, the first at the top."""
     titles = [f"{MODE_TITLES[group.cell.mode]}, {group.cell.workers}" for group in groups]
     ax.set_yticks(range(len(titles)), titles)
     ax.set_ylim(len(titles) - 0.45, -0.55)
@@ -250,46 +410,51 @@ def _number(ax: Axes, x: float, y: float, text: str) -> None:
     ax.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=7)
 
 
-def _lane_alpha(lane: int) -> float:
-    return max(0.3, 0.9 - 0.3 * lane)
+def _series_alpha(series: int) -> float:
+    return max(0.3, 0.9 - 0.3 * series)
 
 
 def _titles(panels: Sequence[_Panel]) -> list[str]:
     return [panel.setting.title for panel in panels]
 
 
-def _panels(summary: Summary, choose: Callable[[Summary, list[Setting]], Setting]) -> list[_Panel]:
-    """One for each load, and for each decision cost it was tried with."""
-    found: dict[tuple[Load, Decision], list[Setting]] = {}
+def _panels(
+    summary: Summary, choose: Callable[[Summary, list[ComparedSetting]], ComparedSetting]
+) -> list[_Panel]:
+    """A panel for each load and decision cost."""
+    found: dict[tuple[Load, DecisionTimes], list[ComparedSetting]] = {}
     for setting in summary.settings:
         found.setdefault((setting.load, setting.decision), []).append(setting)
     chosen = [choose(summary, settings) for settings in found.values()]
     return [_Panel(setting, summary.of_setting(setting)) for setting in chosen]
 
 
-def _richest(summary: Summary, settings: list[Setting]) -> Setting:
-    """The setting with most cells; of equals the one nearest to where clusters are run: full, with something left."""
+def _richest(summary: Summary, settings: list[ComparedSetting]) -> ComparedSetting:
+    """The setting with the most cells; of equals the one nearest to a usual cluster: full, with some room
+    left."""
     return max(settings, key=lambda s: (len(summary.of_setting(s)), -abs(s.fill - 0.8), s.nodes))
 
 
-def _fullest(summary: Summary, settings: list[Setting]) -> Setting:
-    """Of the settings with most modes, the fullest."""
+def _fullest(summary: Summary, settings: list[ComparedSetting]) -> ComparedSetting:
+    """Of the settings with the most modes, the fullest."""
     return max(settings, key=lambda s: (len(_modes(summary.of_setting(s))), s.fill, s.nodes))
 
 
-def _all_fills(summary: Summary, setting: Setting) -> list[Group]:
-    alike = [
-        s for s in summary.settings if (s.load, s.nodes, s.decision) == (setting.load, setting.nodes, setting.decision)
+def _all_fills(summary: Summary, setting: ComparedSetting) -> list[CellRuns]:
+    settings = [
+        s
+        for s in summary.settings
+        if (s.load, s.nodes, s.decision) == (setting.load, setting.nodes, setting.decision)
     ]
-    return [group for each in alike for group in summary.of_setting(each) if not each.pods]
+    return [group for each in settings for group in summary.of_setting(each) if not each.pods]
 
 
-def _at_most_workers(panel: _Panel) -> list[Group]:
-    """A cell for each mode: that with most workers."""
+def _at_most_workers(panel: _Panel) -> list[CellRuns]:
+    """Of each mode the cell with the most workers."""
     last = {group.cell.mode: group for group in panel.groups}  # groups ascend by workers
     return list(last.values())
 
 
-def _modes(groups: Iterable[Group]) -> list[Mode]:
+def _modes(groups: Iterable[CellRuns]) -> list[Mode]:
     found = {group.cell.mode for group in groups}
     return [mode for mode in Mode if mode in found]

@@ -1,119 +1,193 @@
-"""Runs one cell, on a platform of its own, with the load made before any clock starts."""
+"""Runs one cell on a platform of its own. All modes use the same services; the differences between two modes
+are written here and nowhere else.
+
+    single               one worker
+    multi-uncoordinated  workers with caches of their own, fed as usual by the bindings; the ledger accepts
+                         every proposal unchecked
+    multi-partitioned    worker i of n takes nodes i, i + n, i + 2n ... and no others. Pods go to the least
+                         loaded worker. A partition by tenant would be worse: a worker could idle while
+                         another has a queue
+    multi-locked         one lock on a file. A worker holds it from before it decides on a batch, with a cache
+                         that has the previous holder's commits, until the ledger has answered. Decisions of
+                         two workers never overlap, and none is refused
+    multi-hoss           workers decide at the same time; the ledger validates
+
+The load is made before any clock starts. Ctrl-C and SIGTERM end the current load: its figures are still
+taken, and no new run begins. No signal raises an exception here: an exception in the middle of a platform's
+start or end would leave processes behind."""
 
 import asyncio
+import contextlib
+import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 
+from hoss.model.node import NodeSpec
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import template_from_proto
-from hossctl import auditing, report
+from hossctl import auditing
 from hossctl.bench import processes
+from hossctl.choices import Load, Mode
 from hossctl.compare import figures
-from hossctl.compare.axes import Load
-from hossctl.compare.document import Cell, Run, Service, Worker
+from hossctl.compare.cells import Plan, has_cost
+from hossctl.compare.document import Cell, ComparisonRun, DecisionTimes, ServiceFigures, WorkerFigures
 from hossctl.compare.figures import LeftOver, Pool
-from hossctl.compare.interruption import Stop
-from hossctl.compare.loads import made
-from hossctl.compare.modes import nodes_for, platform_of
-from hossctl.compare.playing import left_over, play, templates_by_row
-from hossctl.compare.traces import Trace
-from hossctl.endpoints import Clients, clients_of, of_state
-from hossctl.eventloop import run_async
+from hossctl.compare.loads import make_trace, with_label
+from hossctl.endpoints import Clients
 from hossctl.figures import per_second, share
-from hossctl.platform import Starter, temporary
-from hossctl.process import ProcessRecord
-from hossctl.redis_database import borrowed
-from hossctl.tracking import Tracker
+from hossctl.load import report
+from hossctl.load.playing import Trace, left_over, play, templates_by_row
+from hossctl.load.runner import Tracker
+from hossctl.local.platform import PlatformOptions, PlatformState, WorkerOptions
+from hossctl.local.process import ProcessRecord
 
-MOST_VIOLATIONS = 20  # told in full of one run
-HEARTBEAT_SECONDS = 0.7  # so long after the end every worker has told all it did: heartbeats are half a second apart
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be measured. `trace`: what cells of the load TRACE play."""
-
-    cells: Sequence[Cell]
-    repeat: int
-    seed: int
-    redis_url: str = ""
-    trace: Trace | None = None
-
-    @property
-    def runs(self) -> int:
-        """How many there will be."""
-        return len(self.cells) * self.repeat
+PARTITION = "hoss.dev/partition"
+# After this time every worker has reported everything: heartbeats are half a second apart.
+HEARTBEAT_SECONDS = 0.7
+_MOST_VIOLATIONS = 20  # reported in full for one run
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def title(cell: Cell) -> str:
-    """A cell in a few words."""
-    size = f"{cell.pods:,} pods" if cell.pods else f"{cell.fill:.0%} full"
-    return f"{cell.mode.value} {cell.load.value} {cell.workers}w {cell.nodes:,} nodes {size}"
+class Stop:
+    """Whether SIGINT or SIGTERM has requested the end, and the event that ends a running load."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._notify: Callable[[], Any] = lambda: None
+
+    def install(self) -> None:
+        """Handle the signals from now on, instead of any earlier handler."""
+        for number in _SIGNALS:
+            signal.signal(number, self._request)
+
+    def event(self) -> asyncio.Event:
+        """An event of the running loop that is set once the end is requested. Only the latest event is
+        set."""
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+        if self.requested:
+            event.set()
+        self._notify = lambda: None if loop.is_closed() else loop.call_soon_threadsafe(event.set)
+        return event
+
+    def _request(self, _number: int, _frame: FrameType | None) -> None:
+        self.requested = True
+        self._notify()
 
 
-def measured(cell: Cell, repetition: int, plan: Plan, stop: Stop) -> Run:
-    """One run, on a platform made for it. Incomplete where `stop` ended it."""
+@contextlib.contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Signals request the end for the length of the block; then the earlier handlers are back."""
+    stop = Stop()
+    previous = [signal.getsignal(number) for number in _SIGNALS]
+    stop.install()
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(_SIGNALS, previous, strict=True):
+            signal.signal(number, handler)
+
+
+def platform_of(cell: Cell, *, seed: int, redis_url: str, lock: Path) -> PlatformOptions:
+    """The services of a cell's platform. `lock` is the file of the global lock."""
+    slow = _decision_flags(cell.decision)
+    workers = [
+        WorkerOptions(f"w{number + 1}", flags=(*slow, *_mode_flags(cell.mode, number, lock)))
+        for number in range(cell.workers)
+    ]
+    unchecked = cell.mode is Mode.UNCOORDINATED
+    return PlatformOptions(workers=tuple(workers), redis_url=redis_url, unchecked=unchecked, seed=seed)
+
+
+def nodes_for(cell: Cell, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec]:
+    """The nodes with the labels that the mode needs."""
+    if cell.mode is not Mode.PARTITIONED:
+        return nodes
+    return [with_label(node, PARTITION, str(index % cell.workers)) for index, node in enumerate(nodes)]
+
+
+def _mode_flags(mode: Mode, number: int, lock: Path) -> tuple[str, ...]:
+    if mode is Mode.PARTITIONED:
+        return ("--node-label", f"{PARTITION}={number}")
+    if mode is Mode.LOCKED:
+        return ("--turns", str(lock))
+    return ()
+
+
+def _decision_flags(decision: DecisionTimes) -> tuple[str, ...]:
+    if not has_cost(decision):
+        return ()
+    return ("--decision-job-ms", str(decision.job_ms), "--decision-task-ms", str(decision.task_ms))
+
+
+def measure(cell: Cell, repetition: int, plan: Plan, stop: Stop) -> ComparisonRun:
+    """One run on a new platform. It is incomplete where `stop` ended it."""
     seed, started = plan.seed + repetition, utc_now()
-    trace = plan.trace if cell.load is Load.TRACE and plan.trace is not None else made(cell, seed)
+    trace = plan.trace if cell.load is Load.TRACE and plan.trace is not None else make_trace(cell, seed)
     with tempfile.TemporaryDirectory(prefix="hoss-compare-") as directory:
         options = platform_of(cell, seed=seed, redis_url=plan.redis_url, lock=Path(directory) / "lock")
-        with borrowed(plan.redis_url), temporary(options) as starter:
-            stop.hear()  # for the platform's end too, which gives the signals back
-            seen = run_async(_observed(cell, trace, starter, stop))
+        with report.platform(options) as starter:
+            stop.install()  # the start has changed the handlers, and nothing shall cut the end short
+            seen = report.run_on(
+                starter.state, lambda clients: _observed(cell, trace, clients, starter.state, stop)
+            )
     return _run_of(seen, cell, trace, repetition=repetition, seed=seed, started=started)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Observed:
-    """What a platform showed of one load."""
-
     complete: bool
     tracker: Tracker
     workers: list[pb.WorkerInfo]
     pool: Pool
     status: pb.DispatcherStatus
     refused: int
-    services: dict[str, Service]
+    services: dict[str, ServiceFigures]
     violations: list[str]
 
 
-async def _observed(cell: Cell, trace: Trace, starter: Starter, stop: Stop) -> _Observed:
+async def _observed(
+    cell: Cell, trace: Trace, clients: Clients, state: PlatformState, stop: Stop
+) -> _Observed:
     ended, tracker = stop.event(), Tracker(trace.pods)
-    async with clients_of(of_state(starter.state)) as clients:
-        await report.prepare(clients, nodes_for(cell, trace.nodes), cell.workers)
-        before = processes.cpu_seconds(starter.state.processes)
-        await play(clients.dispatcher, trace, tracker, ended)
-        told = asyncio.ensure_future(asyncio.sleep(HEARTBEAT_SECONDS))
-        services = services_since(before, starter.state.processes)
-        violations = [] if ended.is_set() else await violations_of(clients)
-        await told
-        return _Observed(
-            complete=not ended.is_set(),
-            tracker=tracker,
-            workers=await clients.dispatcher.list_workers(),
-            violations=violations,
-            pool=Pool.of(await clients.resolver.list_nodes()),
-            status=await clients.dispatcher.status(),
-            refused=figures.refusals((await clients.resolver.status()).counters),
-            services=services,
-        )
+    await report.prepare(clients, nodes_for(cell, trace.nodes), cell.workers)
+    before = processes.cpu_seconds(state.processes)
+    await play(clients.dispatcher, trace, tracker, ended)
+    reported = asyncio.ensure_future(asyncio.sleep(HEARTBEAT_SECONDS))
+    services = services_since(before, state.processes)
+    violations = [] if ended.is_set() else await violations_of(clients)
+    await reported
+    return _Observed(
+        complete=not ended.is_set(),
+        tracker=tracker,
+        workers=await clients.dispatcher.list_workers(),
+        violations=violations,
+        pool=Pool.of(await clients.resolver.list_nodes()),
+        status=await clients.dispatcher.status(),
+        refused=figures.refusals((await clients.resolver.status()).counters),
+        services=services,
+    )
 
 
-def _run_of(seen: _Observed, cell: Cell, trace: Trace, *, repetition: int, seed: int, started: str) -> Run:
+def _run_of(
+    seen: _Observed, cell: Cell, trace: Trace, *, repetition: int, seed: int, started: str
+) -> ComparisonRun:
     tracker, workers, pool = seen.tracker, seen.workers, seen.pool
     templates, of_row = templates_by_row(trace)
     specs = [template_from_proto(template).spec for template in templates]
     left = [
-        LeftOver(specs[group.template], group.pods, group.needed) for group in left_over(trace, of_row, tracker.phases)
+        LeftOver(tuple((specs[template], pods) for template, pods in group.pods), group.needed)
+        for group in left_over(trace, of_row, tracker.phases)
     ]
     latencies, seconds = tracker.latencies(), tracker.binding_seconds()
     bound, proposed = len(latencies), sum(worker.proposed for worker in workers)
-    return Run(
+    return ComparisonRun(
         cell=cell,
         repetition=repetition,
         seed=seed,
@@ -121,7 +195,7 @@ def _run_of(seen: _Observed, cell: Cell, trace: Trace, *, repetition: int, seed:
         complete=seen.complete,
         pods=tracker.pods,
         bound=bound,
-        unschedulable=sum(group.pods for group in left),
+        unschedulable=sum(group.total for group in left),
         seconds=round(seconds, 4),
         pods_per_second=round(per_second(bound, seconds), 1),
         latency=figures.phases_of(seen.status.phases) | {"total": figures.latency_of(latencies)},
@@ -142,49 +216,44 @@ def _run_of(seen: _Observed, cell: Cell, trace: Trace, *, repetition: int, seed:
     )
 
 
-def workers_of(told: Sequence[pb.WorkerInfo], seconds: float) -> list[Worker]:
-    """What a run of so many seconds says of its workers."""
+def workers_of(workers: Sequence[pb.WorkerInfo], seconds: float) -> list[WorkerFigures]:
+    """The figures of each worker after a run of so many seconds."""
     return [
-        Worker(
+        WorkerFigures(
             name=worker.name,
             busyness=round(share(worker.busy_seconds, seconds), 4),
             bound=worker.bound,
             conflicts=worker.conflicts,
         )
-        for worker in told
+        for worker in workers
     ]
 
 
-def services_since(before: dict[str, float], records: Sequence[ProcessRecord]) -> dict[str, Service]:
-    """What services used since their processes' CPU seconds were `before`, and their peaks."""
-    peaks = _by_service(processes.peak_mib(records))
+def services_since(before: dict[str, float], records: Sequence[ProcessRecord]) -> dict[str, ServiceFigures]:
+    """CPU seconds of each service since the reading `before`, and its peak memory."""
+    peaks = processes.by_service({}, processes.peak_mib(records))
     used = processes.by_service(before, processes.cpu_seconds(records))
     return {
-        name: Service(cpu_seconds=round(seconds, 3), peak_mib=round(peaks[name], 1)) for name, seconds in used.items()
+        name: ServiceFigures(cpu_seconds=round(seconds, 3), peak_mib=round(peaks[name], 1))
+        for name, seconds in used.items()
     }
 
 
 async def violations_of(clients: Clients) -> list[str]:
-    """What an audit finds, in words."""
+    """The findings of an audit, as sentences."""
     found = await auditing.audit(clients.dispatcher, clients.resolver)
     texts = [f"invariant {finding.invariant}: {finding.text}" for finding in found.findings]
-    if len(texts) > MOST_VIOLATIONS:
-        texts = [*texts[:MOST_VIOLATIONS], f"and {len(texts) - MOST_VIOLATIONS} more"]
+    if len(texts) > _MOST_VIOLATIONS:
+        texts = [*texts[:_MOST_VIOLATIONS], f"and {len(texts) - _MOST_VIOLATIONS} more"]
     return texts + [f"not checked: {text}" for text in found.unchecked]
 
 
-def _by_service(peaks: dict[str, float]) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for name, mib in peaks.items():
-        service = processes.service_of(name)
-        totals[service] = totals.get(service, 0.0) + mib
-    return totals
-
-
 def _jobs(trace: Trace) -> int:
-    """Jobs of several pods, and pods that came without one."""
+    """Jobs of several pods, and pods without a job."""
     messages = [arrival.message for arrival in trace.arrivals]
-    return sum(len(message.jobs) for message in messages) + sum(len(message.pods.names) for message in messages)
+    return sum(len(message.jobs) for message in messages) + sum(
+        len(message.pods.names) for message in messages
+    )
 
 
 def utc_now() -> str:

@@ -1,17 +1,30 @@
-"""A comparison for the terminal: a table for each setting, no wider than 80 columns, then the answers."""
+"""A comparison as text. For the terminal: a table for each setting, at most 80 columns wide, then the
+answers. As CSV: a line for each run, interrupted ones included, in which every column is a plain value."""
 
+import csv
+import io
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from hossctl.compare.answers import sentences
-from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED, P99, STRANDED, THROUGHPUT
-from hossctl.compare.document import Comparison
-from hossctl.compare.summary import MODE_TITLES, NOISE_ERRORS, NOISE_SHARE, Group, Summary, broken_promises, summarise
+from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED, P99, STRANDED, THROUGHPUT, figures
+from hossctl.compare.document import Comparison, ComparisonRun
+from hossctl.compare.summary import (
+    MODE_TITLES,
+    NOISE_ERRORS,
+    NOISE_SHARE,
+    CellRuns,
+    Summary,
+    broken_promises,
+    summarise,
+)
 
 WIDTH: Final = 80
-NOISE_RULE: Final = f"beyond the noise: medians more than {NOISE_ERRORS:g} standard errors and {NOISE_SHARE:.0%} apart"
+NOISE_RULE: Final = (
+    f"beyond the noise: medians more than {NOISE_ERRORS:g} standard errors and {NOISE_SHARE:.0%} apart"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +50,7 @@ _LEGEND = (
 
 
 def lines(comparison: Comparison) -> Iterator[str]:
-    """The whole summary, line by line."""
+    """The whole summary, line by line, in at most 80 columns."""
     summary = summarise(comparison)
     for setting in summary.settings:
         yield from textwrap.wrap(setting.title, WIDTH)
@@ -52,16 +65,15 @@ def lines(comparison: Comparison) -> Iterator[str]:
     yield from _shortcomings(comparison, summary)
 
 
-def _half_range(group: Group) -> str:
-    """Half the range of a cell's pods/s, by their median."""
+def _half_range(group: CellRuns) -> str:
     spread = group.spread(THROUGHPUT.of)
     half = None if spread is None else spread.half_range
     return "-" if half is None else f"{half:.0%}"
 
 
-def _row(group: Group) -> list[str]:
-    figures = (THROUGHPUT, P99, CONFLICTS, OVERCOMMITTED, STRANDED)
-    throughput, *rest = (figure.written(group.median(figure.of)) for figure in figures)
+def _row(group: CellRuns) -> list[str]:
+    shown = (THROUGHPUT, P99, CONFLICTS, OVERCOMMITTED, STRANDED)
+    throughput, *rest = (figure.written(group.median(figure.of)) for figure in shown)
     return [MODE_TITLES[group.cell.mode], str(group.cell.workers), throughput, _half_range(group), *rest]
 
 
@@ -70,21 +82,60 @@ def _repetitions(summary: Summary) -> str:
     if not counts:
         return "no run is complete"
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{runs} run{'s' * (counts[-1] > 1)} a cell" + ("; the noise is unknown" if counts[-1] == 1 else "")
+    return f"{runs} run{'s' * (counts[-1] > 1)} a cell" + (
+        "; the noise is unknown" if counts[-1] == 1 else ""
+    )
 
 
 def _shortcomings(comparison: Comparison, summary: Summary) -> Iterator[str]:
-    """What a reader must know before believing the rest."""
+    """Remarks that a reader needs before the rest."""
     notes = list(comparison.notes)
     if broken_off := len(summary.incomplete):
         runs = f"{broken_off} run{'s' * (broken_off > 1)} of {len(comparison.runs)}"
         notes.append(f"{runs} broken off and left out above")
     if broken := sum(bool(broken_promises(run)) for run in comparison.runs):
         runs = f"{broken} run{'s' * (broken > 1)}"
-        notes.append(f"in {runs} an audit found broken invariants; they stand in the document")
+        notes.append(f"in {runs} an audit found broken invariants; the document has them")
     for note in notes:
         yield from _wrapped(f"Note: {note}{'' if note.endswith('.') else '.'}")
 
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
+
+
+# The first columns of the CSV: what was run.
+KEYS: Final[dict[str, Callable[[ComparisonRun], object]]] = {
+    "mode": lambda run: run.cell.mode.value,
+    "load": lambda run: run.cell.load.value,
+    "workers": lambda run: run.cell.workers,
+    "nodes": lambda run: run.cell.nodes,
+    "fill": lambda run: run.cell.fill,
+    "pods": lambda run: run.cell.pods,
+    "decision_job_ms": lambda run: run.cell.decision.job_ms,
+    "decision_task_ms": lambda run: run.cell.decision.task_ms,
+    "repetition": lambda run: run.repetition,
+    "seed": lambda run: run.seed,
+    "started": lambda run: run.started,
+    "complete": lambda run: "true" if run.complete else "false",
+}
+
+
+def as_csv(comparison: Comparison) -> str:
+    """The CSV file: `KEYS`, then the unrounded figures of `hossctl.compare.catalogue`, in the units of their
+    names or definitions. A field is empty where the mode does not have the figure."""
+    columns = figures(comparison.runs)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*KEYS, *(figure.key for figure in columns)])
+    for run in comparison.runs:
+        writer.writerow(
+            [*(key(run) for key in KEYS.values()), *(_field(figure.of(run)) for figure in columns)]
+        )
+    return text.getvalue()
+
+
+def _field(value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(int(value)) if value == int(value) else repr(float(value))

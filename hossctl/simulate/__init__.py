@@ -1,1 +1,2 @@
-"""Discrete-event simulation on the services' own cores: sizes and hours that no laptop holds, on a clock that nobody waits for."""
+"""Discrete-event simulation with the services' own cores, on virtual time: for sizes and durations that no
+laptop can run."""

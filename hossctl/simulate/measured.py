@@ -8,13 +8,28 @@ from typing import Any
 from hoss.errors import InvalidInput
 from hossctl.choices import Mix
 from hossctl.figures import median, share
-from hossctl.simulate.cluster import ServiceTimes
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTimes:
+    """Microseconds of CPU for each pod, and the mean seconds that a message takes. The defaults are from
+    docs/benchmarks.md for uniform pods and two workers."""
+
+    client: float = 1.5  # sending pods and reading the events
+    dispatcher: float = 1.3
+    worker: float = 2.5  # for a pod that it places
+    feed: float = 0.3  # for a pod, its own or another's, in a worker's feed
+    resolver: float = 0.9  # for a pod that it decides
+    follower: float = 0.1  # for a pod in the feed and a worker that follows it there
+    ledger: float = 3.0
+    hop_seconds: float = 0.0002
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a benchmark's platform did. `ledger_ratio`: of what the ledger's script alone did in the same run, which suffers as much from
-    what else the machine does. The share is of all placements proposed."""
+    """The figures of a benchmark. `ledger_ratio`: the rate by that of the ledger's script alone in the same
+    run, which suffers equally from other load of the machine. `conflict_share`: of all placements
+    proposed."""
 
     nodes: int
     pods: int
@@ -26,14 +41,17 @@ class Measured:
 
 
 def read_measured(path: Path) -> Measured:
-    """Medians over the document's runs. InvalidInput for files that cannot be read, or hold something else, or pods that differ."""
+    """Medians over the document's runs. InvalidInput for files that cannot be read, other documents, and pods
+    that differ."""
     where = f"--bench {path}"
     try:
         document = json.loads(path.read_bytes())
     except OSError as exc:
         raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
     except ValueError as exc:
-        raise InvalidInput("is no JSON; make it with `hoss bench throughput --json FILE`", where=where) from exc
+        raise InvalidInput(
+            "is no JSON; make it with `hoss bench throughput --json FILE`", where=where
+        ) from exc
     try:
         return _measured(document, where)
     except (KeyError, IndexError, TypeError) as exc:
@@ -43,18 +61,20 @@ def read_measured(path: Path) -> Measured:
 
 def _measured(document: Any, where: str) -> Measured:
     if document["mix"] != Mix.UNIFORM.value:
-        raise InvalidInput(f"was measured with --mix {document['mix']}; only uniform pods are simulated", where=where)
+        raise InvalidInput(
+            f"was measured with --mix {document['mix']}; only uniform pods are simulated", where=where
+        )
     runs, workers = document["runs"], int(document["workers"])
     placements = [run["placement"] for run in runs]
     micros = {name: median([run["microsPerPod"][name] for run in runs]) for name in runs[0]["microsPerPod"]}
     assumed = ServiceTimes()
-    # What grows with the number of workers is taken out of what was measured with these.
+    # The parts that grow with the number of workers are subtracted.
     times = replace(
         assumed,
         dispatcher=float(micros["dispatcher"]),
         worker=max(0.0, micros["workers"] - workers * assumed.feed),
         resolver=max(0.0, micros["resolvers"] - workers * assumed.follower),
-        # A Redis elsewhere is no process of the platform, and its time not known.
+        # The time of a Redis elsewhere is not known.
         ledger=float(micros.get("redis", assumed.ledger)),
     )
     return Measured(

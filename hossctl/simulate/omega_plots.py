@@ -1,38 +1,37 @@
-"""Plots of Omega's experiment: busyness, conflict fraction and wait time by how long service jobs take to decide on.
-
-Drawn from the document of `hossctl.simulate.omega_document`, in the style of the comparison's plots. The paper's own are its
-figures 5 to 7, 12 and 13.
-"""
+"""Plots of Omega's experiment: busyness, conflict fraction and wait time by the decision time of service
+jobs. They are drawn from the document of `hossctl.simulate.omega_sweep`, in the style of a comparison's
+plots, after figures 5 to 7, 12 and 13 of the paper."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
-
-from hossctl.compare.drawing import STYLE, Drawing, Plot, legend, per_cent, side_by_side
+from hoss.imports import extra
+from hossctl.compare.plots import STYLE, Drawing, Plot, legend, per_cent, side_by_side
 from hossctl.console import Document
-from hossctl.simulate.ledger import Conflicts, Transactions
-from hossctl.simulate.omega_setting import BATCH, SERVICE, Architecture
+from hossctl.simulate.omega import BATCH, SERVICE, Architecture, SimulatedConflicts, Transactions
+
+with extra("bench"):
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import FuncFormatter
 
 _X = "seconds to decide on a service job, besides its tasks"
 _KINDS = (SERVICE.kind, BATCH.kind)
 
-# What is drawn as a line: how it is found, its name, colour (after Okabe and Ito), marker.
+# A line: the selection of its points, its name, colour (after Okabe and Ito), marker.
 _Line = tuple[Callable[[Document], bool], str, str, str]
 
 
 def _of(architecture: Architecture) -> Callable[[Document], bool]:
-    """Points of an architecture; of shared state those of HOSS' own kind of conflict."""
-    return _variant(architecture, Conflicts.RESOURCE_FIT, Transactions.INCREMENTAL)
+    """Selects the points of an architecture; of shared state those with HOSS's kind of conflict."""
+    return _variant(architecture, SimulatedConflicts.RESOURCE_FIT, Transactions.INCREMENTAL)
 
 
 def _variant(
-    architecture: Architecture, conflicts: Conflicts, transactions: Transactions
+    architecture: Architecture, conflicts: SimulatedConflicts, transactions: Transactions
 ) -> Callable[[Document], bool]:
-    wanted = (architecture.value, conflicts.value, transactions.value)
-    return lambda point: (point["architecture"], point["conflicts"], point["transactions"]) == wanted
+    variant = (architecture.value, conflicts.value, transactions.value)
+    return lambda point: (point["architecture"], point["conflicts"], point["transactions"]) == variant
 
 
 _ARCHITECTURES: Final[Sequence[_Line]] = (
@@ -41,18 +40,22 @@ _ARCHITECTURES: Final[Sequence[_Line]] = (
     (_of(Architecture.SHARED_STATE), "two, shared state", "#0072b2", "o"),
 )
 _CONFLICTS: Final[Sequence[_Line]] = tuple(
-    (_variant(Architecture.SHARED_STATE, conflicts, transactions), f"{conflicts.value},\n{transactions.value}", colour, marker)
+    (
+        _variant(Architecture.SHARED_STATE, conflicts, transactions),
+        f"{conflicts.value},\n{transactions.value}",
+        colour,
+        marker,
+    )
     for conflicts, transactions, colour, marker in (
-        (Conflicts.RESOURCE_FIT, Transactions.INCREMENTAL, "#0072b2", "o"),
-        (Conflicts.RESOURCE_FIT, Transactions.ALL_OR_NOTHING, "#008a66", "s"),
-        (Conflicts.SEQUENCE_NUMBER, Transactions.INCREMENTAL, "#b65c98", "v"),
-        (Conflicts.SEQUENCE_NUMBER, Transactions.ALL_OR_NOTHING, "#d55e00", "^"),
+        (SimulatedConflicts.RESOURCE_FIT, Transactions.INCREMENTAL, "#0072b2", "o"),
+        (SimulatedConflicts.RESOURCE_FIT, Transactions.ALL_OR_NOTHING, "#008a66", "s"),
+        (SimulatedConflicts.SEQUENCE_NUMBER, Transactions.INCREMENTAL, "#b65c98", "v"),
+        (SimulatedConflicts.SEQUENCE_NUMBER, Transactions.ALL_OR_NOTHING, "#d55e00", "^"),
     )
 )  # fmt: skip
 
 
 def draw(document: Document) -> Iterator[Plot]:
-    """The three plots."""
     for drawing in (_busyness, _conflicts, _waits):
         with mpl.rc_context(STYLE):
             yield drawing(document).rendered()
@@ -92,7 +95,10 @@ _CAPTIONS: Final = {
     "conflictFraction": (
         "omega-conflicts",
         "Conflicts by decision time",
-        "Transactions with a conflict per transaction without, two schedulers on shared state; linear below 0.01.",
+        (
+            "Transactions with a conflict per transaction without, two schedulers on shared state; linear "
+            "below 0.01."
+        ),
     ),
     "waitSeconds": (
         "omega-waits",
@@ -102,7 +108,9 @@ _CAPTIONS: Final = {
 }
 
 
-def _drawing(document: Document, titles: Sequence[str], figure: str, label: str, lines: Sequence[_Line]) -> Drawing:
+def _drawing(
+    document: Document, titles: Sequence[str], figure: str, label: str, lines: Sequence[_Line]
+) -> Drawing:
     canvas, axes = side_by_side(titles, label, _X)
     for ax, kind in zip(axes, _KINDS, strict=True):
         for belongs, name, colour, marker in lines:
@@ -118,7 +126,7 @@ def _drawing(document: Document, titles: Sequence[str], figure: str, label: str,
 
 
 def _logarithmic(ax: Axes, *, least: float) -> None:
-    """From nothing on, and by tens above `least`."""
+    """Begin at 0, linear below `least` and logarithmic above."""
     ax.set_yscale("symlog", linthresh=least, linscale=0.5)
     ax.set_ylim(bottom=0)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

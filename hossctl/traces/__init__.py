@@ -1,1 +1,1 @@
-"""Recorded clusters: what published traces say of nodes and pods, and when these came and went."""
+"""Recorded clusters: nodes and pods of published traces, with the times of pods."""

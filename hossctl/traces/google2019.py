@@ -1,18 +1,19 @@
 """Google's cluster traces of May 2019 (google/cluster-data, format v3) as nodes and pods.
 
-Files are JSON lines as Google publishes them, or CSV as BigQuery exports a query, gzipped or not, in the order of their times.
-Columns that are read, of the tables' many:
+Files are JSON lines as Google publishes them, or CSV as BigQuery exports a query, gzipped or not, in the
+order of their times. Columns that are read, of the tables' many:
 
     instance_events    time (microseconds), type, collection_id, instance_index, collection_type, priority,
-                       resource_request.cpus, resource_request.memory (shares of the largest machine; in CSV also cpus and memory)
+                       resource_request.cpus, resource_request.memory (shares of the largest machine; in CSV
+                       also cpus and memory)
     collection_events  time, type, collection_id
     machine_events     time, machine_id, type, capacity.cpus, capacity.memory (in CSV also cpus and memory)
 
-An instance is a pod from each SUBMIT to the EVICT, FAIL, FINISH, KILL or LOST that follows; one submitted again is another pod. An
-instance without an end of its own ends with its collection, where collection events are given. Left out, and counted: instances of
-alloc sets, which reserve room for tasks that stand in the trace themselves, and instances whose request is not recorded. Updates of
-requests, constraints on machines, and machines that leave and change later are not followed.
-"""
+An instance is a pod from each SUBMIT to the EVICT, FAIL, FINISH, KILL or LOST that follows. An instance that
+is submitted again is another pod. An instance without an end of its own ends with its collection, where
+collection events are given. Left out and counted are instances of alloc sets, which reserve room for tasks
+that are in the trace themselves, and instances whose request is not recorded. Updates of requests,
+constraints on machines, and machines that leave or change later are ignored."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,20 +21,21 @@ from pathlib import Path
 
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodTemplate, Workload
-from hossctl.traces.recording import Machine, Recording, Shapes, TracePod, Window, node, rounded_up
+from hossctl.traces.recording import Recording, Shapes, TraceMachine, TracePod, TraceWindow, node, rounded_up
 from hossctl.traces.rows import Row, rows
 
 ALLOC_INSTANCES = "instances of alloc sets, which hold room for tasks"
 NO_REQUEST = "instances whose request is not recorded"
 
 _EVENTS = (
-    "SUBMIT", "QUEUE", "ENABLE", "SCHEDULE", "EVICT", "FAIL", "FINISH", "KILL", "LOST", "UPDATE_PENDING", "UPDATE_RUNNING",
+    "SUBMIT", "QUEUE", "ENABLE", "SCHEDULE", "EVICT", "FAIL", "FINISH", "KILL", "LOST", "UPDATE_PENDING",
+    "UPDATE_RUNNING",
 )  # fmt: skip
 _SUBMIT = _EVENTS.index("SUBMIT")
 _ENDS = frozenset(map(_EVENTS.index, ("EVICT", "FAIL", "FINISH", "KILL", "LOST")))
 _MACHINE_EVENTS = ("UNKNOWN", "ADD", "REMOVE", "UPDATE")
 _COLLECTION_TYPES = ("JOB", "ALLOC_SET")
-_AFTER_THE_TRACE = 2**63 - 1  # microseconds: as a time, that it was later than the trace tells
+_AFTER_THE_TRACE = 2**63 - 1  # microseconds; means later than the end of the trace
 
 _INSTANCE_COLUMNS = ("time", "type", "collection_id", "instance_index")
 _REQUEST = {
@@ -52,8 +54,9 @@ _CAPACITY = {
 _Key = tuple[int, int]  # collection, instance
 
 
-def read_machines(path: Path, machine: Machine) -> tuple[NodeSpec, ...]:
-    """Machines of a machine_events file with the capacity they were first added with; those without one are left out."""
+def read_machines(path: Path, machine: TraceMachine) -> tuple[NodeSpec, ...]:
+    """Machines of a machine_events file with their first capacity. Machines without a capacity are left
+    out."""
     found: dict[int, NodeSpec] = {}
     for row in rows(path, ("machine_id", "type"), _CAPACITY):
         number = row.number("machine_id")
@@ -65,9 +68,9 @@ def read_machines(path: Path, machine: Machine) -> tuple[NodeSpec, ...]:
     return tuple(found.values())
 
 
-def read_pods(path: Path, collections: Path | None, machine: Machine, window: Window) -> Recording:
-    """The pods of an instance_events file, and what was left out of it; no nodes. Memory is needed for those in the window, and
-    at any time for those that have not ended. Raises InvalidInput naming file, line and column."""
+def read_pods(path: Path, collections: Path | None, machine: TraceMachine, window: TraceWindow) -> Recording:
+    """The pods of an instance_events file and the numbers left out; no nodes. Memory holds the pods of the
+    window and all instances that have not ended. Raises InvalidInput with file, line and column."""
     reading = _Reading(Shapes(machine), window)
     for row in _in_order(path, _INSTANCE_COLUMNS, _REQUEST):
         time = row.number("time", most=_AFTER_THE_TRACE)
@@ -85,23 +88,24 @@ def read_pods(path: Path, collections: Path | None, machine: Machine, window: Wi
 
 @dataclass(slots=True)
 class _Reading:
-    """Instances as the events come. What came before the window's begin waits until that is reached, to see if it is still there."""
+    """Instances, in the order of events. An instance from before the window waits until the window begins, in
+    case it ends earlier."""
 
     shapes: Shapes
-    window: Window
+    window: TraceWindow
     pods: list[TracePod] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=lambda: {ALLOC_INSTANCES: 0, NO_REQUEST: 0})
     _early: dict[_Key, Workload] | None = field(default_factory=dict)  # None: the window has begun
-    _open: dict[_Key, int] = field(default_factory=dict)  # which of the pods it is
-    _tries: dict[_Key, int] = field(default_factory=dict)  # of the pods that ended: how often they were submitted
+    _open: dict[_Key, int] = field(default_factory=dict)  # index in `pods`
+    # Of the pods that ended: how often they were submitted.
+    _tries: dict[_Key, int] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
-        """Whether what follows is of no interest."""
+        """Whether no later event can change the pods."""
         return self.window.full(len(self.pods)) and not (self.window.departures and self._open)
 
     def take(self, row: Row, seconds: float) -> None:
-        """One event."""
         if self._early is not None and seconds >= self.window.begin:
             self.begin()
         kind = _event(row, _EVENTS)
@@ -112,13 +116,13 @@ class _Reading:
             self._submit(key, template, seconds)
 
     def begin(self) -> None:
-        """The window begins: what is there, comes."""
+        """The window begins: instances that are running become pods."""
         early, self._early = self._early or {}, None
         for key, workload in early.items():
             self._add(key, workload, self.window.begin)
 
     def end_with(self, ends: Mapping[int, float]) -> None:
-        """End what has not ended with its collection."""
+        """Instances without an end of their own end with their collection."""
         for (collection, _), number in self._open.items():
             pod = self.pods[number]
             end = ends.get(collection)
@@ -163,7 +167,7 @@ class _Reading:
                 self.pods[number] = TracePod(pod.workload, pod.creation_seconds, seconds)
 
 
-def _ends(path: Path, window: Window) -> dict[int, float]:
+def _ends(path: Path, window: TraceWindow) -> dict[int, float]:
     """When collections ended for the last time, of those that did in the window."""
     ends: dict[int, float] = {}
     for row in _in_order(path, ("time", "type", "collection_id")):
@@ -175,12 +179,16 @@ def _ends(path: Path, window: Window) -> dict[int, float]:
     return ends
 
 
-def _in_order(path: Path, columns: tuple[str, ...], spellings: Mapping[str, str] | None = None) -> Iterator[Row]:
+def _in_order(
+    path: Path, columns: tuple[str, ...], spellings: Mapping[str, str] | None = None
+) -> Iterator[Row]:
     last = 0
     for row in rows(path, columns, spellings):
         time = row.number("time", most=_AFTER_THE_TRACE)
         if time < last:
-            problem = f"is {time} and {last} stands before it; sort the events by time (in BigQuery: ORDER BY time)"
+            problem = (
+                f"is {time} and {last} comes before it; sort the events by time (in BigQuery: ORDER BY time)"
+            )
             raise row.error("time", problem)
         last = time
         yield row
@@ -194,12 +202,15 @@ def _event(row: Row, names: tuple[str, ...]) -> int:
 
 
 def _named(row: Row, column: str, names: tuple[str, ...]) -> int | None:
-    """A member of an enumeration by its number, as the trace has it, or its name; None where the cell is empty."""
+    """A member of an enumeration by its number, as the trace has it, or its name; None where the cell is
+    empty."""
     cell = row.text(column, optional=True)
     if not cell:
         return None
     if cell in names:
         return names.index(cell)
     if not (cell.isascii() and cell.isdigit() and int(cell) < len(names)):
-        raise row.error(column, f"is {cell!r}; 0 to {len(names) - 1} or one of {', '.join(names)} belongs here")
+        raise row.error(
+            column, f"is {cell!r}; 0 to {len(names) - 1} or one of {', '.join(names)} belongs here"
+        )
     return int(cell)

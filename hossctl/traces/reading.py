@@ -6,37 +6,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hoss.errors import InvalidInput
-from hossctl import openb
 from hossctl.choices import TraceFormat
-from hossctl.traces import azure2020, google2019
-from hossctl.traces.recording import LARGEST, Machine, Recording, TracePod, Window, machines
+from hossctl.traces import azure2020, google2019, openb
+from hossctl.traces.recording import LARGEST, Recording, TraceMachine, TracePod, TraceWindow, machines
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is to be read. `nodes`: a file of the format, or how many machines alike, as `nodes_option` gave it; what a format has
-    not is to be left at its default."""
+    """What to read. `nodes`: a file of the format or a number of equal machines, from the option
+    `nodes_option`. Fields that a format does not have stay at their defaults."""
 
     form: TraceFormat
     nodes: str
     pods: Path
     collections: Path | None = None
-    machine: Machine = LARGEST
+    machine: TraceMachine = LARGEST
     machine_type: int | None = None
-    window: Window = field(default_factory=Window)
+    window: TraceWindow = field(default_factory=TraceWindow)
     nodes_option: str = "--nodes"
 
 
 def read(source: Source) -> Recording:
-    """Nodes and pods, at least one of each. Raises InvalidInput naming file, line and column, or the option that does not suit
-    the format."""
+    """Nodes and pods, at least one of each. Raises InvalidInput with file, line and column, or the option
+    that the format does not have."""
     _refuse_options_of_others(source)
     recording = _READERS[source.form](source)
     if not recording.nodes:
         raise InvalidInput("holds no nodes", where=source.nodes)
     if not recording.pods:
         left_out = "".join(f"; left out: {count:,} {why}" for why, count in recording.left_out.items())
-        raise InvalidInput(f"holds no pods in the time that was asked for{left_out}", where=str(source.pods))
+        raise InvalidInput(f"holds no pods in the requested time{left_out}", where=str(source.pods))
     return recording
 
 
@@ -47,7 +46,11 @@ def _openb(source: Source) -> Recording:
 
 def _google(source: Source) -> Recording:
     count = _count(source)
-    found = machines(count, source.machine) if count else google2019.read_machines(Path(source.nodes), source.machine)
+    found = (
+        machines(count, source.machine)
+        if count
+        else google2019.read_machines(Path(source.nodes), source.machine)
+    )
     recording = google2019.read_pods(source.pods, source.collections, source.machine, source.window)
     return Recording(found, recording.pods, recording.left_out)
 
@@ -55,7 +58,7 @@ def _google(source: Source) -> Recording:
 def _azure(source: Source) -> Recording:
     count = _count(source)
     if not count:
-        problem = f"{source.nodes!r} is no number; the trace has no list of its machines, say how many"
+        problem = f"{source.nodes!r} is no number; the trace has no list of its machines, give their number"
         raise InvalidInput(problem, where=source.nodes_option)
     return azure2020.read(source.pods, count, source.machine, source.window, source.machine_type)
 
@@ -63,8 +66,8 @@ def _azure(source: Source) -> Recording:
 _READERS = {TraceFormat.OPENB: _openb, TraceFormat.GOOGLE2019: _google, TraceFormat.AZURE2020: _azure}
 
 
-def _windowed(pods: Sequence[TracePod], window: Window) -> list[TracePod]:
-    """The pods that are there in the window. Of whole recordings all, in the order in which they stand in the file."""
+def _windowed(pods: Sequence[TracePod], window: TraceWindow) -> list[TracePod]:
+    """The pods that exist in the window. A whole recording keeps the order of its file."""
     there = [pod for pod in pods if pod.creation_seconds < window.end and not _gone(pod, window.begin)]
     if (window.begin, window.end) != (0.0, math.inf):
         there = sorted((_cut(pod, window) for pod in there), key=lambda pod: pod.creation_seconds)
@@ -75,14 +78,14 @@ def _gone(pod: TracePod, seconds: float) -> bool:
     return pod.deletion_seconds is not None and pod.deletion_seconds < seconds
 
 
-def _cut(pod: TracePod, window: Window) -> TracePod:
+def _cut(pod: TracePod, window: TraceWindow) -> TracePod:
     stays = pod.deletion_seconds is None or pod.deletion_seconds >= window.end
     created = max(pod.creation_seconds, window.begin)
     return TracePod(pod.workload, created, None if stays else pod.deletion_seconds)
 
 
 def _count(source: Source) -> int | None:
-    """A number of machines, 1 or more; None where the text is no number."""
+    """A number of machines; None where the text is not a number."""
     if not (source.nodes.isascii() and source.nodes.isdigit()):
         return None
     if not int(source.nodes):
@@ -97,6 +100,6 @@ def _refuse_options_of_others(source: Source) -> None:
     if source.machine_type is not None and form is not TraceFormat.AZURE2020:
         raise InvalidInput(f"{form.value} has no types of machines", where="--machine-type")
     if source.machine != LARGEST and form is TraceFormat.OPENB:
-        raise InvalidInput("openb says itself how large its machines are", where="--machine")
+        raise InvalidInput("openb itself has the sizes of its machines", where="--machine")
     if form is TraceFormat.OPENB and _count(source):
         raise InvalidInput("openb has a list of its machines; give that file", where=source.nodes_option)

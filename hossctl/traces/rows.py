@@ -1,4 +1,5 @@
-"""Lines of a table by column name: CSV text or JSON lines, gzipped or not. Read as a stream, whatever the file's size."""
+"""Lines of a table by column name: CSV text or JSON lines, gzipped or not. Files of any size are read as a
+stream."""
 
 import csv
 import gzip
@@ -20,7 +21,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Row:
-    """One line. A column that the line has not is one that is empty."""
+    """One line. A missing column counts as an empty cell."""
 
     __slots__ = ("_cells", "_line", "_path")
 
@@ -28,7 +29,7 @@ class Row:
         self._path, self._line, self._cells = path, line, cells
 
     def text(self, column: str, *, optional: bool = False) -> str:
-        """The cell, without spaces around it; InvalidInput where it is empty and not optional."""
+        """The cell, without spaces around it. InvalidInput where it is empty and not optional."""
         value = self._cells.get(column)
         cell = "" if value is None else str(value).strip()
         if not cell and not optional:
@@ -60,20 +61,23 @@ class Row:
         return value
 
     def error(self, column: str, problem: str) -> InvalidInput:
-        """An error at this line and column."""
+        """An error with file, line and column."""
         return InvalidInput(problem, where=f"{self._path} line {self._line}, column {column}")
 
 
 def rows(path: Path, columns: Sequence[str], spellings: Mapping[str, str] | None = None) -> Iterator[Row]:
-    """The lines of a CSV file or of JSON lines, whichever it is. Members of JSON objects within an object are columns with a dot in
-    their name, and a line may lack any that is not among `columns`. `spellings`: other names of columns, and what they are called
-    here; their cells may be empty, but the header of CSV has them. InvalidInput naming file and line."""
+    """The lines of a CSV file or of JSON lines, whichever the file is. Members of nested JSON objects are
+    columns with a dot in their names. A line may lack columns that are not among `columns`. `spellings`:
+    other names of columns and the names used here; their cells may be empty, but a CSV header must have them.
+    InvalidInput names file and line."""
     with _opened(path) as file:
         read = _json_rows if file.peek(1)[:1] == b"{" else _csv_rows
         yield from read(path, file, columns, spellings or {})
 
 
-def _csv_rows(path: Path, file: BufferedReader, columns: Sequence[str], spellings: Mapping[str, str]) -> Iterator[Row]:
+def _csv_rows(
+    path: Path, file: BufferedReader, columns: Sequence[str], spellings: Mapping[str, str]
+) -> Iterator[Row]:
     try:
         lines = csv.reader(TextIOWrapper(file, encoding="utf-8", newline=""), strict=True)
         header = [spellings.get(name, name) for name in next(lines, [])]
@@ -84,14 +88,17 @@ def _csv_rows(path: Path, file: BufferedReader, columns: Sequence[str], spelling
             if len(cells) != len(header):
                 short = f"; {header[len(cells)]} is missing" if len(cells) < len(header) else ""
                 raise InvalidInput(
-                    f"has {len(cells)} columns where {len(header)} belong{short}", where=f"{path} line {lines.line_num}"
+                    f"has {len(cells)} columns where {len(header)} belong{short}",
+                    where=f"{path} line {lines.line_num}",
                 )
             yield Row(path, lines.line_num, dict(zip(header, cells, strict=True)))
     except (csv.Error, UnicodeDecodeError) as exc:
         raise InvalidInput(f"is no CSV text: {exc}", where=str(path)) from exc
 
 
-def _json_rows(path: Path, file: BufferedReader, columns: Sequence[str], spellings: Mapping[str, str]) -> Iterator[Row]:
+def _json_rows(
+    path: Path, file: BufferedReader, columns: Sequence[str], spellings: Mapping[str, str]
+) -> Iterator[Row]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -124,7 +131,7 @@ def _refuse_missing(path: Path, line: int, columns: Sequence[str], found: Sequen
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BufferedReader]:
-    """The file's bytes, unpacked and without a byte order mark. What reading raises becomes InvalidInput."""
+    """The file's bytes, unpacked and without a byte order mark. Read errors become InvalidInput."""
     try:
         with path.open("rb") as raw:
             file = cast("BufferedReader", gzip.GzipFile(fileobj=raw)) if raw.peek(2)[:2] == _GZIP else raw

@@ -1,65 +1,123 @@
-"""One shard of the ledger as plain Python: the rules that the scripts follow, written for reading and not for speed.
+"""One shard of the ledger as plain Python: the rules that the Lua scripts implement, written to be read.
 
-The contract tests hold it and the scripts to the same verdicts and the same state; where they differ, this one is right.
-Sequence numbers: every operation that changes anything takes the next one, and what it changed is one feed entry.
-"""
+An operation of the Arbiter is a call of the script of that name: after `admit`, which is what every script begins
+with (lua/prelude.lua). Contract and property tests, and simulations with faults, hold this model and the scripts
+to the same answers and the same state. Where the two differ, the model is right. Every operation that changes
+anything takes the next sequence number, and its changes are one feed entry. `clock_ms` is the server's clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
+from typing import NamedTuple
 
-from hoss.wire.account import FLAG_GONE, FLAG_SHRUNK, FLAG_UNSCHEDULABLE
-from hoss.wire.columns import NONE_U32, Uids
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.conflicts import Criteria
+from hoss.wire.columns import (
+    FLAG_GONE,
+    FLAG_QUARANTINED,
+    FLAG_SHRUNK,
+    FLAG_UNSCHEDULABLE,
+    FLAGS_CLOSED,
+    NONE_U32,
+    Uids,
+)
+from resolver.core import values
+from resolver.core.account_columns import claim_ranked
 from resolver.core.accounts import Account, resized_cards
-from resolver.core.rules import Rule
-from resolver.core.serving import Ruling, Serving
-from resolver.core.shard import Change, Ordered, Shard, Uid, group_runs
-from resolver.core.values import NodeChange, Proposal, Verdict
+from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
+from resolver.core.rules import PlacementRule
+from resolver.core.serving import NodeRefusal, Ruling, Serving
+from resolver.core.shard import Ordered, Reservation, Shard, ShardChange, Uid, group_runs
+from resolver.core.values import LedgerNodeChange, Proposal, ReservationState, Verdict
+
+# In one reaping, so that no call takes Redis more than a few milliseconds.
+REAPED_COMMITS, REAPED_PODS = 100, 1000
+
+
+class RemovedNodes(NamedTuple):
+    """`nodes`: those that are closed now. `missing`: positions of names that no node has. `before`: nodes that
+    were removed earlier and are not forgotten: what they hold may not be released yet."""
+
+    nodes: tuple[int, ...]
+    missing: list[int]
+    before: list[int]
 
 
 class Arbiter(Shard):
     """The operations on one shard."""
 
-    # -- pods ---------------------------------------------------------------------------------------------------------
+    def state_of(self, held: Reservation) -> ReservationState:
+        """The state of a reservation: that of its commit."""
+        if self.prepared.open(held.seq):
+            return ReservationState.PREPARED
+        return ReservationState.ASSUMED if held.seq in self.pending else ReservationState.CONFIRMED
 
-    def register(self, rules: Mapping[int, Rule], *, again: bool) -> None:
-        """From here on every placement is noted that these rules, by key, see. `again`: those that are registered count as new,
-        so that whoever is about to forget them does not."""
-        new = {key: rule for key, rule in rules.items() if again or key not in self.guards.book.rules}
+    # -- pods
+
+    def look_up(self, uids: Sequence[Uid]) -> list[Reservation | None]:
+        """The pods' reservations. What was prepared under a fenced epoch is aborted first: nobody may commit
+        it any more."""
+        in_force = set(self.workers.values())
+        dead = [
+            uid
+            for uid in uids
+            if (held := self.reservations.get(uid)) is not None
+            and held.epoch not in in_force
+            and self.state_of(held) is ReservationState.PREPARED
+        ]
+        if dead:
+            self.release(dead)
+        return [self.reservations.get(uid) for uid in uids]
+
+    def register(self, rules: Mapping[int, PlacementRule], *, again: bool) -> None:
+        """Record every placement that concerns these rules (by key) from now on. `again`: registered rules
+        count as new, so that a concurrent `forget_rules` keeps them."""
+        new = {key: rule for key, rule in rules.items() if again or key not in self.constraints.book.rules}
         if new:
-            self.guards.book.register(new, self.seq + 1)
-            self.publish(Change(self.seq + 1, ()))
+            self.constraints.book.register(new, self.seq + 1)
+            self.publish(ShardChange(self.seq + 1, ()))
 
-    def forget_rules(self, unused: Sequence[int]) -> None:
-        """From here on placements that only these rules see are noted no more."""
-        self.guards.book.forget(unused, self.seq + 1)
-        self.publish(Change(self.seq + 1, ()))
+    def forget_rules(self, keys: Iterable[int], low_watermark: int) -> list[int]:
+        """Stop recording placements that concern only these rules, of those that were registered up to the low
+        watermark and, as far as this shard knows, are used by no pod since. Returns those."""
+        unused = self.constraints.unused_rules(keys, low_watermark)
+        if unused:
+            self.constraints.book.forget(unused, self.seq + 1)
+            self.publish(ShardChange(self.seq + 1, ()))
+        return unused
 
     def commit(self, proposal: Proposal, *, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
         """Rulings in the proposal's order, and the nodes that refused any pod."""
-        if self.workers.get(proposal.worker) != proposal.epoch:
-            return [Ruling(Verdict.STALE_EPOCH, int(node)) for node in proposal.nodes[:, 0]], []
+        if (undecided := self._admits_proposal(proposal)) is not None:
+            return [Ruling(undecided, int(node)) for node in proposal.nodes[:, 0]], []
+        if self._is_plain(proposal):
+            return self._commit_plain(proposal, deadline_ms)
         seq, changed = self.seq + 1, Ordered()
         rulings: dict[int, Ruling] = {}
         reserved: list[Uid] = []
         serving = Serving(self, proposal)
-        self.guards.begin()
-        before, stamps = (deepcopy(self.accounts), self.guards.copied_stamps()) if proposal.gang_minimum else ({}, {})
-        held = self.holds_back(proposal)
+        self.constraints.begin()
+        before, versions = (
+            (self._candidates(proposal), self.constraints.copied_versions())
+            if proposal.gang_minimum
+            else ({}, {})
+        )
+        prepared = self.must_prepare(proposal)
         order = proposal.serving_order()
         for position in range(len(proposal)) if order is None else order.tolist():
             uid = proposal.uids[position].tobytes()
-            standing = self.reservations.get(uid)
-            anew = None if standing is None else serving.restate(position)
-            if anew is not None:
-                rulings[position] = anew
+            existing = self.reservations.get(uid)
+            resized = None if existing is None else serving.resize(position)
+            if resized is not None:
+                rulings[position] = resized
                 reserved.append(uid)
-                changed.add(anew.node)
+                changed.add(resized.node)
                 continue
-            if standing is not None:
-                question = self.guards.question(proposal, position, standing.node, standing.seq)
-                asked = question if self.holds.open(standing.seq) else None
-                rulings[position] = Ruling(Verdict.DUPLICATE, standing.node, standing.seq, question=asked)
+            if existing is not None:
+                query = self.constraints.query(proposal, position, existing.node, existing.seq)
+                unvalidated = query if self.prepared.open(existing.seq) else None
+                rulings[position] = Ruling(Verdict.DUPLICATE, existing.node, existing.seq, query=unvalidated)
                 continue
             ruling = serving.place(position)
             rulings[position] = ruling
@@ -68,158 +126,361 @@ class Arbiter(Shard):
                 changed.add(ruling.node)
         fitting = sum(ruling.verdict in (Verdict.COMMITTED, Verdict.DUPLICATE) for ruling in rulings.values())
         if fitting < proposal.gang_minimum:
-            self.accounts, self.guards.stamps = before, stamps
+            self.accounts |= before
+            self.constraints.versions = versions
             self._abort(proposal, rulings, reserved)
-            self.reservations |= serving.restated
+            self.reservations |= serving.resized
             reserved = []
         if reserved:
             self.pending[seq] = (deadline_ms, reserved)
-            if held:
-                self.holds.begin(seq, len(reserved))
-            runs = () if held else group_runs((self.reservations[uid] for uid in reserved), gone=False)
-            left = [*serving.evicted.held, *serving.restated.values()]
+            if prepared:
+                self.prepared.begin(seq, len(reserved))
+            runs = () if prepared else group_runs((self.reservations[uid] for uid in reserved), gone=False)
+            left = [*serving.evicted.held, *serving.resized.values()]
             runs += group_runs(left, gone=True)
             evictions = tuple(serving.evicted.evictions)
             self.publish(
-                Change(
+                ShardChange(
                     seq,
                     tuple(changed),
                     released=len(left),
                     runs=runs,
                     evictions=evictions,
-                    hold=held,
+                    prepared=prepared,
                     epoch=proposal.epoch,
                 )
             )
         return [rulings[position] for position in range(len(proposal))], list(serving.refusing)
 
+    def _admits_proposal(self, proposal: Proposal) -> Verdict | None:
+        """Why the proposal is not decided: its epoch is fenced, or the worker has sent a later copy of
+        something. None: it is decided, and earlier copies are not from now on."""
+        if self.workers.get(proposal.worker) != proposal.epoch:
+            return Verdict.STALE_EPOCH
+        return Verdict.OLD_COPY if self.is_old_copy(proposal.worker, proposal.sending) else None
+
+    def _is_plain(self, proposal: Proposal) -> bool:
+        """Whether the pods are new, equal, and ask for resources only, on nodes that are open to them."""
+        if len(proposal.requests) > 1 or proposal.devices is not None or any(proposal.groups):
+            return False
+        if proposal.unchecked or proposal.victims or proposal.gang_minimum:
+            return False
+        uids = uid_bytes(proposal.uids)
+        if proposal.criteria is not Criteria.FIT or len(set(uids)) < len(uids):
+            return False
+        if not self.reservations.keys().isdisjoint(uids):
+            return False
+        return all(self._is_open(node, proposal.snapshot_seq) for node in _named(proposal.nodes))
+
+    def _is_open(self, node: int, snapshot_seq: int) -> bool:
+        account = self.accounts.get(node)
+        return (
+            account is not None and account.born <= snapshot_seq and not account.has(FLAG_GONE | FLAGS_CLOSED)
+        )
+
+    def _commit_plain(self, proposal: Proposal, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
+        """`commit` for a plain proposal: all pods are decided at once."""
+        seq, request = self.seq + 1, proposal.requests[0]
+        names = _named(proposal.nodes)
+        accounts = [self.accounts[node] for node in names]
+        for account in accounts:
+            account.widen(len(request))
+        width = len(request)
+        allocatable = np.stack([account.allocatable[:width] for account in accounts], axis=1)
+        requested = np.stack([account.requested[:width] for account in accounts], axis=1)
+        places = np.searchsorted(names, proposal.nodes)
+        candidates = np.where(proposal.nodes == NONE_U32, -1, places)
+        taken, chosen = claim_ranked(allocatable, requested, candidates, request)
+        changed, rulings, reserved = Ordered(), [], []
+        priority, attempt = int(proposal.priorities[0]), int(proposal.attempts[0])
+        for position, (place, ok) in enumerate(zip(chosen.tolist(), taken.tolist(), strict=True)):
+            node, uid = names[place], proposal.uids[position].tobytes()
+            if not ok:
+                refusal = _short_of(request, allocatable[:, place], requested[:, place])
+                rulings.append(Ruling(refusal.verdict, node, refusal=refusal))
+                continue
+            changed.add(node)
+            reserved.append(uid)
+            rulings.append(Ruling(Verdict.COMMITTED, node, seq))
+            self.reservations[uid] = Reservation(node, 0, 0, seq, proposal.epoch, priority, attempt, request)
+        for place in np.unique(chosen[taken]).tolist():
+            accounts[place].requested[:width] = requested[:, place]
+            accounts[place].seq = seq
+        if reserved:
+            self.pending[seq] = (deadline_ms, reserved)
+            if proposal.prepared:
+                self.prepared.begin(seq, len(reserved))
+            self.publish(ShardChange(seq, tuple(changed), prepared=proposal.prepared, epoch=proposal.epoch))
+        return rulings, _refusing(names, candidates, taken, chosen)
+
+    def _candidates(self, proposal: Proposal) -> dict[int, Account]:
+        """Copies of the accounts that the proposal may change."""
+        there = (node for node in np.unique(proposal.nodes).tolist() if node in self.accounts)
+        return {node: self.accounts[node].copy() for node in there}
+
     def _abort(self, proposal: Proposal, rulings: dict[int, Ruling], reserved: list[Uid]) -> None:
-        """The gang falls short: these pods are not reserved after all."""
+        """Undo the gang's reservations: the gang did not reach its minimum."""
         for uid in reserved:
             del self.reservations[uid]
         for position, ruling in rulings.items():
             if ruling.verdict is Verdict.COMMITTED:
                 rulings[position] = Ruling(Verdict.GANG_ABORTED, int(proposal.nodes[position, 0]))
 
-    def release(self, uids: Iterable[Uid], seqs: Sequence[int] | None = None) -> list[Uid]:
-        """Give back what pods hold; with `seqs`, only what that very commit reserved. Returns whose it was."""
+    def release(
+        self, uids: Iterable[Uid], seqs: Sequence[int] | None = None, *, as_of: int | None = None
+    ) -> list[Uid]:
+        """Release what pods hold. With `seqs`, release only what that very commit reserved; with `as_of`, only
+        what is not newer. Returns the released pods."""
         seq, changed, released, held_before = self.seq + 1, Ordered(), [], []
         for i, uid in enumerate(uids):
             held = self.reservations.get(uid)
             if held is None or (seqs is not None and held.seq != seqs[i]):
                 continue
+            if as_of is not None and held.seq > as_of:
+                continue
             del self.reservations[uid]
             released.append(uid)
             held_before.append(held)
-            changed.add(held.node)
-            self.give_back(uid, held)
-            self.accounts[held.node].seq = seq
+            if held.node in self.accounts:  # else it is forgotten
+                changed.add(held.node)
+                self.return_resources(uid, held)
+                self.accounts[held.node].seq = seq
         for node in changed:
             self.fit_again(self.accounts[node])
         if released:
-            runs = group_runs((held for held in held_before if not self.holds.open(held.seq)), gone=True)
-            ended = self.holds.end(held.seq for held in held_before)
-            self.publish(Change(seq, tuple(changed), released=len(released), runs=runs, ended=ended))
+            runs = group_runs((held for held in held_before if not self.prepared.open(held.seq)), gone=True)
+            ended = self.prepared.end(held.seq for held in held_before)
+            self.publish(ShardChange(seq, tuple(changed), released=len(released), runs=runs, ended=ended))
         return released
 
     def confirm(self, seqs: Iterable[int]) -> int:
-        """End leases. Returns how many there were."""
-        return sum(self.pending.pop(seq, None) is not None for seq in seqs)
+        """End leases. Prepared commits keep theirs: they were never validated. Returns how many commits were
+        assumed."""
+        assumed = [seq for seq in seqs if not self.prepared.open(seq)]
+        confirmed = sum(self.pending.pop(seq, None) is not None for seq in assumed)
+        if confirmed:
+            self.publish(ShardChange(self.seq + 1, ()))
+        return confirmed
 
-    def keep(self, uids: Sequence[Uid], seqs: Sequence[int], *, deadline_ms: int) -> list[int]:
-        """Of each pod the commit that it stands by now; 0 where it no longer holds what the one beside it reserved.
+    def commit_prepared(self, uids: Sequence[Uid], seqs: Sequence[int], *, deadline_ms: int) -> list[int]:
+        """For each pod, the commit it belongs to now; 0 if the pod does not hold what the commit in `seqs`
+        reserved.
 
-        What was held becomes a commit of now; what was kept before gets until `deadline_ms`, unless it is confirmed."""
-        seq, now, kept = self.seq + 1, [], {}
+        Prepared pods become one new commit. A commit that is not prepared, but still pending, gets a lease
+        until `deadline_ms`."""
+        seq, now, committed = self.seq + 1, [], {}
         for uid, commit in zip(uids, seqs, strict=True):
             held = self.reservations.get(uid)
-            standing = held is not None and held.seq == commit
-            if held is not None and standing and self.holds.open(commit):
-                kept[uid] = replace(held, seq=seq)
-            elif standing and commit in self.pending:
+            existing = held is not None and held.seq == commit
+            if held is not None and existing and self.prepared.open(commit):
+                committed[uid] = replace(held, seq=seq)
+            elif existing and commit in self.pending:
                 self.pending[commit] = (deadline_ms, self.pending[commit][1])
-            now.append(0 if not standing else seq if uid in kept else commit)
-        if kept:
-            ended = self.holds.end(self.reservations[uid].seq for uid in kept)
-            self.reservations.update(kept)
+            now.append(0 if not existing else seq if uid in committed else commit)
+        if committed:
+            ended = self.prepared.end(self.reservations[uid].seq for uid in committed)
+            self.reservations.update(committed)
             for commit in ended:
                 self.pending.pop(commit, None)
-            self.pending[seq] = (deadline_ms, list(kept))
-            self.publish(Change(seq, (), runs=group_runs(kept.values(), gone=False), ended=ended))
+            self.pending[seq] = (deadline_ms, list(committed))
+            self.publish(ShardChange(seq, (), runs=group_runs(committed.values(), gone=False), ended=ended))
         return now
 
-    def reap(self, now_ms: int) -> int:
-        """Release what every commit still holds whose lease is over, oldest commit first."""
-        reaped = 0
-        for seq in sorted(self.pending):
-            deadline_ms, uids = self.pending[seq]
-            if deadline_ms <= now_ms:
-                del self.pending[seq]
-                reaped += len(self.release(uids, [seq] * len(uids)))
-        return reaped
+    def reap(self, clock_ms: int) -> tuple[int, bool]:
+        """Lease time goes on. Release what expired commits still hold, in the order of their deadlines, up to a
+        bounded number. Returns the number of pods, and whether more commits may be expired."""
+        now_ms = self.leases.go_on(clock_ms)
+        by_deadline = sorted((deadline_ms, str(seq), seq) for seq, (deadline_ms, _) in self.pending.items())
+        expired = [seq for deadline_ms, _, seq in by_deadline if deadline_ms <= now_ms][:REAPED_COMMITS]
+        held: list[tuple[Uid, int]] = []
+        ended = 0
+        while ended < len(expired) and len(held) < REAPED_PODS:
+            held += [(uid, expired[ended]) for uid in self.pending.pop(expired[ended])[1]]
+            ended += 1
+        released = self.release([uid for uid, _ in held], [seq for _, seq in held])
+        if released:
+            self.leases_ended = self.seq
+        return len(released), ended < len(expired) or len(expired) == REAPED_COMMITS
 
     def grant(self, worker: str, epoch: int) -> int:
-        """A worker's epoch only grows. Returns the one that holds."""
-        self.workers[worker] = max(epoch, self.workers.get(worker, 0))
-        return self.workers[worker]
+        """Set the worker's epoch, which never decreases. Returns the epoch in force. Where there are too many
+        names, the oldest are forgotten."""
+        if epoch > self.workers.get(worker, 0):
+            self.workers[worker] = epoch
+            self.sendings.pop(worker, None)
+        have = self.workers[worker]
+        if len(self.workers) > values.MOST_WORKERS:
+            names = sorted(self.workers, key=self.workers.__getitem__)
+            for name in names[: len(names) - (values.MOST_WORKERS - values.MOST_WORKERS // 10)]:
+                del self.workers[name]
+                self.sendings.pop(name, None)
+        return have
 
-    # -- nodes --------------------------------------------------------------------------------------------------------
+    # -- nodes
 
-    def upsert(self, changes: Sequence[NodeChange], expected: bytes = b"") -> tuple[list[int], list[int]] | None:
-        """Indexes, and positions of nodes that have less than what is requested; None where `expected` is not the spec."""
+    def upsert(
+        self, changes: Sequence[LedgerNodeChange], expected: bytes = b""
+    ) -> tuple[list[int], list[int]] | None:
+        """Indexes, and positions of overcommitted nodes. None: the only node does not have the spec
+        `expected`."""
         if expected and self.specs.get(self.names.get(changes[0].name, NONE_U32)) != expected:
             return None
         seq, touched, over = self.seq + 1, [], []
         for position, change in enumerate(changes):
-            node = self.names.setdefault(change.name, len(self.names) * self.shards + self.shard)
-            if self.specs.get(node) != change.spec:
+            node = self.index_of(change.name)
+            known = self.resource_versions.get(node, 0)
+            newest = max(known, change.resource_version)
+            is_old = 0 < change.resource_version < known and node in self.specs
+            if newest:
+                self.resource_versions[node] = newest
+            if not is_old and self.specs.get(node) != change.spec:
                 self._change(node, change, seq)
                 touched.append(node)
             if self.accounts[node].has(FLAG_SHRUNK) or self.accounts[node].exceeded():
                 over.append(position)
         if touched:
-            self.publish(Change(seq, tuple(touched), specs=tuple((node, self.specs[node]) for node in touched)))
+            self.publish(
+                ShardChange(seq, tuple(touched), specs=tuple((node, self.specs[node]) for node in touched))
+            )
         return [self.names[change.name] for change in changes], over
 
-    def _change(self, node: int, change: NodeChange, seq: int) -> None:
+    def _change(self, node: int, change: LedgerNodeChange, seq: int) -> None:
         account = self.accounts.setdefault(node, Account(born=seq))
-        if account.has(FLAG_GONE):
+        if account.has(FLAG_GONE):  # it comes back before it was forgotten
             account.born = seq
+            account.set_flag(FLAG_GONE, False)
+            account.set_flag(FLAG_QUARANTINED, node in self.quarantine)
+            self.removed.pop(node, None)
         account.widen(len(change.allocatable))
         exceeded_before = account.overcommitted()
         account.allocatable[:] = 0
         account.allocatable[: len(change.allocatable)] = change.allocatable
         if account.cards or change.cards:
             account.cards = resized_cards(account.cards, change.cards)
-        # What was exceeded before the node changed, unless by an earlier change, is overcommitment and stays to be found.
+        # Only a change of the node sets FLAG_SHRUNK. Pods that exceeded the node before are overcommitment,
+        # which an audit has to find.
         shrunk = account.exceeded() and (account.has(FLAG_SHRUNK) or not exceeded_before)
-        account.mark(FLAG_GONE, False)
-        account.mark(FLAG_SHRUNK, shrunk)
-        account.mark(FLAG_UNSCHEDULABLE, change.unschedulable)
+        account.set_flag(FLAG_SHRUNK, shrunk)
+        account.set_flag(FLAG_UNSCHEDULABLE, change.unschedulable)
         account.seq = account.described = seq
         self.specs[node] = change.spec
-        self.guards.labels[node] = dict(change.labels)
+        self.constraints.labels[node] = dict(change.labels)
 
-    def remove(self, names: Sequence[str]) -> tuple[list[Uid], list[int]]:
-        """Pods whose reservations went, and positions of names that are not there."""
-        seq, missing, gone = self.seq + 1, [], []
+    def remove(self, names: Sequence[str]) -> RemovedNodes:
+        """Close the nodes: from now on they get nothing. What they hold is released afterwards; then `forget_nodes`
+        forgets them."""
+        seq, missing, gone, before = self.seq + 1, [], [], []
         for position, name in enumerate(names):
             node = self.names.get(name)
             if node is None or self.accounts[node].has(FLAG_GONE):
                 missing.append(position)
+                before += [] if node is None else [node]
                 continue
             account = self.accounts[node]
-            account.mark(FLAG_GONE, True)
-            account.mark(FLAG_SHRUNK, False)
+            account.set_flag(FLAG_GONE, True)
+            account.set_flag(FLAG_SHRUNK, False)
             account.seq = seq
             del self.specs[node]
-            self.guards.labels.pop(node, None)
+            self.constraints.labels.pop(node, None)
+            self.removed[node] = name
             gone.append(node)
         if gone:
-            self.publish(Change(seq, tuple(gone), removed=tuple(gone)))
-        return self.release([uid for uid, held in self.reservations.items() if held.node in gone]), missing
+            self.publish(ShardChange(seq, tuple(gone), removed=tuple(gone)))
+        return RemovedNodes(tuple(gone), missing, before)
+
+    def forget_nodes(self, nodes: Iterable[int]) -> int:
+        """Forget removed nodes on which nothing is reserved any more: their indexes are free. Returns how many."""
+        over = [
+            node
+            for node in nodes
+            if node in self.removed and (node not in self.accounts or self.accounts[node].holds_nothing)
+        ]
+        for node in over:
+            self.forget(self.removed[node])
+        return len(over)
+
+    def republish(self, node: int) -> bool:
+        """Publish a node as if all of it were new. False: it was removed."""
+        if self._living(node) is None:
+            return False
+        self._publish_nodes([node], specs=((node, self.specs[node]),))
+        return True
+
+    def quarantine_node(self, node: int, request: QuarantineRequest, clock_ms: int) -> str:
+        """Take the node out of scheduling for a time. Returns 'taken', or why not: 'gone', 'changed', 'already' or
+        'limit'."""
+        account = self._living(node)
+        if account is None:
+            return "gone"
+        if request.unchanged_since > 0 and account.seq != request.unchanged_since:
+            return "changed"
+        if account.has(FLAG_QUARANTINED):
+            return "already"
+        if len(self.quarantine) >= max(1, len(self.specs) * request.most_per_mille // 1000):
+            return "limit"
+        account.set_flag(FLAG_QUARANTINED, True)
+        self.quarantine[node] = QuarantineRecord(request.reason, clock_ms, clock_ms + request.milliseconds)
+        self._publish_nodes([node])
+        return "taken"
+
+    def end_quarantine(self, node: int | None, clock_ms: int) -> list[int]:
+        """End the quarantine of one node, or of all whose time is over. Returns those nodes."""
+        ended = [
+            there
+            for there, record in sorted(self.quarantine.items())
+            if there == node or (node is None and record.until_ms <= clock_ms)
+        ]
+        for there in ended:
+            del self.quarantine[there]
+        back = [there for there in ended if self._living(there) is not None]
+        for there in back:
+            self.accounts[there].set_flag(FLAG_QUARANTINED, False)
+        if back:
+            self._publish_nodes(back, released=len(back))  # for waiting pods this is like released room
+        return ended
+
+    def _living(self, node: int) -> Account | None:
+        account = self.accounts.get(node)
+        return None if account is None or account.has(FLAG_GONE) else account
+
+    def _publish_nodes(
+        self, nodes: Sequence[int], *, released: int = 0, specs: tuple[tuple[int, bytes], ...] = ()
+    ) -> None:
+        for node in nodes:
+            self.accounts[node].seq = self.seq + 1
+        self.publish(ShardChange(self.seq + 1, tuple(nodes), released=released, specs=specs))
+
+
+def _short_of(
+    request: NDArray[np.int64], allocatable: NDArray[np.int64], requested: NDArray[np.int64]
+) -> NodeRefusal:
+    """Why a node refused one of equal pods. It takes none of them afterwards, so its room stays as it was."""
+    short = int(np.flatnonzero(request > allocatable - requested)[0])
+    free = int(allocatable[short] - requested[short])
+    return NodeRefusal(Verdict.CONFLICT_RESOURCE, short, int(request[short]), free)
+
+
+def _refusing(
+    names: Sequence[int],
+    candidates: NDArray[np.intp],
+    taken: NDArray[np.bool_],
+    chosen: NDArray[np.intp],
+) -> list[int]:
+    """The nodes that refused a pod before it was taken, if it was, in the order of their refusals."""
+    refusing = Ordered()
+    if not taken.all() or (chosen != candidates[:, 0]).any():
+        for place, ranked, ok in zip(chosen.tolist(), candidates.tolist(), taken.tolist(), strict=True):
+            for refused in ranked[: ranked.index(place)] if ok else ranked:
+                if refused >= 0:
+                    refusing.add(names[refused])
+    return list(refusing)
+
+
+def _named(nodes: NDArray[np.uint32]) -> list[int]:
+    """The nodes in an array of candidates, ascending, each once."""
+    found: list[int] = np.unique(nodes[nodes != NONE_U32]).tolist()
+    return found
 
 
 def uid_bytes(uids: Uids) -> list[Uid]:
-    """Each row as a key."""
     return [row.tobytes() for row in uids]

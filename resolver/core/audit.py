@@ -1,24 +1,91 @@
-"""What an audit of the ledger finds: invariants 1, 2 and 6 of docs/architecture.md, on shards read whole."""
+"""The audit of the ledger: invariants 1, 2 and 6 of docs/architecture.md, on whole shards.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+Of the rules about other pods, only required anti-affinity is audited. The ledger does not know namespace
+labels, so a rule with a namespace selector is audited in the namespaces that it names. Spreading is no
+invariant: deletions may leave pods more unevenly spread than any placement would have. Required affinity is
+none either: the pods that a pod had to be near may leave."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import WHOLE_CARD_MILLI
-from hoss.wire.account import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD
-from hoss.wire.columns import UID_BYTES, Uids, uid_text
-from resolver.core.ports import clash, port_text
-from resolver.core.values import HOLDS_PORTS, PortHold
+from hoss.model.resources import WHOLE_CARD_MILLI
+from hoss.wire.columns import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD, Uids
+from hoss.wire.uids import UID_BYTES, uid_text
+from resolver.core.accounts import ReservationSums, sum_reservations
+from resolver.core.commits import CommitFault
+from resolver.core.rules import PlacementRule
+from resolver.core.values import HOLDS_PORTS, Group, PortHold, clash, port_text
 
-_MOST_NAMED = 3  # pods named one by one in a sentence
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TooNear:
+    """Two pods, as rows of what was audited. A rule of the first keeps the second out of their common
+    domain."""
+
+    bearer: int
+    other: int
+    rule: PlacementRule
+    domain: str
+
+
+def too_near(
+    nodes: NDArray[np.uint32],
+    group_keys: NDArray[np.uint64],
+    groups: Mapping[int, Group],
+    labels: Mapping[int, Labels],
+) -> Iterator[TooNear]:
+    """One finding for each broken rule and domain. `nodes`, `group_keys`: each pod's node and group (0:
+    none); `labels`: of each node."""
+    order = np.argsort(group_keys, kind="stable")
+    keys, starts = np.unique(group_keys[order], return_index=True)
+    rows_of = dict(zip(keys.tolist(), np.split(order, starts[1:]), strict=False))
+    bearers: dict[PlacementRule, list[int]] = {}
+    for key in rows_of:
+        for rule in groups[key].rules if key in groups else ():
+            if rule.anti_affinity:
+                bearers.setdefault(rule, []).append(key)
+    for rule, keys_of_bearers in bearers.items():
+        named = replace(rule, every_namespace=False)
+        seen = [
+            key
+            for key in rows_of
+            if key in groups and named.matches(groups[key].namespace, groups[key].labels)
+        ]
+        bearing = _by_domain(
+            rule, [row for key in keys_of_bearers for row in rows_of[key].tolist()], nodes, labels
+        )
+        matching = _by_domain(rule, [row for key in seen for row in rows_of[key].tolist()], nodes, labels)
+        for domain, here in bearing.items():
+            others = matching.get(domain, [])
+            # A pod does not break its own rule.
+            pair = next(((b, o) for b in here[:2] for o in others[:2] if b != o), None)
+            if pair:
+                yield TooNear(*pair, rule, domain)
+
+
+def _by_domain(
+    rule: PlacementRule, rows: list[int], nodes: NDArray[np.uint32], labels: Mapping[int, Labels]
+) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        domain = labels.get(int(nodes[row]), {}).get(rule.topology_key)
+        if domain is not None:
+            found.setdefault(domain, []).append(row)
+    return found
+
+
+_MOST_NAMED = 3  # pods that a sentence lists by UID
 
 
 @dataclass(frozen=True, slots=True)
 class ShardAccounts:
-    """One shard at one moment. Arrays have one row a node, or a reservation."""
+    """One shard at one moment. Arrays have one row per node or per reservation."""
 
     shard: int
     indexes: NDArray[np.uint32]  # (m,)
@@ -29,11 +96,12 @@ class ShardAccounts:
     records: NDArray[Any]  # fields node, card_mask, card_milli, flags, group, requests (R2)
     ports: Mapping[int, Sequence[PortHold]] = field(default_factory=dict)  # by node
     group_pods: Mapping[int, int] = field(default_factory=dict)  # by group's key
+    commit_faults: Sequence[CommitFault] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A broken invariant, or (invariant 0) a node that shrank below what it holds, which is none."""
+class LedgerFinding:
+    """A broken invariant. Invariant 0 is a report: a node shrank below what its pods hold."""
 
     invariant: int
     node: int | None
@@ -41,26 +109,32 @@ class Finding:
     text: str
 
 
-def audit(shards: Sequence[ShardAccounts], schema: Sequence[str], names: Mapping[int, str]) -> list[Finding]:
-    """Everything that is wrong, worst first within a shard."""
-    findings = []
+def audit(
+    shards: Sequence[ShardAccounts], schema: Sequence[str], names: Mapping[int, str]
+) -> list[LedgerFinding]:
+    """All findings, by shard."""
+    findings: list[LedgerFinding] = []
     for shard in shards:
+        sums = sum_reservations(shard.indexes, shard.uids, shard.records, {})
         findings += _overcommitted(shard, schema, names)
         findings += _overfull_cards(shard, names)
-        findings += _unequal_sums(shard, schema, names)
-        findings += _unequal_cards(shard, names)
+        findings += _unequal_amounts(shard, sums, schema, names)
+        findings += _unequal_cards(shard, sums, names)
         findings += _clashing_ports(shard, names)
         findings += _unequal_ports(shard, names)
-        findings += _unequal_groups(shard)
-    return findings + _held_twice(shards)
+        findings += _unequal_groups(shard, sums)
+        findings += (
+            LedgerFinding(6, None, "", f"shard {shard.shard}: {fault.text}") for fault in shard.commit_faults
+        )
+    return findings + _reserved_twice(shards, names)
 
 
 def _name(names: Mapping[int, str], index: int) -> str:
-    return names.get(index, f"index {index}")
+    return f"node {names.get(index, f'index {index}')}"
 
 
 def _holders(shard: ShardAccounts, which: NDArray[np.bool_]) -> str:
-    """Whose reservations these are: how many pods, and the first of them."""
+    """The number of these pods, and the first of them."""
     rows = np.flatnonzero(which)
     if not len(rows):
         return "of no pod"
@@ -69,133 +143,104 @@ def _holders(shard: ShardAccounts, which: NDArray[np.bool_]) -> str:
     return f"of {len(rows)} pod{'s' * (len(rows) > 1)}: {named}{more}"
 
 
-def _overcommitted(shard: ShardAccounts, schema: Sequence[str], names: Mapping[int, str]) -> list[Finding]:
+def _overcommitted(
+    shard: ShardAccounts, schema: Sequence[str], names: Mapping[int, str]
+) -> Iterator[LedgerFinding]:
     live = (shard.accounts["flags"] & FLAG_GONE) == 0
     amounts = shard.accounts["amounts"]
-    findings = []
     for row, resource in zip(*np.nonzero((amounts[:, :, 1] > amounts[:, :, 0]) & live[:, None]), strict=True):
         allocatable, requested = amounts[row, resource].tolist()
         shrunk = bool(shard.accounts["flags"][row] & FLAG_SHRUNK)
         index = int(shard.indexes[row])
-        text = f"node {_name(names, index)}: {schema[resource]} requested {requested} > allocatable {allocatable}"
-        findings.append(
-            Finding(
-                0 if shrunk else 1, index, "", text + (" since it shrank or others put pods there" if shrunk else "")
-            )
-        )
-    return findings
+        text = f"{_name(names, index)}: {schema[resource]} requested {requested} > allocatable {allocatable}"
+        text += " since it shrank or others put pods there" if shrunk else ""
+        yield LedgerFinding(0 if shrunk else 1, index, "", text)
 
 
-def _overfull_cards(shard: ShardAccounts, names: Mapping[int, str]) -> list[Finding]:
+def _overfull_cards(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[LedgerFinding]:
     used = shard.cards & (CARD_CLOSED - 1)
-    findings = []
     for row, slot in zip(*np.nonzero((shard.cards != NO_CARD) & (used > WHOLE_CARD_MILLI)), strict=True):
-        index = int(shard.card_indexes[row])
-        text = f"node {_name(names, index)}: card {slot} has {used[row, slot]} of {WHOLE_CARD_MILLI} thousandths in use"
-        findings.append(Finding(1, index, "", text))
-    return findings
+        index, in_use = int(shard.card_indexes[row]), f"{used[row, slot]} of {WHOLE_CARD_MILLI} thousandths"
+        yield LedgerFinding(1, index, "", f"{_name(names, index)}: card {slot} has {in_use} in use")
 
 
-def _unequal_sums(shard: ShardAccounts, schema: Sequence[str], names: Mapping[int, str]) -> list[Finding]:
-    held = shard.records["requests"]
-    requested = shard.accounts["amounts"][:, :, 1]
-    resources = max(held.shape[1], requested.shape[1])
-    sums = np.zeros((len(shard.indexes), resources), np.int64)
-    order = np.argsort(shard.indexes)
-    if len(shard.indexes):
-        at = np.searchsorted(shard.indexes[order], shard.records["node"]).clip(max=len(order) - 1)
-        rows = order[at]
-        np.add.at(sums[:, : held.shape[1]], rows, held)
-        lost = shard.indexes[rows] != shard.records["node"]
-    else:
-        lost = np.ones(len(held), np.bool_)
-    findings = [
-        Finding(
-            6, int(shard.records["node"][i]), uid_text(shard.uids[i].tobytes()), "reserved on a node that is not there"
-        )
-        for i in np.flatnonzero(lost)
-    ]
-    wide = np.zeros_like(sums)
-    wide[:, : requested.shape[1]] = requested
-    for row, resource in zip(*np.nonzero(sums != wide), strict=True):
+def _unequal_amounts(
+    shard: ShardAccounts, sums: ReservationSums, schema: Sequence[str], names: Mapping[int, str]
+) -> Iterator[LedgerFinding]:
+    for row in sums.lost.tolist():
+        uid, node = uid_text(shard.uids[row].tobytes()), int(shard.records["node"][row])
+        yield LedgerFinding(6, node, uid, "reserved on a node that is not there")
+    accounts = shard.accounts["amounts"][:, :, 1]
+    resources = max(accounts.shape[1], sums.requested.shape[1])
+    requested, reserved = (
+        np.pad(amounts, ((0, 0), (0, resources - amounts.shape[1]))) for amounts in (accounts, sums.requested)
+    )
+    for row, resource in zip(*np.nonzero(reserved != requested), strict=True):
         index = int(shard.indexes[row])
-        findings.append(
-            Finding(
-                6,
-                index,
-                "",
-                f"node {_name(names, index)}: {schema[resource]} requested {wide[row, resource]}, "
-                f"its reservations add up to {sums[row, resource]} ({_holders(shard, shard.records['node'] == index)})",
-            )
-        )
-    return findings
-
-
-def _unequal_cards(shard: ShardAccounts, names: Mapping[int, str]) -> list[Finding]:
-    holding = shard.records[shard.records["card_mask"] > 0]
-    sums = np.zeros(shard.cards.shape, np.int64)
-    row_of = {int(index): row for row, index in enumerate(shard.card_indexes)}
-    findings = []
-    for node, mask, milli in zip(
-        holding["node"].tolist(), holding["card_mask"].tolist(), holding["card_milli"].tolist(), strict=True
-    ):
-        if node not in row_of:
-            findings.append(Finding(6, node, "", f"node {_name(names, node)}: cards reserved where there are none"))
-            continue
-        sums[row_of[node]] += np.where((mask >> np.arange(shard.cards.shape[1])) & 1, milli, 0)
-    used = np.where(shard.cards == NO_CARD, 0, shard.cards & (CARD_CLOSED - 1))
-    for row, slot in zip(*np.nonzero(sums != used), strict=True):
-        index = int(shard.card_indexes[row])
         text = (
-            f"node {_name(names, index)}: card {slot} has {used[row, slot]} thousandths in use, "
-            f"its reservations add up to {sums[row, slot]} "
-            f"({_holders(shard, (shard.records['node'] == index) & (shard.records['card_mask'] >> slot & 1 > 0))})"
+            f"{_name(names, index)}: {schema[resource]} requested {requested[row, resource]}, "
+            f"its reservations add up to {reserved[row, resource]} "
+            f"({_holders(shard, shard.records['node'] == index)})"
         )
-        findings.append(Finding(6, index, "", text))
-    return findings
+        yield LedgerFinding(6, index, "", text)
 
 
-def _clashing_ports(shard: ShardAccounts, names: Mapping[int, str]) -> list[Finding]:
-    findings = []
-    for node, holds in shard.ports.items():
-        for at, (uid, claim) in enumerate(holds):
-            if any(clash(claim, held) and other != uid for other, held in holds[:at]):
-                text = f"node {_name(names, node)}: port {port_text(claim)} is held by more than one pod"
-                findings.append(Finding(1, node, uid_text(uid), text))
-    return findings
+def _unequal_cards(
+    shard: ShardAccounts, sums: ReservationSums, names: Mapping[int, str]
+) -> Iterator[LedgerFinding]:
+    holding = shard.records["node"][shard.records["card_mask"] > 0]
+    for node in holding[~np.isin(holding, shard.card_indexes)].tolist():
+        yield LedgerFinding(6, node, "", f"{_name(names, node)}: cards reserved where there are none")
+    row_of = {index: row for row, index in enumerate(shard.indexes.tolist())}
+    reserved = sums.cards[[row_of[index] for index in shard.card_indexes.tolist()]]
+    used = np.where(shard.cards == NO_CARD, 0, shard.cards & (CARD_CLOSED - 1))
+    for row, slot in zip(*np.nonzero(reserved != used), strict=True):
+        index = int(shard.card_indexes[row])
+        holders = (shard.records["node"] == index) & (shard.records["card_mask"] >> slot & 1 > 0)
+        text = (
+            f"{_name(names, index)}: card {slot} has {used[row, slot]} thousandths in use, "
+            f"its reservations add up to {reserved[row, slot]} ({_holders(shard, holders)})"
+        )
+        yield LedgerFinding(6, index, "", text)
 
 
-def _unequal_ports(shard: ShardAccounts, names: Mapping[int, str]) -> list[Finding]:
-    """Pods that hold ports by their reservation and not by their node, or the other way round."""
+def _clashing_ports(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[LedgerFinding]:
+    for node, held in shard.ports.items():
+        for at, (uid, claim) in enumerate(held):
+            if any(clash(claim, earlier) and other != uid for other, earlier in held[:at]):
+                text = f"{_name(names, node)}: port {port_text(claim)} is held by more than one pod"
+                yield LedgerFinding(1, node, uid_text(uid), text)
+
+
+def _unequal_ports(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[LedgerFinding]:
+    """Pods that hold ports by their reservation and not by their node, or the reverse."""
     holding = np.flatnonzero(shard.records["flags"] & HOLDS_PORTS)
     by_reservation = {(int(shard.records["node"][i]), shard.uids[i].tobytes()) for i in holding}
-    by_node = {(node, uid) for node, holds in shard.ports.items() for uid, _ in holds}
-    return [
-        Finding(6, node, uid_text(uid), f"node {_name(names, node)}: its ports and its reservations differ about a pod")
-        for node, uid in sorted(by_reservation ^ by_node)
-    ]
+    by_node = {(node, uid) for node, held in shard.ports.items() for uid, _ in held}
+    for node, uid in sorted(by_reservation ^ by_node):
+        text = f"{_name(names, node)}: its ports and its reservations differ about a pod"
+        yield LedgerFinding(6, node, uid_text(uid), text)
 
 
-def _unequal_groups(shard: ShardAccounts) -> list[Finding]:
-    keys, counts = np.unique(shard.records["group"][shard.records["group"] != 0], return_counts=True)
-    pods = dict(zip(keys.tolist(), counts.tolist(), strict=True))
-    return [
-        Finding(
-            6,
-            None,
-            "",
-            f"group {key:016x}: {shard.group_pods.get(key, 0)} pods, its reservations are {pods.get(key, 0)}",
-        )
-        for key in sorted(pods.keys() | shard.group_pods.keys())
-        if pods.get(key, 0) != shard.group_pods.get(key, 0)
-    ]
+def _unequal_groups(shard: ShardAccounts, sums: ReservationSums) -> Iterator[LedgerFinding]:
+    for key in sorted(sums.group_pods.keys() | shard.group_pods.keys()):
+        counted, pods = shard.group_pods.get(key, 0), sums.group_pods.get(key, 0)
+        if counted != pods:
+            text = f"group {key:016x}: {counted} pods, its reservations are {pods}"
+            yield LedgerFinding(6, None, "", text)
 
 
-def _held_twice(shards: Sequence[ShardAccounts]) -> list[Finding]:
+def _reserved_twice(shards: Sequence[ShardAccounts], names: Mapping[int, str]) -> list[LedgerFinding]:
     uids = np.concatenate([np.empty((0, UID_BYTES), np.uint8), *(shard.uids for shard in shards)])
-    # As pairs of big-endian halves: sorting rows of bytes costs twenty times as much.
+    # Pairs of big-endian integers: to sort rows of bytes takes twenty times as long.
     halves = np.ascontiguousarray(uids).view(">u8").astype(np.uint64).reshape(-1, 2)
     order = np.lexsort((halves[:, 1], halves[:, 0]))
-    repeated = order[1:][(halves[order[1:]] == halves[order[:-1]]).all(axis=1)]
-    texts = sorted({uid_text(uids[row].tobytes()) for row in repeated})
-    return [Finding(2, None, text, f"pod {text} holds more than one reservation") for text in texts]
+    same = (halves[order[1:]] == halves[order[:-1]]).all(axis=1)
+    nodes = np.concatenate([np.empty(0, np.uint32), *(shard.records["node"] for shard in shards)])
+    where: dict[str, list[str]] = {}
+    for row in np.union1d(order[1:][same], order[:-1][same]).tolist():
+        where.setdefault(uid_text(uids[row].tobytes()), []).append(_name(names, int(nodes[row])))
+    return [
+        LedgerFinding(2, None, text, f"pod {text} holds more than one reservation: on {' and on '.join(on)}")
+        for text, on in sorted(where.items())
+    ]

@@ -1,4 +1,5 @@
-"""A shard as it is to be after a rebuild: computed whole from its nodes and reservations, before anything is written."""
+"""The contents of a shard after a rebuild, computed as a whole from nodes and reservations before anything is
+written."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,42 +9,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.fit import pick_cards
-from hoss.wire.account import CARD_SLOTS, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD, account_dtype
-from hoss.wire.columns import U32, Uids
-from resolver.core.mending import with_use
-from resolver.core.tallies import Tallies, tally
-from resolver.core.values import Group, NodeChange
+from hoss.wire.columns import CARD_SLOTS, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD, U32, Uids, account_dtype
+from resolver.core.accounts import ReservationSums, sum_reservations
+from resolver.core.repair import with_use
+from resolver.core.values import Group, LedgerNodeChange
 
-# Assumed reservations of one commit's number: the reaper takes back what one number reserved in one script.
+# Unconfirmed reservations of one commit: the reaper releases the pods of one commit in one script.
 PODS_A_COMMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
-    """n reservations. `records`: reservation_dtype(R); `seq` and `flags` in them are given by `compose`."""
+class ReservedPods:
+    """n reservations. `records`: reservation_dtype(R). `compose` fills in their `seq` and `flags`."""
 
     uids: Uids
     records: NDArray[Any]
-    card_counts: NDArray[np.uint16]  # (n,): cards wanted
+    card_counts: NDArray[np.uint16]  # (n,): cards requested
     assumed: NDArray[np.bool_]  # (n,)
 
-    def of(self, rows: NDArray[Any]) -> "Pods":
-        """Some of them: a mask or row numbers."""
-        return Pods(self.uids[rows], self.records[rows], self.card_counts[rows], self.assumed[rows])
+    def of(self, rows: NDArray[Any]) -> "ReservedPods":
+        """A subset: a mask or row numbers."""
+        return ReservedPods(self.uids[rows], self.records[rows], self.card_counts[rows], self.assumed[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """One shard. `seq` is the number of its last change, above that of every reservation."""
+    """One shard. `seq` is the seq of its last change, above that of every reservation."""
 
     seq: int
-    nodes: Mapping[int, NodeChange]
+    nodes: Mapping[int, LedgerNodeChange]
     indexes: NDArray[np.uint32]  # (m,), ascending
     accounts: NDArray[Any]  # account_dtype(R), (m,)
     cards: Mapping[int, NDArray[np.uint16]]
-    pods: Pods
+    pods: ReservedPods
     groups: Mapping[int, Group]
-    tallies: Tallies
+    sums: ReservationSums
     unplaced: Uids
 
     @property
@@ -54,25 +54,30 @@ class Contents:
 
 
 def compose(
-    nodes: Mapping[int, NodeChange], pods: Pods, groups: Mapping[int, Group], *, first_seq: int, resources: int
+    nodes: Mapping[int, LedgerNodeChange],
+    pods: ReservedPods,
+    groups: Mapping[int, Group],
+    *,
+    first_seq: int,
+    resources: int,
 ) -> Contents:
-    """The shard of these nodes, by index, and pods. Pods whose node is not among them, or whose cards do not fit on it, are
-    `unplaced`: nobody may be told that they hold what they do not."""
+    """The shard that has these nodes (by index) and pods. Pods are `unplaced` if their node is missing or
+    their cards do not fit on it: nobody may be told that such a pod holds a reservation."""
     indexes = np.array(sorted(nodes), U32)
     cards = {i: _blank_cards(nodes[i].cards) for i in indexes.tolist() if nodes[i].cards}
     records = pods.records.copy()
-    pods = Pods(pods.uids, records, pods.card_counts, pods.assumed)
+    pods = ReservedPods(pods.uids, records, pods.card_counts, pods.assumed)
     placed = np.isin(records["node"], indexes) & _lay_cards(cards, records, pods.card_counts)
     unplaced, pods = pods.uids[~placed], pods.of(placed)
     records = pods.records
-    # What is assumed is told from the rest by its commit's number, and taken back by it.
+    # Unconfirmed pods get commits of their own, because the reaper releases them by commit.
     assumed = np.cumsum(pods.assumed) - 1
     records["seq"] = np.where(pods.assumed, first_seq + 1 + assumed // PODS_A_COMMIT, first_seq)
     flags = {key: group.flags for key, group in groups.items()}
     keys, which = np.unique(records["group"], return_inverse=True)
     records["flags"] = np.array([flags.get(key, 0) for key in keys.tolist()], np.uint16)[which]
     seq = first_seq + int(pods.assumed.sum()) // PODS_A_COMMIT + 2
-    sums = tally(indexes, pods.uids, records, {key: group.ports for key, group in groups.items()})
+    sums = sum_reservations(indexes, pods.uids, records, {key: group.ports for key, group in groups.items()})
     accounts = np.zeros(len(indexes), account_dtype(resources))
     accounts["seq"] = accounts["born"] = seq
     for row, index in enumerate(indexes.tolist()):
@@ -92,7 +97,8 @@ def _blank_cards(count: int) -> NDArray[np.uint16]:
 def _lay_cards(
     cards: dict[int, NDArray[np.uint16]], records: NDArray[Any], counts: NDArray[np.uint16]
 ) -> NDArray[np.bool_]:
-    """Give pods their cards: those whose cards are known first, then the largest wishes first. Which pods have them."""
+    """Assign cards to pods: first pods whose cards are known, then the largest requests first. Returns which
+    pods have their cards."""
     done: NDArray[np.bool_] = counts == 0
     known = np.flatnonzero(~done & (records["card_mask"] > 0))
     wishing = np.flatnonzero(~done & (records["card_mask"] == 0))

@@ -1,48 +1,58 @@
-"""Rules about other pods that a placement relies on, as far as the ledger has to know them.
+"""Rules about other pods that a placement relies on, as far as the ledger needs to know them.
 
-A pod *bears* a rule when it is its own: required anti-affinity (keep apart), or a DoNotSchedule spread constraint. A pod
-*matches* a rule when the rule's selector sees it. Two workers break a rule only by placing a bearer and a match in one
-domain at the same moment; so the ledger notes, for each rule and domain, when the last of either came and from whom.
-"""
+A pod *bears* a rule that comes from its own spec: required anti-affinity, or a DoNotSchedule spread
+constraint. A pod *matches* a rule whose selector selects it. Two workers break a rule only by placing a
+bearer and a match in one domain at the same time. So the ledger records, for each rule and domain, when the
+last bearer and the last match came, and from which worker."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from hoss.model.pod import Pairs
+from hoss.model.resources import Pairs
 from hoss.model.selectors import LabelSelector, Requirement
 
-_MOST_GROUPS = 10_000  # remembered, with what the rules are to them
+_MOST_GROUPS = 10_000  # whose constraints are cached
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """`keeps_apart`: anti-affinity, which the match has to mind too; `gathers`: affinity of pods to their own kind, of
-    which the first may go anywhere; else spreading. The bearers alone have to mind the latter two."""
+class PlacementRule:
+    """`anti_affinity`: anti-affinity, which matching pods must respect as well. `self_affinity`: affinity of
+    pods to their own kind, of which the first pod may go anywhere. Neither: topology spread. Only bearers
+    respect the latter two."""
 
     topology_key: str
     selector: LabelSelector
     namespaces: tuple[str, ...]
-    every_namespace: bool = False  # looks further by labels of namespaces, which the ledger does not know: at all, then
-    keeps_apart: bool = True
-    gathers: bool = False
+    every_namespace: bool = (
+        False  # has a namespace selector; the ledger has no namespace labels, so it takes all
+    )
+    anti_affinity: bool = True
+    self_affinity: bool = False
 
     def matches(self, namespace: str, labels: Pairs) -> bool:
-        """Whether it sees pods of that namespace with those labels."""
+        """Whether the rule's selector selects pods of that namespace with those labels."""
         return (self.every_namespace or namespace in self.namespaces) and self.selector.matches(dict(labels))
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A rule the ledger knows. From `born` on every placement of a match is noted; before, none was."""
+_NAME = "="  # no label has this key; before a domain it says that the domain is a name
 
-    rule: Rule
+# The rule of all pods that take something by its name (docs/adr/0057-volumes.md). Its domains are names, and
+# every pod brings its own. It selects nobody.
+RESERVED_NAMES = PlacementRule(_NAME, LabelSelector((Requirement(_NAME, "Exists"),)), ())
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredRule:
+    """A rule that the ledger knows. Placements of matching pods are recorded from `born` on, not before."""
+
+    rule: PlacementRule
     born: int
 
 
 class Borne(Protocol):
-    """A group, as far as rules go."""
+    """The fields of a group that rules need."""
 
     @property
     def key(self) -> int: ...
@@ -51,149 +61,181 @@ class Borne(Protocol):
     @property
     def labels(self) -> Pairs: ...
     @property
-    def rules(self) -> tuple[Rule, ...]: ...
+    def rules(self) -> tuple[PlacementRule, ...]: ...
+    @property
+    def reserved_names(self) -> tuple[str, ...]: ...
 
 
-class Guard(NamedTuple):
-    """What one rule is to the pods of a slot."""
+class PlacementConstraint(NamedTuple):
+    """What one rule means for the pods of a slot."""
 
     key: int
-    registered: Registered
+    registered: RegisteredRule
     bears: bool
     matches: bool
-    first: bool = False  # it bears one that gathers, and was placed as the first of its kind
+    first: bool = False  # it bears a `self_affinity` rule, and was placed as the first of its kind
+    name: str = ""  # of RESERVED_NAMES: what the pods take, which is their domain on every node
 
     @property
-    def notes(self) -> str:
-        """Under which roles a placement is noted: "b" as a bearer, "m" as a match, "u", for all domains, as a use of the rule."""
-        kept_away_from = self.bears and self.registered.rule.keeps_apart
+    def recorded_roles(self) -> str:
+        """The roles in which a placement is recorded: "b" as a bearer, "m" as a match, "u" as a use of the
+        rule (for all domains)."""
+        kept_away_from = self.bears and self.registered.rule.anti_affinity and not self.name
         return ("b" if kept_away_from else "") + ("m" if self.matches else "") + ("u" if self.bears else "")
 
     @property
     def relies_on(self) -> str:
-        """Placements of others in which roles it must know of."""
-        misses_matches = self.first if self.registered.rule.gathers else self.bears
-        return ("m" if misses_matches else "") + ("b" if self.matches and self.registered.rule.keeps_apart else "")
+        """The roles of other pods' placements that the worker must have seen."""
+        misses_matches = self.first if self.registered.rule.self_affinity else self.bears
+        return ("m" if misses_matches else "") + (
+            "b" if self.matches and self.registered.rule.anti_affinity and not self.name else ""
+        )
 
     @property
     def counts_on_matches(self) -> bool:
-        """Whether it was placed as it was because of matches that were placed before."""
-        return self.bears and not self.registered.rule.keeps_apart
+        """Whether the pod's placement depends on matches that were placed before it."""
+        return self.bears and not self.registered.rule.anti_affinity
 
     @property
     def topology_key(self) -> str:
-        """What makes its domains; empty: the whole cluster is one, for the first of a kind must know of any other."""
-        return "" if self.registered.rule.gathers else self.registered.rule.topology_key
+        """The label that makes domains. Empty: the whole cluster is one domain, because the first pod of a
+        kind must know of every other. After "=": the domain itself."""
+        if self.name:
+            return _NAME + self.name
+        return "" if self.registered.rule.self_affinity else self.registered.rule.topology_key
 
     def domain_among(self, labels: Mapping[str, str]) -> str | None:
-        """The domain of a node with these labels, None where it is in none."""
+        """The domain of a node with these labels; None: the node is in no domain."""
+        if self.name:
+            return self.name
         return labels.get(self.topology_key) if self.topology_key else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One pod that rules look at, as it is judged: whether its worker knew what it had to know."""
+class RuleQuery:
+    """One pod that rules concern: did its worker know the placements that it relies on?"""
 
-    guards: tuple[Guard, ...]
-    domains: tuple[str | None, ...] = ()  # one for each guard; empty: the pod has no place
-    shard: int = 0  # where it has one, and the commit that reserved it
+    constraints: tuple[PlacementConstraint, ...]
+    domains: tuple[str | None, ...] = ()  # one for each constraint; empty: the pod was not placed
+    shard: int = 0  # if placed: where, and the commit that reserved it
     seq: int = 0
 
     @property
     def placed(self) -> bool:
-        """Whether there is anything to be judged. What has no place may be what others counted on."""
+        """Whether the pod was placed. Others may have counted on a pod that was not."""
         return bool(self.domains)
 
 
 @dataclass(slots=True)
 class RuleBook:
-    """The rules of one shard. `version` is the seq at which the last one was registered; 0: none."""
+    """The rules of one shard. `version` is the seq of the last registration; 0: none."""
 
     version: int = 0
-    rules: dict[int, Registered] = field(default_factory=dict)
-    _guards: dict[int, tuple[Guard, ...]] = field(default_factory=dict)  # by the group's key
+    rules: dict[int, RegisteredRule] = field(default_factory=dict)
+    # By the group's key.
+    _constraints: dict[int, tuple[PlacementConstraint, ...]] = field(default_factory=dict)
 
-    def missing(self, groups: Iterable[Borne | None]) -> dict[int, Rule]:
-        """Rules these groups bear that are not registered, by key."""
+    def missing(self, groups: Iterable[Borne | None]) -> dict[int, PlacementRule]:
+        """Rules that these groups bear and that are not registered, by key."""
         borne = {rule_key(rule): rule for group in groups if group is not None for rule in group.rules}
         return {key: rule for key, rule in borne.items() if key not in self.rules}
 
     def newest(self, groups: Iterable[Borne | None]) -> int:
-        """The seq of the last registration of a rule that these groups bear; 0: they bear none that is registered."""
+        """The seq of the latest registration among the rules that these groups bear; 0: none is
+        registered."""
         keys = {rule_key(rule) for group in groups if group is not None for rule in group.rules}
         return max((self.rules[key].born for key in keys if key in self.rules), default=0)
 
-    def register(self, rules: dict[int, Rule], seq: int) -> None:
-        """They are known from `seq` on."""
+    @property
+    def cached(self) -> int:
+        """Groups whose constraints are cached."""
+        return len(self._constraints)
+
+    def register(self, rules: dict[int, PlacementRule], seq: int) -> None:
         self.version = max(self.version, seq)
-        self.rules.update({key: Registered(rule, seq) for key, rule in rules.items()})
-        self._guards.clear()
+        self.rules.update({key: RegisteredRule(rule, seq) for key, rule in rules.items()})
+        self._constraints.clear()
 
     def forget(self, keys: Iterable[int], seq: int) -> None:
-        """They are known no more from `seq` on."""
         self.version = max(self.version, seq)
         for key in keys:
             self.rules.pop(key, None)
-        self._guards.clear()
+        self._constraints.clear()
 
-    def guards(self, group: Borne | None, *, first: bool = False) -> tuple[Guard, ...]:
-        """What the rules are to pods of the group; only those that are anything. `first`: placed as the first of a kind."""
+    def constraints(self, group: Borne | None, *, first: bool = False) -> tuple[PlacementConstraint, ...]:
+        """What the rules mean for pods of the group, without rules that do not concern it. `first`: placed as
+        the first of its kind."""
         if group is None or not self.rules:
             return ()
-        found = self._guards_of(group)
-        return tuple(guard._replace(first=guard.bears) for guard in found) if first else found
+        found = self._constraints_of(group)
+        return tuple(constraint._replace(first=constraint.bears) for constraint in found) if first else found
 
-    def _guards_of(self, group: Borne) -> tuple[Guard, ...]:
-        found = self._guards.get(group.key)
+    def _constraints_of(self, group: Borne) -> tuple[PlacementConstraint, ...]:
+        found = self._constraints.get(group.key)
         if found is None:
             own = {rule_key(rule) for rule in group.rules}
             candidates = (
-                Guard(key, known, key in own, known.rule.matches(group.namespace, group.labels))
+                PlacementConstraint(key, known, key in own, known.rule.matches(group.namespace, group.labels))
                 for key, known in sorted(self.rules.items())
             )
-            found = tuple(guard for guard in candidates if guard.notes or guard.relies_on)
-            if len(self._guards) >= _MOST_GROUPS:
-                self._guards.clear()
-            self._guards[group.key] = found
+            found = tuple(
+                constraint
+                for candidate in candidates
+                for constraint in _by_name(candidate, group.reserved_names)
+                if constraint.recorded_roles or constraint.relies_on
+            )
+            if len(self._constraints) >= _MOST_GROUPS:
+                self._constraints.clear()
+            self._constraints[group.key] = found
         return found
 
 
-def unborn(question: Question, books: Sequence[RuleBook], seen: Sequence[int]) -> tuple[int, int] | None:
-    """(shard, seq) of the registration of a rule that the pod relies on and its worker had not seen; None: there is none.
+def _by_name(constraint: PlacementConstraint, names: Iterable[str]) -> Iterable[PlacementConstraint]:
+    """RESERVED_NAMES is a constraint for each name, and other rules are one as they are."""
+    if constraint.registered.rule != RESERVED_NAMES:
+        return (constraint,)
+    return [constraint._replace(bears=True, matches=True, name=name) for name in names]
 
-    Before a rule was registered on a shard, no placement there was noted. `books` and `seen`, the seq up to which the worker
-    knew each, are by shard; a rule that a book lacks is registered in the future.
-    """
-    placed = zip(question.guards, question.domains, strict=True) if question.placed else ()
-    for guard, domain in placed:
-        if domain is not None and "m" in guard.relies_on:
+
+def registered_later(
+    query: RuleQuery, books: Sequence[RuleBook], seen: Sequence[int]
+) -> tuple[int, int] | None:
+    """(shard, seq) of the registration of a rule that the pod relies on and its worker had not seen. None:
+    there is none.
+
+    Placements on a shard were not recorded before the rule was registered there. `books` and `seen`, the seq
+    up to which the worker knew the shard, are by shard. A rule that a book lacks counts as registered in the
+    future."""
+    placed = zip(query.constraints, query.domains, strict=True) if query.placed else ()
+    for constraint, domain in placed:
+        if domain is not None and "m" in constraint.relies_on:
             for shard, book in enumerate(books):
-                known = book.rules.get(guard.key)
+                known = book.rules.get(constraint.key)
                 if known is None or known.born > seen[shard]:
                     return shard, known.born if known else book.version + 1
     return None
 
 
-def rule_key(rule: Rule) -> int:
-    """A digest of the rule."""
+def rule_key(rule: PlacementRule) -> int:
     return int.from_bytes(hashlib.blake2b(repr(packed(rule)).encode(), digest_size=8).digest(), "little")
 
 
-def packed(rule: Rule) -> list[Any]:
-    """The rule as plain lists, for keeping."""
+def packed(rule: PlacementRule) -> list[Any]:
+    """The rule as plain lists, for storage."""
     requirements = [[r.key, r.operator, list(r.values)] for r in rule.selector.requirements]
     return [
         rule.topology_key,
         requirements,
         list(rule.namespaces),
         rule.every_namespace,
-        rule.keeps_apart,
-        rule.gathers,
+        rule.anti_affinity,
+        rule.self_affinity,
     ]
 
 
-def unpacked(values: list[Any]) -> Rule:
-    """What `packed` made a list of."""
-    topology_key, requirements, namespaces, every, apart, gathers = values
-    selector = LabelSelector(tuple(Requirement(key, operator, tuple(listed)) for key, operator, listed in requirements))
-    return Rule(topology_key, selector, tuple(namespaces), every, apart, gathers)
+def unpacked(values: list[Any]) -> PlacementRule:
+    topology_key, requirements, namespaces, every, apart, self_affinity = values
+    selector = LabelSelector(
+        tuple(Requirement(key, operator, tuple(listed)) for key, operator, listed in requirements)
+    )
+    return PlacementRule(topology_key, selector, tuple(namespaces), every, apart, self_affinity)

@@ -1,25 +1,46 @@
-"""How one shard serves one proposal, pod by pod: a node takes it, or says why not."""
+"""How one shard decides one proposal, pod by pod: a node accepts the pod or refuses it with a reason.
 
-from collections.abc import Mapping
-from copy import deepcopy
+Includes the conflict criteria beyond fit: see docs/adr/0022-conflicts.md."""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from hoss.model.conflicts import Criteria
 from hoss.model.fit import insufficient, pick_cards
-from hoss.wire.account import FLAG_GONE, FLAG_SHRUNK, FLAGS_CLOSED
-from hoss.wire.columns import NONE_U32
+from hoss.wire.columns import FLAG_GONE, FLAG_SHRUNK, FLAGS_CLOSED, NONE_U32
 from resolver.core.accounts import Account, emptiest_cards
-from resolver.core.criteria import unaccepted_change
-from resolver.core.ports import clash, port_number
-from resolver.core.rules import Question
-from resolver.core.shard import Ordered, Reservation, Shard
-from resolver.core.values import Eviction, Group, Proposal, Verdict
+from resolver.core.rules import RuleQuery
+from resolver.core.shard import Ordered, Reservation, Shard, ShardChange
+from resolver.core.values import Eviction, Group, Proposal, Verdict, clash, port_number
+
+HISTORY = 64  # feed entries to check; beyond that, every change of a node counts
+
+
+def unaccepted_change(
+    proposal: Proposal, node: int, changed: tuple[int, int], history: Sequence[ShardChange], at: int
+) -> int:
+    """The seq of a change since the proposal's snapshot that its criteria do not accept; 0: there is none.
+
+    `changed`: the seqs at which the node and its spec last changed. `history`: the feed entries after the
+    proposal's snapshot, up to `at`, the seq of the shard, as far as the feed has them."""
+    seq, described = changed
+    if proposal.criteria is Criteria.STRICT:
+        return described if described > proposal.snapshot_seq else 0
+    if proposal.criteria is Criteria.FIT or seq <= proposal.snapshot_seq:
+        return 0
+    behind = at - proposal.snapshot_seq
+    if behind > HISTORY or len(history) < behind:
+        return seq
+    return max(
+        (entry.seq for entry in history if entry.epoch != proposal.epoch and node in entry.nodes), default=0
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a node does not take a pod. See CONFLICT for the evidence."""
+class NodeRefusal:
+    """Why a node refuses a pod. See CONFLICT for the evidence."""
 
     verdict: Verdict
     resource: int = 0
@@ -29,46 +50,47 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What became of one pod; of a duplicate, `seq` is that of the commit that stands."""
+    """The outcome for one pod. Of a duplicate, `seq` is that of the existing commit."""
 
     verdict: Verdict
     node: int
     seq: int = 0
-    refusal: Refusal | None = None
-    question: Question | None = None  # to be judged before it counts, where there are several shards
+    refusal: NodeRefusal | None = None
+    query: RuleQuery | None = None  # to be validated before it counts, if there are several shards
 
 
 @dataclass(slots=True)
 class _Evicted:
-    """Who had to go in one batch, and for whom."""
+    """The pods evicted in one batch, and for whom."""
 
     evictions: list[Eviction] = field(default_factory=list)
     held: list[Reservation] = field(default_factory=list)
 
 
 class Serving:
-    """One proposal. Reservations of the pods that are placed are written at once, to the accounts too."""
+    """Decides one proposal. Reservations and accounts of placed pods are written at once."""
 
     def __init__(self, shard: Shard, proposal: Proposal) -> None:
         self._shard = shard
         self._proposal = proposal
         self._seq = shard.seq + 1  # of this commit
-        self.refusing = Ordered()  # nodes that refused any pod
+        self.refusing = Ordered()  # nodes that refused a pod
         self.evicted = _Evicted()
-        self.restated: dict[bytes, Reservation] = {}  # what pods held that are counted anew
+        self.resized: dict[bytes, Reservation] = {}  # the former reservations of resized pods
 
     def place(self, position: int) -> Ruling:
-        """Reserve on the first candidate that takes the pod. Of several refusals the first candidate's counts."""
+        """Reserve on the first candidate that accepts the pod. If all refuse, the first candidate's refusal
+        counts."""
         slot = int(self._proposal.slots[position])
-        first: Refusal | None = None
+        first: NodeRefusal | None = None
         group = self._proposal.groups[slot] if self._proposal.groups else None
-        guarded = bool(self._shard.guards.book.guards(group))
+        guarded = bool(self._shard.constraints.book.constraints(group))
         victims = self._proposal.victims.get(position, ())
-        # The worker reckons with a pod where it placed it: one that rules look at goes nowhere else.
+        # The worker counts on the node it chose: a pod that rules concern gets no alternate.
         for node in self._proposal.nodes[position, : 1 if guarded or victims else None].tolist():
             if node == NONE_U32:
                 break
-            refusal, cards = self._try_with_victims(position, node)
+            refusal, cards = self._try_or_evict(position, node)
             if refusal is None:
                 self._reserve(position, node, cards)
                 if victims:
@@ -79,69 +101,81 @@ class Serving:
                 self.refusing.add(node)
         if first is None:
             raise ValueError(f"pod {position} has no candidate")
-        question = self._shard.guards.question(self._proposal, position)
-        if question:
-            self._shard.guards.refused(question)
-        return Ruling(first.verdict, int(self._proposal.nodes[position, 0]), refusal=first, question=question)
+        query = self._shard.constraints.query(self._proposal, position)
+        if query:
+            self._shard.constraints.record_refused(query)
+        return Ruling(first.verdict, int(self._proposal.nodes[position, 0]), refusal=first, query=query)
 
-    def restate(self, position: int) -> Ruling | None:
-        """Count a pod that stands where it has a reservation anew, in one step, so that nobody else can have what it takes more. None:
-        it has what it asks for, or stands elsewhere."""
+    def resize(self, position: int) -> Ruling | None:
+        """Replace the reservation of an existing pod in one step, so that nobody else can take the additional
+        room. None: the pod holds what it asks for, or is on another node."""
         uid, node = self._proposal.uids[position].tobytes(), int(self._proposal.nodes[position, 0])
         held, slot = self._shard.reservations[uid], int(self._proposal.slots[position])
-        if not self._proposal.stands or held.node != node or held.seq == self._seq or self._shard.holds.open(held.seq):
+        if (
+            not self._proposal.existing
+            or held.node != node
+            or held.seq == self._seq
+            or self._shard.prepared.open(held.seq)
+        ):
             return None
         if self._as_reserved(held, slot):
             return None
         cards = self._try_without({uid: held}, slot, node)
         if cards is None:
             return None
-        self.restated[uid] = held
+        self.resized[uid] = held
         self._shard.fit_again(self._shard.accounts[node])
         self._reserve(position, node, cards)
         return self._placed(position, node)
 
     def _placed(self, position: int, node: int) -> Ruling:
-        question = self._shard.guards.question(self._proposal, position, node, self._seq)
-        if question and self._shard.shards == 1:  # else all shards are asked, when they hold what is proposed
-            self._shard.guards.placed(question, self._proposal.epoch)
-        return Ruling(Verdict.COMMITTED, node, self._seq, question=question)
+        query = self._shard.constraints.query(self._proposal, position, node, self._seq)
+        # Else shard 0 validates the pod once all shards have prepared.
+        if query and self._shard.shards == 1:
+            self._shard.constraints.record_placed(query, self._proposal.epoch)
+        return Ruling(Verdict.COMMITTED, node, self._seq, query=query)
 
     def _as_reserved(self, held: Reservation, slot: int) -> bool:
-        request, width = self._proposal.requests[slot], max(len(held.requests), self._proposal.requests.shape[1])
+        request, width = (
+            self._proposal.requests[slot],
+            max(len(held.requests), self._proposal.requests.shape[1]),
+        )
         amounts = [np.pad(listed, (0, width - len(listed))) for listed in (held.requests, request)]
         count, milli = (0, 0) if self._proposal.devices is None else self._proposal.devices[slot].tolist()
         cards = held.card_mask.bit_count() == count and (not count or held.card_milli == milli)
         group = self._proposal.groups[slot] if self._proposal.groups else None
         return cards and group == held.group and bool((amounts[0] == amounts[1]).all())
 
-    def _try_with_victims(self, position: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
-        """Why the node refuses, or the cards the pod gets; its victims are gone where it needs that."""
+    def _try_or_evict(self, position: int, node: int) -> tuple[NodeRefusal | None, tuple[int, ...]]:
+        """Why the node refuses, or the cards that the pod gets. Victims are evicted if the pod needs that."""
         refusal, cards = self._try(int(self._proposal.slots[position]), node)
         in_the_way = position in self._proposal.victims and self._proposal.victims_must_go
         if refusal is None and not in_the_way:
             return None, cards
-        made = self._make_room(position, node)
+        made = self._evict(position, node)
         if made is not None:
             return None, made
-        return refusal or Refusal(Verdict.CONFLICT_TOPOLOGY, 0, self._shard.seq), ()
+        return refusal or NodeRefusal(Verdict.CONFLICT_TOPOLOGY, 0, self._shard.seq), ()
 
-    def _make_room(self, position: int, node: int) -> tuple[int, ...] | None:
-        """Take the pod's victims away if it fits then: the cards it gets. Else None, and nothing has changed.
+    def _evict(self, position: int, node: int) -> tuple[int, ...] | None:
+        """Evict the pod's victims if the pod fits then. Returns its cards; None: nothing has changed.
 
-        What is held may be withdrawn, so nobody goes for it, nor does who is only held."""
-        if self._shard.holds_back(self._proposal):
+        A prepared commit may be aborted, so prepared pods neither evict nor are evicted."""
+        if self._shard.must_prepare(self._proposal):
             return None
         victims, slot = self._proposal.victims.get(position, ()), int(self._proposal.slots[position])
         held = [self._shard.reservations[uid] for uid in victims if uid in self._shard.reservations]
         priority = int(self._proposal.priorities[slot])
-        standing = [
+        evictable = [
             h
             for h in held
-            if h.node == node and h.priority < priority and h.seq < self._seq and not self._shard.holds.open(h.seq)
+            if h.node == node
+            and h.priority < priority
+            and h.seq < self._seq
+            and not self._shard.prepared.open(h.seq)
             if not self._proposal.victims_assumed or h.seq in self._shard.pending
         ]
-        if not victims or len(standing) < len(victims) or node not in self._shard.accounts:
+        if not victims or len(evictable) < len(victims) or node not in self._shard.accounts:
             return None
         cards = self._try_without(dict(zip(victims, held, strict=True)), slot, node)
         if cards is None:
@@ -149,25 +183,30 @@ class Serving:
         for uid in victims:
             del self._shard.reservations[uid]
         self.evicted.held += held
-        self.evicted.evictions.append(Eviction(self._proposal.uids[position].tobytes(), node, b"".join(victims)))
+        self.evicted.evictions.append(
+            Eviction(self._proposal.uids[position].tobytes(), node, b"".join(victims))
+        )
         return cards
 
-    def _try_without(self, holders: Mapping[bytes, Reservation], slot: int, node: int) -> tuple[int, ...] | None:
-        """Give the node what these pods hold if the pod fits then: the cards it gets. Else None, and nothing has changed."""
-        before = deepcopy(self._shard.accounts[node])
+    def _try_without(
+        self, holders: Mapping[bytes, Reservation], slot: int, node: int
+    ) -> tuple[int, ...] | None:
+        """Release what these pods hold on the node if the new pod fits then. Returns its cards; None: nothing
+        has changed."""
+        before = self._shard.accounts[node].copy()
         for uid, reservation in holders.items():
-            self._shard.give_back(uid, reservation)
+            self._shard.return_resources(uid, reservation)
         refusal, cards = self._try(slot, node)
         if refusal is not None:
             self._shard.accounts[node] = before
             return None
         return cards
 
-    def _try(self, slot: int, node: int) -> tuple[Refusal | None, tuple[int, ...]]:
-        """Why the node refuses, or the cards the pod gets."""
+    def _try(self, slot: int, node: int) -> tuple[NodeRefusal | None, tuple[int, ...]]:
+        """Why the node refuses, or the cards that the pod gets."""
         account = self._shard.accounts.get(node)
         if account is None or account.born > self._proposal.snapshot_seq or account.has(FLAG_GONE):
-            return Refusal(Verdict.NODE_GONE), ()
+            return NodeRefusal(Verdict.NODE_GONE), ()
         request = self._proposal.requests[slot]
         account.widen(len(request))
         group = self._proposal.groups[slot] if self._proposal.groups else None
@@ -181,24 +220,28 @@ class Serving:
             if len(short):
                 r = int(short[0])
                 free = int(allocatable[r] - requested[r])
-                return Refusal(Verdict.CONFLICT_RESOURCE, r, int(request[r]), free), ()
+                return NodeRefusal(Verdict.CONFLICT_RESOURCE, r, int(request[r]), free), ()
             for claim in group.ports if group else ():
                 if any(clash(claim, held) for _, held in account.ports):
-                    return Refusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()
-            unknown = self._shard.guards.unknown_to(self._proposal, slot, node, self._shard.seq + 1)
+                    return NodeRefusal(Verdict.CONFLICT_PORT, 0, port_number(claim)), ()
+            unknown = self._shard.constraints.unknown_to(self._proposal, slot, node, self._shard.seq + 1)
             if unknown:
-                return Refusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
+                return NodeRefusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
         return self._try_cards(slot, account)
 
-    def _closed(self, node: int, group: Group | None) -> Refusal | None:
-        """Why the node takes nothing of the proposal now, whatever room it has."""
+    def _closed(self, node: int, group: Group | None) -> NodeRefusal | None:
+        """Why the node accepts no pod of the proposal now, whatever room it has."""
         account = self._shard.accounts[node]
         if account.has(FLAGS_CLOSED) and not (group and group.tolerates_cordon):
-            return Refusal(Verdict.NODE_UNSCHEDULABLE)
-        changed = unaccepted_change(self._proposal, node, (account.seq, account.described), self._shard.feed)
-        return Refusal(Verdict.CONFLICT_VERSION, 0, changed) if changed else None
+            return NodeRefusal(Verdict.NODE_UNSCHEDULABLE)
+        if self._proposal.criteria is Criteria.FIT:
+            return None
+        history = self._shard.changes_after(self._proposal.snapshot_seq)
+        at = account.seq, account.described
+        changed = unaccepted_change(self._proposal, node, at, history, self._shard.seq)
+        return NodeRefusal(Verdict.CONFLICT_VERSION, 0, changed) if changed else None
 
-    def _try_cards(self, slot: int, account: Account) -> tuple[Refusal | None, tuple[int, ...]]:
+    def _try_cards(self, slot: int, account: Account) -> tuple[NodeRefusal | None, tuple[int, ...]]:
         count, milli = (0, 0) if self._proposal.devices is None else self._proposal.devices[slot].tolist()
         if not count:
             return None, ()
@@ -206,7 +249,7 @@ class Serving:
         cards = pick(account.cards, count, milli)
         if cards is None:
             fitting = next(n for n in range(count - 1, -1, -1) if pick(account.cards, n, milli) is not None)
-            return Refusal(Verdict.CONFLICT_DEVICE, 0, count, fitting), ()
+            return NodeRefusal(Verdict.CONFLICT_DEVICE, 0, count, fitting), ()
         return None, cards
 
     def _reserve(self, position: int, node: int, cards: tuple[int, ...]) -> None:
@@ -217,9 +260,10 @@ class Serving:
         for card in cards:
             account.cards[card] += milli
         if self._proposal.unchecked:
-            # What exceeds from now on was not the node's doing, and only of pods that stand there already it is told as if it were.
+            # Without validation, overcommitment is not the node's doing. Only for existing pods it counts
+            # as if the node had shrunk.
             exceeds = account.overcommitted() or account.has(FLAG_SHRUNK)
-            account.mark(FLAG_SHRUNK, self._proposal.stands and exceeds)
+            account.set_flag(FLAG_SHRUNK, self._proposal.existing and exceeds)
         account.seq = self._seq
         uid = self._proposal.uids[position].tobytes()
         group = self._proposal.groups[slot] if self._proposal.groups else None

@@ -1,24 +1,134 @@
-"""What one shard of the ledger's model holds: nodes, pods, and the history of both."""
+"""The state of one shard in the ledger's model: nodes, pods, prepared commits, leases, and the history of changes.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+Invariant: `publish` is the only way to a new sequence number, and each number has a nonce."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.wire.account import CARD_CLOSED, CARD_SLOTS, FLAG_SHRUNK, NO_CARD
-from hoss.wire.columns import U32, encode
+from hoss.wire.columns import CARD_CLOSED, CARD_SLOTS, FLAG_SHRUNK, NO_CARD, U32, encode
 from resolver.core.accounts import Account
-from resolver.core.guarding import DomainGuards
-from resolver.core.holds import Holds
-from resolver.core.values import Eviction, Group, GroupRun, Proposal
+from resolver.core.placement_constraints import DomainConstraints
+from resolver.core.quarantine import QuarantineRecord
+from resolver.core.values import ANYBODY, Eviction, Group, GroupRun, Position, Proposal, Writer
+
+MOST_AHEAD_MS = 2000  # that lease time goes on from one reaping to the next
+NONCES_KEPT = 1024
+
+
+class SupersededError(Exception):
+    """A dispatcher with a higher term, `term`, has written to the shard."""
+
+    def __init__(self, term: int) -> None:
+        super().__init__(f"another dispatcher has taken over (term {term})")
+        self.term = term
+
+
+class OtherLedgerError(Exception):
+    """The shard is of the ledger `epoch`, a recovery tombstone, or "": it is empty."""
+
+    def __init__(self, epoch: str) -> None:
+        super().__init__(f"the shard is of the ledger {epoch or 'none'}")
+        self.epoch = epoch
+
+
+class WentBackError(Exception):
+    """The shard at `seq` does not have the history in which the caller knows `known_seq`."""
+
+    def __init__(self, seq: int, known_seq: int) -> None:
+        super().__init__(f"the shard is at {seq} and does not have what was there at {known_seq}")
+        self.seq = seq
+        self.known_seq = known_seq
+
+
+class OldCopyError(Exception):
+    """The worker has sent a later copy of something. `seq`: where the shard is."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__("the worker has sent a later copy")
+        self.seq = seq
+
+
+_NOTHING_KNOWN = Position(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls an operation, and what it knows: the epoch of the ledger, and the last position of this shard.
+    `nonce` marks the change that the operation makes; "": one that nobody else has."""
+
+    ledger: str = ""
+    known: Position = _NOTHING_KNOWN
+    nonce: str = ""
+    writer: Writer = ANYBODY
+    sending: int | None = None  # of a proposal; None: not a proposal
+
+
+@dataclass(slots=True)
+class LeaseClock:
+    """Lease time, in milliseconds. It follows the server's clock, goes on by MOST_AHEAD_MS at most from one
+    reaping to the next, and is never set back. So a clock that jumps ends no lease and prolongs none."""
+
+    time_ms: int | None = None  # at the last reaping; None: there was none
+    seen_ms: int = 0  # the server's clock then
+
+    def now(self, clock_ms: int) -> int:
+        """Lease time when the server's clock is `clock_ms`."""
+        if self.time_ms is None:
+            return clock_ms
+        return self.time_ms + max(0, min(clock_ms - self.seen_ms, MOST_AHEAD_MS))
+
+    def go_on(self, clock_ms: int) -> int:
+        """Lease time goes on to now."""
+        self.time_ms, self.seen_ms = self.now(clock_ms), clock_ms
+        return self.time_ms
+
+
+@dataclass(slots=True)
+class PreparedProposals:
+    """For each prepared commit (by seq), how many pods it still holds. The feed does not show these pods
+    yet."""
+
+    _pods: dict[int, int] = field(default_factory=dict)
+
+    def begin(self, seq: int, pods: int) -> None:
+        self._pods[seq] = pods
+
+    def open(self, seq: int) -> bool:
+        """Whether the commit is prepared: neither committed nor aborted."""
+        return seq in self._pods
+
+    def pods(self) -> dict[int, int]:
+        """The number of pods by commit."""
+        return dict(self._pods)
+
+    def under_way(self) -> tuple[int, ...]:
+        return tuple(sorted(self._pods))
+
+    def end(self, seqs: Iterable[int]) -> tuple[int, ...]:
+        """Take away one pod for each of `seqs`. Returns the commits that have no pods left. Other seqs are
+        ignored."""
+        ended = []
+        for seq in seqs:
+            left = self._pods.get(seq, 0) - 1
+            if left > 0:
+                self._pods[seq] = left
+            elif left == 0:
+                del self._pods[seq]
+                ended.append(seq)
+        return tuple(sorted(ended))
+
 
 Uid = bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What one pod holds."""
+    """One pod's reservation."""
 
     node: int
     card_mask: int
@@ -32,8 +142,8 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One feed entry: which nodes changed, which have a new spec, which are gone."""
+class ShardChange:
+    """One feed entry: nodes that changed, nodes with a new spec, nodes that were removed."""
 
     seq: int
     nodes: tuple[int, ...]
@@ -42,37 +152,106 @@ class Change:
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
     evictions: tuple[Eviction, ...] = ()
-    hold: bool = False
+    prepared: bool = False
     ended: tuple[int, ...] = ()
-    epoch: int = 0  # of the worker that committed it; 0: nobody did
+    epoch: int = 0  # of the worker that committed it; 0: the change is not a commit
+    nonce: str = ""
+    accounts: Mapping[int, Account] = field(default_factory=dict)  # of the nodes, as this change left them
 
 
 class Shard:
-    """The state of one shard, and what every operation on it does."""
+    """The state of one shard, and the steps that several operations share."""
 
-    def __init__(self, shard: int, shards: int) -> None:
+    def __init__(self, shard: int, shards: int, *, feed_window: int = 10_000) -> None:
+        """`feed_window`: so many of the last feed entries are kept, and at most twice as many."""
         self.shard = shard
+        self.feed_window = feed_window
         self.shards = shards
+        self.epoch = ""  # of the ledger, or a recovery tombstone; "": the shard was never made, or is lost
         self.seq = 0
+        self.nonce = ""  # of the last change
+        self.nonces: dict[int, str] = {}  # of the last changes, by seq modulo NONCES_KEPT
+        self.term = 0  # the highest of a dispatcher that has written here
+        self.journal = (0, 0)  # the newest write to a journal: see DispatcherMarks
         self.workers: dict[str, int] = {}
+        self.sendings: dict[str, int] = {}  # by worker: the highest of its epoch; 0 is left out
         self.names: dict[str, int] = {}
+        self.next_index = 0  # counts the nodes of this shard
+        self.free: list[int] = []  # indexes of forgotten nodes; the one that is free longest comes first
         self.specs: dict[int, bytes] = {}
+        self.resource_versions: dict[int, int] = {}
         self.accounts: dict[int, Account] = {}
         self.reservations: dict[Uid, Reservation] = {}
         self.pending: dict[int, tuple[int, list[Uid]]] = {}  # seq of a commit: deadline (ms), UIDs
-        self.feed: list[Change] = []
-        self.guards = DomainGuards(shard, shards)
-        self.holds = Holds()
+        self.leases = LeaseClock()
+        self.leases_ended = 0  # the seq of the last change that a lease made by ending
+        self.removed: dict[int, str] = {}  # nodes that are removed and not forgotten yet
+        self.quarantine: dict[int, QuarantineRecord] = {}
+        self.feed: list[ShardChange] = []
+        self.constraints = DomainConstraints(shard, shards)
+        self.prepared = PreparedProposals()
+        self._next_nonce = ""
 
-    def holds_back(self, proposal: Proposal) -> bool:
-        """Whether what the proposal reserves is held: it is, where rules look at its pods and there are several shards."""
+    def admit(self, caller: Caller) -> bool:
+        """Whether the caller may go on. False: its worker's epoch is fenced. Raises OtherLedgerError, WentBackError,
+        OldCopyError and SupersededError. The next change gets the caller's nonce."""
+        if not self.epoch or self.epoch != caller.ledger:
+            raise OtherLedgerError(self.epoch)
+        behind, known = self.seq - caller.known.seq, caller.known
+        is_kept = 0 <= behind < NONCES_KEPT
+        if behind < 0 or (known.nonce and is_kept and self.nonce_kept(known.seq) != known.nonce):
+            raise WentBackError(self.seq, known.seq)
+        writer = caller.writer
+        if writer.epoch is not None and self.workers.get(writer.worker) != writer.epoch:
+            return False
+        if caller.sending is not None and self.is_old_copy(writer.worker, caller.sending):
+            raise OldCopyError(self.seq)
+        if 0 < writer.term < self.term:
+            raise SupersededError(self.term)
+        self.term = max(self.term, writer.term)
+        if writer.journal_write:
+            self.journal = max(self.journal, (writer.term, writer.journal_write))
+        self._next_nonce = caller.nonce
+        return True
+
+    def is_old_copy(self, worker: str, sending: int) -> bool:
+        """Whether the worker has sent a later copy of something. If not, earlier ones are old from now on."""
+        if sending > self.sendings.get(worker, 0):
+            self.sendings[worker] = sending
+        return sending < self.sendings.get(worker, 0)
+
+    def nonce_kept(self, seq: int) -> str:
+        """The nonce of the change with this seq, one of the last NONCES_KEPT; "": there was none."""
+        return self.nonces.get(seq % NONCES_KEPT, "")
+
+    def index_of(self, name: str) -> int:
+        """The node's index; that of a new node is the one that is free longest, or one that no node ever had."""
+        if name not in self.names:
+            if self.free:
+                self.names[name] = self.free.pop(0)
+            else:
+                self.names[name] = self.next_index * self.shards + self.shard
+                self.next_index += 1
+        return self.names[name]
+
+    def forget(self, name: str) -> None:
+        """Forget a node on which nothing is reserved."""
+        node = self.names.pop(name)
+        tables: tuple[dict[int, Any], ...] = (self.accounts, self.specs, self.resource_versions)
+        for table in (*tables, self.constraints.labels, self.quarantine, self.removed):
+            table.pop(node, None)
+        self.free.append(node)
+
+    def must_prepare(self, proposal: Proposal) -> bool:
+        """Whether the proposal is only prepared: it says so, or rules concern its pods and there are several
+        shards."""
         groups = () if self.shards == 1 or proposal.unchecked else proposal.groups
-        return proposal.held or any(self.guards.book.guards(group) for group in groups)
+        return proposal.prepared or any(self.constraints.book.constraints(group) for group in groups)
 
-    def give_back(self, uid: Uid, held: Reservation) -> None:
-        """The node has again what the pod held."""
+    def return_resources(self, uid: Uid, held: Reservation) -> None:
+        """Return the pod's amounts, cards and ports to the node."""
         account = self.accounts[held.node]
-        account.ports = [hold for hold in account.ports if hold[0] != uid]
+        account.ports = [port for port in account.ports if port[0] != uid]
         account.widen(len(held.requests))
         account.requested[: len(held.requests)] -= held.requests
         for card in range(CARD_SLOTS):
@@ -81,24 +260,36 @@ class Shard:
                 account.cards[card] = NO_CARD if left == CARD_CLOSED else left
 
     def fit_again(self, account: Account) -> None:
-        """A node that has shrunk may have room for all it holds again."""
-        account.mark(FLAG_SHRUNK, account.has(FLAG_SHRUNK) and account.exceeded())
+        """Clear FLAG_SHRUNK if the node has room for all its pods again."""
+        account.set_flag(FLAG_SHRUNK, account.has(FLAG_SHRUNK) and account.exceeded())
 
-    def publish(self, change: Change) -> None:
-        """The change is one entry of the feed."""
-        self.seq = change.seq
-        self.feed.append(change)
+    def publish(self, change: ShardChange) -> None:
+        """Append the change to the feed, with the accounts as it leaves them."""
+        self.seq, self.nonce = change.seq, self._next_nonce or f"{change.seq:x}"
+        self.nonces[change.seq % NONCES_KEPT] = self.nonce
+        accounts = {node: self.accounts[node].copy() for node in change.nodes}
+        self.feed.append(replace(change, nonce=self.nonce, accounts=accounts))
+        if len(self.feed) >= 2 * self.feed_window:
+            del self.feed[: -self.feed_window]
+
+    def changes_after(self, seq: int) -> list[ShardChange]:
+        """The entries of the feed after `seq`, as far as the feed has them."""
+        return self.feed[bisect_right(self.feed, seq, key=_seq_of) :]
+
+
+def _seq_of(change: ShardChange) -> int:
+    return change.seq
 
 
 class Ordered(dict[int, None]):
-    """Node indexes, each once, in the order they came."""
+    """Node indexes, each once, in insertion order."""
 
     def add(self, node: int) -> None:
         self[node] = None
 
 
 def group_runs(reservations: Iterable[Reservation], *, gone: bool) -> tuple[GroupRun, ...]:
-    """Where these pods are or were, group by group."""
+    """Where these pods are or were, by group."""
     nodes: dict[bytes, list[int]] = {}
     for held in reservations:
         if held.group is not None:

@@ -1,5 +1,11 @@
-"""The values that pass between the service, the ledger and the ledger's model."""
+"""The values that pass between the service, the ledger and the ledger's model; and host ports in the ledger's
+form.
 
+A port *claim* is 12 bytes: `<u16 port, u8 protocol, u8 0>` and 8 bytes for the address. The address is zeros
+for every address, else a digest of the text. As in kube-scheduler, addresses are compared as text, and `::`
+is an address like any other."""
+
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -9,15 +15,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.conflicts import Criteria
-from hoss.model.pod import Pairs
+from hoss.model.pod import HostPort
+from hoss.model.resources import Pairs
 from hoss.wire.columns import Uids
-from resolver.core.ports import Claim
-from resolver.core.rules import Question, Rule
+from resolver.core.commits import CommitFault, UnconfirmedCommits, commit_faults
+from resolver.core.rules import PlacementRule, RuleQuery
 
-# A script that serves this many pods holds Redis for 3 to 5 ms; more is refused as invalid.
+CLAIM_BYTES = 12
+
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+_EVERY_ADDRESS = bytes(8)
+
+Claim = bytes
+
+
+def claim_of(port: HostPort) -> Claim:
+    """The port as a claim. Raises ValueError for a protocol other than TCP, UDP and SCTP."""
+    address = _EVERY_ADDRESS
+    if port.host_ip not in ("", "0.0.0.0"):  # noqa: S104 - Kubernetes' word, nothing is bound here
+        address = hashlib.blake2b(port.host_ip.encode(), digest_size=8).digest()
+    return port.port.to_bytes(2, "little") + bytes((_PROTOCOLS.index(port.protocol), 0)) + address
+
+
+def clash(one: Claim, other: Claim) -> bool:
+    """Whether port and protocol are equal, and the addresses are equal or one of them is every address."""
+    return one[:4] == other[:4] and (one[4:] == other[4:] or _EVERY_ADDRESS in (one[4:], other[4:]))
+
+
+def port_number(claim: Claim) -> int:
+    return int.from_bytes(claim[:2], "little")
+
+
+def port_text(claim: Claim) -> str:
+    """Number and protocol, for messages."""
+    return f"{port_number(claim)}/{_PROTOCOLS[claim[2]]}"
+
+
+# One script call for this many pods takes Redis 3 to 5 ms. Larger batches are refused as invalid.
 MAX_BATCH_PODS = 1000
 MAX_BATCH_VICTIMS = 1000
 MAX_CANDIDATES = 16
+
+# Names of workers whose epochs a ledger keeps. Deployments bring new names with every rollout.
+MOST_WORKERS = 10_000
 
 
 class Verdict(IntEnum):
@@ -34,15 +74,17 @@ class Verdict(IntEnum):
     STALE_EPOCH = 9
     GANG_ABORTED = 10
     CONFLICT_VERSION = 11
+    OLD_COPY = 12  # not decided: the shard has seen a higher `Proposal.sending`
 
 
-PortHold = tuple[bytes, Claim]  # UID of the pod, and what it holds
+PortHold = tuple[bytes, Claim]  # UID of the pod, and its claim
 
-# Evidence for one refused pod: `node` is its first candidate. CONFLICT_RESOURCE: resource (schema index), asked, free in schema
-# units. CONFLICT_DEVICE: asked and free are numbers of cards. CONFLICT_PORT: asked is the taken port.
-# CONFLICT_TOPOLOGY, CONFLICT_VERSION: asked is the seq of what the worker did not know. Otherwise zeros.
+# Evidence for one refused pod. `node` is its first candidate. CONFLICT_RESOURCE: resource (schema index),
+# asked and free in schema units. CONFLICT_DEVICE: asked and free are numbers of cards. CONFLICT_PORT: asked
+# is the taken port. CONFLICT_TOPOLOGY, CONFLICT_VERSION: asked is the seq of what the worker did not know.
+# Everything else is zero.
 CONFLICT = np.dtype(
-    [("position", "<u4"), ("node", "<u4"), ("resource", "<u4"), ("asked", "<i8"), ("free", "<i8")],
+    [("position", "<u4"), ("node", "<u4"), ("resource", "<u4"), ("asked", "<i8"), ("free", "<i8")]
 )
 
 
@@ -50,30 +92,65 @@ HOLDS_PORTS, TOLERATES_CORDON = 1, 2  # flags of a reservation
 
 
 @dataclass(frozen=True, slots=True)
+class Writer:
+    """Who changes the ledger: a dispatcher under its term, a resolver for a worker under the worker's epoch.
+    Without either, an operator, or the reaper. A term below the highest that has written to the shard is
+    superseded, and an epoch that is not in force is fenced: such a change is not made."""
+
+    term: int = 0  # 0: not a dispatcher
+    worker: str = ""
+    epoch: int | None = None  # None: not for a worker
+    journal_write: int = (
+        0  # of a dispatcher: the number of its last write to the journal in its term; 0: none
+    )
+
+
+class DispatcherMarks(NamedTuple):
+    """How far the ledger knows dispatchers and their journal."""
+
+    term: int = 0  # the highest that has written here
+    journal: tuple[int, int] = (0, 0)  # the newest write to the journal: its term, and its number there
+
+
+ANYBODY = Writer()
+
+
+class ReservationState(IntEnum):
+    """The state of a reservation, which is that of its commit. Numbered as in LookupReply.states."""
+
+    NONE = 0
+    PREPARED = 1  # not validated, told to nobody, with a short lease of its own; never confirmed
+    ASSUMED = 2  # committed; ends with its lease unless it is confirmed
+    CONFIRMED = 3  # stays until it is released
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
-    """All that rules of other pods can see of a pod. `definition` is its PodGroup message, `key` a digest of that, not 0."""
+    """Everything that the rules of other pods can look at in a pod. `definition` is its PodGroup message,
+    `key` a digest of that message, never 0."""
 
     key: int
     definition: bytes
-    ports: tuple[Claim, ...] = ()  # that each of its pods takes on its node
+    ports: tuple[Claim, ...] = ()  # each of its pods takes them on its node
     namespace: str = ""
     labels: Pairs = ()
-    rules: tuple[Rule, ...] = ()  # that its pods bear
+    rules: tuple[PlacementRule, ...] = ()  # that its pods bear
     tolerates_cordon: bool = False
+    reserved_names: tuple[str, ...] = ()  # of what its pods take (RESERVED_NAMES)
 
     @property
     def flags(self) -> int:
-        """Of its pods' reservations."""
+        """Of the reservations of its pods."""
         return HOLDS_PORTS * bool(self.ports) | TOLERATES_CORDON * self.tolerates_cordon
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """n pods of one worker, all candidates on one shard. Amounts are in schema units, checked to be in range."""
+    """n pods of one worker with all candidates on one shard. Amounts are in schema units, and in range."""
 
     worker: str
     epoch: int
-    snapshot_seq: int  # nodes born later are not known to the worker: their index meant another node, or none
+    snapshot_seq: int  # the worker does not know nodes born later: the index then meant another node, or none
     uids: Uids  # (n, 16)
     slots: NDArray[np.uint16]  # (n,): row of the arrays below
     nodes: NDArray[np.uint32]  # (n, c): the choice and its ranked alternates; NONE_U32 ends a row
@@ -82,28 +159,32 @@ class Proposal:
     attempts: NDArray[np.uint16]  # (s,)
     devices: NDArray[np.uint16] | None = None  # (s, 2): count, milli; None: no slot wants cards
     unchecked: bool = False
-    stands: bool = (
-        False  # unchecked, because the pods are there already: a node that they overcommit has shrunk, so to speak
-    )
-    groups: tuple[Group | None, ...] = ()  # by slot; None: nobody's rules see it. Empty: so are all
-    gang_minimum: int = 0  # fewer COMMITTED and DUPLICATE than this: nothing is reserved. No UID stands in a gang twice
-    # By position: UIDs of the pods that go where that pod does not fit without. None twice; none in a gang.
+    # Existing pods, so not validated: a node that they overcommit counts as shrunk.
+    existing: bool = False
+    groups: tuple[Group | None, ...] = ()  # by slot; None: no rule can look at the pods. Empty: None for all
+    # With fewer COMMITTED and DUPLICATE pods than this, nothing is reserved. No UID is in a gang twice.
+    gang_minimum: int = 0
+    # By position: UIDs of the pods to evict if that pod does not fit otherwise. No UID is listed twice. Not
+    # for gangs.
     victims: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
-    victims_must_go: bool = (
-        False  # they are in the way for more than their room: the pod does not count as fitting beside them
-    )
-    victims_assumed: bool = False  # they go only while nobody has confirmed them
+    # Victims go even if the pod would fit beside them: they are in the way for more than their room.
+    victims_must_go: bool = False
+    victims_assumed: bool = False  # victims go only while they are unconfirmed
     criteria: Criteria = Criteria.FIT
-    displace_gap: int = 0  # by so much lower in priority are those whom it displaces; 0: nobody
-    held: bool = (
-        False  # part of what several shards decide: its lease is short, and nobody counts its pods, until `keep`
-    )
-    seen: tuple[int, ...] = ()  # by shard: the seq up to which the worker knows which pods are where; empty: as it is
+    # The pods preempt unconfirmed reservations with a priority lower by this much; 0: none.
+    displace_gap: int = 0
+    # Part of a two-phase commit: the reservations have a short lease, and nobody counts them, until
+    # `commit_prepared`.
+    prepared: bool = False
+    # By shard: the seq up to which the worker knows the placements there. Empty: see `seen_of`.
+    seen: tuple[int, ...] = ()
     firsts: tuple[bool, ...] = ()  # by slot: placed as the first of its kind. Empty: none was
-    places: NDArray[np.uint16] | None = None  # (n,): of parts, where each pod stands in the whole
+    places: NDArray[np.uint16] | None = None  # (n,): of parts, the position of each pod in the whole
+    # How often the worker has sent anything again in this epoch. Each copy of a proposal has a higher number.
+    sending: int = 0
 
     def seen_of(self, shards: int) -> tuple[int, ...]:
-        """`seen`, for a worker that does not say: of a single shard it is the snapshot, of several nothing is known."""
+        """`seen`. If empty: the snapshot on a single shard, and nothing on several shards."""
         return self.seen or ((self.snapshot_seq,) if shards == 1 else (0,) * shards)
 
     def first(self, slot: int) -> bool:
@@ -113,8 +194,13 @@ class Proposal:
     def __len__(self) -> int:
         return len(self.uids)
 
+    @property
+    def writer(self) -> Writer:
+        """The worker, as the one who changes the ledger."""
+        return Writer(worker=self.worker, epoch=self.epoch)
+
     def serving_order(self) -> NDArray[np.intp] | None:
-        """Positions in the order the pods are served: higher priority first, else as they stand. None: as they stand."""
+        """Positions in serving order: higher priority first, else in order. None: all in order."""
         if len(self.priorities) == 1 or (self.priorities == self.priorities[0]).all():
             return None
         return np.argsort(-self.priorities[self.slots].astype(np.int64), kind="stable")
@@ -122,19 +208,19 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """How long what was reserved waits for its confirmation, in milliseconds by the ledger's clock."""
+    """How long reservations wait for their confirmation, in milliseconds by the ledger's clock."""
 
     commit_ms: int = 30_000
-    hold_ms: int = 5_000  # of a hold, for the other shards to follow
+    prepare_ms: int = 5_000  # of a prepared commit, until the other shards have prepared theirs
 
-    def of(self, *, held: bool) -> int:
-        """The lease of what is held, or committed."""
-        return min(self.hold_ms, self.commit_ms) if held else self.commit_ms
+    def of(self, *, prepared: bool) -> int:
+        """The lease of a prepared or an ordinary commit."""
+        return min(self.prepare_ms, self.commit_ms) if prepared else self.commit_ms
 
 
 @dataclass(frozen=True, slots=True)
 class AccountRows:
-    """Accounts of m nodes and cards of k of them, packed as hoss.v1.Accounts has them."""
+    """Accounts of m nodes, and cards of k of them, packed as in hoss.v1.Accounts."""
 
     resources: int = 0
     indexes: bytes = b""  # u32, m
@@ -145,28 +231,33 @@ class AccountRows:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of a proposal, row by row in its own order."""
+    """The decision on a proposal, row by row in the proposal's order."""
 
     seq: int  # of this commit; 0 if nothing was committed
     verdicts: NDArray[np.uint8]  # (n,)
-    nodes: NDArray[np.uint32]  # (n,): where it is when COMMITTED or DUPLICATE, else the first candidate
+    nodes: NDArray[np.uint32]  # (n,): the node when COMMITTED or DUPLICATE, else the first candidate
     conflicts: NDArray[np.void]  # CONFLICT, one for each refused pod, by position
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE, by position
-    fresh: AccountRows  # nodes that refused, after this commit
+    fresh: AccountRows  # nodes that refused pods, after this commit
     as_of: int = 0  # the shard's seq after this decision
-    # By position, where several shards have to be asked before what is held may be kept; empty: it is decided.
-    questions: "tuple[Question | None, ...]" = ()
-    awaits: tuple[tuple[int, int], ...] = ()  # (shard, seq) besides `as_of` that refused pods have to wait for
+    # By position, if shard 0 must validate the prepared pods; empty: the decision is final.
+    queries: "tuple[RuleQuery | None, ...]" = ()
+    awaits: tuple[tuple[int, int], ...] = ()  # (shard, seq), besides `as_of`, that refused pods must wait for
+
+    @property
+    def old_copy(self) -> bool:
+        """Whether nothing was decided, because the worker has sent a later copy of something."""
+        return bool((self.verdicts == Verdict.OLD_COPY).any())
 
     @classmethod
     def of_none(cls, verdicts: NDArray[np.uint8], proposal: Proposal) -> "Decision":
-        """Nothing was committed, and no node asked."""
+        """Nothing was committed, and no node was asked."""
         none = np.empty(0, np.uint64)
         return cls(0, verdicts, proposal.nodes[:, 0], np.empty(0, CONFLICT), none, AccountRows())
 
 
 def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]:
-    """A reservation record; in Redis it has a spread at its end (see ledger/lua/prelude.lua)."""
+    """A reservation record. In Redis it ends with spread bytes (see ledger/lua/prelude.lua)."""
     return np.dtype(
         [
             ("node", "<u4"),
@@ -185,8 +276,8 @@ def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeChange:
-    """A node to add or to change. `spec` is its NodeSpec message, `allocatable` in schema order."""
+class LedgerNodeChange:
+    """A node to add or to change. `spec` is its NodeSpec message, `allocatable` is in schema order."""
 
     name: str
     spec: bytes
@@ -194,10 +285,11 @@ class NodeChange:
     unschedulable: bool
     cards: int
     labels: Pairs = ()
+    resource_version: int = 0  # of the node object; 0: not known
 
 
 class Upserted(NamedTuple):
-    """`overcommitted`: positions of nodes that have less than what is requested on them."""
+    """`overcommitted`: positions of nodes with more requested than allocatable."""
 
     seq: int
     indexes: NDArray[np.uint32]
@@ -205,7 +297,7 @@ class Upserted(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """`missing`: positions of names that are not there. `uids`: pods whose reservations went with the nodes."""
+    """`missing`: positions of unknown names. `uids`: pods whose reservations were released with the nodes."""
 
     uids: Uids
     missing: list[int]
@@ -213,7 +305,7 @@ class Removed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupRun:
-    """Pods of one group that were placed, or are gone."""
+    """Pods of one group that were placed, or that left."""
 
     definition: bytes
     nodes: bytes  # u32, one for each pod
@@ -222,16 +314,30 @@ class GroupRun:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Pods whose reservations on a node went in the moment in which another pod, `uid`, got its own there."""
+    """Pods whose reservations on a node were released in the same step that reserved the node for pod
+    `uid`."""
 
     uid: bytes
     node: int
     victims: bytes  # 16 bytes each
 
 
+class Position(NamedTuple):
+    """A point in the history of a shard. The nonce marks the change that led there; "" and "-": unknown."""
+
+    seq: int
+    nonce: str = ""
+
+    def differs(self, other: "Position") -> bool:
+        """Whether this is the same point in another history."""
+        unknown = ("", "-")
+        both_known = self.nonce not in unknown and other.nonce not in unknown
+        return self.seq == other.seq and both_known and self.nonce != other.nonce
+
+
 @dataclass(frozen=True, slots=True)
 class FeedEntry:
-    """What one operation changed; applies to the state at `seq - 1`."""
+    """The changes of one operation. They apply to the state at `seq - 1`."""
 
     seq: int
     accounts: AccountRows
@@ -240,37 +346,55 @@ class FeedEntry:
     released: int = 0
     runs: tuple[GroupRun, ...] = ()
     evictions: tuple[Eviction, ...] = ()
-    hold: bool = False  # its pods are told of once they are kept
-    ended: tuple[int, ...] = ()  # seqs of holds that are over: kept or withdrawn
-    epoch: int = 0  # of the worker that placed pods on all these nodes; 0: something else happened to them
+    prepared: bool = False  # a prepared commit: the feed lists its pods once it is committed
+    ended: tuple[int, ...] = ()  # seqs of prepared commits that were committed or aborted
+    epoch: int = 0  # of the worker that placed pods on all these nodes; 0: the change is something else
+    nonce: str = ""  # marks this change: another history has another one at this seq
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A shard at one sequence number, without the nodes that are gone."""
+    """A shard at one sequence number, without removed nodes."""
 
     seq: int
     accounts: AccountRows
     specs: dict[int, bytes]
-    runs: tuple[GroupRun, ...] = ()  # all pods of groups but held ones, where they were asked for
-    holds: tuple[int, ...] = ()  # seqs of the holds under way
+    runs: tuple[GroupRun, ...] = ()  # if requested: the pods of all groups, without prepared ones
+    prepared: tuple[int, ...] = ()  # seqs of the prepared commits
+    nonce: str = ""  # of the change that led here
 
 
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """Rows of n reservations."""
+    """n reservations."""
 
     uids: Uids
     records: NDArray[Any]  # reservation_dtype(resources)
-    assumed: NDArray[np.bool_]  # still under lease
+    assumed: NDArray[np.bool_]  # not confirmed yet
     resources: int
+    prepared: NDArray[np.bool_] | None = None  # of those, what is only prepared; None: nothing
+
+    @property
+    def states(self) -> NDArray[np.uint8]:
+        """(n,): ReservationState."""
+        states = np.where(self.assumed, ReservationState.ASSUMED, ReservationState.CONFIRMED)
+        if self.prepared is not None:
+            states[self.prepared] = ReservationState.PREPARED
+        return states.astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """A shard whole, at one moment: what an audit looks at. Accounts of gone nodes are included."""
+    """A whole shard at one moment, as an audit needs it. Accounts of removed nodes are included."""
 
     snapshot: Snapshot
     reservations: Reservations
     ports: dict[int, list[PortHold]]  # by node
     groups: dict[int, tuple[bytes, int]]  # by key: definition, number of pods
+    commits: UnconfirmedCommits = field(default_factory=UnconfirmedCommits)
+
+    @property
+    def commit_faults(self) -> list[CommitFault]:
+        """What is wrong with commits that are not confirmed."""
+        seqs = self.reservations.records["seq"]
+        return list(commit_faults(self.commits, seqs, at=self.snapshot.seq))

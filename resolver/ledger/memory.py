@@ -1,70 +1,130 @@
-"""A ledger in this process's memory: resolver.core.arbiter behind the port. For tests and simulation; nothing survives."""
+"""A ledger in this process's memory, made of resolver.core.arbiter. For tests and simulation; nothing is
+durable.
+
+It can be lost as one in Redis can: `roll_back` takes a shard to any earlier state, `empty` loses everything. A
+MemoryLedger is what one resolver has of it; `another` is what a second resolver has of the same ledger."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.resources import BASE_RESOURCES, ResourceSchema
-from hoss.wire.account import CARDS, FLAG_GONE, account_dtype
-from hoss.wire.columns import NONE_U32, U32, UID_BYTES, Uids
+from hoss.wire.columns import CARDS, FLAG_GONE, NONE_U32, U32, Uids, account_dtype
+from hoss.wire.uids import UID_BYTES
+from resolver.core.accounts import Account
 from resolver.core.arbiter import Arbiter, uid_bytes
-from resolver.core.rules import Question, Rule, unborn
+from resolver.core.commits import UnconfirmedCommits
+from resolver.core.rules import PlacementRule, RuleQuery, registered_later
 from resolver.core.serving import Ruling
-from resolver.core.shard import Change, group_runs
+from resolver.core.shard import (
+    Caller,
+    OtherLedgerError,
+    ShardChange,
+    SupersededError,
+    WentBackError,
+    group_runs,
+)
 from resolver.core.values import (
+    ANYBODY,
     CONFLICT,
     AccountRows,
     Decision,
+    DispatcherMarks,
     FeedEntry,
     Group,
     Leases,
-    NodeChange,
+    LedgerNodeChange,
+    Position,
     Proposal,
     Removed,
     Reservations,
+    ReservationState,
     ShardState,
     Snapshot,
     Upserted,
     Verdict,
+    Writer,
     reservation_dtype,
 )
+from resolver.ledger.scripts import lost_changes, other_ledger, superseded
 
-_LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
+_LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8"), ("state", "u1")])
 
 
 class MemoryLedger:
-    """See resolver.ledger.port.Ledger. `now_ms` is the clock that leases end by. Feed entries show accounts as they are now."""
+    """Implements resolver.ledger.port.Ledger. `now_ms`: the clock for leases."""
 
-    def __init__(self, shards: int, now_ms: Callable[[], int], *, lease_ms: int = 30_000, hold_ms: int = 5_000) -> None:
+    def __init__(
+        self, shards: int, now_ms: Callable[[], int], *, lease_ms: int = 30_000, prepare_ms: int = 5_000
+    ) -> None:
         self.epoch = "memory"
         self.shards = shards
         self.arbiters = [Arbiter(shard, shards) for shard in range(shards)]
+        for arbiter in self.arbiters:
+            arbiter.epoch = self.epoch
+        self.leases_ended = [0] * shards
+        self._known = [Position(0)] * shards  # the highest position of each shard that this resolver knows
+        self._calls = count(1)  # of all resolvers: for nonces
         self._now_ms = now_ms
-        self._leases = Leases(lease_ms, hold_ms)
-        self._granted = 0
+        self._leases = Leases(lease_ms, prepare_ms)
+        self._epochs = count(1)
         self._grants: dict[int, str] = {}
         self._schema = ResourceSchema(list(BASE_RESOURCES))
 
-    def heard_of(self, shard: int, seq: int) -> None:
-        """Nothing here is ever lost."""
+    def another(self) -> "MemoryLedger":
+        """The same ledger, as another resolver has it that knows nothing of it yet."""
+        other = copy(self)
+        other.adopt(self.epoch)
+        return other
+
+    def adopt(self, epoch: str) -> None:
+        """Continue with the whole ledger of this epoch. Nothing that was known of another ledger counts."""
+        self.epoch = epoch
+        self.leases_ended, self._known = [0] * self.shards, [Position(0)] * self.shards
+
+    # -- what may happen to it
+
+    def checkpoint(self, shard: int) -> Arbiter:
+        """The shard as it is now, for `roll_back`."""
+        return deepcopy(self.arbiters[shard])
+
+    def roll_back(self, shard: int, checkpoint: Arbiter) -> None:
+        """The shard loses every change since the checkpoint, acknowledged ones too."""
+        self.arbiters[shard] = deepcopy(checkpoint)
+
+    def empty(self) -> None:
+        """Every shard is lost."""
+        self.arbiters[:] = [Arbiter(shard, self.shards) for shard in range(self.shards)]
+
+    # -- pods
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         decisions = []
-        arbiter = self.arbiters[shard]
         for proposal in proposals:
-            books = [self.arbiters[of_shard].guards.book for of_shard in {shard, 0}]
-            self._register({key: rule for book in books for key, rule in book.missing(proposal.groups).items()})
+            arbiter = self._admitted(shard)
+            books = [self.arbiters[of_shard].constraints.book for of_shard in {shard, 0}]
+            self._register(
+                {key: rule for book in books for key, rule in book.missing(proposal.groups).items()}
+            )
             before = arbiter.seq
-            deadline_ms = self._now_ms() + self._leases.of(held=arbiter.holds_back(proposal))
+            self._admits(shard)
+            deadline_ms = arbiter.leases.now(self._now_ms()) + self._leases.of(
+                prepared=arbiter.must_prepare(proposal)
+            )
             rulings, refusing = arbiter.commit(proposal, deadline_ms=deadline_ms)
             decisions.append(
-                self._decision(shard, 0 if arbiter.seq == before else arbiter.seq, rulings, refusing, proposal)
+                self._decision(
+                    shard, 0 if arbiter.seq == before else arbiter.seq, rulings, refusing, proposal
+                )
             )
+            self._knows(shard)
         return decisions
 
     def _decision(
@@ -75,7 +135,9 @@ class MemoryLedger:
             for position, ruling in enumerate(rulings)
             if ruling.refusal is not None
         ]
-        questions = tuple(ruling.question for ruling in rulings) if self.shards > 1 and not proposal.unchecked else ()
+        queries = (
+            tuple(ruling.query for ruling in rulings) if self.shards > 1 and not proposal.unchecked else ()
+        )
         return Decision(
             seq=seq,
             verdicts=np.array([ruling.verdict for ruling in rulings], np.uint8),
@@ -84,133 +146,241 @@ class MemoryLedger:
             duplicate_seqs=np.array([r.seq for r in rulings if r.verdict is Verdict.DUPLICATE], np.uint64),
             fresh=self._rows(shard, refusing, cards=proposal.devices is not None),
             as_of=self.arbiters[shard].seq,
-            questions=questions if any(question is not None for question in questions) else (),
+            queries=queries if any(query is not None for query in queries) else (),
         )
 
-    def _register(self, rules: dict[int, Rule]) -> None:
-        for arbiter in self.arbiters if rules else ():
-            arbiter.register(rules, again=arbiter.shard > 0)
+    def _register(self, rules: dict[int, PlacementRule]) -> None:
+        for shard in range(self.shards) if rules else ():
+            self._admitted(shard).register(rules, again=shard > 0)
 
-    async def announce(self, groups: Sequence[Group]) -> list[int]:
-        books = [arbiter.guards.book for arbiter in self.arbiters]
+    async def register_rules(self, groups: Sequence[Group]) -> list[int]:
+        books = [self._admitted(shard).constraints.book for shard in range(self.shards)]
         self._register({key: rule for book in books for key, rule in book.missing(groups).items()})
         return [book.newest(groups) for book in books]
 
-    async def judge(
-        self, questions: Sequence[Question], *, epoch: int, seen: Sequence[int], spare: int
+    async def validate(
+        self, queries: Sequence[RuleQuery], *, epoch: int, seen: Sequence[int], may_refuse: int
     ) -> list[tuple[int, int] | None]:
-        books = [arbiter.guards.book for arbiter in self.arbiters]
-        relied_on = {g.key: g.registered.rule for q in questions for g in q.guards if g.relies_on}
-        self._register({key: rule for key, rule in relied_on.items() if any(key not in book.rules for book in books)})
-        early = [unborn(question, books, seen) for question in questions]
-        asked = [replace(q, domains=()) if at else q for q, at in zip(questions, early, strict=True)]
-        spare -= sum(at is not None for at in early)
-        told = self.arbiters[0].guards.judge(asked, epoch=epoch, seen=seen, spare=spare)
-        return [first or second for first, second in zip(early, told, strict=True)]
+        books = [self._admitted(shard).constraints.book for shard in range(self.shards)]
+        relied_on = {g.key: g.registered.rule for q in queries for g in q.constraints if g.relies_on}
+        self._register(
+            {key: rule for key, rule in relied_on.items() if any(key not in book.rules for book in books)}
+        )
+        early = [registered_later(query, books, seen) for query in queries]
+        asked = [replace(q, domains=()) if at else q for q, at in zip(queries, early, strict=True)]
+        may_refuse -= sum(at is not None for at in early)
+        unknown = self.arbiters[0].constraints.validate(asked, epoch=epoch, seen=seen, may_refuse=may_refuse)
+        return [first or second for first, second in zip(early, unknown, strict=True)]
 
-    async def forget_rules(self, floors: Sequence[int]) -> int:
-        for arbiter in self.arbiters:
-            arbiter.guards.floors = tuple(map(max, arbiter.guards.floors, floors))
-        guards = self.arbiters[0].guards
-        guards.forget_stamps(guards.floors)
-        unused = guards.unused_rules(floors)
-        for arbiter, floor in zip(self.arbiters, floors, strict=True):
-            known = arbiter.guards.book.rules
-            # Registered anew since on this shard, it stays there: somebody is about to use it.
-            forgotten = [key for key in unused if key in known and known[key].born <= floor]
-            if forgotten:
-                arbiter.forget_rules(forgotten)
+    async def forget_rules(self, low_watermarks: Sequence[int]) -> int:
+        for shard in range(self.shards):
+            self._admitted(shard).constraints.raise_low_watermarks(low_watermarks)
+        constraints = self.arbiters[0].constraints
+        constraints.forget_versions(list(constraints.versions))
+        unused = list(constraints.book.rules)
+        for shard, low_watermark in enumerate(low_watermarks):
+            # What was registered again on another shard is about to be used, and stays there.
+            forgotten = self._admitted(shard).forget_rules(unused, low_watermark)
+            unused = forgotten if shard == 0 else unused
         return len(unused)
 
-    async def release(self, shard: int, uids: Uids) -> int:
-        return len(self.arbiters[shard].release(uid_bytes(uids)))
+    async def release(
+        self, shard: int, uids: Uids, writer: Writer = ANYBODY, *, as_of: int | None = None
+    ) -> int:
+        if not self._admits(shard, writer):
+            return 0
+        return len(self.arbiters[shard].release(uid_bytes(uids), as_of=as_of))
 
-    async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
-        return self.arbiters[shard].confirm(seqs.tolist())
+    async def confirm(self, shard: int, seqs: NDArray[np.uint64], writer: Writer = ANYBODY) -> int:
+        if not self._admits(shard, writer):
+            return 0
+        confirmed = self.arbiters[shard].confirm(seqs.tolist())
+        self._knows(shard)
+        return confirmed
 
-    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        deadline_ms = self._now_ms() + self._leases.commit_ms
-        kept = self.arbiters[shard].keep(uid_bytes(uids), seqs.tolist(), deadline_ms=deadline_ms)
-        return np.array(kept, np.uint64)
+    def _admits(self, shard: int, writer: Writer = ANYBODY) -> bool:
+        """Whether the writer may change the shard; False: its epoch is fenced. Raises LedgerUnavailable."""
+        caller = Caller(self.epoch, self._known[shard], f"{next(self._calls):012x}", writer)
+        try:
+            return self.arbiters[shard].admit(caller)
+        except SupersededError as exc:
+            raise superseded(exc.term) from exc
+        except OtherLedgerError as exc:
+            raise other_ledger(exc.epoch) from exc
+        except WentBackError as exc:
+            raise lost_changes(exc.seq, exc.known_seq) from exc
 
-    async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
+    def _admitted(self, shard: int) -> Arbiter:
+        """The shard, for a call that anybody may make."""
+        self._admits(shard)
+        return self.arbiters[shard]
+
+    def _read(self, shard: int, *, incomplete: bool = False) -> Arbiter:
+        """The shard, to be read at one moment. `incomplete`: also of a ledger that waits to be rebuilt."""
+        arbiter = self.arbiters[shard]
+        if arbiter.epoch == self.epoch or not incomplete:
+            self._admits(shard)
+            self._knows(shard)
+        return arbiter
+
+    def _knows(self, shard: int) -> None:
+        arbiter = self.arbiters[shard]
+        if arbiter.seq > self._known[shard].seq:
+            self._known[shard] = Position(arbiter.seq, arbiter.nonce)
+
+    async def commit_prepared(
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer
+    ) -> NDArray[np.uint64]:
+        if not self._admits(shard, writer):
+            return np.zeros(len(uids), np.uint64)
+        deadline_ms = self.arbiters[shard].leases.now(self._now_ms()) + self._leases.commit_ms
+        committed = self.arbiters[shard].commit_prepared(
+            uid_bytes(uids), seqs.tolist(), deadline_ms=deadline_ms
+        )
+        return np.array(committed, np.uint64)
+
+    async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
+        if not self._admits(shard, writer):
+            return 0
         return len(self.arbiters[shard].release(uid_bytes(uids), seqs.tolist()))
 
     async def reap(self, shard: int) -> int:
-        return self.arbiters[shard].reap(self._now_ms())
+        reaped, more = 0, True
+        while more:
+            released, more = self._admitted(shard).reap(self._now_ms())
+            reaped += released
+        self.leases_ended[shard] = self.arbiters[shard].leases_ended
+        return reaped
+
+    async def dispatcher_marks(self) -> DispatcherMarks:
+        return DispatcherMarks(
+            max(arbiter.term for arbiter in self.arbiters), max(arbiter.journal for arbiter in self.arbiters)
+        )
 
     async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:
-        arbiter = self.arbiters[shard]
+        arbiter, clock_ms = self._read(shard, incomplete=True), self._now_ms()
+        behind_ms = clock_ms - arbiter.leases.now(clock_ms)
         found = np.zeros((len(seqs), 2), np.int64)
         for row, seq in enumerate(seqs.tolist()):
             if seq in arbiter.pending:
-                ends_ms = arbiter.pending[seq][0]
-                found[row] = ends_ms - self._leases.of(held=arbiter.holds.open(seq)), ends_ms
+                ends_ms = arbiter.pending[seq][0] + behind_ms
+                found[row] = ends_ms - self._leases.of(prepared=arbiter.prepared.open(seq)), ends_ms
         return found
 
     async def workers_of(self, epochs: Sequence[int]) -> dict[int, str]:
         return {epoch: self._grants[epoch] for epoch in epochs if epoch in self._grants}
 
     async def lookup(self, shard: int, uids: Uids) -> NDArray[Any]:
-        held = [self.arbiters[shard].reservations.get(uid) for uid in uid_bytes(uids)]
-        return np.array([(h.node, h.seq, h.epoch) if h else (NONE_U32, 0, 0) for h in held], _LOOKUP)
+        arbiter, none = self._admitted(shard), (NONE_U32, 0, 0, ReservationState.NONE)
+        held = arbiter.look_up(uid_bytes(uids))
+        found = [(h.node, h.seq, h.epoch, arbiter.state_of(h)) if h else none for h in held]
+        return np.array(found, _LOOKUP)
 
-    async def grant(self, worker: str) -> int:
-        self._granted += 1
-        self._grants[self._granted] = worker
+    async def grant(self, worker: str, writer: Writer = ANYBODY) -> int:
+        for shard in range(self.shards):
+            self._admits(shard, writer)
+        epoch = next(self._epochs)
+        self._grants[epoch] = worker
         for arbiter in self.arbiters:
-            arbiter.grant(worker, self._granted)
-        return self._granted
+            arbiter.grant(worker, epoch)
+        return epoch
 
-    async def upsert_nodes(self, shard: int, nodes: Sequence[NodeChange], expected: bytes = b"") -> Upserted | None:
+    async def upsert_nodes(
+        self,
+        shard: int,
+        nodes: Sequence[LedgerNodeChange],
+        expected: bytes = b"",
+        writer: Writer = ANYBODY,
+    ) -> Upserted | None:
+        self._admits(shard, writer)
         upserted = self.arbiters[shard].upsert(nodes, expected)
         if upserted is None:
             return None
         return Upserted(self.arbiters[shard].seq, np.array(upserted[0], U32), upserted[1])
 
-    async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
-        uids, missing = self.arbiters[shard].remove(names)
-        return Removed(np.frombuffer(b"".join(uids), np.uint8).reshape(-1, UID_BYTES), missing)
+    async def remove_nodes(self, shard: int, names: Sequence[str], writer: Writer = ANYBODY) -> Removed:
+        self._admits(shard, writer)
+        removed = self.arbiters[shard].remove(names)
+        nodes = dict.fromkeys(
+            (*removed.nodes, *removed.before)
+        )  # in the order in which their indexes get free
+        return Removed(self._release_nodes(shard, nodes, writer), removed.missing)
+
+    async def forget_removed(self, shard: int) -> int:
+        removed = dict.fromkeys(sorted(self._read(shard).removed))
+        self._release_nodes(shard, removed, ANYBODY)
+        return len(removed.keys() - self.arbiters[shard].removed.keys())
+
+    def _release_nodes(self, shard: int, nodes: Mapping[int, None], writer: Writer) -> Uids:
+        """Release what is reserved on removed nodes, and forget them. Returns the released pods."""
+        arbiter = self.arbiters[shard]
+        held = [uid for uid, reservation in arbiter.reservations.items() if reservation.node in nodes]
+        self._admits(shard, writer)
+        released = arbiter.release(held)
+        self._admits(shard, writer)
+        arbiter.forget_nodes(list(nodes))
+        return np.frombuffer(b"".join(released), np.uint8).reshape(-1, UID_BYTES)
+
+    async def nonce_at(self, shard: int, seq: int) -> str:
+        return next((c.nonce for c in self.arbiters[shard].changes_after(seq - 1) if c.seq == seq), "")
 
     async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
-        return np.array([self.arbiters[shard].names.get(name, NONE_U32) for name in names], U32)
+        return np.array([self._read(shard).names.get(name, NONE_U32) for name in names], U32)
 
-    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:  # noqa: ARG002 - never lost
+    async def schema(
+        self,
+        names: Sequence[str] = (),
+        *,
+        incomplete: bool = False,  # noqa: ARG002 - a schema in memory is never lost
+    ) -> list[str]:
         self._schema.extend(names)
         return list(self._schema.names)
 
     async def seq(self, shard: int) -> int:
-        return self.arbiters[shard].seq
+        return self._read(shard).seq
 
-    async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:  # noqa: ARG002 - never lost
-        arbiter = self.arbiters[shard]
+    async def snapshot(self, shard: int, *, groups: bool = False, incomplete: bool = False) -> Snapshot:
+        arbiter = self._read(shard, incomplete=incomplete)
         live = [node for node, account in arbiter.accounts.items() if not account.has(FLAG_GONE)]
-        told = (held for held in arbiter.reservations.values() if not arbiter.holds.open(held.seq))
-        runs = group_runs(told, gone=False) if groups else ()
+        visible = (held for held in arbiter.reservations.values() if not arbiter.prepared.open(held.seq))
+        runs = group_runs(visible, gone=False) if groups else ()
         rows = self._rows(shard, sorted(live))
-        return Snapshot(arbiter.seq, rows, dict(arbiter.specs), runs, arbiter.holds.under_way())
+        prepared = arbiter.prepared.under_way()
+        return Snapshot(arbiter.seq, rows, dict(arbiter.specs), runs, prepared, arbiter.nonce)
 
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-        arbiter = self.arbiters[shard]
+        arbiter = self._read(shard)
         known = {name: arbiter.names[name] for name in names if name in arbiter.names}
-        return {name: (index, arbiter.specs[index]) for name, index in known.items() if index in arbiter.specs}
+        return {
+            name: (index, arbiter.specs[index]) for name, index in known.items() if index in arbiter.specs
+        }
 
     async def state(self, shard: int) -> ShardState:
-        arbiter = self.arbiters[shard]
-        rows, holds = self._rows(shard, sorted(arbiter.accounts)), arbiter.holds.under_way()
-        snapshot = Snapshot(arbiter.seq, rows, dict(arbiter.specs), holds=holds)
+        arbiter = self._read(shard, incomplete=True)
+        rows, prepared = self._rows(shard, sorted(arbiter.accounts)), arbiter.prepared.under_way()
+        snapshot = Snapshot(arbiter.seq, rows, dict(arbiter.specs), prepared=prepared, nonce=arbiter.nonce)
         ports = {node: list(account.ports) for node, account in arbiter.accounts.items() if account.ports}
         pods = Counter(held.group for held in arbiter.reservations.values() if held.group is not None)
         groups = {group.key: (group.definition, count) for group, count in pods.items()}
-        return ShardState(snapshot, self._reservations(shard), ports, groups)
+        clock_ms = self._now_ms()
+        commits = UnconfirmedCommits(
+            frozenset(arbiter.pending),
+            {seq: deadline_ms for seq, (deadline_ms, _) in arbiter.pending.items()},
+            arbiter.prepared.pods(),
+            arbiter.leases.now(clock_ms),
+            0 if arbiter.leases.time_ms is None else clock_ms - arbiter.leases.seen_ms,
+        )
+        return ShardState(snapshot, self._reservations(shard), ports, groups, commits)
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
+        self._read(shard, incomplete=True)
         yield self._reservations(shard)
 
-    async def knows(self, shard: int, worker: str) -> bool:
-        return worker in self.arbiters[shard].workers
+    async def is_registered(self, shard: int, worker: str) -> bool:
+        return worker in self._read(shard).workers
 
     async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
+        self._read(shard)
         found = self._reservations(shard)
         here = found.assumed & np.isin(found.records["node"], nodes)
         return Reservations(found.uids[here], found.records[here], found.assumed[here], found.resources)
@@ -226,36 +396,58 @@ class MemoryLedger:
                 row["group"] = held.group.key
                 row["flags"] = held.group.flags
         uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
-        return Reservations(uids, records, np.isin(records["seq"], list(arbiter.pending)), resources)
+        assumed = np.isin(records["seq"], list(arbiter.pending))
+        prepared = np.isin(records["seq"], list(arbiter.prepared.under_way()))
+        return Reservations(uids, records, assumed, resources, prepared)
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         if self.arbiters[shard].seq <= after:
             await asyncio.sleep(wait_ms / 1000)
-        return [self._entry(shard, change) for change in self.arbiters[shard].feed[after:]]
+        changes = self.arbiters[shard].changes_after(after)
+        if not changes:
+            return []
+        # Up to a gap: after it a follower needs a snapshot.
+        return [self._entry(shard, c) for place, c in enumerate(changes, after + 1) if c.seq == place] or None
 
     async def counts(self) -> tuple[int, int]:
-        nodes = sum(len(arbiter.specs) for arbiter in self.arbiters)
-        return nodes, sum(len(arbiter.reservations) for arbiter in self.arbiters)
+        found = [self._read(shard) for shard in range(self.shards)]
+        return sum(len(a.specs) for a in found), sum(len(a.reservations) for a in found)
+
+    async def table_sizes(self) -> dict[str, int]:
+        nodes, reservations = await self.counts()
+        return {"names": nodes, "reservations": reservations, "grants": len(self._grants)}
 
     async def check(self) -> dict[str, str]:
+        for shard in range(self.shards):
+            self._read(shard)
         return {"mode": "memory"}
 
-    def _entry(self, shard: int, change: Change) -> FeedEntry:
+    def _entry(self, shard: int, change: ShardChange) -> FeedEntry:
         return FeedEntry(
             change.seq,
-            self._rows(shard, change.nodes),
+            self._rows(shard, change.nodes, accounts=change.accounts),
             change.specs,
             change.removed,
             change.released,
             change.runs,
             change.evictions,
-            change.hold,
+            change.prepared,
             change.ended,
             change.epoch,
+            change.nonce,
         )
 
-    def _rows(self, shard: int, nodes: Sequence[int], *, cards: bool = True) -> AccountRows:
-        accounts, resources = self.arbiters[shard].accounts, len(self._schema)
+    def _rows(
+        self,
+        shard: int,
+        nodes: Sequence[int],
+        *,
+        cards: bool = True,
+        accounts: Mapping[int, Account] | None = None,
+    ) -> AccountRows:
+        """`accounts`: as they were then; None: as they are."""
+        resources = len(self._schema)
+        accounts = self.arbiters[shard].accounts if accounts is None else accounts
         records = np.zeros(len(nodes), account_dtype(resources))
         for row, node in zip(records, nodes, strict=True):
             account = accounts[node]

@@ -1,10 +1,10 @@
-"""Between NumPy columns and what the scripts take and answer.
+"""Converts between NumPy columns and the arguments and replies of the scripts.
 
-Arguments of many values are MessagePack arrays of fixed-width elements: NumPy writes them in one go and one call of
-`cmsgpack.unpack` reads them inside Redis, at 0.14 us a pod for UIDs and nodes together.
-"""
+A script has one argument: a MessagePack map with names (lua/prelude.lua). Values with many elements are
+MessagePack arrays of elements with a fixed width. NumPy writes such an array in one step, and one call of
+`cmsgpack.unpack` reads it in Redis: 0.14 us per pod for UIDs and nodes together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,33 +14,68 @@ from numpy.typing import NDArray
 
 from hoss.model.conflicts import Criteria
 from hoss.wire.columns import U16, U32, U64
-from resolver.core.rules import Guard, Question, Registered, Rule, RuleBook, packed, unpacked
+from resolver.core.rules import (
+    PlacementConstraint,
+    PlacementRule,
+    RegisteredRule,
+    RuleBook,
+    RuleQuery,
+    packed,
+    unpacked,
+)
 from resolver.core.values import CONFLICT, Decision, Proposal, Verdict
 from resolver.ledger import stored
 
 _FIXED_STRING = 0xA0  # MessagePack: a string of up to 31 bytes, the length in the low bits
 _UINT16 = 0xCD
-_EMPTY_ARRAY = b"\x90"
+_FIXED_MAP_MEMBERS = 15  # MessagePack: with more, a map begins with three bytes instead of one
+
+Members = Mapping[str, Any]
+"""Of a script's argument. `Packed` values are MessagePack already."""
+
+
+class Packed(bytes):
+    """MessagePack of one value, which is put into an argument as it is."""
+
 
 _CRITERIA = {Criteria.FIT: "", Criteria.VERSION: "version", Criteria.STRICT: "strict"}
 
-SlotGuards = tuple[tuple[Guard, ...], ...]  # by slot; empty: no rule sees any
+SlotConstraints = tuple[tuple[PlacementConstraint, ...], ...]  # by slot; empty: no rule concerns the pods
 
 _NO_REFUSALS = (Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.STALE_EPOCH, Verdict.GANG_ABORTED)
 
 _POSITION = np.dtype([("shard", "<u4"), ("seq", "<u8")])
-_LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8")])
+_LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8"), ("state", "u1")])
 
 
-def string_array(values: NDArray[Any]) -> bytes:
-    """MessagePack array of n strings, from an (n, width) array of bytes or (n,) of items of that width (at most 31)."""
+def argument(members: Members) -> bytes:
+    """A script's argument: a MessagePack map of these members. Those that are None are left out."""
+    plain = {n: v for n, v in members.items() if v is not None and not isinstance(v, Packed)}
+    packed = {n: v for n, v in members.items() if isinstance(v, Packed)}
+    body: bytes = msgpack.packb(plain, use_bin_type=False)
+    parts = [b"\xde", (len(plain) + len(packed)).to_bytes(2, "big")]
+    parts.append(body[1 if len(plain) <= _FIXED_MAP_MEMBERS else 3 :])
+    for name, value in packed.items():
+        parts += [_packed_name(name), value]
+    return b"".join(parts)
+
+
+@cache
+def _packed_name(name: str) -> bytes:
+    packed: bytes = msgpack.packb(name)
+    return packed
+
+
+def string_array(values: NDArray[Any]) -> Packed:
+    """MessagePack array of n strings, from an (n, width) array of bytes or (n,) items of that width (at most
+    31)."""
     width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
     strings = np.ascontiguousarray(values).view(f"V{width}").reshape(-1)
     return _array(len(strings), _FIXED_STRING | width, strings, f"V{width}")
 
 
-def uint16_array(values: NDArray[Any]) -> bytes:
-    """MessagePack array of small whole numbers."""
+def uint16_array(values: NDArray[Any]) -> Packed:
+    """MessagePack array of small integers."""
     return _array(len(values), _UINT16, values, ">u2")
 
 
@@ -49,16 +84,16 @@ def _tagged(element: str) -> np.dtype[Any]:
     return np.dtype([("tag", "u1"), ("value", element)])
 
 
-def _array(count: int, tag: int, values: NDArray[Any], element: str) -> bytes:
+def _array(count: int, tag: int, values: NDArray[Any], element: str) -> Packed:
     packed = np.empty(count, _tagged(element))
     packed["tag"] = tag
     packed["value"] = values
-    return b"\xdd" + count.to_bytes(4, "big") + packed.tobytes()
+    return Packed(b"\xdd" + count.to_bytes(4, "big") + packed.tobytes())
 
 
 @cache
-def _slot_dtype(resources: int) -> np.dtype[Any]:
-    """What the pods of a slot share, as commit.lua reads it."""
+def slot_dtype(resources: int) -> np.dtype[Any]:
+    """What the pods of a slot share, as lua/proposal.lua reads it."""
     return np.dtype(
         [
             ("priority", "<i4"),
@@ -73,19 +108,19 @@ def _slot_dtype(resources: int) -> np.dtype[Any]:
 def commit_arguments(
     proposal: Proposal,
     order: NDArray[np.intp] | None,
-    guards: SlotGuards,
+    constraints: SlotConstraints,
     *,
     lease_ms: int,
     rules_version: int,
     shards: int,
-    held: bool,
-) -> list[bytes | str | int]:
-    """The arguments of commit.lua after the ledger epoch and the feed window."""
+    prepared: bool,
+) -> Members:
+    """What commit.lua has besides the writer."""
     uids, slots, nodes = proposal.uids, proposal.slots, proposal.nodes
     if order is not None:
         uids, slots, nodes = uids[order], slots[order], nodes[order]
     count, resources = proposal.requests.shape
-    shared = np.zeros(count, _slot_dtype(resources))
+    shared = np.zeros(count, slot_dtype(resources))
     shared["priority"] = proposal.priorities
     shared["attempt"] = proposal.attempts
     shared["requests"] = proposal.requests
@@ -93,114 +128,120 @@ def commit_arguments(
         shared["group"] = [0 if group is None else group.key for group in proposal.groups]
         shared["flags"] = [0 if group is None else group.flags for group in proposal.groups]
     alternates = nodes.shape[1] - 1
-    return [
-        proposal.worker,
-        proposal.epoch,
-        proposal.snapshot_seq,
-        lease_ms,
-        "2" if proposal.stands else "1" if proposal.unchecked else "0",
-        resources,
-        string_array(uids),
-        uint16_array(slots),
-        string_array(nodes[:, 0].astype(U32)),
-        alternates,
-        string_array(nodes[:, 1:].astype(U32).reshape(-1)) if alternates else _EMPTY_ARRAY,
-        shared.tobytes(),
-        b"" if proposal.devices is None else proposal.devices.astype(U16).tobytes(),
-        _groups(proposal),
-        str(rules_version) if proposal.groups else "",
-        _guards(guards),
-        proposal.gang_minimum,
-        seqs(proposal.seen_of(shards)),
-        "1" if held else "0",
-        _victims(proposal, order),
-        "1" if proposal.victims_must_go else "0",
-        _CRITERIA[proposal.criteria],
-        "1" if proposal.victims_assumed else "0",
-    ]
+    return {
+        "uids": string_array(uids),
+        "slots": uint16_array(slots),
+        "first": string_array(nodes[:, 0].astype(U32)),
+        "alternates_each": alternates,
+        # Not unpacked with the rest: most batches need none.
+        "alternates": bytes(string_array(nodes[:, 1:].astype(U32).reshape(-1))) if alternates else None,
+        "victims": _victims(proposal, order) if proposal.victims else None,
+        "resources": resources,
+        "shared": shared.tobytes(),
+        "cards": None if proposal.devices is None else proposal.devices.astype(U16).tobytes(),
+        "constraints": [_constraint_values(of_slot) for of_slot in constraints],
+        "groups": _groups(proposal),
+        "rules": str(rules_version) if proposal.groups else None,
+        "sending": proposal.sending,
+        "snapshot_seq": proposal.snapshot_seq,
+        "seen": seqs(proposal.seen_of(shards)),
+        "unchecked": proposal.unchecked or proposal.existing,
+        "existing": proposal.existing,
+        "gang_minimum": proposal.gang_minimum,
+        "criteria": _CRITERIA[proposal.criteria],
+        "lease_ms": lease_ms,
+        "prepare_only": prepared,
+        "victims_must_go": proposal.victims_must_go,
+        "victims_assumed": proposal.victims_assumed,
+    }
 
 
-def slot_guards(proposal: Proposal, book: RuleBook) -> SlotGuards:
-    """What the rules are to the pods of each slot; empty where they are nothing to any."""
-    found = tuple(book.guards(group, first=proposal.first(slot)) for slot, group in enumerate(proposal.groups))
+def slot_constraints(proposal: Proposal, book: RuleBook) -> SlotConstraints:
+    """What the rules mean for the pods of each slot; empty if no rule concerns any."""
+    found = tuple(
+        book.constraints(group, first=proposal.first(slot)) for slot, group in enumerate(proposal.groups)
+    )
     return found if any(found) else ()
 
 
-def _guards(guards: SlotGuards) -> bytes:
-    arguments: bytes = msgpack.packb([_guard_values(of_slot) for of_slot in guards], use_bin_type=False)
-    return arguments
-
-
-def _guard_values(of_slot: Sequence[Guard]) -> list[bytes | int | str]:
+def _constraint_values(of_slot: Sequence[PlacementConstraint]) -> list[bytes | int | str]:
     return [
         value
-        for guard in of_slot
+        for constraint in of_slot
         for value in (
-            guard.key.to_bytes(8, "little"),
-            guard.registered.born,
-            guard.topology_key,
-            guard.notes,
-            guard.relies_on,
-            int(guard.counts_on_matches),
+            constraint.key.to_bytes(8, "little"),
+            constraint.registered.born,
+            constraint.topology_key,
+            constraint.recorded_roles,
+            constraint.relies_on,
+            int(constraint.counts_on_matches),
         )
     ]
 
 
 def seqs(of_shards: Sequence[int]) -> bytes:
-    """A seq for each shard."""
+    """One seq per shard."""
     return np.array(of_shards, U64).tobytes()
 
 
-def _victims(proposal: Proposal, order: NDArray[np.intp] | None) -> bytes:
-    """By position among the served, from 1."""
-    if not proposal.victims:
-        return b""
+def _victims(proposal: Proposal, order: NDArray[np.intp] | None) -> dict[int, list[bytes]]:
+    """By position in serving order, from 1."""
     served = range(len(proposal)) if order is None else order.tolist()
-    found = {place: list(proposal.victims[p]) for place, p in enumerate(served, 1) if p in proposal.victims}
-    arguments: bytes = msgpack.packb(found, use_bin_type=False)
-    return arguments
+    return {place: list(proposal.victims[p]) for place, p in enumerate(served, 1) if p in proposal.victims}
 
 
-def question_arguments(questions: Sequence[Question]) -> bytes:
-    """Pods to be judged, for judge.lua."""
-    values = [
-        (_guard_values(q.guards), [False if domain is None else domain for domain in q.domains], q.shard, q.seq)
-        for q in questions
+def query_arguments(queries: Sequence[RuleQuery]) -> list[Any]:
+    """Pods to validate, for validate.lua."""
+    return [
+        (
+            _constraint_values(q.constraints),
+            [False if domain is None else domain for domain in q.domains],
+            q.shard,
+            q.seq,
+        )
+        for q in queries
     ]
-    arguments: bytes = msgpack.packb(values, use_bin_type=False)
-    return arguments
 
 
-def read_judgement(reply: bytes) -> list[tuple[int, int] | None]:
-    """What judge.lua returned."""
+def read_validation(reply: bytes) -> list[tuple[int, int] | None]:
+    """The reply of validate.lua."""
     return [(shard, seq) if seq else None for shard, seq in np.frombuffer(reply, _POSITION).tolist()]
 
 
-def read_questions(
-    reply: Sequence[Any], decision: Decision, slots: Sequence[int], guards: SlotGuards, order: NDArray[np.intp] | None
-) -> tuple[Question | None, ...]:
-    """What commit.lua left to be judged of the pods of these `slots`, by position, but for the shard."""
+def read_queries(
+    reply: Sequence[Any],
+    decision: Decision,
+    slots: Sequence[int],
+    constraints: SlotConstraints,
+    order: NDArray[np.intp] | None,
+) -> tuple[RuleQuery | None, ...]:
+    """The pods that commit.lua left for validation, by position, without the shard."""
     refused = ~np.isin(decision.verdicts, _NO_REFUSALS)
-    found = [Question(guards[s]) if out and guards[s] else None for s, out in zip(slots, refused.tolist(), strict=True)]
+    found = [
+        RuleQuery(constraints[s]) if out and constraints[s] else None
+        for s, out in zip(slots, refused.tolist(), strict=True)
+    ]
     flat = msgpack.unpackb(reply[11]) if reply[11] else ()
     for served, seq, domains in zip(*(iter(flat),) * 3, strict=True):
         position = served if order is None else int(order[served])
         named = tuple(None if domain is False else domain for domain in domains)
-        found[position] = Question(guards[slots[position]], named, seq=seq)
+        found[position] = RuleQuery(constraints[slots[position]], named, seq=seq)
     return tuple(found) if any(found) else ()
 
 
-def rule_arguments(rules: dict[int, Rule]) -> bytes:
+def rule_arguments(rules: dict[int, PlacementRule]) -> list[bytes]:
     """Keys and records, for register_rules.lua."""
-    parts = [part for key, rule in rules.items() for part in (key.to_bytes(8, "little"), msgpack.packb(packed(rule)))]
-    arguments: bytes = msgpack.packb(parts, use_bin_type=False)
-    return arguments
+    return [
+        part
+        for key, rule in rules.items()
+        for part in (key.to_bytes(8, "little"), msgpack.packb(packed(rule)))
+    ]
 
 
 def read_rules(records: dict[bytes, bytes], version: int) -> RuleBook:
-    """The rules of a shard as Redis has them."""
+    """The rules of a shard, from Redis."""
     known = {
-        int.from_bytes(key, "little"): Registered(
+        int.from_bytes(key, "little"): RegisteredRule(
             unpacked(msgpack.unpackb(record[8:])), int.from_bytes(record[:8], "little")
         )
         for key, record in records.items()
@@ -208,15 +249,13 @@ def read_rules(records: dict[bytes, bytes], version: int) -> RuleBook:
     return RuleBook(version, known)
 
 
-def _groups(proposal: Proposal) -> bytes:
+def _groups(proposal: Proposal) -> list[bytes]:
     groups = {group.key: group for group in proposal.groups if group is not None}.values()
-    parts = [part for g in groups for part in (g.key.to_bytes(8, "little"), g.definition, b"".join(g.ports))]
-    arguments: bytes = msgpack.packb(parts, use_bin_type=False)
-    return arguments
+    return [part for g in groups for part in (g.key.to_bytes(8, "little"), g.definition, b"".join(g.ports))]
 
 
 def read_decision(reply: Sequence[Any], order: NDArray[np.intp] | None) -> Decision:
-    """What commit.lua returned, back in the proposal's order."""
+    """The reply of commit.lua, in the proposal's order."""
     seq, verdicts_raw, nodes_raw, conflicts_raw, duplicates_raw = reply[:5]
     verdicts = np.frombuffer(verdicts_raw, np.uint8)
     nodes = np.frombuffer(nodes_raw, U32)
@@ -229,7 +268,9 @@ def read_decision(reply: Sequence[Any], order: NDArray[np.intp] | None) -> Decis
             conflicts["position"] = order[conflicts["position"]]
             conflicts = conflicts[np.argsort(conflicts["position"], kind="stable")]
         if len(duplicate_seqs):
-            duplicate_seqs = duplicate_seqs[np.argsort(order[served_verdicts == Verdict.DUPLICATE], kind="stable")]
+            duplicate_seqs = duplicate_seqs[
+                np.argsort(order[served_verdicts == Verdict.DUPLICATE], kind="stable")
+            ]
     fresh = stored.account_rows(*reply[5:10])
     return Decision(int(seq), verdicts, nodes, conflicts, duplicate_seqs, fresh, int(reply[10]))
 
@@ -241,5 +282,5 @@ def _placed(served: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
 
 
 def read_lookup(reply: bytes) -> NDArray[Any]:
-    """What lookup.lua returned: fields node, seq, epoch."""
+    """The reply of lookup.lua: fields node, seq, epoch, state."""
     return np.frombuffer(reply, _LOOKUP)

@@ -1,8 +1,9 @@
-"""What the resolver needs of a ledger. Redis keeps the real one; the model in resolver.core is another, for tests.
+"""The ledger as the resolver needs it. Redis keeps the real one; the model in resolver.core is another, for
+tests.
 
-Every operation is atomic on its shard and may be repeated: a second time it finds done what the first one did. All
-raise LedgerUnavailable when the ledger is away or is another than the one that was opened; then nothing, or all, was done.
-"""
+Every operation is atomic on its shard and may be repeated: the second call finds the first one's work done.
+All raise LedgerUnavailable if the ledger is away, or is not the one that was opened. Then all or nothing was
+done."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
@@ -12,125 +13,158 @@ from numpy.typing import NDArray
 
 from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import Uids
-from resolver.core.rules import Question
+from resolver.core.rules import RuleQuery
 from resolver.core.values import (
+    ANYBODY,
     Decision,
+    DispatcherMarks,
     FeedEntry,
     Group,
-    NodeChange,
+    LedgerNodeChange,
     Proposal,
     Removed,
     Reservations,
     ShardState,
     Snapshot,
     Upserted,
+    Writer,
 )
 
 
-class LedgerLost(LedgerUnavailable):
-    """Redis answers, and what it has is not, or not whole, the ledger that was opened."""
+class LedgerLostError(LedgerUnavailable):
+    """Redis answers, but does not have the ledger that was opened, or not all of it."""
 
 
 class Ledger(Protocol):
-    """Operations name their shard; nodes and pods lie on shards as docs/architecture.md says."""
+    """Operations name their shard. docs/architecture.md says how nodes and pods are distributed over
+    shards."""
 
     epoch: str
     shards: int
-
-    def heard_of(self, shard: int, seq: int) -> None:
-        """The shard stood at `seq`. Found below that later it has lost what it acknowledged, and is unavailable."""
+    leases_ended: list[int]  # by shard, the seq of the last change that a lease made by ending, as of `reap`
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
-        """Decide each proposal by itself, one after the other."""
+        """Decide the proposals one after the other, each on its own."""
 
-    async def release(self, shard: int, uids: Uids) -> int:
-        """Give back what the pods hold; those that hold nothing are passed over. Returns how many held something."""
+    async def release(
+        self, shard: int, uids: Uids, writer: Writer = ANYBODY, *, as_of: int | None = None
+    ) -> int:
+        """Release what the pods hold, if anything. `as_of`: the seq up to which the writer knew the shard; a
+        newer reservation stays. Returns how many pods were released."""
 
-    async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
-        """End the lease of commits. Returns how many were still pending."""
+    async def confirm(self, shard: int, seqs: NDArray[np.uint64], writer: Writer = ANYBODY) -> int:
+        """End the lease of commits; a prepared one keeps its own. Returns how many were assumed."""
 
-    async def judge(
-        self, questions: Sequence[Question], *, epoch: int, seen: Sequence[int], spare: int
+    async def validate(
+        self, queries: Sequence[RuleQuery], *, epoch: int, seen: Sequence[int], may_refuse: int
     ) -> list[tuple[int, int] | None]:
-        """Of each pod that a worker of this epoch placed, in the order in which it did, the (shard, seq) of what it did not know
-        then; None: nothing, and others have to know of its placement from now on. Where more than `spare` are refused,
-        nobody has to. `seen`: the seq up to which the worker knew each shard."""
+        """Validate prepared pods of a worker's epoch, in the order in which the worker placed them. For each
+        pod, the (shard, seq) of what the worker did not know. None: it knew everything, and the pod's
+        placement is recorded. If more than `may_refuse` pods are refused, no placement is recorded. `seen`:
+        by shard, the seq up to which the worker knew it."""
 
-    async def announce(self, groups: Sequence[Group]) -> list[int]:
-        """Register the rules that these groups bear where they are not registered. Returns for each shard what a worker must
-        have seen of it for none of them to be new to it; 0: nothing."""
+    async def register_rules(self, groups: Sequence[Group]) -> list[int]:
+        """Register the rules that these groups bear. Returns for each shard the seq that a worker must have
+        seen to know all of them; 0: any."""
 
-    async def forget_rules(self, floors: Sequence[int]) -> int:
-        """Forget what only matters to proposals made in ignorance of the `floors`, a seq of each shard: from here on such
-        proposals are refused, if rules might see their pods. Returns how many rules that were."""
+    async def forget_rules(self, low_watermarks: Sequence[int]) -> int:
+        """Forget what matters only to proposals older than these seqs, one per shard. From now on such
+        proposals are refused if rules might concern their pods. Returns the number of forgotten rules."""
 
-    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Make what was held a commit of now, of which the feed tells. Returns for each of the pods, beside the commit that
-        reserved it in `seqs`, the commit it stands by now; 0: none. Commits that are no holds get a new lease."""
+    async def commit_prepared(
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer
+    ) -> NDArray[np.uint64]:
+        """Turn prepared pods into a commit, which the feed shows. `seqs`: the commit that reserved each pod.
+        Returns the commit that each pod belongs to now; 0: none, or the writer is fenced. Commits that are not
+        prepared get a new lease."""
 
-    async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
-        """As `release`, of what those very commits reserved and nothing else."""
+    async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
+        """Release what those very commits reserved, and nothing else. Returns the number of pods; 0 if the
+        writer is fenced: then the dispatcher decides what becomes of them."""
 
     async def reap(self, shard: int) -> int:
-        """Release what commits still hold whose lease is over. Returns the number of pods."""
+        """Release what expired commits still hold. Returns the number of pods."""
 
     async def lookup(self, shard: int, uids: Uids) -> NDArray[Any]:
-        """Fields node (NONE_U32: no reservation), seq, epoch for each UID."""
+        """Fields node (NONE_U32: no reservation), seq, epoch and state (ReservationState) for each UID. What
+        was prepared under a fenced epoch is aborted first."""
 
-    async def grant(self, worker: str) -> int:
-        """A new epoch, on every shard."""
+    async def grant(self, worker: str, writer: Writer = ANYBODY) -> int:
+        """Grant the worker a new epoch, on every shard."""
 
-    async def upsert_nodes(self, shard: int, nodes: Sequence[NodeChange], expected: bytes = b"") -> Upserted | None:
-        """Names at most once each. `expected`: the spec the only node must have now; None where it has another."""
+    async def upsert_nodes(
+        self,
+        shard: int,
+        nodes: Sequence[LedgerNodeChange],
+        expected: bytes = b"",
+        writer: Writer = ANYBODY,
+    ) -> Upserted | None:
+        """Each name at most once. A node whose resource version is older than the present one is not changed.
+        `expected`: the current spec of the only node; None if it has another one."""
 
-    async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
-        """Nodes get nothing from here on; then what they hold is released."""
+    async def remove_nodes(self, shard: int, names: Sequence[str], writer: Writer = ANYBODY) -> Removed:
+        """Close the nodes, then release what they hold, and forget them."""
+
+    async def forget_removed(self, shard: int) -> int:
+        """Finish removals that were broken off. Returns how many nodes were forgotten: their indexes are free
+        for new nodes."""
 
     async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
-        """By what index each node of these names is known on this shard, if only since it is gone; NONE_U32: it never was. A
-        name keeps its index for as long as the ledger has its epoch."""
+        """The index of each node on this shard; NONE_U32: there is none. A name keeps its index while the node
+        is there. The index of a removed node may belong to another one later: a proposal whose `snapshot_seq`
+        is older than that node is refused."""
 
-    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:
-        """Resource names by index, after appending those of `names` that are new. `left`: of a ledger that waits to be rebuilt,
-        too."""
+    async def schema(self, names: Sequence[str] = (), *, incomplete: bool = False) -> list[str]:
+        """Resource names by index, after new names are appended. `incomplete`: also of a ledger that waits to
+        be rebuilt."""
+
+    async def dispatcher_marks(self) -> DispatcherMarks:
+        """How far the shards know dispatchers and their journal: of each mark the newest."""
 
     async def seq(self, shard: int) -> int:
-        """The number of the shard's last change."""
+        """The seq of the shard's last change."""
 
-    async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:
-        """The shard's nodes at one moment; with `groups` also where pods of each group are, which costs more. `left`: of a
-        ledger that waits to be rebuilt, too."""
+    async def nonce_at(self, shard: int, seq: int) -> str:
+        """The nonce of the change that had this seq; "": unknown."""
+
+    async def snapshot(self, shard: int, *, groups: bool = False, incomplete: bool = False) -> Snapshot:
+        """The shard's nodes at one moment. `groups`: also where the pods of each group are, which costs more.
+        `incomplete`: also of a ledger that waits to be rebuilt."""
 
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-        """Index and spec of those of these nodes that are there."""
+        """Index and spec of the nodes that exist."""
 
     async def state(self, shard: int) -> ShardState:
-        """The shard whole, at one moment, also what is left of one that waits to be rebuilt. Holds the ledger up for as long
-        as it takes to read."""
+        """The whole shard at one moment, also if it waits to be rebuilt. Nothing else runs in the ledger
+        during the read."""
 
     def reservations(self, shard: int) -> AsyncIterator[Reservations]:
-        """All reservations in parts; made or released meanwhile: maybe. One may come twice. Also what is left of them while the
-        ledger waits to be rebuilt."""
+        """All reservations in parts, also while the ledger waits to be rebuilt. A concurrent change may be
+        missing, and a reservation may come twice."""
 
     async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """(n, 2): since when what each of these commits reserved is assumed, and when its lease ends, Unix milliseconds by the
-        ledger's clock. Zeros once it is confirmed."""
+        """(n, 2): since when each commit's reservations are assumed, and when its lease ends, in Unix
+        milliseconds by the ledger's clock. Zeros once the commit is confirmed."""
 
     async def workers_of(self, epochs: Sequence[int]) -> dict[int, str]:
-        """To whom these epochs were granted, as far as that is still known: of the last 10,000."""
+        """The workers that got these epochs. The ledger remembers the last 10,000 epochs."""
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
-        """Entries after `after` up to a gap, waiting up to `wait_ms` for the first. None where the gap is there: the window begins later,
-        or a repair left a number out."""
+        """Entries after `after`, up to a gap; waits up to `wait_ms` for the first. None: the gap is right
+        there, because the window begins later or a repair skipped a number."""
 
-    async def knows(self, shard: int, worker: str) -> bool:
+    async def is_registered(self, shard: int, worker: str) -> bool:
         """Whether a worker of that name was ever granted an epoch."""
 
     async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
-        """Reservations on these nodes that nobody has confirmed yet; where there are very many, those of the last commits."""
+        """Unconfirmed reservations on these nodes; if there are very many, those of the latest commits."""
 
     async def counts(self) -> tuple[int, int]:
-        """How many nodes and how many reservations there are."""
+        """The number of nodes and of reservations."""
+
+    async def table_sizes(self) -> dict[str, int]:
+        """The number of entries by key, summed over shards."""
 
     async def check(self) -> dict[str, str]:
-        """That the ledger is there and the same; facts about it (version, mode, persistence)."""
+        """Check that the ledger is there and the same. Returns facts about it (version, mode,
+        persistence)."""

@@ -1,5 +1,7 @@
-"""The ledger in Redis: where its keys are, how scripts and commands reach them, and what only looks."""
+"""The ledger in Redis: its keys, how scripts and commands reach them, and the read operations."""
 
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,22 +9,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.wire.account import FLAG_GONE
-from hoss.wire.columns import NONE_U32, U32, U64, UID_BYTES
-from resolver.core.values import FeedEntry, GroupRun, Reservations, ShardState, Snapshot
-from resolver.ledger import stored
-from resolver.ledger.scripts import Call, ScriptRunner, another, went_back
+from hoss.redis_access import OpenRedis
+from hoss.wire.columns import FLAG_GONE, NONE_U32, U32, U64
+from hoss.wire.uids import UID_BYTES
+from resolver.core.commits import UnconfirmedCommits
+from resolver.core.values import (
+    ANYBODY,
+    DispatcherMarks,
+    FeedEntry,
+    GroupRun,
+    Position,
+    Reservations,
+    ShardState,
+    Snapshot,
+    Writer,
+)
+from resolver.ledger import packing, stored
+from resolver.ledger.scripts import Call, ScriptRunner, lost_changes, other_ledger
 
 SHARD_KEYS = (
     *("meta", "accounts", "cards", "specs", "names", "reservations", "pending", "workers", "feed"),
-    *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds", "quarantine"),
+    *(
+        "ports",
+        "groups",
+        "group_pods",
+        "labels",
+        "rules",
+        "stamps",
+        "holds",
+        "quarantine",
+        "leases",
+        "versions",
+        "nonces",
+        "removed",
+    ),
 )
+
+# What counts the entries of a key that is no hash. The nonces have a fixed size.
+_SIZE_COMMANDS = {"feed": "xlen", "leases": "zcard"}
+_UNSIZED = frozenset(("meta", "nonces"))
 
 _SCAN_STEP = 2000
 _FEED_STEP = 64
 _ASSUMED_READ = 4000  # reservations
 _NO_NODE = NONE_U32.to_bytes(4, "little")
-_DEADLINE_BYTES = 8  # of a pending record, before its UIDs
+
+
+def _sized(keys: list[str]) -> list[tuple[str, str]]:
+    return [(name, key) for name, key in zip(SHARD_KEYS, keys, strict=True) if name not in _UNSIZED]
 
 
 def shard_keys(prefix: str, shards: int) -> list[list[str]]:
@@ -30,17 +64,38 @@ def shard_keys(prefix: str, shards: int) -> list[list[str]]:
     return [[f"{{{prefix}:{shard}}}:{key}" for key in SHARD_KEYS] for shard in range(shards)]
 
 
-class LedgerReading:
-    """See resolver.ledger.port.Ledger for what the operations promise. Who opens the ledger sets keys, epoch and shards."""
+def writer_members(epoch: str, known: Position, nonce: str, writer: Writer = ANYBODY) -> packing.Members:
+    """What every script has: who writes, and what the writer knows (lua/prelude.lua)."""
+    return {
+        "ledger": epoch,
+        "known_seq": known.seq,
+        "known_nonce": known.nonce or None,
+        "nonce": nonce,
+        "term": writer.term,
+        "journal_write": writer.journal_write or None,
+        "epoch": None if writer.epoch is None else str(writer.epoch),
+        "worker": writer.worker,
+    }
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self.scripts = ScriptRunner(url)
+
+class LedgerReading:
+    """See resolver.ledger.port.Ledger for what the operations promise. Who opens the ledger sets keys, epoch
+    and shards."""
+
+    def __init__(
+        self, url: str, prefix: str, open_redis: OpenRedis, rng: random.Random, feed_window: int
+    ) -> None:
+        self.scripts = ScriptRunner(url, open_redis)
+        self._feed_window = feed_window
+        self._rng = rng  # for nonces
         self._prefix = prefix
         self._keys: list[list[str]] = []
-        self._heard_of: list[int] = []  # by shard, the highest seq
-        self.resources: list[str] = []  # the schema, as last heard: caches go by its order, even if Redis loses it
+        self._watermarks: list[Position] = []  # by shard, the highest
+        # The schema as last read: caches rely on its order, even if Redis loses it.
+        self.resources: list[str] = []
         self.epoch = ""
         self.shards = 0
+        self.leases_ended: list[int] = []
 
     @property
     def _schema_key(self) -> str:
@@ -56,82 +111,124 @@ class LedgerReading:
         """To whom the latest worker epochs were granted."""
         return f"{{{self._prefix}}}:grants"
 
-    def _call(self, script: str, shard: int, *arguments: Any) -> Call:
-        return script, self._keys[shard], [f"{self.epoch} {self._heard_of[shard]}", *arguments]
+    def _call(
+        self, script: str, shard: int, members: packing.Members, writer: Writer, nonce: str = ""
+    ) -> Call:
+        """The call of a script, with what prelude.lua checks."""
+        who = writer_members(self.epoch, self._watermarks[shard], nonce or self.new_nonce(), writer)
+        return (
+            script,
+            self._keys[shard],
+            [packing.argument({**who, "window": self._feed_window, **members})],
+        )
+
+    def new_nonce(self) -> str:
+        """Marks one change of a shard."""
+        return f"{self._rng.getrandbits(48):012x}"
 
     def keys_of(self, shard: int) -> list[str]:
         """The shard's keys, in the order of SHARD_KEYS."""
         return self._keys[shard]
 
-    def highest_seq(self, shard: int) -> int:
-        """The highest that the shard was heard to stand at."""
-        return self._heard_of[shard]
+    def watermark(self, shard: int) -> Position:
+        """The highest position of the shard that this resolver knows."""
+        return self._watermarks[shard]
 
-    def heard_of(self, shard: int, seq: int) -> None:
-        self._heard_of[shard] = max(self._heard_of[shard], seq)
+    def _raise_watermark(self, shard: int, seq: int, nonce: str) -> None:
+        if seq > self._watermarks[shard].seq:
+            self._watermarks[shard] = Position(seq, nonce)
 
-    async def _run(self, script: str, shard: int, *arguments: Any) -> Any:
-        return await self.scripts.run(*self._call(script, shard, *arguments))
+    async def run(self, script: str, shard: int, writer: Writer = ANYBODY, **members: Any) -> Any:
+        """Run a script on the shard, with these members of its argument."""
+        return await self.scripts.run(*self._call(script, shard, members, writer))
 
-    async def schema(self, names: Sequence[str] = (), *, left: bool = False) -> list[str]:
-        least = 0 if left else len(self.resources)
-        found = [name.decode() for name in await self.scripts.run("schema", [self._schema_key], [least, *names])]
+    async def dispatcher_marks(self) -> DispatcherMarks:
+        found = DispatcherMarks()
+        for shard in range(self.shards):
+            _, [(term, journal)] = await self._read(
+                shard, ("hmget", self._keys[shard][0], ["term", "journal"])
+            )
+            of, number = map(int, (journal or b"0 0").split())
+            found = DispatcherMarks(max(found.term, int(term or 0)), max(found.journal, (of, number)))
+        return found
+
+    async def position(self, shard: int) -> Position:
+        """The shard's position now. Raises LedgerLostError where it is not the history that is known."""
+        seq, nonce = await self.run("check", shard)
+        found = Position(int(seq), nonce.decode())
+        self._raise_watermark(shard, *found)
+        return found
+
+    async def schema(self, names: Sequence[str] = (), *, incomplete: bool = False) -> list[str]:
+        least = 0 if incomplete else len(self.resources)
+        found = [
+            name.decode() for name in await self.scripts.run("schema", [self._schema_key], [least, *names])
+        ]
         self.resources = max(self.resources, found, key=len)
         return found
 
-    async def _read(self, shard: int, *commands: tuple[Any, ...], left: bool = False) -> tuple[int, list[Any]]:
-        """Replies of commands run at one moment, and the shard's seq then. Not a script: native replies cost half.
+    async def _read(
+        self, shard: int, *commands: tuple[Any, ...], incomplete: bool = False
+    ) -> tuple[Position, list[Any]]:
+        """Replies of commands run at one moment, and the shard's position then. Not a script: native replies cost
+        half.
 
-        `left`: of a ledger that waits to be rebuilt, too.
+        `incomplete`: of a ledger that waits to be rebuilt, too.
         """
-        heard_of = self._heard_of[shard]  # before it is asked: another reply may come first
+        watermark = self._watermarks[shard]  # before it is asked: another reply may come first
         async with self.scripts.unavailable_when_failing():
             meta = self._keys[shard][0]
             transaction = (await self.scripts.access.at(meta)).pipeline(transaction=True)
-            transaction.hmget(meta, ["epoch", "seq"])
+            transaction.hmget(meta, ["epoch", "seq", "nonce"])
+            transaction.getrange(self._keys[shard][19], *stored.nonce_range(watermark.seq))
             for command in commands:
                 getattr(transaction, command[0])(*command[1:])
-            (epoch, seq), *replies = await transaction.execute()
+            (epoch, seq, nonce), kept_nonce, *replies = await transaction.execute()
         found = (epoch or b"").decode()
-        if found != self.epoch and not left:
-            raise another(found)
+        if found != self.epoch and not incomplete:
+            raise other_ledger(found)
+        found_at = Position(int(seq or 0), (nonce or b"").decode())
         if found != self.epoch:
-            return int(seq or 0), replies
-        if int(seq) < heard_of:
-            raise went_back(int(seq), heard_of)
-        self.heard_of(shard, int(seq))
-        return int(seq), replies
+            return found_at, replies
+        is_kept = found_at.seq - watermark.seq < stored.NONCES_KEPT
+        there = Position(watermark.seq, kept_nonce.decode() if is_kept else "")
+        if found_at.seq < watermark.seq or there.differs(watermark):
+            raise lost_changes(found_at.seq, watermark.seq)
+        self._raise_watermark(shard, *found_at)
+        return found_at, replies
 
     async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
         _, (indexes,) = await self._read(shard, ("hmget", self._keys[shard][4], list(names)))
         return np.frombuffer(b"".join(index or _NO_NODE for index in indexes), U32)
 
     async def seq(self, shard: int) -> int:
-        return (await self._read(shard))[0]
+        return (await self._read(shard))[0].seq
 
     async def quarantine_records(self, shard: int) -> dict[bytes, bytes]:
-        """Nodes in quarantine, as they are kept."""
-        _, (records,) = await self._read(shard, ("hgetall", self._keys[shard][-1]))
+        """Nodes in quarantine, as stored."""
+        _, (records,) = await self._read(shard, ("hgetall", self._keys[shard][16]))
         return dict(records)
 
-    async def snapshot(self, shard: int, *, groups: bool = False, left: bool = False) -> Snapshot:
+    async def snapshot(self, shard: int, *, groups: bool = False, incomplete: bool = False) -> Snapshot:
         keys = self._keys[shard]
         resources = len(await self.schema()) if groups else 0
-        seq, (accounts, cards, specs, *pods) = await self._read(
+        position, (accounts, cards, specs, *pods) = await self._read(
             shard,
             *(("hgetall", keys[key]) for key in (1, 2, 3)),
             *(("hgetall", keys[key]) for key in (5, 10, 15) if groups),
-            left=left,
+            incomplete=incomplete,
         )
         runs: tuple[GroupRun, ...] = ()
-        holds: tuple[int, ...] = ()
+        prepared: tuple[int, ...] = ()
         if groups:
             _, records = stored.read_reservations(pods[0], resources)
-            holds = tuple(sorted(map(int, pods[2])))
-            records = records[~np.isin(records["seq"], np.array(holds, np.uint64))]
-            runs = stored.runs_of_reservations(records, {_key(key): text for key, text in pods[1].items()})
+            prepared = tuple(sorted(map(int, pods[2])))
+            records = records[~np.isin(records["seq"], np.array(prepared, np.uint64))]
+            runs = stored.runs_of_reservations(
+                records, {stored.number(key): text for key, text in pods[1].items()}
+            )
         live = {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}
-        return replace(_snapshot(seq, live, cards, specs), runs=runs, holds=holds)
+        return replace(_snapshot(position, live, cards, specs), runs=runs, prepared=prepared)
 
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
         keys = self._keys[shard]
@@ -141,40 +238,50 @@ class LedgerReading:
             return {}
         _, (specs,) = await self._read(shard, ("hmget", keys[3], list(indexes.values())))
         return {
-            name: (_key(index), spec)
+            name: (stored.number(index), spec)
             for (name, index), spec in zip(indexes.items(), specs, strict=True)
             if spec is not None
         }
 
     async def state(self, shard: int) -> ShardState:
         keys = self._keys[shard]
-        seq, (accounts, cards, specs, held, ports, groups, group_pods, pending, holds) = await self._read(
+        position, columns = await self._read(
             shard,
             *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
-            *(("hkeys", keys[key]) for key in (6, 15)),
-            left=True,
+            ("hkeys", keys[6]),
+            ("hgetall", keys[15]),
+            ("zrangebyscore", keys[17], "-inf", "+inf", None, None, True),
+            ("hmget", keys[0], ["lease_time", "lease_seen"]),
+            ("time",),
+            incomplete=True,
         )
-        resources = max(len(await self.schema(left=True)), 1)
+        accounts, cards, specs, held, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
+        resources = max(len(await self.schema(incomplete=True)), 1)
         return ShardState(
-            replace(_snapshot(seq, accounts, cards, specs), holds=tuple(sorted(map(int, holds)))),
-            _reservations(held, pending, resources),
-            {_key(node): stored.read_ports(record) for node, record in ports.items()},
-            {_key(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
+            replace(_snapshot(position, accounts, cards, specs), prepared=tuple(sorted(map(int, prepared)))),
+            _reservations(held, pending, list(prepared), resources),
+            {stored.number(node): stored.read_ports(record) for node, record in ports.items()},
+            {stored.number(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
+            _unconfirmed(pending, leases, prepared, *clocks),
         )
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         keys, cursor = self._keys[shard], 0
         while True:
-            resources = max(len(await self.schema(left=True)), 1)
-            _, ((cursor, held), pending) = await self._read(
-                shard, ("hscan", keys[5], cursor, None, _SCAN_STEP), ("hkeys", keys[6]), left=True
+            resources = max(len(await self.schema(incomplete=True)), 1)
+            _, ((cursor, held), pending, prepared) = await self._read(
+                shard,
+                ("hscan", keys[5], cursor, None, _SCAN_STEP),
+                ("hkeys", keys[6]),
+                ("hkeys", keys[15]),
+                incomplete=True,
             )
             if held:
-                yield _reservations(held, pending, resources)
+                yield _reservations(held, pending, prepared, resources)
             if cursor == 0:
                 return
 
-    async def knows(self, shard: int, worker: str) -> bool:
+    async def is_registered(self, shard: int, worker: str) -> bool:
         _, (there,) = await self._read(shard, ("hexists", self._keys[shard][7], worker))
         return bool(there)
 
@@ -185,11 +292,11 @@ class LedgerReading:
         latest = sorted(pending, key=int, reverse=True)
         uids: list[bytes] = []
         while latest and len(uids) < _ASSUMED_READ:
-            listed = pending[latest.pop(0)][_DEADLINE_BYTES:]
+            listed = pending[latest.pop(0)]
             uids += [listed[at : at + UID_BYTES] for at in range(0, len(listed), UID_BYTES)]
         _, (records,) = await self._read(shard, ("hmget", keys[5], uids)) if uids else (0, ([],))
         held = {uid: record for uid, record in zip(uids, records, strict=True) if record is not None}
-        found = _reservations(held, list(pending), resources)
+        found = _reservations(held, list(pending), [], resources)
         here = found.assumed & np.isin(found.records["node"], nodes)
         return Reservations(found.uids[here], found.records[here], found.assumed[here], resources)
 
@@ -209,16 +316,28 @@ class LedgerReading:
         if not reply:
             return []
         raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
-        entries = [_feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
-        # Up to a gap: beyond it nobody may read on without the state.
+        entries = [feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
+        # Up to a gap: after it a follower needs a snapshot.
         return [entry for place, entry in enumerate(entries, after + 1) if entry.seq == place] or None
+
+    async def table_sizes(self) -> dict[str, int]:
+        sizes: Counter[str] = Counter()
+        for shard, keys in enumerate(self._keys):
+            commands = [(_SIZE_COMMANDS.get(name, "hlen"), key) for name, key in _sized(keys)]
+            _, replies = await self._read(shard, *commands)
+            sizes.update({name: int(size) for (name, _), size in zip(_sized(keys), replies, strict=True)})
+        async with self.scripts.unavailable_when_failing():
+            server = await self.scripts.access.at(self.grants_key)
+            sizes["grants"] = int(await server.hlen(self.grants_key))
+        return dict(sizes)
 
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):
-            await self._read(shard)
+            await self.position(shard)
         async with self.scripts.unavailable_when_failing():
             facts = await (await self.scripts.access.at(self._schema_key)).info()
-        # Valkey names itself and its own version; its redis_version is the one of Redis that it is compatible with.
+        # Valkey names itself and its own version; its redis_version is the one of Redis that it is compatible
+        # with.
         server = "valkey" if "valkey_version" in facts else "redis"
         return {
             "server": server,
@@ -228,6 +347,13 @@ class LedgerReading:
             "used_memory_bytes": str(facts["used_memory"]),
         }
 
+    async def nonce_at(self, shard: int, seq: int) -> str:
+        entry_id, key = f"{seq}-0", self._keys[shard][8]
+        async with self.scripts.unavailable_when_failing():
+            server = await self.scripts.access.at(key)
+            found = _position_of(await server.xrange(key, entry_id, entry_id))
+        return "" if found is None else found.nonce
+
     async def counts(self) -> tuple[int, int]:
         nodes = reservations = 0
         for shard, keys in enumerate(self._keys):
@@ -236,30 +362,55 @@ class LedgerReading:
         return nodes, reservations
 
 
-def _key(field: bytes) -> int:
-    return int.from_bytes(field, "little")
+def _position_of(entries: Any) -> Position | None:
+    """The position of the only feed entry; None: the feed does not have it any more."""
+    if not entries:
+        return None
+    entry_id, fields = entries[0]
+    return Position(int(entry_id.split(b"-")[0]), fields.get(b"o", b"").decode())
 
 
 def _snapshot(
-    seq: int,
-    accounts: dict[bytes, bytes],
-    cards: dict[bytes, bytes],
-    specs: dict[bytes, bytes],
+    position: Position, accounts: dict[bytes, bytes], cards: dict[bytes, bytes], specs: dict[bytes, bytes]
 ) -> Snapshot:
     return Snapshot(
-        seq,
+        position.seq,
         stored.joined_accounts(accounts, cards),
-        {_key(index): spec for index, spec in specs.items()},
+        {stored.number(index): spec for index, spec in specs.items()},
+        nonce=position.nonce,
     )
 
 
-def _reservations(held: dict[bytes, bytes], pending: list[bytes], resources: int) -> Reservations:
+def _reservations(
+    held: dict[bytes, bytes], pending: list[bytes], prepared: list[bytes], resources: int
+) -> Reservations:
     uids, records = stored.read_reservations(held, resources)
-    assumed = np.isin(records["seq"], np.array([int(seq) for seq in pending], np.uint64))
-    return Reservations(uids, records, assumed, resources)
+
+    def of_commits(seqs: list[bytes]) -> NDArray[np.bool_]:
+        return np.isin(records["seq"], np.array([int(seq) for seq in seqs], np.uint64))
+
+    return Reservations(uids, records, of_commits(pending), resources, of_commits(prepared))
 
 
-def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
+def _unconfirmed(
+    pending: list[bytes],
+    leases: list[tuple[bytes, float]],
+    prepared: dict[bytes, bytes],
+    lease_clock: tuple[bytes | None, bytes | None],
+    time: tuple[int, int],
+) -> UnconfirmedCommits:
+    clock_ms = stored.milliseconds(*time)
+    return UnconfirmedCommits(
+        frozenset(map(int, pending)),
+        {int(seq): int(deadline_ms) for seq, deadline_ms in leases},
+        {int(seq): int(pods) for seq, pods in prepared.items()},
+        clock_ms - stored.behind_clock_ms(*lease_clock, *time),
+        0 if lease_clock[1] is None else clock_ms - int(lease_clock[1]),
+    )
+
+
+def feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
+    """An entry of the feed, from the fields that Redis stores."""
     specs, packed, at = [], fields.get(b"s", b""), 0
     while at < len(packed):
         index, length = np.frombuffer(packed, U32, 2, at).tolist()
@@ -267,7 +418,9 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         at += 8 + length
     return FeedEntry(
         seq,
-        stored.account_rows(fields[b"R"], fields[b"n"], fields[b"a"], fields.get(b"k", b""), fields.get(b"c", b"")),
+        stored.account_rows(
+            fields[b"R"], fields[b"n"], fields[b"a"], fields.get(b"k", b""), fields.get(b"c", b"")
+        ),
         tuple(specs),
         tuple(np.frombuffer(fields.get(b"g", b""), U32).tolist()),
         int(fields.get(b"x", 0)),
@@ -276,4 +429,5 @@ def _feed_entry(seq: int, fields: dict[bytes, bytes]) -> FeedEntry:
         b"h" in fields,
         tuple(np.frombuffer(fields.get(b"e", b""), U64).tolist()),
         int(fields.get(b"w", 0)),
+        fields.get(b"o", b"").decode(),
     )

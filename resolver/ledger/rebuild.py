@@ -1,25 +1,28 @@
-"""Replacing the ledger in Redis: a shard is loaded under keys of its own beside the old one, and put in its place whole.
+"""Replaces the ledger in Redis: loads each shard under keys of its own, beside the old shard, and renames
+them.
 
-Shard 0 says what the ledger is. It is marked first and finished last, so that whoever dies on the way leaves a ledger that is
-seen to be broken, holds all that it held, and is rebuilt by the next who tries. Every step goes by the mark of its own rebuild,
-so of two at once only the later can finish.
-"""
+The meta of shard 0 holds the ledger's identity. It gets a recovery tombstone first and its new epoch last. So
+a resolver that dies on the way leaves a ledger that is visibly broken, still holds everything, and is rebuilt
+by the next attempt. Every step checks the tombstone of its own rebuild, so of two concurrent rebuilds only
+the later one can finish."""
 
-import secrets
+import random
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
 
+from hoss.host import THIS_HOST
+from resolver.core.commits import LeaseRule
 from resolver.core.contents import Contents
-from resolver.core.mending import Mending
-from resolver.core.values import reservation_dtype
-from resolver.ledger import stored
-from resolver.ledger.port import LedgerLost
-from resolver.ledger.reading import SHARD_KEYS
-from resolver.ledger.scripts import RECOVERING, another, is_mark, went_back
-from resolver.ledger.store import RedisLedger
+from resolver.core.repair import Repair
+from resolver.core.values import Position, reservation_dtype
+from resolver.ledger import packing, stored
+from resolver.ledger.port import LedgerLostError
+from resolver.ledger.reading import SHARD_KEYS, writer_members
+from resolver.ledger.scripts import RECOVERING, is_tombstone, other_ledger
+from resolver.ledger.store import FORMAT, RedisLedger
 
 _LOADED = tuple(
     SHARD_KEYS.index(key)
@@ -28,162 +31,205 @@ _LOADED = tuple(
         *("ports", "groups", "group_pods", "labels", "rules", "stamps", "holds"),
     )
 )
-_STEP = 1000  # fields that one script writes
+_STEP = 1000  # fields per script call
 
 Hash = dict[bytes, bytes]
 
 
-class Standing(NamedTuple):
-    """What stands in a shard's meta: the ledger's epoch or a mark, "" where there is nothing; and the seq."""
+class RebuildStatus(NamedTuple):
+    """What a shard's meta contains: the ledger's epoch, a recovery tombstone or ""; the seq; and the highest
+    term of a dispatcher."""
 
     epoch: str
     seq: int
+    term: int
 
 
 class RedisRebuild:
-    """Marks, loads and finishes shards of an opened ledger, and mends them. Raises LedgerUnavailable as all of a ledger does."""
+    """Rebuilds and repairs the shards of an opened ledger. Raises LedgerUnavailable, as the ledger does."""
 
-    def __init__(self, ledger: RedisLedger, *, feed_window: int, lease_ms: int) -> None:
+    def __init__(
+        self,
+        ledger: RedisLedger,
+        *,
+        feed_window: int,
+        lease_ms: int,
+        rng: random.Random = THIS_HOST.rng,
+    ) -> None:
+        self._rng = rng
         self._ledger = ledger
         self._feed_window = feed_window
         self._lease_ms = lease_ms
 
-    async def standing(self, shard: int = 0) -> Standing:
-        """Of one shard."""
+    async def status(self, shard: int = 0) -> RebuildStatus:
         meta = self._ledger.keys_of(shard)[0]
         scripts = self._ledger.scripts
         async with scripts.unavailable_when_failing():
-            fields: Any = await (await scripts.access.at(meta)).hmget(meta, ["epoch", "seq"])
-        return Standing((fields[0] or b"").decode(), int(fields[1] or 0))
+            fields: Any = await (await scripts.access.at(meta)).hmget(meta, ["epoch", "seq", "term"])
+        return RebuildStatus((fields[0] or b"").decode(), int(fields[1] or 0), int(fields[2] or 0))
 
-    async def take_up(self) -> None:
-        """After LedgerLost: adopt what whole ledger there is. One that is broken is marked, so that no resolver commits to it
-        and the dispatcher learns of it. Raises LedgerLost while there is none."""
+    async def recover(self) -> None:
+        """After LedgerLostError: adopt the ledger in Redis if it is whole. A broken one gets a recovery
+        tombstone, so that no resolver commits to it and the dispatcher learns of it. Raises LedgerLostError
+        while there is no whole ledger."""
         ledger = self._ledger
-        found = [await self.standing(shard) for shard in range(ledger.shards)]
+        found = [await self.status(shard) for shard in range(ledger.shards)]
         ours = ledger.epoch
-        if is_mark(found[0].epoch):
-            raise another(found[0].epoch)
+        if is_tombstone(found[0].epoch):
+            raise other_ledger(found[0].epoch)
         broken = next((one for one in found if one.epoch != found[0].epoch or not one.epoch), None)
         if broken is not None:
-            problem = another("" if is_mark(broken.epoch) else broken.epoch)
+            problem = other_ledger("" if is_tombstone(broken.epoch) else broken.epoch)
         elif found[0].epoch != ours:
             ledger.adopt(found[0].epoch)
             return
         else:
-            lost = [s for s, one in enumerate(found) if one.seq < ledger.highest_seq(s)]
-            if not lost:
+            try:
+                for shard in range(ledger.shards):
+                    await ledger.position(shard)
+            except LedgerLostError as exc:
+                problem = exc
+            else:
                 return
-            problem = went_back(found[lost[0]].seq, ledger.highest_seq(lost[0]))
-        mark = RECOVERING + secrets.token_hex(8)
-        await self.mark(0, mark, found[0].epoch)
+        tombstone = f"{RECOVERING}{self._rng.getrandbits(64):016x}"
+        await self.set_tombstone(0, tombstone, found[0].epoch)
         raise problem
 
-    async def mark(self, shard: int, mark: str, *standing: str) -> None:
-        """Put a mark in the place of `standing` ("*": of anything), and drop what an earlier rebuild had loaded. Raises
-        LedgerLost where something else stands."""
+    async def set_tombstone(self, shard: int, tombstone: str, *current: str) -> None:
+        """Replace the epoch or tombstone `current` ("*": any) by a tombstone, and drop what an earlier
+        rebuild loaded. Raises LedgerLostError if something else is there."""
         keys = self._ledger.keys_of(shard)
         loaded = [_loaded(keys[key]) for key in _LOADED]
-        arguments = [mark, self._ledger.shards, *standing]
-        stood = (await self._ledger.scripts.run("mark", [keys[0], *loaded], arguments)).decode()
-        if "*" not in standing and stood not in standing:
-            raise LedgerLost(f"the ledger is another by now (it stands at {stood or 'nothing'}); look again")
+        arguments = [tombstone, self._ledger.shards, *current]
+        found = (await self._ledger.scripts.run("set_tombstone", [keys[0], *loaded], arguments)).decode()
+        if "*" not in current and found not in current:
+            raise LedgerLostError(
+                f"the ledger is another by now (it stands at {found or 'nothing'}); look again"
+            )
 
-    async def load(self, shard: int, mark: str, contents: Contents) -> None:
-        """Write the shard beside the one there is."""
+    async def load(self, shard: int, tombstone: str, contents: Contents) -> None:
+        """Write the shard beside the old one."""
         keys = self._ledger.keys_of(shard)
-        deadline_ms = await self._redis_ms(keys[0]) + self._lease_ms
-        for key, fields in _hashes(contents, deadline_ms).items():
+        for key, fields in _hashes(contents).items():
             target, items = _loaded(keys[SHARD_KEYS.index(key)]), list(fields.items())
             for start in range(0, len(items), _STEP):
                 flat = [part for item in items[start : start + _STEP] for part in item]
-                arguments = [f"{mark} 0", msgpack.packb(flat, use_bin_type=False)]
-                await self._ledger.scripts.run("load", [*keys, target], arguments)
+                await self._run("load", [*keys, target], tombstone, fields=flat)
 
-    async def finish(self, shard: int, mark: str, epoch: str, contents: Contents, floors: Sequence[int]) -> None:
-        """Put what was loaded in its place. `floors`: the seqs of all shards; rules about pods begin anew, and whoever has not
-        seen the shards stand there cannot know what they are to be held against."""
+    async def finish(
+        self, shard: int, tombstone: str, epoch: str, contents: Contents, low_watermarks: Sequence[int]
+    ) -> None:
+        """Put the loaded shard in place. `low_watermarks`: the seqs of all shards. Placement constraints
+        start anew, and a worker that has not seen these seqs cannot know what to respect."""
         keys, shards = self._ledger.keys_of(shard), self._ledger.shards
         next_index = int(contents.indexes[-1]) // shards + 1 if len(contents.indexes) else 0
-        arguments = [f"{mark} 0", epoch, contents.seq, next_index, self._feed_window]
-        arguments += [b"".join(seq.to_bytes(8, "little") for seq in floors), *(key + 1 for key in _LOADED)]
-        await self._ledger.scripts.run("finish", [*keys, *(_loaded(keys[key]) for key in _LOADED)], arguments)
+        free = np.setdiff1d(np.arange(next_index) * shards + shard, contents.indexes).tolist()
+        await self._run(
+            "finish",
+            [*keys, *(_loaded(keys[key]) for key in _LOADED)],
+            tombstone,
+            replaced=[key + 1 for key in _LOADED],
+            new_epoch=epoch,
+            seq=contents.seq,
+            next_index=next_index,
+            free=b"".join(map(stored.node_field, free)),
+            low_watermarks=packing.seqs(low_watermarks),
+            lease_ms=self._lease_ms,
+            format=FORMAT,
+            window=self._feed_window,
+        )
+
+    async def _run(self, script: str, keys: Sequence[str], tombstone: str, **members: Any) -> None:
+        """Run a script of the rebuild that set this tombstone."""
+        who = writer_members(tombstone, Position(0), self._ledger.new_nonce())
+        await self._ledger.scripts.run(script, keys, [packing.argument({**who, **members})])
 
     async def raise_epochs(self, above: int) -> None:
-        """Worker epochs granted from now on are above this one."""
+        """Make every epoch granted from now on higher than `above`."""
         key, scripts = self._ledger.epochs_key, self._ledger.scripts
         async with scripts.unavailable_when_failing():
             server = await scripts.access.at(key)
             await server.set(key, max(int(await server.get(key) or 0), above))
 
-    async def mend(self, shard: int, seq: int, mending: Mending) -> bool:
-        """Write what a repair found, read at `seq`; false where the shard has changed since.
+    async def repair(self, shard: int, seq: int, repair: Repair) -> bool:
+        """Write a repair that was planned on the state at `seq`. False: the shard has changed since.
 
-        Where the feed cannot tell all of it a number is left out: whoever follows finds the gap and reads the state anew.
-        """
-        written = seq + 2 if mending.untold else seq + 1
+        Sequence numbers have no gaps, with one exception: a repair that a feed entry cannot express. A
+        follower that sees the gap takes a new snapshot."""
+        written = seq + 2 if repair.needs_gap else seq + 1
         changes: list[Any] = []
         accounts: list[bytes] = []
-        for key, fields, gone in _mended(mending, written):
+        for key, fields, gone in _repair_fields(repair, written):
             changes += [SHARD_KEYS.index(key) + 1, [part for item in fields.items() for part in item], gone]
             accounts = list(fields.values()) if key == "accounts" else accounts
-        resources = next((len(account["amounts"]) for account in mending.accounts.values()), 0)
-        entry = [b"n", b"".join(map(_index, mending.accounts)), b"R", b"%d" % resources, b"a", b"".join(accounts)]
-        entry += [b"x", b"%d" % len(mending.accounts)]  # who waits for room may have it now
-        if mending.cards:
-            entry += [b"k", b"".join(map(_index, mending.cards)), b"c", b"".join(map(bytes, mending.cards.values()))]
-        done = await self._ledger.scripts.run(
-            "mend",
-            self._ledger.keys_of(shard),
-            [
-                f"{self._ledger.epoch} {self._ledger.highest_seq(shard)}",
-                self._feed_window,
-                seq,
-                msgpack.packb(changes, use_bin_type=False),
-                msgpack.packb(entry, use_bin_type=False),
-                written,
-            ],
+        resources = next((len(account["amounts"]) for account in repair.accounts.values()), 0)
+        entry = [
+            b"n",
+            b"".join(map(stored.node_field, repair.accounts)),
+            b"R",
+            b"%d" % resources,
+            b"a",
+            b"".join(accounts),
+        ]
+        entry += [b"x", b"%d" % len(repair.accounts)]  # released: pods that wait for room may fit now
+        if repair.cards:
+            entry += [
+                b"k",
+                b"".join(map(stored.node_field, repair.cards)),
+                b"c",
+                b"".join(map(bytes, repair.cards.values())),
+            ]
+        done = await self._ledger.run(
+            "repair",
+            shard,
+            read_at=seq,
+            seq=written,
+            changes=changes,
+            entry=entry,
+            leases=[part for seq, rule in repair.leases.items() for part in (str(seq), rule.value)],
+            lease_ms=self._lease_ms,
         )
         return done is not None
-
-    async def _redis_ms(self, key: str) -> int:
-        scripts = self._ledger.scripts
-        async with scripts.unavailable_when_failing():
-            seconds, micros = await (await scripts.access.at(key)).time()
-        return int(seconds) * 1000 + int(micros) // 1000
 
 
 def _loaded(key: str) -> str:
     return f"{key}:loaded"
 
 
-def _index(node: int) -> bytes:
-    return node.to_bytes(4, "little")
-
-
-def _mended(mending: Mending, seq: int) -> Iterable[tuple[str, Hash, list[bytes]]]:
-    """Of each key the fields to set and those to remove."""
+def _repair_fields(repair: Repair, seq: int) -> Iterable[tuple[str, Hash, list[bytes]]]:
+    """For each key, the fields to set and the fields to remove."""
     accounts = {}
-    for node, account in mending.accounts.items():
+    for node, account in repair.accounts.items():
         account["seq"] = seq
-        accounts[_index(node)] = account.tobytes() + stored.spread(node)
+        accounts[stored.node_field(node)] = account.tobytes() + stored.spread(node)
     yield "accounts", accounts, []
-    yield "cards", {_index(node): cards.astype("<u2").tobytes() for node, cards in mending.cards.items()}, []
-    ports = {_index(node): b"".join(uid + claim for uid, claim in holds) for node, holds in mending.ports.items()}
+    yield (
+        "cards",
+        {stored.node_field(node): cards.astype("<u2").tobytes() for node, cards in repair.cards.items()},
+        [],
+    )
+    ports = {
+        stored.node_field(node): b"".join(uid + claim for uid, claim in holds)
+        for node, holds in repair.ports.items()
+    }
     yield (
         "ports",
         {node: held for node, held in ports.items() if held},
         [node for node, held in ports.items() if not held],
     )
-    counts = {key.to_bytes(8, "little"): pods for key, pods in mending.group_pods.items()}
+    counts = {key.to_bytes(8, "little"): pods for key, pods in repair.group_pods.items()}
     gone = [key for key, pods in counts.items() if not pods]
     yield "group_pods", {key: b"%d" % pods for key, pods in counts.items() if pods}, gone
     yield "groups", {}, gone
+    prepared = {b"%d" % commit: pods for commit, pods in repair.prepared_pods.items()}
+    kept = {commit: b"%d" % pods for commit, pods in prepared.items() if pods}
+    yield "holds", kept, [commit for commit in prepared if commit not in kept]
+    forgotten = [b"%d" % commit for commit, rule in repair.leases.items() if rule is LeaseRule.FORGET]
+    yield "pending", {b"%d" % commit: uids for commit, uids in repair.lists.items()}, forgotten
 
 
-def _hashes(contents: Contents, deadline_ms: int) -> dict[str, Hash]:
-    """The shard's hashes, by key."""
-    nodes, sums, pods = contents.nodes, contents.tallies, contents.pods
+def _hashes(contents: Contents) -> dict[str, Hash]:
+    nodes, sums, pods = contents.nodes, contents.sums, contents.pods
     indexes = contents.indexes.tolist()
     resources = pods.records["requests"].shape[1]
     records = np.zeros(len(pods.records), reservation_dtype(resources, spread_bytes=stored.SPREAD_BYTES))
@@ -195,17 +241,28 @@ def _hashes(contents: Contents, deadline_ms: int) -> dict[str, Hash]:
     pending: Hash = {}
     for uid, seq in zip(pods.uids[pods.assumed], pods.records["seq"][pods.assumed].tolist(), strict=True):
         field = b"%d" % seq
-        pending[field] = pending.get(field, deadline_ms.to_bytes(8, "little")) + uid.tobytes()
+        pending[field] = pending.get(field, b"") + uid.tobytes()
     used = {key: pods for key, pods in sums.group_pods.items() if key in contents.groups}
     return {
-        "accounts": {_index(i): contents.accounts[row].tobytes() + stored.spread(i) for row, i in enumerate(indexes)},
-        "cards": {_index(i): cards.astype("<u2").tobytes() for i, cards in contents.cards.items()},
-        "specs": {_index(i): nodes[i].spec for i in indexes},
-        "names": {nodes[i].name.encode(): _index(i) for i in indexes},
-        "reservations": {uid.tobytes(): record.tobytes() for uid, record in zip(pods.uids, records, strict=True)},
+        "accounts": {
+            stored.node_field(i): contents.accounts[row].tobytes() + stored.spread(i)
+            for row, i in enumerate(indexes)
+        },
+        "cards": {stored.node_field(i): cards.astype("<u2").tobytes() for i, cards in contents.cards.items()},
+        "specs": {stored.node_field(i): nodes[i].spec for i in indexes},
+        "names": {nodes[i].name.encode(): stored.node_field(i) for i in indexes},
+        "reservations": {
+            uid.tobytes(): record.tobytes() for uid, record in zip(pods.uids, records, strict=True)
+        },
         "pending": pending,
-        "ports": {_index(i): b"".join(uid + claim for uid, claim in holds) for i, holds in sums.ports.items() if holds},
+        "ports": {
+            stored.node_field(i): b"".join(uid + claim for uid, claim in holds)
+            for i, holds in sums.ports.items()
+            if holds
+        },
         "groups": {key.to_bytes(8, "little"): contents.groups[key].definition for key in used},
         "group_pods": {key.to_bytes(8, "little"): b"%d" % pods for key, pods in used.items()},
-        "labels": {_index(i): msgpack.packb(dict(nodes[i].labels)) for i in indexes if nodes[i].labels},
+        "labels": {
+            stored.node_field(i): msgpack.packb(dict(nodes[i].labels)) for i in indexes if nodes[i].labels
+        },
     }

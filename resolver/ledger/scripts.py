@@ -1,9 +1,8 @@
-"""Runs the ledger's scripts in Redis, and turns what can go wrong there into LedgerUnavailable.
+"""Runs the ledger's scripts in Redis, and turns every failure into LedgerUnavailable.
 
-Redis forgets loaded scripts when it restarts or fails over, and a pipeline cannot load one on the way: whatever answers
-NOSCRIPT is loaded and run once more. Commands are never resent otherwise; every script may be run twice, but who asked
-decides whether it still wants to.
-"""
+Redis forgets loaded scripts when it restarts or fails over, and a pipeline cannot load one. So a call that
+replies NOSCRIPT is loaded and sent once more. Nothing else is sent twice: every script may run twice, but the
+caller decides whether it still wants the result."""
 
 import asyncio
 import hashlib
@@ -11,60 +10,87 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from hoss.errors import LedgerUnavailable
-from hoss.redis_access import NoScriptError, RedisAccess, RedisError, ResponseError, reach
-from hoss.redis_words import words
-from resolver.ledger.port import LedgerLost
+from hoss.redis_access import NoScriptError, OpenRedis, RedisAccess, RedisError, ResponseError, words
+from resolver.core.values import ReservationState, Verdict
+from resolver.ledger.port import LedgerLostError
 
-# Scripts take milliseconds. A Redis that is silent for longer is away, and the waiting proposals are answered so.
+# Scripts take milliseconds. If Redis is silent for longer, it is away, and waiting proposals get that
+# answer.
 _TIMEOUT_SECONDS = 2.0
 
-# Calls that are under way at once; others wait for their turn. Redis serves one at a time anyway.
+# Concurrent calls; others wait. Redis runs one script at a time anyway.
 _CONNECTIONS = 32
 
 _PARTS = {
     "commit": (
-        *("prelude", "pods", "holdings", "stamps", "guards", "criteria"),
-        *("proposal", "candidates", "reserving", "evicting", "restating", "commit"),
+        *("prelude", "leases", "pods", "reservation", "domain_versions", "constraints", "criteria"),
+        *("verdicts", "proposal", "candidates", "reserving", "evicting", "resizing", "commit"),
     ),
-    "release": ("prelude", "pods", "holdings", "give_back", "release"),
-    "reap": ("prelude", "pods", "holdings", "give_back", "reap"),
-    "confirm": ("prelude", "confirm"),
-    "judge": ("prelude", "stamps", "judge"),
-    "keep": ("prelude", "pods", "keep"),
-    "lookup": ("prelude", "lookup"),
+    "release": ("prelude", "pods", "reservation", "release_pods", "release"),
+    "reap": ("prelude", "leases", "pods", "reservation", "release_pods", "reap"),
+    "confirm": ("prelude", "leases", "confirm"),
+    "validate": ("prelude", "domain_versions", "validate"),
+    "commit_prepared": ("prelude", "leases", "pods", "commit_prepared"),
+    "lookup": ("prelude", "pods", "reservation", "release_pods", "states", "lookup"),
+    "check": ("prelude", "check"),
     "grant": ("prelude", "grant"),
     "upsert_nodes": ("prelude", "upsert_nodes"),
     "remove_nodes": ("prelude", "remove_nodes"),
-    "quarantine": ("prelude", "quarantining", "quarantine"),
-    "end_quarantine": ("prelude", "quarantining", "end_quarantine"),
-    "tell_again": ("prelude", "quarantining", "tell_again"),
+    "forget_nodes": ("prelude", "forget_nodes"),
+    "quarantine": ("prelude", "node_updates", "quarantine"),
+    "end_quarantine": ("prelude", "node_updates", "end_quarantine"),
+    "republish": ("prelude", "node_updates", "republish"),
     "register_rules": ("prelude", "register_rules"),
-    "mend": ("prelude", "mend"),
+    "repair": ("prelude", "leases", "repair"),
     "load": ("prelude", "load"),
-    "finish": ("prelude", "finish"),
-    "mark": ("mark",),
-    "set_floors": ("prelude", "set_floors"),
-    "forget_stamps": ("prelude", "forget_stamps"),
+    "finish": ("prelude", "leases", "finish"),
+    "set_tombstone": ("set_tombstone",),
+    "raise_low_watermarks": ("prelude", "raise_low_watermarks"),
+    "forget_versions": ("prelude", "forget_versions"),
     "forget_rules": ("prelude", "forget_rules"),
     "bootstrap": ("bootstrap",),
     "schema": ("schema",),
 }
 
-# What stands in the place of a shard's epoch, before some text, while the ledger is not whole: it waits for a dispatcher to
-# rebuild it, or for an operator to have it restored.
+# Parts that are made of the same numbers as messages have.
+_GENERATED = {
+    "verdicts": "\n".join(f"local {verdict.name} = {verdict.value}" for verdict in Verdict),
+    "states": "\n".join(f"local STATE_{state.name} = {state.value}" for state in ReservationState),
+}
+
+# Recovery tombstones start with one of these. They replace a shard's epoch while the ledger is not whole:
+# it waits for a dispatcher to rebuild it, or for an operator to restore it.
 RECOVERING, RESTORING = "recovering-", "restoring-"
+
+_FENCED, _OLD_COPY = "FENCED", "OLDCOPY"
 
 Call = tuple[str, Sequence[str], Sequence[Any]]  # script, keys, arguments
 
 
+class Fenced(NamedTuple):
+    """The reply of a script to a worker whose epoch is over. The shard was at `seq`, and nothing changed."""
+
+    seq: int
+
+
+class OldCopy(NamedTuple):
+    """The reply of a script to a proposal of which the worker may have sent a later copy. The shard was at
+    `seq`, and nothing changed."""
+
+    seq: int
+
+
 @cache
 def source(script: str) -> str:
-    """The script's text, its parts joined."""
+    """The script's text: its parts, joined."""
     folder = resources.files("resolver.ledger") / "lua"
-    return "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in _PARTS[script])
+    return "\n".join(
+        _GENERATED.get(part) or (folder / f"{part}.lua").read_text(encoding="utf-8")
+        for part in _PARTS[script]
+    )
 
 
 @cache
@@ -72,33 +98,37 @@ def _digest(script: str) -> str:
     return hashlib.sha1(source(script).encode()).hexdigest()  # noqa: S324 - Redis names scripts so
 
 
-class ScriptRunner:
-    """Runs scripts on the server that holds their keys: through `access` what is answered at once, through `waiting` what waits
-    there. Raises ConfigError for a URL that is none."""
+def names_by_digest() -> dict[str, str]:
+    """The name of each script by the digest under which Redis runs it."""
+    return {_digest(script): script for script in _PARTS}
 
-    def __init__(self, url: str) -> None:
-        self.access: RedisAccess = reach(url, timeout_seconds=_TIMEOUT_SECONDS, connections=_CONNECTIONS)
-        # Readers of feeds wait in Redis for news, each on a connection of its own: a few for every shard.
-        self.waiting: RedisAccess = reach(url, timeout_seconds=_TIMEOUT_SECONDS)
+
+class ScriptRunner:
+    """Runs scripts on the server that holds their keys: on `access` calls that return at once, on `waiting`
+    blocking calls. Raises ConfigError for an invalid URL."""
+
+    def __init__(self, url: str, open_redis: OpenRedis) -> None:
+        self.access: RedisAccess = open_redis(url, timeout_seconds=_TIMEOUT_SECONDS, connections=_CONNECTIONS)
+        # Feed readers block in Redis, each on a connection of its own: a few per shard.
+        self.waiting: RedisAccess = open_redis(url, timeout_seconds=_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
-        """Close every connection."""
         await self.access.close()
         await self.waiting.close()
 
     async def load(self) -> None:
-        """Load every script everywhere, so that the first proposals do not wait for it."""
+        """Load every script on every server, so that the first proposals do not wait for it."""
         async with self.unavailable_when_failing():
             for server in await self.access.every():
                 for script in _PARTS:
                     await server.script_load(source(script))
 
     async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """Run one script and return its reply."""
         return (await self.run_all([(script, keys, arguments)]))[0]
 
     async def run_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Run scripts of one shard in one round trip, one after the other. Raises if any of them failed."""
+        """Run scripts of one shard in order, in one round trip. Raises if any of them failed; to be fenced or an
+        old copy is no failure."""
         async with self.unavailable_when_failing():
             replies = await self._send(calls)
             forgotten = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
@@ -106,9 +136,9 @@ class ScriptRunner:
                 await self.load()
                 for i, reply in zip(forgotten, await self._send([calls[i] for i in forgotten]), strict=True):
                     replies[i] = reply
-            for reply in replies:
+            for i, reply in enumerate(replies):
                 if isinstance(reply, Exception):
-                    raise reply
+                    replies[i] = _outcome(reply)
             return replies
 
     async def _send(self, calls: Sequence[Call]) -> list[Any]:
@@ -122,7 +152,7 @@ class ScriptRunner:
 
     @asynccontextmanager
     async def unavailable_when_failing(self) -> AsyncIterator[None]:
-        """Whatever Redis or the network say against it: the ledger is unavailable, with their words."""
+        """Turn every error of Redis and the network into LedgerUnavailable, with its text."""
         try:
             yield
         except ResponseError as exc:
@@ -137,35 +167,61 @@ class ScriptRunner:
         self.waiting.doubt()
 
 
-def is_mark(epoch: str) -> bool:
-    """Whether it stands where a ledger's epoch should."""
+def _outcome(error: Exception) -> "Fenced | OldCopy":
+    """What is no failure of the script. Raises any other error."""
+    kind, _, seq = str(error).partition(" ")
+    if isinstance(error, ResponseError) and kind in (_FENCED, _OLD_COPY):
+        return Fenced(int(seq)) if kind == _FENCED else OldCopy(int(seq))
+    raise error
+
+
+def is_tombstone(epoch: str) -> bool:
+    """Whether this is a recovery tombstone instead of an epoch."""
     return epoch.startswith((RECOVERING, RESTORING))
 
 
-def went_back(seq: int, heard_of: int) -> LedgerLost:
-    """What is said of a shard that stands at `seq` though it stood at `heard_of` before."""
-    return LedgerLost(
-        f"Redis has lost acknowledged changes: a shard of the ledger stands at {seq} and stood at {heard_of} (a fail-over to a "
-        "replica that was behind, or an old file was loaded); the ledger is to be rebuilt"
+def lost_changes(seq: int, watermark: int) -> LedgerLostError:
+    """The error for a shard that is at `seq` after it was at `watermark`, in another history if `seq` is not
+    lower."""
+    if seq >= watermark:
+        return LedgerLostError(
+            f"Redis has lost acknowledged changes and was written to since: a shard of the ledger stands at {seq}, "
+            f"and what it had at {watermark} is not what was there; the ledger is to be rebuilt"
+        )
+    return LedgerLostError(
+        f"Redis has lost acknowledged changes: a shard of the ledger stands at {seq} and stood "
+        f"at {watermark} (a fail-over to a replica that was behind, or an old file was loaded); "
+        "the ledger is to be rebuilt"
     )
 
 
-def another(found: str) -> LedgerLost:
-    """What is said where `found` stands in the place of the epoch that this resolver knows."""
+def other_ledger(found: str) -> LedgerLostError:
+    """The error if `found` is in Redis instead of the epoch that this resolver knows."""
     if not found:
-        return LedgerLost("Redis is empty: the ledger that was there is gone and is to be rebuilt")
+        return LedgerLostError("Redis is empty: the ledger that was there is gone and is to be rebuilt")
     if found.startswith(RESTORING):
-        return LedgerLost("the ledger is being restored; if that was broken off, run `hoss ledger restore` again")
+        return LedgerLostError(
+            "the ledger is being restored; if that was broken off, run `hoss ledger restore` again"
+        )
     if found.startswith(RECOVERING):
-        return LedgerLost("the ledger is being rebuilt from what the dispatcher knows")
-    return LedgerLost(f"Redis holds another ledger (epoch {found}) than the one that was opened")
+        return LedgerLostError("the ledger is being rebuilt from what the dispatcher knows")
+    return LedgerLostError(f"Redis holds another ledger (epoch {found}) than the one that was opened")
+
+
+def superseded(term: int) -> LedgerUnavailable:
+    """The error for a dispatcher after another one has written under this higher term."""
+    return LedgerUnavailable(
+        f"another dispatcher has taken over (term {term}); the ledger obeys that one, and nothing was changed"
+    )
 
 
 def _refusal(text: str) -> LedgerUnavailable:
     kind, _, rest = text.partition(" ")
     if kind == "WENTBACK":
-        seq, heard_of = rest.split()
-        return went_back(int(seq), int(heard_of))
+        seq, watermark = rest.split()
+        return lost_changes(int(seq), int(watermark))
     if kind == "OTHERLEDGER":
-        return another("" if rest == "none" else rest)
+        return other_ledger("" if rest == "none" else rest)
+    if kind == "SUPERSEDED":
+        return superseded(int(rest))
     return LedgerUnavailable(f"Redis refuses: {text}")

@@ -1,7 +1,8 @@
-"""The ledger in Redis: what changes it. See resolver.ledger.reading for the rest."""
+"""The ledger in Redis: its writing operations, and the quarantine of nodes. resolver.ledger.reading has the
+rest."""
 
-import secrets
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,42 +11,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ConfigError, LedgerUnavailable
+from hoss.host import THIS_HOST
 from hoss.model.resources import BASE_RESOURCES
-from hoss.wire.columns import U32, U64, UID_BYTES, Uids
-from resolver.core.rules import Question
+from hoss.redis_access import OpenRedis
+from hoss.wire.columns import U32, U64, Uids, account_dtype
+from hoss.wire.uids import UID_BYTES
+from resolver.core import values
+from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
+from resolver.core.rules import RuleQuery
 from resolver.core.values import (
+    ANYBODY,
     Decision,
     Group,
     Leases,
-    NodeChange,
+    LedgerNodeChange,
+    Position,
     Proposal,
     Removed,
     Upserted,
+    Verdict,
+    Writer,
 )
 from resolver.ledger import packing, stored
 from resolver.ledger.reading import LedgerReading, shard_keys
 from resolver.ledger.rules import RULE_READS, SharedRules
-from resolver.ledger.scripts import Call, is_mark
+from resolver.ledger.scripts import Call, Fenced, OldCopy, is_tombstone
 
 
-class PreparedCommit(NamedTuple):
-    """A call of commit.lua, and what its reply has to be read with."""
+class CommitCall(NamedTuple):
+    """A call of commit.lua, and what is needed to read its reply."""
 
     call: Call
     shard: int
     proposal: Proposal
-    order: NDArray[np.intp] | None  # in which its pods are served
-    guards: packing.SlotGuards  # that are judged afterwards; empty: none is
+    order: NDArray[np.intp] | None  # in which the pods are served
+    constraints: packing.SlotConstraints  # to validate afterwards; empty: none
+    nonce: str  # of the change that it makes
 
 
-# One script call handles this many rows at most, so that none holds Redis for more than a few milliseconds.
+# Rows per script call, so that no call takes Redis more than a few milliseconds.
 _STEP = 1000
-_REAP_LOOKS = 1000
+_REAPED_PODS = 1000  # in one call
 _GRANTS_KEPT = 10_000
+
+# Of what is stored. lua/bootstrap.lua says what each format has, and brings older ones forward.
+FORMAT = 2
 
 
 class RedisLedger(LedgerReading):
-    """See resolver.ledger.port.Ledger for what the operations promise."""
+    """Implements resolver.ledger.port.Ledger."""
 
     def __init__(
         self,
@@ -53,51 +67,66 @@ class RedisLedger(LedgerReading):
         *,
         prefix: str = "hoss",
         lease_ms: int = 30_000,
-        hold_ms: int = 5_000,
+        prepare_ms: int = 5_000,
         feed_window: int = 1000,
+        open_redis: OpenRedis = THIS_HOST.redis,
+        rng: random.Random = THIS_HOST.rng,
     ) -> None:
-        """`prefix` begins every key. `lease_ms`, `hold_ms`: see Leases. `feed_window`: entries kept."""
-        super().__init__(url, prefix)
-        self._leases = Leases(lease_ms, hold_ms)
-        self._feed_window = feed_window
-        self._rules = SharedRules(self._run, self._read, feed_window)
+        """`prefix` begins every key. `lease_ms`, `prepare_ms`: see Leases. `feed_window`: feed entries
+        kept. `rng`: for epochs and nonces."""
+        super().__init__(url, prefix, open_redis, rng, feed_window)
+        self._leases = Leases(lease_ms, prepare_ms)
+        self._rules = SharedRules(self.run, self._read)
+        self.own_tables = self._rules.table_sizes
 
     async def open(self, shards: int) -> None:
-        """Find the ledger, or make it where there is none. Raises ConfigError when it has another number of shards.
+        """Find the ledger, or create it if there is none. A ledger of an older release is brought forward.
+        Raises ConfigError if it has another number of shards, or was written by a newer release.
 
-        One that waits to be rebuilt is opened, too; all but reading what is left raises LedgerLost until `adopt`.
-        """
+        A ledger that waits to be rebuilt is opened, too. Everything but reading what is left of it raises
+        LedgerLostError until `adopt`."""
         await self.scripts.load()
         self._keys = shard_keys(self._prefix, shards)
         self.shards = shards
-        epoch = secrets.token_hex(8)
+        epoch = f"{self._rng.getrandbits(64):016x}"
         for shard in range(shards):
-            found, found_shards, seq = await self.scripts.run("bootstrap", self._keys[shard][:1], [epoch, shards])
+            found, found_shards, seq, found_format = await self.scripts.run(
+                "bootstrap", self._keys[shard], [epoch, shards, FORMAT]
+            )
+            if int(found_format) > FORMAT:
+                raise ConfigError(
+                    f"has format {int(found_format)}, and this release reads formats up to {FORMAT}: it was "
+                    "written by a newer release. Run that release, or go back as docs/operations/upgrade.md says",
+                    where="the ledger in this Redis",
+                )
             if int(found_shards) != shards:
                 raise ConfigError(
-                    f"is {shards}, but the ledger in this Redis was made with {int(found_shards)}; nodes cannot change "
-                    f"shards: set {int(found_shards)}, or use another Redis database",
+                    f"is {shards}, but the ledger in this Redis was made with "
+                    f"{int(found_shards)}; nodes cannot change shards: set {int(found_shards)}, or use "
+                    "another Redis database",
                     where="shards",
                 )
-            # Shard 0 is made first and so decides the epoch of a ledger that several resolvers make at once.
+            # Shard 0 is created first, so it decides the epoch if several resolvers create the ledger at
+            # once.
             epoch = found.decode() if shard == 0 else epoch
-            if is_mark(epoch):
+            if is_tombstone(epoch):
                 break
             if found.decode() != epoch:
                 raise LedgerUnavailable(
-                    f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq {int(seq)}) than shard 0 ({epoch})"
+                    f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq "
+                    f"{int(seq)}) than shard 0 ({epoch})"
                 )
-        self.adopt("" if is_mark(epoch) else epoch)
+        self.adopt("" if is_tombstone(epoch) else epoch)
         await self.schema(BASE_RESOURCES)
 
     def adopt(self, epoch: str) -> None:
-        """Go on with the whole ledger that has this epoch; nothing known of another one counts."""
+        """Continue with the whole ledger of this epoch. Nothing that was known of another ledger counts."""
         self.epoch = epoch
-        self._heard_of = [0] * self.shards
+        self._watermarks = [Position(0)] * self.shards
+        self.leases_ended = [0] * self.shards
         self._rules.open(self._keys)
 
     async def close(self) -> None:
-        """Close every connection."""
         await self.scripts.close()
 
     async def erase(self) -> None:
@@ -106,11 +135,7 @@ class RedisLedger(LedgerReading):
             for keys in (*self._keys, [self._schema_key, self.epochs_key, self.grants_key]):
                 await (await self.scripts.access.at(keys[0])).delete(*keys)
 
-    async def run(self, script: str, shard: int, *arguments: Any) -> Any:
-        """Run a script that changes the shard; its arguments begin after the feed window."""
-        return await self._run(script, shard, self._feed_window, *arguments)
-
-    # -- pods ---------------------------------------------------------------------------------------------------------
+    # -- pods
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         try:
@@ -126,91 +151,121 @@ class RedisLedger(LedgerReading):
             missing = self._rules.missing(shard, [proposals[position] for position in left])
             if missing:
                 await self._rules.register(missing)
-            prepared = self.prepare(shard, [proposals[position] for position in left])
-            for position, decision in zip(left, await self.run_prepared(prepared), strict=True):
+            calls = self.commit_calls(shard, [proposals[position] for position in left])
+            for position, call, decision in zip(left, calls, await self.run_calls(calls), strict=True):
                 decisions[position] = decision
+                if decision is not None:
+                    self._raise_watermark(shard, decision.seq, call.nonce)
             decided = [decision for decision in decisions if decision is not None]
-            self.heard_of(shard, max((decision.seq for decision in decided), default=0))
             if len(decided) == len(proposals):
                 return decided
-            await self._rules.read()  # another resolver registered one meanwhile, or forgot one
+            await self._rules.read()  # another resolver registered or forgot one meanwhile
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
 
-    def prepare(self, shard: int, proposals: Sequence[Proposal]) -> list[PreparedCommit]:
-        """The calls that decide the proposals, ready to be sent."""
-        prepared, book = [], self._rules.books[shard]
+    def commit_calls(self, shard: int, proposals: Sequence[Proposal]) -> list[CommitCall]:
+        """The calls that decide the proposals."""
+        calls, book = [], self._rules.books[shard]
         for proposal in proposals:
-            order, guards = proposal.serving_order(), packing.slot_guards(proposal, book)
-            judged = guards if self.shards > 1 and not proposal.unchecked else ()
-            held = proposal.held or bool(judged)
+            order, constraints = proposal.serving_order(), packing.slot_constraints(proposal, book)
+            to_validate = constraints if self.shards > 1 and not proposal.unchecked else ()
+            prepared = proposal.prepared or bool(to_validate)
             arguments = packing.commit_arguments(
                 proposal,
                 order,
-                guards,
-                lease_ms=self._leases.of(held=held),
+                constraints,
+                lease_ms=self._leases.of(prepared=prepared),
                 rules_version=book.version,
                 shards=self.shards,
-                held=held,
+                prepared=prepared,
             )
-            call = self._call("commit", shard, self._feed_window, *arguments)
-            prepared.append(PreparedCommit(call, shard, proposal, order, judged))
-        return prepared
+            nonce = self.new_nonce()
+            call = self._call("commit", shard, arguments, proposal.writer, nonce)
+            calls.append(CommitCall(call, shard, proposal, order, to_validate, nonce))
+        return calls
 
-    async def run_prepared(self, prepared: Sequence[PreparedCommit]) -> list[Decision | None]:
-        """Send what `prepare` made, in one round trip. None: prepared by rules that are out of date."""
-        replies = await self.scripts.run_all([commit.call for commit in prepared])
+    async def run_calls(self, calls: Sequence[CommitCall]) -> list[Decision | None]:
+        """Send the calls in one round trip. None: the call was made by outdated rules."""
+        replies = await self.scripts.run_all([commit.call for commit in calls])
         return [
-            None if reply is None else _decision(reply, commit) for reply, commit in zip(replies, prepared, strict=True)
+            None if reply is None else _decision(reply, commit)
+            for reply, commit in zip(replies, calls, strict=True)
         ]
 
-    async def judge(
-        self, questions: Sequence[Question], *, epoch: int, seen: Sequence[int], spare: int
+    async def validate(
+        self, queries: Sequence[RuleQuery], *, epoch: int, seen: Sequence[int], may_refuse: int
     ) -> list[tuple[int, int] | None]:
-        return await self._rules.judge(questions, epoch, seen, spare)
+        return await self._rules.validate(queries, epoch, seen, may_refuse)
 
-    async def announce(self, groups: Sequence[Group]) -> list[int]:
+    async def register_rules(self, groups: Sequence[Group]) -> list[int]:
         try:
-            return await self._rules.announce(groups)
+            return await self._rules.register_rules(groups)
         except LedgerUnavailable:
             self._rules.distrust()
             raise
 
-    async def forget_rules(self, floors: Sequence[int]) -> int:
-        return await self._rules.forget(floors)
+    async def forget_rules(self, low_watermarks: Sequence[int]) -> int:
+        return await self._rules.forget(low_watermarks)
 
-    async def release(self, shard: int, uids: Uids) -> int:
-        return len(await self._release(shard, uids))
+    async def release(
+        self, shard: int, uids: Uids, writer: Writer = ANYBODY, *, as_of: int | None = None
+    ) -> int:
+        return len(await self._release(shard, uids, writer, as_of=as_of))
 
-    async def _release(self, shard: int, uids: Uids, seqs: NDArray[np.uint64] | None = None) -> Uids:
-        """Release what the pods hold; with `seqs`, only what that very commit reserved. Returns whose it was."""
+    async def _release(
+        self,
+        shard: int,
+        uids: Uids,
+        writer: Writer,
+        seqs: NDArray[np.uint64] | None = None,
+        as_of: int | None = None,
+    ) -> Uids:
+        """Release what the pods hold. With `seqs`, release only what that very commit reserved; with `as_of`,
+        only what is not newer. Returns the released pods."""
         released = []
         for start in range(0, len(uids), _STEP):
             step = slice(start, start + _STEP)
-            guard = b"" if seqs is None else seqs[step].astype("<u8").tobytes()
-            released.append(
-                await self._run("release", shard, self._feed_window, packing.string_array(uids[step]), guard)
+            expected = None if seqs is None else seqs[step].astype("<u8").tobytes()
+            reply = await self.run(
+                "release", shard, writer, uids=packing.string_array(uids[step]), seqs=expected, as_of=as_of
             )
+            released.append(b"" if isinstance(reply, Fenced) else reply)
         return np.frombuffer(b"".join(released), np.uint8).reshape(-1, UID_BYTES)
 
-    async def confirm(self, shard: int, seqs: NDArray[np.uint64]) -> int:
+    async def confirm(self, shard: int, seqs: NDArray[np.uint64], writer: Writer = ANYBODY) -> int:
         confirmed = 0
         for start in range(0, len(seqs), _STEP):
-            confirmed += int(await self._run("confirm", shard, *seqs[start : start + _STEP].tolist()))
+            step = seqs[start : start + _STEP].tolist()
+            nonce = self.new_nonce()
+            reply = await self.scripts.run(*self._call("confirm", shard, {"seqs": step}, writer, nonce))
+            if isinstance(reply, Fenced):
+                break
+            confirmed += int(reply[0])
+            if reply[0]:
+                self._raise_watermark(shard, int(reply[1]), nonce)
         return confirmed
 
-    async def keep(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        lease_ms, commits = self._leases.commit_ms, packing.seqs(seqs.tolist())
-        reply = await self._run("keep", shard, lease_ms, packing.string_array(uids), commits, self._feed_window)
-        return np.frombuffer(reply, U64)
+    async def commit_prepared(
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer
+    ) -> NDArray[np.uint64]:
+        reply = await self.run(
+            "commit_prepared",
+            shard,
+            writer,
+            lease_ms=self._leases.commit_ms,
+            uids=packing.string_array(uids),
+            seqs=packing.seqs(seqs.tolist()),
+        )
+        return np.zeros(len(uids), U64) if isinstance(reply, Fenced) else np.frombuffer(reply, U64)
 
-    async def withdraw(self, shard: int, uids: Uids, seqs: NDArray[np.uint64]) -> int:
-        return len(await self._release(shard, uids, seqs))
+    async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
+        return len(await self._release(shard, uids, writer, seqs))
 
     async def reap(self, shard: int) -> int:
         reaped, more = 0, 1
         while more:
-            released, more = await self._run("reap", shard, self._feed_window, _REAP_LOOKS)
+            released, more, ended = await self.run("reap", shard, most=_REAPED_PODS)
             reaped += int(released)
+            self.leases_ended[shard] = int(ended)
         return reaped
 
     async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -218,60 +273,77 @@ class RedisLedger(LedgerReading):
         found = np.zeros((len(distinct), 2), np.int64)
         if len(distinct):
             keys = self.keys_of(shard)
-            commands = ("hmget", keys[6], distinct.tolist()), ("hkeys", keys[15])
-            _, (records, holds) = await self._read(shard, *commands, left=True)
-            held = set(map(int, holds))
-            for row, (seq, record) in enumerate(zip(distinct.tolist(), records, strict=True)):
-                if record is not None:
-                    ends_ms = stored.deadline_ms(record)
-                    found[row] = ends_ms - self._leases.of(held=seq in held), ends_ms
+            commands = (
+                ("zmscore", keys[17], distinct.tolist()),
+                ("hkeys", keys[15]),
+                ("hmget", keys[0], ["lease_time", "lease_seen"]),
+                ("time",),
+            )
+            _, (deadlines, prepared, lease_clock, time) = await self._read(shard, *commands, incomplete=True)
+            behind_ms = stored.behind_clock_ms(*lease_clock, *time)
+            prepared_seqs = set(map(int, prepared))
+            for row, (seq, deadline_ms) in enumerate(zip(distinct.tolist(), deadlines, strict=True)):
+                if deadline_ms is not None:
+                    ends_ms = int(deadline_ms) + behind_ms
+                    found[row] = ends_ms - self._leases.of(prepared=seq in prepared_seqs), ends_ms
         return found[which]
 
     async def lookup(self, shard: int, uids: Uids) -> NDArray[Any]:
         parts = [
-            await self._run("lookup", shard, packing.string_array(uids[start : start + _STEP]))
+            await self.run("lookup", shard, uids=packing.string_array(uids[start : start + _STEP]))
             for start in range(0, len(uids), _STEP)
         ]
         return packing.read_lookup(b"".join(parts))
 
-    async def grant(self, worker: str) -> int:
+    async def grant(self, worker: str, writer: Writer = ANYBODY) -> int:
         while True:
             async with self.scripts.unavailable_when_failing():
                 server = await self.scripts.access.at(self.epochs_key)
                 epoch = int(await server.incr(self.epochs_key))
                 await server.hset(self.grants_key, str(epoch), worker)
                 await server.hdel(self.grants_key, str(epoch - _GRANTS_KEPT))
-            holding = [int(await self._run("grant", shard, worker, epoch)) for shard in range(self.shards)]
+            holding = [
+                int(
+                    await self.run(
+                        "grant", shard, writer, name=worker, granted=epoch, most=values.MOST_WORKERS
+                    )
+                )
+                for shard in range(self.shards)
+            ]
             if holding == [epoch] * self.shards:
                 return epoch
-            # Another resolver granted this worker a later epoch at the same moment: ours is fenced already.
+            # Another resolver granted this worker a later epoch meanwhile: ours is fenced already.
 
-    # -- nodes --------------------------------------------------------------------------------------------------------
+    # -- nodes
 
-    async def upsert_nodes(self, shard: int, nodes: Sequence[NodeChange], expected: bytes = b"") -> Upserted | None:
+    async def upsert_nodes(
+        self,
+        shard: int,
+        nodes: Sequence[LedgerNodeChange],
+        expected: bytes = b"",
+        writer: Writer = ANYBODY,
+    ) -> Upserted | None:
         seq, indexes = 0, []
         over: list[int] = []
         for start in range(0, len(nodes), _STEP):
             step = nodes[start : start + _STEP]
             resources = max(len(node.allocatable) for node in step)
-            rows = [amount for n in step for amount in (*n.allocatable, *[0] * (resources - len(n.allocatable)))]
-            reply = await self._run(
+            rows = [
+                amount for n in step for amount in (*n.allocatable, *[0] * (resources - len(n.allocatable)))
+            ]
+            reply = await self.run(
                 "upsert_nodes",
                 shard,
-                self._feed_window,
-                resources,
-                *(
-                    msgpack.packb(values, use_bin_type=False)
-                    for values in (
-                        [node.name for node in step],
-                        [node.spec for node in step],
-                        rows,
-                        [int(node.unschedulable) for node in step],
-                        [node.cards for node in step],
-                    )
-                ),
-                expected,
-                msgpack.packb([msgpack.packb(dict(n.labels)) if n.labels else b"" for n in step], use_bin_type=False),
+                writer,
+                names=[node.name for node in step],
+                specs=[node.spec for node in step],
+                resources=resources,
+                allocatable=rows,
+                unschedulable=[node.unschedulable for node in step],
+                card_counts=[node.cards for node in step],
+                labels=[msgpack.packb(dict(n.labels)) if n.labels else b"" for n in step],
+                resource_versions=[node.resource_version for node in step],
+                expected=expected or None,
             )
             if reply is None:
                 return None
@@ -280,32 +352,116 @@ class RedisLedger(LedgerReading):
             over.extend(start + int(position) for position in reply[2])
         return Upserted(seq, np.frombuffer(b"".join(indexes), U32), over)
 
-    async def remove_nodes(self, shard: int, names: Sequence[str]) -> Removed:
+    async def remove_nodes(self, shard: int, names: Sequence[str], writer: Writer = ANYBODY) -> Removed:
         missing: list[int] = []
-        gone: dict[int, int] = {}  # node -> what has a lower seq was reserved before its removal
+        gone: dict[int, int] = {}  # node -> reservations of a lower seq were made before its removal
         for start in range(0, len(names), _STEP):
-            packed = msgpack.packb(list(names[start : start + _STEP]))
-            seq, indexes, absent, before = await self._run("remove_nodes", shard, self._feed_window, packed)
+            step = list(names[start : start + _STEP])
+            seq, indexes, absent, before = await self.run("remove_nodes", shard, writer, names=step)
             gone.update(dict.fromkeys(np.frombuffer(indexes, U32).tolist(), int(seq)))
-            # Whoever removed these may have died before it released what they held.
+            # A resolver may have died after it removed these nodes, and before it released what they held.
             gone.update(dict.fromkeys(np.frombuffer(before, U32).tolist(), int(seq) + 1))
             missing.extend(start + int(position) for position in absent)
         if not gone:
             return Removed(np.empty((0, UID_BYTES), np.uint8), missing)
+        return Removed(await self._release_nodes(shard, gone, writer), missing)
+
+    async def forget_removed(self, shard: int) -> int:
+        keys = self.keys_of(shard)
+        position, (removed,) = await self._read(shard, ("hkeys", keys[20]))
+        nodes = [stored.number(field) for field in removed]
+        if not nodes:
+            return 0
+        # What is reserved on them is older than now, also if one of them has come back since.
+        await self._release_nodes(shard, dict.fromkeys(nodes, position.seq + 1), ANYBODY)
+        _, (left,) = await self._read(shard, ("hkeys", keys[20]))
+        return len(set(removed) - set(left))
+
+    async def _release_nodes(self, shard: int, gone: Mapping[int, int], writer: Writer) -> Uids:
+        """Release what was reserved on removed nodes before these seqs, and forget the nodes. Returns the
+        released pods."""
         released = [np.empty((0, UID_BYTES), np.uint8)]
-        # Nothing is reserved on a gone node any more, so one walk over the reservations finds all that was.
+        # Nothing is reserved on a removed node any more, so one scan of the reservations finds all that
+        # was.
         async for part in self.reservations(shard):
             removed_at = np.array([gone.get(node, 0) for node in part.records["node"].tolist()], np.uint64)
             ours = part.records["seq"] < removed_at
             if ours.any():
-                released.append(await self._release(shard, part.uids[ours], part.records["seq"][ours]))
-        return Removed(np.concatenate(released), missing)
+                seqs = part.records["seq"][ours]
+                released.append(await self._release(shard, part.uids[ours], writer, seqs))
+        nodes = np.array(list(gone), U32)
+        for start in range(0, len(nodes), _STEP):
+            step = packing.string_array(nodes[start : start + _STEP])
+            await self.run("forget_nodes", shard, writer, nodes=step)
+        return np.concatenate(released)
 
 
-def _decision(reply: list[Any], commit: PreparedCommit) -> Decision:
+def _decision(reply: "list[Any] | Fenced | OldCopy", commit: CommitCall) -> Decision:
+    if isinstance(reply, Fenced | OldCopy):
+        verdict = Verdict.STALE_EPOCH if isinstance(reply, Fenced) else Verdict.OLD_COPY
+        verdicts = np.full(len(commit.proposal), verdict, np.uint8)
+        return replace(Decision.of_none(verdicts, commit.proposal), as_of=reply.seq)
     decision = packing.read_decision(reply, commit.order)
-    if not commit.guards:
+    if not commit.constraints:
         return decision
     slots = commit.proposal.slots.tolist()
-    questions = packing.read_questions(reply, decision, slots, commit.guards, commit.order)
-    return replace(decision, questions=tuple(q and replace(q, shard=commit.shard) for q in questions))
+    queries = packing.read_queries(reply, decision, slots, commit.constraints, commit.order)
+    return replace(decision, queries=tuple(q and replace(q, shard=commit.shard) for q in queries))
+
+
+_TIMES = np.dtype([("since", "<i8"), ("until", "<i8")])
+
+
+class RedisQuarantine:
+    """Implements resolver.api.quarantine.QuarantineStore."""
+
+    def __init__(self, ledger: RedisLedger) -> None:
+        self._ledger = ledger
+
+    async def schema(self) -> list[str]:
+        return await self._ledger.schema()
+
+    async def republish(self, shard: int, node: int) -> tuple[int, NDArray[np.int64]] | None:
+        reply = await self._ledger.run("republish", shard, node=stored.node_field(node))
+        if reply is None:
+            return None
+        width = account_dtype(int(reply[1]))
+        account = np.frombuffer(reply[2][: width.itemsize], width)[0]
+        return int(reply[0]), account["amounts"][:, 1]
+
+    async def reserved(self, shard: int, node: int) -> NDArray[np.int64]:
+        total = np.zeros(0, np.int64)
+        seen: set[bytes] = set()  # a scan may return one twice
+        async for part in self._ledger.reservations(shard):
+            here = part.records["node"] == node
+            for uid, requests in zip(part.uids[here], part.records["requests"][here], strict=True):
+                if uid.tobytes() not in seen:
+                    seen.add(uid.tobytes())
+                    missing = part.resources - len(total)
+                    total = np.pad(total, (0, max(0, missing))) + requests
+        return total
+
+    async def take(self, shard: int, node: int, taking: QuarantineRequest) -> str:
+        reply = await self._ledger.run(
+            "quarantine",
+            shard,
+            node=stored.node_field(node),
+            duration_ms=taking.milliseconds,
+            reason=taking.reason,
+            most_per_mille=taking.most_per_mille,
+            unchanged_since=taking.unchanged_since,
+        )
+        return str(reply.decode())
+
+    async def end(self, shard: int, node: int | None = None) -> list[int]:
+        ended = await self._ledger.run(
+            "end_quarantine", shard, node=None if node is None else stored.node_field(node)
+        )
+        return [stored.number(field) for field in ended]
+
+    async def quarantined(self, shard: int) -> dict[int, QuarantineRecord]:
+        found = {}
+        for field, record in (await self._ledger.quarantine_records(shard)).items():
+            since, until = np.frombuffer(record, _TIMES, 1)[0].tolist()
+            found[stored.number(field)] = QuarantineRecord(record[_TIMES.itemsize :].decode(), since, until)
+        return found

@@ -1,28 +1,31 @@
-"""What the ledger's hashes and feed entries hold, read: accounts, reservations, ports, groups' pods and evictions.
+"""Reads what the ledger's hashes and feed entries contain: accounts, reservations, ports, group runs and
+evictions.
 
-Accounts and reservations end with bytes for Lua's string hash; see lua/prelude.lua.
-"""
+Accounts and reservations end with bytes for Lua's string hash; see lua/prelude.lua."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.wire.account import account_dtype
-from hoss.wire.columns import U32, UID_BYTES, Uids
-from resolver.core.ports import CLAIM_BYTES
-from resolver.core.values import AccountRows, Eviction, GroupRun, PortHold, reservation_dtype
+from hoss.wire.columns import U32, Uids, account_dtype
+from hoss.wire.uids import UID_BYTES
+from resolver.core.values import CLAIM_BYTES, AccountRows, Eviction, GroupRun, PortHold, reservation_dtype
 
 SPREAD_BYTES = 7
+MOST_AHEAD_MS = 2000  # as in lua/leases.lua
+NONCES_KEPT, NONCE_BYTES = 1024, 12  # as in lua/prelude.lua
 
 
 def spread(node: int) -> bytes:
-    """The end of a record of a node in Redis."""
-    index = node.to_bytes(4, "little")
+    """The last bytes of a node's record in Redis."""
+    index = node_field(node)
     return index[1:2] * (SPREAD_BYTES - 1) + index[:1]
 
 
-def account_rows(resources: Any, indexes: bytes, records: bytes, card_indexes: bytes, cards: bytes) -> AccountRows:
+def account_rows(
+    resources: Any, indexes: bytes, records: bytes, card_indexes: bytes, cards: bytes
+) -> AccountRows:
     """Accounts as a script joined them, without their spread."""
     width = account_dtype(int(resources)).itemsize
     if records:
@@ -31,12 +34,14 @@ def account_rows(resources: Any, indexes: bytes, records: bytes, card_indexes: b
 
 
 def joined_accounts(accounts: dict[bytes, bytes], cards: dict[bytes, bytes]) -> AccountRows:
-    """Accounts and cards of whole hashes, by ascending index. Records of fewer resources get zeros."""
-    indexes = sorted(accounts, key=_index)
-    width = max((len(record) for record in accounts.values()), default=SPREAD_BYTES + account_dtype(0).itemsize)
+    """Accounts and cards of whole hashes, by ascending index. Shorter records are padded with zeros."""
+    indexes = sorted(accounts, key=number)
+    width = max(
+        (len(record) for record in accounts.values()), default=SPREAD_BYTES + account_dtype(0).itemsize
+    )
     width -= SPREAD_BYTES
     records = b"".join(accounts[index][:-SPREAD_BYTES].ljust(width, b"\0") for index in indexes)
-    card_indexes = sorted((index for index in cards if index in accounts), key=_index)
+    card_indexes = sorted((index for index in cards if index in accounts), key=number)
     return AccountRows(
         (width - account_dtype(0).itemsize) // 16,
         b"".join(indexes),
@@ -46,13 +51,33 @@ def joined_accounts(accounts: dict[bytes, bytes], cards: dict[bytes, bytes]) -> 
     )
 
 
-def _index(field: bytes) -> int:
+def node_field(node: int) -> bytes:
+    """A node's index as a field of a hash."""
+    return node.to_bytes(4, "little")
+
+
+def number(field: bytes) -> int:
+    """The node index, or group key, that a field is."""
     return int.from_bytes(field, "little")
 
 
-def deadline_ms(pending: bytes) -> int:
-    """When the lease of a commit's pending record ends: Unix milliseconds by the ledger's clock."""
-    return int.from_bytes(pending[:8], "little")
+def milliseconds(seconds: int, micros: int) -> int:
+    """The server's clock, as it answers to TIME."""
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def behind_clock_ms(lease_time: bytes | None, lease_seen: bytes | None, seconds: int, micros: int) -> int:
+    """How far lease time is behind the server's clock (see lua/leases.lua)."""
+    clock_ms = milliseconds(seconds, micros)
+    if lease_time is None or lease_seen is None:
+        return 0
+    return clock_ms - int(lease_time) - max(0, min(clock_ms - int(lease_seen), MOST_AHEAD_MS))
+
+
+def nonce_range(seq: int) -> tuple[int, int]:
+    """First and last byte of the nonce of the change with this seq, if it is among the last NONCES_KEPT."""
+    first = seq % NONCES_KEPT * NONCE_BYTES
+    return first, first + NONCE_BYTES - 1
 
 
 def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, NDArray[Any]]:
@@ -60,19 +85,23 @@ def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, 
     dtype = reservation_dtype(resources, spread_bytes=SPREAD_BYTES)
     width = dtype.itemsize
     records = b"".join(
-        record if len(record) == width else record[:-SPREAD_BYTES].ljust(width, b"\0") for record in pairs.values()
+        record if len(record) == width else record[:-SPREAD_BYTES].ljust(width, b"\0")
+        for record in pairs.values()
     )
     uids: Uids = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, UID_BYTES)
     return uids, np.frombuffer(records, dtype)
 
 
 def read_runs(packed_runs: bytes) -> tuple[GroupRun, ...]:
-    """Runs of a feed entry: `<i32 sign, u32 length of the definition, u32 pods>`, the definition, and a u32 for each pod."""
+    """Runs of a feed entry: `<i32 sign, u32 length of the definition, u32 pods>`, the definition, and a u32
+    for each pod."""
     runs, at = [], 0
     while at < len(packed_runs):
         sign, length, pods = np.frombuffer(packed_runs, "<i4", 3, at).tolist()
         end = at + 12 + length + 4 * pods
-        runs.append(GroupRun(packed_runs[at + 12 : end - 4 * pods], packed_runs[end - 4 * pods : end], gone=sign < 0))
+        runs.append(
+            GroupRun(packed_runs[at + 12 : end - 4 * pods], packed_runs[end - 4 * pods : end], gone=sign < 0)
+        )
         at = end
     return tuple(runs)
 
@@ -83,11 +112,13 @@ def runs_of_reservations(records: NDArray[Any], definitions: dict[int, bytes]) -
     order = np.argsort(records["group"], kind="stable")
     keys, starts = np.unique(records["group"][order], return_index=True)
     parts = np.split(records["node"][order], starts[1:])
-    return tuple(GroupRun(definitions[key], nodes.tobytes()) for key, nodes in zip(keys.tolist(), parts, strict=False))
+    return tuple(
+        GroupRun(definitions[key], nodes.tobytes()) for key, nodes in zip(keys.tolist(), parts, strict=False)
+    )
 
 
 def read_evictions(packed_evictions: bytes) -> tuple[Eviction, ...]:
-    """Evictions of a feed entry: for whom (16 bytes), `<u32 node, u32 victims>`, and the UIDs of these."""
+    """Evictions of a feed entry: the new pod's UID, `<u32 node, u32 victims>`, and the victims' UIDs."""
     evictions, at = [], 0
     while at < len(packed_evictions):
         uid = packed_evictions[at : at + UID_BYTES]
@@ -99,6 +130,9 @@ def read_evictions(packed_evictions: bytes) -> tuple[Eviction, ...]:
 
 
 def read_ports(record: bytes) -> list[PortHold]:
-    """Ports that pods hold on one node."""
+    """The ports that pods hold on one node."""
     width = UID_BYTES + CLAIM_BYTES
-    return [(record[at : at + UID_BYTES], record[at + UID_BYTES : at + width]) for at in range(0, len(record), width)]
+    return [
+        (record[at : at + UID_BYTES], record[at + UID_BYTES : at + width])
+        for at in range(0, len(record), width)
+    ]

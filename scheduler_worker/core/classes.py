@@ -1,4 +1,8 @@
-"""Classes of pods as placing needs them: the parts of a PodSpec that decide, ready to be computed with."""
+"""Pod classes for placing: the parts of a PodSpec that decide, compiled for arrays, by the dispatcher's
+number.
+
+A class that a policy narrows to some nodes is compiled once for each such scope, not once a pod, and has
+masks and rankings of its own."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
@@ -10,32 +14,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.cluster import Service, merged_selector
-from hoss.model.fit import WHOLE_CARD_MILLI
-from hoss.model.pod import DeviceRequest, PodSpec
-from hoss.model.pod_groups import PodGroup, group_of
-from hoss.model.resources import CPU, MEMORY, PODS, ResourceSchema
-from scheduler_worker.core.census import PodCensus
-from scheduler_worker.core.images import ImageIndex
+from hoss.model.pod import DeviceRequest, PodGroup, PodSpec, group_of
+from hoss.model.resources import CPU, MEMORY, PODS, WHOLE_CARD_MILLI, ResourceSchema
+from hoss.model.selectors import NodeScope
+from scheduler_worker.core.nodes import ImageIndex
+from scheduler_worker.core.pod_index.index import PodIndex
 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """What pods that schedule alike ask for. Classes that differ only in what no plugin looks at share one."""
+    """The requests of pods that schedule alike. Classes that differ only in what no plugin reads share
+    one."""
 
     spec: PodSpec
     request: NDArray[np.int64]  # (resources,), pods = 1 included
-    rows: NDArray[np.intp]  # resources asked for
-    names: tuple[str, ...]  # of those
+    rows: NDArray[np.intp]  # resources requested
+    names: tuple[str, ...]  # of `rows`
     nonzero: NDArray[np.int64]  # (2, 1): cpu and memory, for scoring
-    excess: (
-        NDArray[np.int64] | None
-    )  # (2, 1): what scores count it with beyond `request` once it is placed; None: nothing
-    unknown: tuple[str, ...]  # resources asked for that no node ever offered, sorted
+    excess: NDArray[np.int64] | None  # (2, 1): what scores add to `request` of placed pods; None: nothing
+    unknown: tuple[str, ...]  # resources requested that no node ever offered, sorted
     static_key: Hashable  # equal for demands that differ only in amounts
 
     @cached_property
     def amounts(self) -> tuple[tuple[int, int], ...]:
-        """`request` of the resources asked for, as (row, amount)."""
+        """`request` of the requested resources, as (row, amount)."""
         return tuple(zip(self.rows.tolist(), self.request[self.rows].tolist(), strict=True))
 
     @cached_property
@@ -52,26 +54,25 @@ class Demand:
 
     @property
     def devices(self) -> DeviceRequest | None:
-        """Cards asked for."""
+        """Cards requested."""
         return self.spec.devices
 
     @property
     def about_pods(self) -> bool:
-        """Whether it depends on which pods are where. Only then do namespace and labels matter and are kept."""
+        """Whether it depends on other pods. Namespace and labels are kept only then."""
         return self.spec.namespace != ""
 
     @cached_property
     def plain(self) -> bool:
-        """Whether it asks for cpu and memory, for nothing that is not an amount, and for nothing of other pods."""
+        """Whether it requests cpu and memory, and nothing but amounts."""
         cpu, memory = self.cpu_and_memory
         return cpu > 0 and memory > 0 and self.devices is None and not self.unknown and not self.about_pods
 
     @property
     def foreseeable(self) -> bool:
-        """Whether room for one pod tells how many more of them fit.
+        """Whether the room of a node tells how many pods of the demand it takes.
 
-        Not so for shares of several cards at once, nor where each pod changes what the next one may do elsewhere.
-        """
+        Not for shares of several cards at once, and not if each pod changes where the next one may go."""
         if self.about_pods:
             return False
         return self.devices is None or self.devices.count == 1 or self.devices.milli == WHOLE_CARD_MILLI
@@ -83,7 +84,7 @@ class PodClass:
 
     demand: Demand
     spec: PodSpec
-    group: PodGroup  # what the census counts its pods as
+    group: PodGroup  # what the pod index counts its pods as
     basis: tuple[int, ...]  # what the demand was compiled against, see DemandTable
     number: int = 0
 
@@ -95,17 +96,18 @@ class PodClass:
 
 @dataclass(slots=True)
 class DemandTable:
-    """Compiles specs against what there is; equal ones give the same object as long as anyone holds it."""
+    """Compiles specs against the present schema, images, pods and services. Equal specs give the same demand
+    while it is referenced."""
 
     schema: ResourceSchema
     images: ImageIndex
-    census: PodCensus
+    pod_index: PodIndex
     _services: dict[str, list[Service]] = field(default_factory=dict)  # by namespace
     _services_version: int = 0
     _demands: WeakValueDictionary[PodSpec, Demand] = field(default_factory=WeakValueDictionary)
 
     def set_services(self, services: Iterable[Service]) -> None:
-        """These are there from now on, and no others: pods that they select are spread by default."""
+        """Exactly these services exist from now on. Pods that they select are spread by default."""
         by_namespace: dict[str, list[Service]] = {}
         for service in services:
             if service.selector:
@@ -113,6 +115,9 @@ class DemandTable:
         if by_namespace != self._services:
             self._services = by_namespace
             self._services_version += 1
+
+    def __len__(self) -> int:
+        return len(self._demands)
 
     def compile(self, spec: PodSpec, number: int = 0) -> PodClass:
         """The class of a spec, by its number."""
@@ -124,15 +129,18 @@ class DemandTable:
         return PodClass(demand, spec, group_of(spec), self._basis(), number)
 
     def current(self, pod_class: PodClass) -> PodClass:
-        """The class itself, or the same compiled anew where what matters of a spec has changed since."""
-        return pod_class if pod_class.basis == self._basis() else self.compile(pod_class.spec, pod_class.number)
+        """The class itself, or the same compiled anew if the basis has changed."""
+        return (
+            pod_class if pod_class.basis == self._basis() else self.compile(pod_class.spec, pod_class.number)
+        )
 
     def _basis(self) -> tuple[int, ...]:
-        # New resources get rows; images that appear on a node begin to count; so do labels that a new rule asks for.
-        return (len(self.schema), self.images.version, self.census.bearings_version, self._services_version)
+        # New resources get rows. Images count once a node has them, and labels once a rule reads them.
+        return (len(self.schema), self.images.version, self.pod_index.terms_version, self._services_version)
 
     def _deciding(self, spec: PodSpec) -> PodSpec:
-        """The spec without what no plugin looks at here and now: the less remains, the more classes share a ranking."""
+        """The spec without what no plugin reads at present: the less remains, the more classes share a
+        ranking."""
         images = tuple(image for image in spec.images if image in self.images)
         plain: dict[str, Any] = {
             "priority": 0,
@@ -143,7 +151,7 @@ class DemandTable:
         if spec.namespace in self._services and not spec.spread:
             own = () if spec.default_spread is None else (spec.default_spread,)
             spec = replace(spec, default_spread=merged_selector(spec, self._services[spec.namespace], own))
-        if not _about_pods(spec, self.census):
+        if not _about_pods(spec, self.pod_index):
             plain |= _NOTHING_ABOUT_PODS
         return replace(spec, **plain)
 
@@ -155,13 +163,16 @@ _NOTHING_ABOUT_PODS: dict[str, Any] = {
     "pod_affinity": None,
     "spread": (),
     "default_spread": None,
+    "volumes": None,
 }
 
 
-def _about_pods(spec: PodSpec, census: PodCensus) -> bool:
+def _about_pods(spec: PodSpec, pod_index: PodIndex) -> bool:
     if spec.host_ports or spec.pod_affinity is not None or spec.spread or spec.default_spread is not None:
         return True
-    return bool(census.bearings_about(spec.namespace, spec.labels))
+    if spec.volumes is not None:
+        return True
+    return bool(pod_index.terms_about(spec.namespace, spec.labels))
 
 
 def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
@@ -182,9 +193,9 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
         request=request,
         rows=rows,
         names=tuple(schema.names[row] for row in rows),
-        nonzero=np.array(spec.pending_nonzero or (spec.nonzero_cpu_milli, spec.nonzero_memory_bytes), np.int64)[
-            :, None
-        ],
+        nonzero=np.array(
+            spec.pending_nonzero or (spec.nonzero_cpu_milli, spec.nonzero_memory_bytes), np.int64
+        )[:, None],
         excess=np.array(excess, np.int64)[:, None] if any(excess) else None,
         unknown=tuple(sorted(unknown)),
         static_key=(
@@ -199,3 +210,85 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
             spec.scope,
         ),
     )
+
+
+class ClassTable:
+    """Classes by number. Narrowed classes are forgotten with the class that they were made of.
+
+    A demand is *unused* once the last class that was seen with it is forgotten, or has another one: nobody needs its
+    ranking any more."""
+
+    def __init__(self, demands: DemandTable) -> None:
+        self._demands = demands
+        self._classes: dict[int, PodClass] = {}
+        self._narrowed: dict[int, dict[NodeScope, PodClass]] = {}
+        self._users: dict[Demand, int] = {}  # classes of each
+        self._unused: list[Demand] = []
+        self._groups: list[PodGroup] = []  # of forgotten classes
+
+    def __len__(self) -> int:
+        return len(self._classes) + sum(map(len, self._narrowed.values()))
+
+    def define(self, number: int, spec: PodSpec) -> None:
+        """Class `number` is `spec` from now on."""
+        self.forget((number,))
+        self._classes[number] = self._hold(self._demands.compile(spec, number))
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """No further work has these classes."""
+        for number in numbers:
+            if number in self._classes:
+                pod_class = self._classes.pop(number)
+                self._drop(pod_class)
+                self._groups.append(pod_class.group)
+            for narrowed in self._narrowed.pop(number, {}).values():
+                self._drop(narrowed)
+
+    def take_unused(self) -> list[Demand]:
+        """Demands that are unused since the last call."""
+        unused, self._unused = self._unused, []
+        return [demand for demand in unused if demand not in self._users]
+
+    def take_groups(self) -> list[PodGroup]:
+        """The groups of classes that were forgotten since the last call. Others may be of the same groups."""
+        groups, self._groups = self._groups, []
+        return groups
+
+    def _hold(self, pod_class: PodClass) -> PodClass:
+        self._users[pod_class.demand] = self._users.get(pod_class.demand, 0) + 1
+        return pod_class
+
+    def _drop(self, pod_class: PodClass) -> None:
+        self._users[pod_class.demand] -= 1
+        if not self._users[pod_class.demand]:
+            del self._users[pod_class.demand]
+            self._unused.append(pod_class.demand)
+
+    def _current(self, pod_class: PodClass) -> PodClass:
+        current = self._demands.current(pod_class)
+        if current is not pod_class:
+            self._hold(current)
+            self._drop(pod_class)
+        return current
+
+    def clear(self) -> None:
+        """No class is defined any more."""
+        self.forget(list(self._classes))
+
+    def unknown(self, numbers: Iterable[int]) -> list[int]:
+        """The numbers among these that were never defined."""
+        return [number for number in numbers if number not in self._classes]
+
+    def get(self, number: int, scope: NodeScope | None) -> PodClass:
+        """A class that was defined, on these nodes."""
+        pod_class = self._classes[number] = self._current(self._classes[number])
+        if scope is None:
+            return pod_class
+        narrowed = self._narrowed.setdefault(number, {})
+        found = narrowed.get(scope)
+        if found is None:
+            found = self._hold(self._demands.compile(replace(pod_class.spec, scope=scope), number))
+        else:
+            found = self._current(found)
+        narrowed[scope] = found
+        return found

@@ -1,8 +1,9 @@
-"""What crosses the core's border, as arrays and the model's values: the feed on its way in, proposals on their way out, and what is
-asked about pods that could go for others."""
+"""Values that enter and leave the core, as arrays and the model's types: the feed, proposals and verdicts,
+and questions about preemption. Codes are numbered as in proto/hoss/v1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,36 @@ from numpy.typing import NDArray
 from hoss.model.cluster import DisruptionBudget
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
-from hoss.model.pod_groups import PodGroup
-from hoss.wire.account import CARDS, account_dtype
-from hoss.wire.columns import Uids
-from scheduler_worker.core.changes import NodeIndexes
+from hoss.model.pod import PodGroup, PodSpec
+from hoss.wire.columns import CARDS, Uids, account_dtype
+from scheduler_worker.core.nodes import NodeIndexes
+
+
+class Outcome(IntEnum):
+    """A pod's outcome, for the dispatcher (OutcomeCode)."""
+
+    BOUND = 1
+    UNSCHEDULABLE = 2
+    CONFLICT = 3
+    RETURNED = 4
+    INVALID = 5
+    FENCED = 6
+
+
+class VerdictCode(IntEnum):
+    """The ledger's decision on a placement. Codes that are not listed are plain refusals."""
+
+    COMMITTED = 1
+    DUPLICATE = 2
+    CONFLICT_PORT = 4
+    CONFLICT_TOPOLOGY = 6
+    STALE_EPOCH = 9
+    CONFLICT_VERSION = 11
 
 
 @dataclass(frozen=True, slots=True)
 class AccountBatch:
-    """Accounts of m nodes and the cards of k of them, as hoss/wire/account.py lays them out."""
+    """Accounts of m nodes and the cards of k of them, as hoss/wire/columns.py lays them out."""
 
     indexes: NDArray[np.uint32]  # (m,)
     records: NDArray[Any]  # (m,) of account_dtype(R)
@@ -36,7 +57,7 @@ class AccountBatch:
 
 @dataclass(frozen=True, slots=True)
 class PodRun:
-    """Pods of one group that were placed, or are gone: one on each of `nodes` (repetitions allowed)."""
+    """Pods of one group that were placed or removed: one on each of `nodes` (repetitions allowed)."""
 
     group: PodGroup
     nodes: NDArray[np.intp]
@@ -45,7 +66,7 @@ class PodRun:
 
 @dataclass(frozen=True, slots=True)
 class FeedUpdate:
-    """One message of a shard's feed. A snapshot replaces all that was known of the shard."""
+    """One message of a shard's feed. A snapshot replaces everything known of the shard."""
 
     shard: int
     seq: int
@@ -55,16 +76,16 @@ class FeedUpdate:
     shards: int = 0  # 0: as before
     schema: tuple[str, ...] = ()  # empty: as before
     pods: tuple[PodRun, ...] = ()
-    holds: tuple[int, ...] = ()  # seqs of holds that began (in a snapshot: all under way): `pods` tells of theirs later
+    # Seqs of holds that began, in a snapshot of all in progress. Later messages bring their pods.
+    holds: tuple[int, ...] = ()
     ended_holds: tuple[int, ...] = ()
-    worker_epoch: int = (
-        0  # of the worker that placed pods on all nodes of `accounts`; 0: something else happened to them
-    )
+    worker_epoch: int = 0  # of the worker that placed pods on all nodes of `accounts`; 0: another change
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalColumns:
-    """n placements on one shard, c candidates each; what pods have in common stands in s slots (see ProposalBatch)."""
+    """n placements on one shard, c candidates each. What pods have in common is in s slots (see
+    ProposalBatch)."""
 
     batch_id: int
     shard: int
@@ -75,20 +96,20 @@ class ProposalColumns:
     requests: NDArray[np.int64]  # (s, R)
     priorities: NDArray[np.int32]  # (s,)
     attempts: NDArray[np.uint16]  # (s,)
-    devices: NDArray[np.uint16] | None  # (s, 2): count and milli; None: no slot wants cards
+    devices: NDArray[np.uint16] | None  # (s, 2): count and milli; None: no slot requests cards
     groups: tuple[PodGroup, ...]  # (s,)
-    victims: Mapping[int, tuple[bytes, ...]] = field(
-        default_factory=dict
-    )  # by position: UIDs of the pods that go for it
+    # (s,): of what each pod of a slot takes on its node; empty: no slot takes anything by a name.
+    reserved_names: tuple[tuple[str, ...], ...] = ()
+    victims: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)  # by position: UIDs
     victims_must_go: bool = False  # they are in the way for more than their room
     conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
-    gang_minimum: int = 0  # with the parts a gang: so many are committed at least, or none
-    parts: "tuple[ProposalColumns, ...]" = ()  # of a gang on several shards, or of pods that count on each other: the others
-    seen: tuple[
-        int, ...
-    ] = ()  # by shard: the seq up to which the cache knows which pods are where; empty: a single shard
+    gang_minimum: int = 0  # the ledger commits at least so many, parts included, or none
+    # The other shards' proposals, of a gang or of pods that depend on each other
+    parts: "tuple[ProposalColumns, ...]" = ()
+    # By shard: the seq up to which the pod index is complete; empty: a single shard.
+    seen: tuple[int, ...] = ()
     firsts: NDArray[np.bool_] | None = None  # (s,): placed as the first of its kind; None: none was
-    places: NDArray[np.uint16] | None = None  # (n,): of parts, where each pod stands in the whole
+    places: NDArray[np.uint16] | None = None  # (n,): of parts, each pod's position in the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +120,14 @@ class Verdicts:
     verdicts: NDArray[np.uint8]  # (n,): Verdict
     nodes: NDArray[np.uint32]  # (n,): where COMMITTED or DUPLICATE
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE: the commit that stands
-    fresh: AccountBatch  # the refusing nodes as of now
+    fresh: AccountBatch  # the refusing nodes' present accounts
     as_of: int = 0  # the shard's seq after the decision
-    awaits: tuple[
-        tuple[int, int], ...
-    ] = ()  # (shard, seq) besides: what the cache must know for refusals to make sense
+    awaits: tuple[tuple[int, int], ...] = ()  # further (shard, seq) that the view must reach before a retry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptionQuestion:
-    """Which pods of less than this priority are bound to these nodes, up to `limit` nodes that have any."""
+    """Which pods of lower priority are bound to these nodes? Up to `limit` nodes that have any."""
 
     id: int
     priority: int

@@ -1,4 +1,4 @@
-"""Work in hand: batches from the dispatcher, and what is answered of them."""
+"""Work in hand: batches from the dispatcher, their runs, and outcomes until they are sent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.wire.columns import NONE_U16, NONE_U32, Uids
 from scheduler_worker.core.classes import PodClass
-from scheduler_worker.core.codes import Outcome
-from scheduler_worker.core.diagnosis import Diagnosis
+from scheduler_worker.core.framework.extension_points import Diagnosis
+from scheduler_worker.core.messages import Outcome
 
 MAX_PRIORITY = 2**31 - 1
 
@@ -19,7 +19,7 @@ Positions = NDArray[np.intp]  # (m,): rows of a work batch
 
 @dataclass(frozen=True, slots=True)
 class OutcomeColumns:
-    """Answers for n pods of one work batch (see Outcomes)."""
+    """Outcomes of n pods of one work batch (see Outcomes in the proto)."""
 
     batch_id: int
     positions: NDArray[np.uint32]  # (n,)
@@ -30,16 +30,17 @@ class OutcomeColumns:
     refused_by: tuple[frozenset[str], ...]  # beside reason_texts
     commits: tuple[tuple[int, int], ...]  # (shard, seq)
     seen: tuple[tuple[int, int], ...]  # (shard, seq) of the view that had no node for the unschedulable ones
-    leaving_ms: NDArray[np.uint32] | None  # (n,): for how long those that went for a pod may be there; None: not at all
-    deciding_seconds: float  # of the latest verdict: from the batch's coming until it was proposed
-    committing_seconds: float  # and from then on until it was there; both 0.0 before the first
-    received_at: float  # when the batch came, on the scheduler's clock
-    refused: NDArray[np.uint32] | None  # rows that the ledger refused, each as often as it did; None: none
+    # (n,): for how long a pod's victims may still be there; None: no victims
+    leaving_ms: NDArray[np.uint32] | None
+    deciding_seconds: float  # of the latest verdict: from the batch's arrival to the proposal
+    committing_seconds: float  # and from the proposal to the verdict; both 0.0 before the first
+    received_at: float  # when the batch arrived, on the scheduler's clock
+    refused: NDArray[np.uint32] | None  # rows that the ledger refused, once for each refusal; None: none
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
-    """What makes a work batch a gang: at least `minimum` of its pods are bound, or none."""
+class GangInHand:
+    """A gang's terms: at least `minimum` of the work batch's pods are bound, or none."""
 
     name: str
     minimum: int
@@ -47,17 +48,19 @@ class Gang:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One work batch, and the answers not yet sent."""
+    """One work batch, and its outcomes that are not yet sent."""
 
     batch_id: int
     uids: Uids  # (n, 16)
-    gang: Gang | None = None
-    lowest_priority: int = MAX_PRIORITY  # of any pod there is: who has no more than this has nobody to go for it
+    gang: GangInHand | None = None
+    lowest_priority: int = MAX_PRIORITY  # of any pod in the cluster: pods up to this cannot preempt
     conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
     received_at: float = 0.0  # on the scheduler's clock
-    left: "list[Run]" = field(default_factory=list)  # of a gang under way: what fits nowhere, until the gang is decided
+    unplaced: "list[Run]" = field(default_factory=list)  # of a gang: what fits nowhere, until the verdict
     _bound: int = 0
-    _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, Diagnosis]] = field(default_factory=list)
+    _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, Diagnosis]] = field(
+        default_factory=list
+    )
     _commits: dict[tuple[int, int], None] = field(default_factory=dict)
     _seen: dict[int, int] | None = None
     _leaving_ms: dict[int, int] = field(default_factory=dict)  # by row
@@ -68,52 +71,54 @@ class Work:
     def answer(
         self, rows: Positions, code: Outcome, *, nodes: NDArray[np.uint32] | None = None, reason: str = ""
     ) -> None:
-        """These pods are done with; `nodes` where they are bound."""
+        """The outcome of these pods; `nodes` where they are bound."""
         if len(rows):
             self._answers.append((rows, code, nodes, Diagnosis(reason, frozenset())))
             self._bound += len(rows) if code is Outcome.BOUND else 0
 
     @property
     def missing(self) -> int:
-        """How many pods must be bound at once; 0 where it is no gang, or one that has its minimum already."""
+        """How many pods must be bound at once; 0 for work that is no gang, and for a gang with its
+        minimum."""
         return 0 if self.gang is None else max(0, self.gang.minimum - self._bound)
 
     @property
-    def goes_alone(self) -> bool:
-        """Whether a run's pods are proposed by themselves, to be reserved together or not at all."""
+    def transactional(self) -> bool:
+        """Whether the ledger commits a run's pods all or not at all, so that the run needs its own
+        proposal."""
         return self.conflicts.all_or_nothing and not self.missing
 
-    def take_left(self) -> "list[Run]":
-        """What was left of a gang, once."""
-        left, self.left = self.left, []
-        return left
+    def take_unplaced(self) -> "list[Run]":
+        """Take out the runs of a gang that fitted nowhere."""
+        unplaced, self.unplaced = self.unplaced, []
+        return unplaced
 
     def refuse(self, rows: Positions, why: Diagnosis, seqs: Mapping[int, int]) -> None:
-        """No node fits these pods in a view that stands at `seqs`, by shard."""
+        """No node fits these pods in the view at `seqs`, by shard."""
         self._answers.append((rows, Outcome.UNSCHEDULABLE, None, why))
-        before = self._seen or seqs  # one message says it of all: what the least knowing refusal knew
+        before = self._seen or seqs  # one message carries the seqs of all refusals, so the lowest
         self._seen = {shard: min(seq, before.get(shard, seq)) for shard, seq in seqs.items()}
 
     def committed_in(self, shard: int, seq: int) -> None:
-        """Bound pods lie in this entry of the shard's history, which the dispatcher is to confirm."""
+        """Pods are bound by this entry of the shard's feed, which the dispatcher has to confirm."""
         self._commits[shard, seq] = None
 
-    def others_leave(self, row: int, milliseconds: int) -> None:
-        """Pods that go for this one, which is bound, may still be there for so long."""
+    def victims_leave(self, row: int, milliseconds: int) -> None:
+        """The victims of this bound pod may still be there for so long."""
         if milliseconds:
             self._leaving_ms[row] = milliseconds
 
     def decided(self, proposed_at: float, now: float) -> None:
-        """The ledger has answered what was proposed then."""
+        """The ledger's verdict has come on what was proposed at `proposed_at`."""
         self._deciding_seconds = proposed_at - self.received_at
         self._committing_seconds = now - proposed_at
 
     def refused(self, rows: Positions) -> None:
-        """The ledger did not take these, whatever becomes of them."""
+        """The ledger refused these pods; they may still be placed again."""
         self._refused.append(rows)
 
     def take_outcomes(self) -> OutcomeColumns | None:
-        """The answers since the last time, None if there are none."""
+        """Outcomes since the last call, None if there are none."""
         answers, self._answers = self._answers, []
         commits, self._commits = tuple(self._commits), {}
         seen, self._seen = tuple((self._seen or {}).items()), None
@@ -124,7 +129,10 @@ class Work:
         reasons_given = tuple(dict.fromkeys(reason for _, _, _, reason in answers if reason.text))
         numbers = {reason: number for number, reason in enumerate(reasons_given)}
         sizes = [len(rows) for rows, _, _, _ in answers]
-        nodes = [np.full(n, NONE_U32, np.uint32) if a[2] is None else a[2] for a, n in zip(answers, sizes, strict=True)]
+        nodes = [
+            np.full(n, NONE_U32, np.uint32) if a[2] is None else a[2]
+            for a, n in zip(answers, sizes, strict=True)
+        ]
         reasons = np.repeat([numbers.get(reason, NONE_U16) for _, _, _, reason in answers], sizes)
         positions = np.concatenate([rows for rows, _, _, _ in answers]).astype(np.uint32)
         return OutcomeColumns(
@@ -137,7 +145,9 @@ class Work:
             refused_by=tuple(reason.refused_by for reason in reasons_given),
             commits=commits,
             seen=seen,
-            leaving_ms=np.array([leaving.get(row, 0) for row in positions.tolist()], np.uint32) if leaving else None,
+            leaving_ms=np.array([leaving.get(row, 0) for row in positions.tolist()], np.uint32)
+            if leaving
+            else None,
             deciding_seconds=self._deciding_seconds,
             committing_seconds=self._committing_seconds,
             received_at=self.received_at,
@@ -147,22 +157,24 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Pods of one work batch that are equal in class and attempt, to be placed one after the other."""
+    """Pods of one work batch with equal class and attempt, placed one after the other."""
 
     work: Work
     pod_class: PodClass
-    attempt: int  # how often they were dispatched before
+    attempt: int  # earlier dispatches
     rows: Positions
-    tries: int = 0  # how often the ledger refused them here
-    evicting: Diagnosis | None = None  # why they fitted nowhere, where others were to go for them
+    tries: int = 0  # refusals by the ledger in this dispatch
+    evicting: Diagnosis | None = None  # of preemptors: why they fitted nowhere
 
 
-def runs_of(work: Work, classes: list[PodClass], counts: NDArray[np.uint32], attempts: NDArray[np.uint16]) -> list[Run]:
-    """The batch's runs, highest priority first, else in the order given; runs of one class and attempt become one.
+def runs_of(
+    work: Work, classes: list[PodClass], counts: NDArray[np.uint32], attempts: NDArray[np.uint16]
+) -> list[Run]:
+    """The batch's runs, highest priority first, else in the order given; runs of one class and attempt become
+    one.
 
-    Pods of one batch count as having come at the same time, so joining them changes no one's turn that matters, and
-    placing a run costs little more than placing one pod of it.
-    """
+    Pods of one batch count as having arrived at the same time, so joining them is fair. Placing a run costs
+    little more than placing one pod of it."""
     ends = np.cumsum(counts)
     joined: dict[tuple[int, int], list[int]] = {}
     for index, pod_class in enumerate(classes):
@@ -170,7 +182,9 @@ def runs_of(work: Work, classes: list[PodClass], counts: NDArray[np.uint32], att
     runs = []
     for (_, attempt), members in joined.items():
         parts = [np.arange(ends[i] - counts[i], ends[i], dtype=np.intp) for i in members]
-        runs.append(Run(work, classes[members[0]], attempt, np.concatenate(parts) if len(parts) > 1 else parts[0]))
+        runs.append(
+            Run(work, classes[members[0]], attempt, np.concatenate(parts) if len(parts) > 1 else parts[0])
+        )
     runs.sort(key=lambda run: -run.pod_class.priority)
     return runs
 
@@ -182,7 +196,7 @@ def mixed_runs_of(
     attempts: NDArray[np.uint16],
     rng: np.random.Generator,
 ) -> list[Run]:
-    """The batch's runs, highest priority first, else pod by pod in an order drawn anew for each batch."""
+    """The batch's runs, highest priority first, else pod by pod in a random order."""
     entries = np.repeat(np.arange(len(classes)), counts)
     priorities = np.array([pod_class.priority for pod_class in classes], np.int64)[entries]
     order = np.lexsort((rng.permutation(len(entries)), -priorities))
@@ -190,3 +204,49 @@ def mixed_runs_of(
         Run(work, classes[entry], int(attempts[entry]), order[place : place + 1])
         for place, entry in enumerate(entries[order].tolist())
     ]
+
+
+class OutcomeCollector:
+    """Outcomes of all work in hand, and whether a newer view would have helped some pod."""
+
+    def __init__(self) -> None:
+        self._works: dict[Work, None] = {}  # with answers to take, an ordered set
+        self._refresh_wanted = False
+
+    def give(
+        self,
+        work: Work,
+        rows: Positions,
+        code: Outcome,
+        *,
+        nodes: NDArray[np.uint32] | None = None,
+        reason: str = "",
+    ) -> None:
+        """The outcome of these pods; `nodes` where they are bound."""
+        if len(rows):
+            work.answer(rows, code, nodes=nodes, reason=reason)
+            self._works[work] = None
+
+    def refuse(self, work: Work, rows: Positions, why: Diagnosis, seqs: Mapping[int, int]) -> None:
+        """No node fits these pods in the view at `seqs`, by shard."""
+        work.refuse(rows, why, seqs)
+        self._works[work] = None
+        self.want_refresh()
+
+    def want_refresh(self) -> None:
+        """A newer view would have helped some pod."""
+        self._refresh_wanted = True
+
+    def take(self) -> list[OutcomeColumns]:
+        """Outcomes since the last call, one message a work batch."""
+        works, self._works = self._works, {}
+        return [outcomes for work in works if (outcomes := work.take_outcomes()) is not None]
+
+    def take_refresh_wanted(self) -> bool:
+        """Whether `want_refresh` was called since the last call."""
+        refresh, self._refresh_wanted = self._refresh_wanted, False
+        return refresh
+
+    def clear(self) -> None:
+        """The dispatcher expects them no more."""
+        self._works.clear()

@@ -1,4 +1,5 @@
-"""The guard: what one thing costs, or takes, by what another does, never seconds: `make bench-check`. Limits are in limits.yaml."""
+"""The guard: what one thing costs, or takes, by what another does, never seconds: `make bench-check`. Limits
+are in limits.yaml."""
 
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from benchmarks.measuring import Limit, lowest, ratio
 def read_limits() -> list[Limit]:
     """Those of limits.yaml."""
     document = yaml.safe_load((Path(__file__).parent / "limits.yaml").read_text(encoding="utf-8"))
-    return [Limit(**{**part["unless_told"], **entry}) for part in document.values() for entry in part["limits"]]
+    return [
+        Limit(**{**part["unless_told"], **entry}) for part in document.values() for entry in part["limits"]
+    ]
 
 
 @pytest.mark.parametrize("limit", read_limits(), ids=lambda limit: limit.claim)
@@ -19,4 +22,6 @@ def test_claim(limit, bench_of, found_ratio):
     found = lowest(lambda: ratio(over, under, rounds=limit.rounds, warm_ups=limit.warm_ups), limit.limit)
     found_ratio(found, limit)
     if found > limit.limit:
-        pytest.fail(f"{limit.over} costs {found:.3f} of {limit.under}; at most {limit.limit:.3f}", pytrace=False)
+        pytest.fail(
+            f"{limit.over} costs {found:.3f} of {limit.under}; at most {limit.limit:.3f}", pytrace=False
+        )

@@ -1,4 +1,4 @@
-"""Cases set up when they are first asked for, and a table of what was found at the end."""
+"""Cases that are set up at their first use, and a table of the results at the end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -30,7 +30,7 @@ def bench_of() -> Iterator[Callable[[str], tuple[Bench, int]]]:
 
 @pytest.fixture
 def found_ratio(request: pytest.FixtureRequest) -> Callable[[float, Limit], None]:
-    """Takes a ratio down for the table."""
+    """Records a ratio for the table."""
     rows = request.config.stash.setdefault(_RATIOS, [])
     return lambda *row: rows.append(row)
 

@@ -6,26 +6,24 @@ from collections.abc import Sequence
 import numpy as np
 from benchmarks.measuring import Action, Bench, Case
 
-from dispatcher.core.membership import Membership
+from dispatcher.core.dispatch.routing import Routing
 from dispatcher.core.messages import OutcomeCode, SendWork
-from dispatcher.core.policy import Policy
-from dispatcher.core.routing import Routing
-from dispatcher.core.templates import Kind, TemplateTable
-from dispatcher.policy_document import parse_policy
-from dispatcher.spec_facts import facts_from_bytes
+from dispatcher.core.pods.templates import TemplateKind, TemplateTable
+from dispatcher.core.policy.rules import Policy
+from dispatcher.core.workers.membership import Membership
+from dispatcher.policy.documents import facts_from_bytes, parse_policy
 from hoss.model.pod import PodSpec, QosClass
 from hoss.v1 import common_pb2
 from hoss.wire.convert import pod_spec_from_proto, pod_spec_to_proto
-from hossctl.bench.routing import policy_yaml
-from hossctl.simulate.dispatching import Dispatching, Worker
+from hossctl.simulate.dispatching import Dispatching, SimulatedWorker
+from tools.bench.policy import policy_yaml
 
 PODS = 10_000
 CLASSES = 500
-_WORKERS = [Worker(f"w{number}", {}, 2000) for number in range(2)]
+_WORKERS = [SimulatedWorker(f"w{number}", {}, 2000) for number in range(2)]
 
 
 def cases() -> Sequence[Case]:
-    """All of them."""
     return (
         Case("dispatcher: a pod of one job", PODS, lambda _: _jobs(1)),
         Case("dispatcher: a pod of 1,000 jobs", PODS, lambda _: _jobs(1000)),
@@ -40,7 +38,10 @@ def _jobs(jobs: int, queued: int = 0) -> Bench:
 
     def fresh() -> Action:
         # "urgent" goes first: what is queued stays queued while it is dispatched.
-        specs = {"urgent": PodSpec(priority=10, requests=(("cpu", 100),)), "other": PodSpec(requests=(("cpu", 100),))}
+        specs = {
+            "urgent": PodSpec(priority=10, requests=(("cpu", 100),)),
+            "other": PodSpec(requests=(("cpu", 100),)),
+        }
         dispatching = Dispatching(specs, _WORKERS, Policy(), seed=1)
         sent = dispatching.submit("other", queued, 0.0)[1] if queued else []
         held = sum(len(work.uids) for work in sent)  # what workers took before the urgent ones came
@@ -58,13 +59,15 @@ def _jobs(jobs: int, queued: int = 0) -> Bench:
 
 
 def _answer_all(dispatching: Dispatching, work: list[SendWork], pods: int) -> None:
-    """Report batches bound until so many pods are."""
+    """Report batches as bound until so many pods are bound."""
     bound = 0
     while bound < pods:
         batch = work.pop(0)
         positions = np.arange(len(batch.uids), dtype=np.uint32)
         bound += len(positions)
-        work += dispatching.answer_columns(batch.link, batch.batch, positions, np.uint8(OutcomeCode.BOUND), 1.0)
+        work += dispatching.answer_columns(
+            batch.link, batch.batch, positions, np.uint8(OutcomeCode.BOUND), 1.0
+        )
         work += dispatching.pump(1.0)
 
 
@@ -74,7 +77,7 @@ def _routing(rules: int) -> Bench:
 
     def fresh() -> Action:
         templates = TemplateTable(_decode, facts_from_bytes)
-        kind = Kind("default", "hoss", "", QosClass.BURSTABLE, "Job")
+        kind = TemplateKind("default", "hoss", "", QosClass.BURSTABLE, "Job")
         numbers = [templates.intern(_spec(chance.randrange(10**9)), kind, 9)[0] for _ in range(CLASSES)]
         routing = Routing(policy, Membership())
 
@@ -88,7 +91,9 @@ def _routing(rules: int) -> Bench:
 
 
 def _spec(number: int) -> bytes:
-    spec = PodSpec(labels=(("app", f"app-{number}"), ("team", "a")), priority=9, requests=(("cpu", number + 1),))
+    spec = PodSpec(
+        labels=(("app", f"app-{number}"), ("team", "a")), priority=9, requests=(("cpu", number + 1),)
+    )
     return pod_spec_to_proto(spec).SerializeToString(deterministic=True)
 
 

@@ -1,8 +1,8 @@
 """How a core is measured: a case makes the next action, untimed, and the action is timed.
 
-What is compared are ratios of two cases that take turns in one process, medians over rounds: what else the machine does then falls on
-both alike. Of cores it is CPU time, of promises to who waits the time by the clock.
-"""
+What is compared are ratios of two cases that take turns in one process, medians over rounds: what else the
+machine does then falls on both alike. Of cores it is CPU time, of promises to who waits the time by the
+clock."""
 
 import statistics
 import time
@@ -17,8 +17,8 @@ TRIES = 3  # a slow moment passes, a slower program does not
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A case that is set up. `fresh` makes the next action; `clock` tells the seconds that it takes, of which some are
-    explained by configuration and do not count."""
+    """A case that is set up. `fresh` makes the next action; `clock` tells the seconds that it takes, of which
+    some are explained by configuration and do not count."""
 
     fresh: Callable[[], Action]
     clock: Callable[[], float] = time.thread_time
@@ -27,7 +27,8 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`operations`: how often an action does what its name says. What `build` needs to be ended is left in the stack."""
+    """`operations`: how often an action does what its name says. What `build` needs to be ended is left in
+    the stack."""
 
     name: str
     operations: int
@@ -36,7 +37,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A claim: an operation of `over` costs at most `usual` times `margin` of one of `under`, in so many rounds."""
+    """A claim: an operation of `over` costs at most `usual` times `margin` of one of `under`, in so many
+    rounds."""
 
     claim: str
     over: str
@@ -52,7 +54,8 @@ class Limit:
 
 
 def ratio(over: tuple[Bench, int], under: tuple[Bench, int], *, rounds: int, warm_ups: int = 1) -> float:
-    """What an operation of the one costs by what it costs of the other. Each is (bench, operations of an action)."""
+    """What an operation of the one costs by what it costs of the other. Each is (bench, operations of an
+    action)."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(warm_ups + rounds):
         for (bench, operations), spent in zip((over, under), seconds, strict=True):
@@ -73,7 +76,6 @@ def lowest(measure: Callable[[], float], limit: float, *, tries: int = TRIES) ->
 
 
 def ratio_table(rows: Sequence[tuple[float, Limit]]) -> list[str]:
-    """For people."""
     found = [
         (
             limit.claim,
@@ -88,20 +90,20 @@ def ratio_table(rows: Sequence[tuple[float, Limit]]) -> list[str]:
 
 
 def cost_table(rows: Sequence[tuple[str, float, float]]) -> list[str]:
-    """For people. Rows: name, median and least seconds of an operation."""
+    """Rows: name, median and least seconds of an operation."""
     found = [(name, *(f"{1e6 * seconds:,.3f}" for seconds in costs)) for name, *costs in rows]
     return _table(("OPERATION", "MEDIAN (US)", "LEAST (US)"), found)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, the others to the right."""
+    """The first column is left-aligned, the others right-aligned."""
     lines = [headings, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
-    told = []
+    table = []
     for first, *others in lines:
         numbers = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
-        told.append("  ".join((first.ljust(widths[0]), *numbers)).rstrip())
-    return told
+        table.append("  ".join((first.ljust(widths[0]), *numbers)).rstrip())
+    return table
 
 
 def _timed(bench: Bench) -> float:

@@ -1,8 +1,7 @@
 """What documents promise in seconds, on real services: time by the clock, less what configuration explains.
 
-Faults happen to one platform with as many nodes and pods as the documents have. They are measured by the start of the smallest
-platform, and that by the start of an interpreter.
-"""
+Faults happen to one platform with as many nodes and pods as the documents have. They are measured by the
+start of the smallest platform, and that by the start of an interpreter."""
 
 import tempfile
 import time
@@ -18,7 +17,7 @@ from fork_server import FORK_SERVER
 NODES = 5_000
 PODS = 50_000
 
-# What configuration explains, as docs/operations.md has it.
+# What configuration explains, as docs/operations/failures.md has it.
 _LEASE_SECONDS = 1.5
 _SILENCE_SECONDS = 2.0  # of a worker
 _STILLNESS_SECONDS = 4.0  # of a dispatcher, after which clients and workers leave it
@@ -37,7 +36,11 @@ def cases() -> Sequence[Case]:
         return Case(f"platform: {what}", times, build)
 
     return [
-        Case("platform: an interpreter started", 1, lambda _: Bench(lambda: start_interpreter, time.perf_counter)),
+        Case(
+            "platform: an interpreter started",
+            1,
+            lambda _: Bench(lambda: start_interpreter, time.perf_counter),
+        ),
         Case("platform: a start", 1, _starting),
         of("a pod alone", FaultyPlatform.lone_pods, times=LONE_PODS),
         of("a resolver restarted", FaultyPlatform.restarted_resolver),

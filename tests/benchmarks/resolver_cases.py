@@ -1,4 +1,5 @@
-"""The resolver's columns, the ledger's script, and the columns of messages, in batches of 1,000 and of 100 pods."""
+"""The resolver's columns, the ledger's script, and the columns of messages, in batches of 1,000 and of 100
+pods."""
 
 import asyncio
 import tempfile
@@ -13,14 +14,15 @@ from benchmarks.measuring import Action, Bench, Case
 
 from hoss.model.resources import BASE_RESOURCES, CPU, MEMORY, PODS
 from hoss.v1 import common_pb2
-from hoss.wire.columns import UID_PREFIX_BYTES, decode_uids, numbered_uids
-from hossctl.bench.proposals import Target, proposals
-from hossctl.redis_server import RedisServer
+from hoss.wire.columns import decode_uids, numbered_uids
+from hoss.wire.uids import UID_PREFIX_BYTES
+from hossctl.local.redis_server import RedisServer
 from resolver.core.rules import RuleBook
-from resolver.core.values import CONFLICT, AccountRows, Decision, NodeChange, Proposal
+from resolver.core.values import CONFLICT, AccountRows, Decision, LedgerNodeChange, Proposal
 from resolver.ledger import packing
 from resolver.ledger.store import RedisLedger
-from resolver.proposals import read_proposal, verdict_message
+from resolver.messages.proposals import read_proposal, verdict_message
+from tools.bench.resolver import Target, proposals
 
 NODES = 5_000
 SCRIPT_PODS = 4_000  # in one go: enough for Redis' clock of microseconds
@@ -30,19 +32,22 @@ _WORKER = "benchmarks"
 
 
 def cases() -> Sequence[Case]:
-    """All of them."""
     found = []
     for batch in (1000, 100):
         of = f"in batches of {batch:,}"
         found += [
             Case(f"resolver: a proposal read, {of}", TIMES * batch, lambda _, n=batch: _reading(n)),
-            Case(f"resolver: a pod's script arguments, {of}", TIMES * batch, lambda _, n=batch: _arguments(n)),
+            Case(
+                f"resolver: a pod's script arguments, {of}", TIMES * batch, lambda _, n=batch: _arguments(n)
+            ),
             Case(f"resolver: a verdict written, {of}", TIMES * batch, lambda _, n=batch: _verdicts(n)),
             Case(f"wire: a pod's UID, {of}", TIMES * batch, lambda _, n=batch: _uids(n)),
             Case(f"ledger: a pod committed, {of}", SCRIPT_PODS, lambda stack, n=batch: _script(stack, n)),
         ]
     beside = "in batches of 1,000, 100,000 reserved"
-    found.append(Case(f"ledger: a pod committed, {beside}", SCRIPT_PODS, lambda stack: _script(stack, 1000, 100_000)))
+    found.append(
+        Case(f"ledger: a pod committed, {beside}", SCRIPT_PODS, lambda stack: _script(stack, 1000, 100_000))
+    )
     return found
 
 
@@ -58,16 +63,20 @@ def _message(batch: int):
 
 def _reading(batch: int) -> Bench:
     message = _message(batch)
-    return _repeated(lambda: read_proposal(message, shards=1, schema=len(BASE_RESOURCES), allow_unchecked=False))
+    return _repeated(
+        lambda: read_proposal(message, shards=1, schema=len(BASE_RESOURCES), allow_unchecked=False)
+    )
 
 
 def _arguments(batch: int) -> Bench:
     proposal, book = _proposal(batch), RuleBook()
 
     def make() -> object:
-        guards = packing.slot_guards(proposal, book)
+        constraints = packing.slot_constraints(proposal, book)
         order = proposal.serving_order()
-        return packing.commit_arguments(proposal, order, guards, lease_ms=1000, rules_version=0, shards=1, held=False)
+        return packing.commit_arguments(
+            proposal, order, constraints, lease_ms=1000, rules_version=0, shards=1, prepared=False
+        )
 
     return _repeated(make)
 
@@ -93,7 +102,7 @@ def _repeated(action: Action) -> Bench:
 
 
 def _script(stack: ExitStack, batch: int, reserved: int = 0) -> Bench:
-    """Commits on a Redis of its own, by whose CPU time they are measured."""
+    """Commits on a Redis of its own, measured by its CPU time."""
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoss-benchmarks-")))
     server = RedisServer.start(directory)
     stack.callback(server.kill)
@@ -111,8 +120,8 @@ def _script(stack: ExitStack, batch: int, reserved: int = 0) -> Bench:
     def commit(pods: int, size: int) -> Action:
         prefix = next(rounds).to_bytes(UID_PREFIX_BYTES, "big")
         made = [_script_proposal(prefix, first, size, epoch) for first in range(0, pods, size)]
-        prepared = ledger.prepare(0, made)
-        return lambda: loop.run_until_complete(ledger.run_prepared(prepared))
+        prepared = ledger.commit_calls(0, made)
+        return lambda: loop.run_until_complete(ledger.run_calls(prepared))
 
     for _ in range(reserved // SCRIPT_PODS):
         commit(SCRIPT_PODS, 1000)()
@@ -124,9 +133,9 @@ def _script(stack: ExitStack, batch: int, reserved: int = 0) -> Bench:
     return Bench(lambda: commit(SCRIPT_PODS, batch), clock)
 
 
-def _node(number: int) -> NodeChange:
+def _node(number: int) -> LedgerNodeChange:
     spec = common_pb2.NodeSpec(name=f"n{number}").SerializeToString()
-    return NodeChange(f"n{number}", spec, (2**50,) * len(BASE_RESOURCES), unschedulable=False, cards=0)
+    return LedgerNodeChange(f"n{number}", spec, (2**50,) * len(BASE_RESOURCES), unschedulable=False, cards=0)
 
 
 def _script_proposal(prefix: bytes, first: int, batch: int, epoch: int) -> Proposal:

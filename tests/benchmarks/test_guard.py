@@ -1,4 +1,5 @@
-"""The guard itself: that it finds what got slower, and lets a slow moment pass. Part of the ordinary tests."""
+"""The guard itself: that it finds what got slower, and lets a slow moment pass. Part of the ordinary
+tests."""
 
 from dataclasses import replace
 from itertools import count
@@ -33,7 +34,9 @@ def test_what_configuration_explains_does_not_count():
 
 
 def test_neither_the_first_action_nor_a_slow_one_counts():
-    assert ratio((costing(99.0, 2.0, 2.0, 50.0, 2.0, 2.0), 1), (costing(1.0), 1), rounds=5) == pytest.approx(2.0)
+    assert ratio((costing(99.0, 2.0, 2.0, 50.0, 2.0, 2.0), 1), (costing(1.0), 1), rounds=5) == pytest.approx(
+        2.0
+    )
 
 
 def test_a_slow_moment_passes_and_a_slower_program_does_not():

@@ -10,14 +10,14 @@ from benchmarks.measuring import Action, Bench, Case
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import numbered_uids
-from hossctl.bench.in_process import empty_pool
-from hossctl.bench.plugin_cases import filled_cache
-from hossctl.nodes import GIB, UNIFORM, simulated
-from scheduler_worker.core.cache import NodeInfoCache
+from hossctl.bench.gpu import empty_pool
+from hossctl.load.nodes import GIB, UNIFORM, simulated_nodes
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable
+from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.scheduler import Scheduler
+from tools.bench.plugin_cases import filled_cache
 
 NODES, MANY_NODES = 5_000, 50_000
 RUN = 1_000  # pods of a known class at a time
@@ -28,7 +28,6 @@ _UIDS = b"benchmarks.."  # their first 12 bytes
 
 
 def cases() -> Sequence[Case]:
-    """All of them."""
     return (
         Case("worker: a class compiled", CLASSES, lambda _: _compiling()),
         Case("worker: a pod of a known class", RUN, lambda _: _known(_empty(NODES))),
@@ -46,7 +45,7 @@ def cases() -> Sequence[Case]:
 
 @lru_cache(maxsize=2)
 def _nodes(number: int) -> list[NodeSpec]:
-    return simulated(number, shapes=UNIFORM)
+    return simulated_nodes(number, shapes=UNIFORM)
 
 
 def _empty(nodes: int) -> NodeInfoCache:
@@ -64,7 +63,7 @@ def _compiling() -> Bench:
     numbers = count()
 
     def fresh() -> Action:
-        demands = DemandTable(cache.schema, cache.catalogue.images, cache.census)
+        demands = DemandTable(cache.schema, cache.catalogue.images, cache.pod_index)
         specs = [_spec(next(numbers)) for _ in range(CLASSES)]
         return lambda: [demands.compile(spec) for spec in specs]
 
@@ -72,7 +71,7 @@ def _compiling() -> Bench:
 
 
 def _known(cache: NodeInfoCache) -> Bench:
-    """Runs of one class, one after the other; what was placed stays."""
+    """Runs of one class, one after the other; placed pods stay."""
     scheduler = _scheduler(cache)
     scheduler.define_class(0, _spec(0))
     batches = _batches(np.zeros(1, np.uint32), np.array([RUN], np.uint32))
@@ -106,7 +105,13 @@ _Batch = tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def _batches(classes: np.ndarray, counts: np.ndarray, first: int = 1) -> Iterator[_Batch]:
     pods = int(counts.sum())
     for number in count(first):
-        yield number, numbered_uids(_UIDS, number * pods, pods), classes, counts, np.zeros(len(counts), np.uint16)
+        yield (
+            number,
+            numbered_uids(_UIDS, number * pods, pods),
+            classes,
+            counts,
+            np.zeros(len(counts), np.uint16),
+        )
 
 
 def _placing(scheduler: Scheduler, batch: _Batch, pods: int) -> Action:
@@ -153,4 +158,6 @@ def _scheduler(cache: NodeInfoCache) -> Scheduler:
 
 def _spec(number: int) -> PodSpec:
     cpu, memory = 20 + number % 50, GIB // 64 + 4096 * number
-    return PodSpec(requests=(("cpu", cpu), ("memory", memory)), nonzero_cpu_milli=cpu, nonzero_memory_bytes=memory)
+    return PodSpec(
+        requests=(("cpu", cpu), ("memory", memory)), nonzero_cpu_milli=cpu, nonzero_memory_bytes=memory
+    )

@@ -1,4 +1,5 @@
-"""A cluster given as objects, told to a worker as a running platform tells it: through messages of proposals and the feed."""
+"""A cluster given as objects, told to a worker as a running platform tells it: through messages of proposals
+and the feed."""
 
 import asyncio
 from dataclasses import replace
@@ -6,27 +7,27 @@ from dataclasses import replace
 import numpy as np
 
 from hoss.model.cluster import BoundPod, Cluster
-from hoss.model.pod_groups import group_of
+from hoss.model.pod import group_of
 from hoss.model.resources import ResourceSchema
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, numbered_uids
 from hoss.wire.convert import node_to_proto
-from hossctl.live_ground import LiveGround
-from resolver.feed import ShardFeed
+from hossctl.explain.live import LiveSnapshot
+from resolver.api.feed import ShardFeed
 from resolver.ledger.memory import MemoryLedger
-from resolver.nodes import node_change, shard_of
-from resolver.proposals import read_proposal
+from resolver.messages.nodes import node_change, shard_of
+from resolver.messages.proposals import read_proposal
 from scheduler_worker import messages
-from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable, compile_demand
+from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.messages import FeedUpdate, ProposalColumns
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.scheduler import Scheduler
 
 SHARDS = 2
 
 
-def live_worker(cluster: Cluster) -> tuple[Scheduler, LiveGround]:
+def live_worker(cluster: Cluster) -> tuple[Scheduler, LiveSnapshot]:
     """A worker that heard of the cluster by two snapshots and, of half the pods, by entries after them."""
     ledger = MemoryLedger(SHARDS, lambda: 0)
     epoch = asyncio.run(ledger.grant("other"))
@@ -42,7 +43,7 @@ def live_worker(cluster: Cluster) -> tuple[Scheduler, LiveGround]:
     for shard, feed in enumerate(feeds):
         for entry in asyncio.run(ledger.feed(shard, cache.seqs[shard], 0)) or []:
             cache.apply_feed(_received(asyncio.run(feed._message(entry))))
-    ground = LiveGround(cache, DemandTable(cache.schema, cache.catalogue.images, cache.census))
+    ground = LiveSnapshot(cache, DemandTable(cache.schema, cache.catalogue.images, cache.pod_index))
     return Scheduler(cache, default_profile(), np.random.default_rng(1)), ground
 
 
@@ -52,12 +53,16 @@ def _add_nodes(ledger: MemoryLedger, cluster: Cluster) -> dict[str, int]:
     indexes = {}
     for shard in range(SHARDS):
         here = [node for node in cluster.nodes if shard_of(node.name, SHARDS) == shard]
-        upserted = asyncio.run(ledger.upsert_nodes(shard, [node_change(node_to_proto(node), schema) for node in here]))
+        upserted = asyncio.run(
+            ledger.upsert_nodes(shard, [node_change(node_to_proto(node), schema) for node in here])
+        )
         indexes |= {node.name: int(index) for node, index in zip(here, upserted.indexes, strict=True)}
     return indexes
 
 
-def _place(ledger, epoch, pods: list[BoundPod], indexes: dict[str, int], schema: list[str], *, first: int) -> None:
+def _place(
+    ledger, epoch, pods: list[BoundPod], indexes: dict[str, int], schema: list[str], *, first: int
+) -> None:
     """Another worker placed these, unchecked: some stand where no scheduler would put them."""
     for shard in range(SHARDS):
         here = [pod for pod in pods if indexes[pod.node] % SHARDS == shard]

@@ -1,4 +1,5 @@
-"""kube-scheduler's own answers (README.md in this folder), asked of a worker that learnt the cluster from the feed."""
+"""kube-scheduler's own answers (README.md in this folder), asked of a worker that learnt the cluster from the
+feed."""
 
 import json
 from dataclasses import replace
@@ -9,19 +10,21 @@ import pytest
 from conformance.live_path import live_worker
 from conformance.test_scheduling import differences
 
+from hoss.manifests.cluster import read_cluster, read_pending_pod
 from hoss.model.cluster import BoundPod
-from hoss.model.cluster_manifest import read_cluster, read_pending_pod
 from hoss.wire.columns import numbered_uids
 from hoss.wire.convert import pod_spec_from_proto, pod_spec_to_proto
-from hossctl.explain import judgement_document
-from scheduler_worker.core.judge import judge, subject_of
+from hossctl.explain.offline import explanation_document
+from scheduler_worker.core.offline.scheduler import examine, explain_placement
 from scheduler_worker.core.plugins import default_profile
 
 FOLDER = Path(__file__).parent
 ABOUT_OTHER_THINGS = {"quantities.jsonl", "podrequests.jsonl"}
 
 
-@pytest.mark.parametrize("file", sorted(p.name for p in FOLDER.glob("*.jsonl") if p.name not in ABOUT_OTHER_THINGS))
+@pytest.mark.parametrize(
+    "file", sorted(p.name for p in FOLDER.glob("*.jsonl") if p.name not in ABOUT_OTHER_THINGS)
+)
 def test_a_live_worker_decides_as_the_reference_does(file):
     cases = [json.loads(line) for line in (FOLDER / file).read_text(encoding="utf-8").splitlines()]
     wrong = {case["id"]: found for case in cases if not beyond_a_feed(case) and (found := wrong_in(case))}
@@ -39,7 +42,8 @@ def test_a_bound_pod_is_judged_as_if_it_were_not_there():
         node = cluster.nodes[-1].name
         placed = BoundPod("p", node, spec, spec.requests, spec.nonzero_cpu_milli, spec.nonzero_memory_bytes)
         _, ground = live_worker(replace(cluster, pods=[*cluster.pods, placed]))
-        ground.cache.census.set_namespaces(cluster.namespaces)
+        ground.cache.pod_index.set_namespaces(cluster.namespaces)
+        ground.cache.storage.replace(cluster.storage)
         ground.without(spec, node)
         ground.without(spec, "a node that is gone")
         assert not differences(case["want"], judgement_of(spec, ground)), case["id"]
@@ -48,7 +52,8 @@ def test_a_bound_pod_is_judged_as_if_it_were_not_there():
 
 
 def beyond_a_feed(case):
-    """Spreading leaves out pods that are being deleted. In a platform without kubelets there are none: they go at once."""
+    """Spreading leaves out pods that are being deleted. In a platform without kubelets there are none: they
+    go at once."""
     spec = read_pending_pod(case["pod"], read_cluster(case))
     spreads = spec.spread or spec.default_spread is not None
     return spreads and any("deletionTimestamp" in pod["metadata"] for pod in case["pods"])
@@ -58,7 +63,8 @@ def wrong_in(case):
     cluster = read_cluster(case)
     spec = pod_spec_from_proto(pod_spec_to_proto(read_pending_pod(case["pod"], cluster)))
     scheduler, ground = live_worker(cluster)
-    scheduler.cache.census.set_namespaces(cluster.namespaces)
+    scheduler.cache.pod_index.set_namespaces(cluster.namespaces)
+    scheduler.cache.storage.replace(cluster.storage)
     want = {key: value for key, value in case["want"].items() if key != "preemption"}
     found = differences(want, judgement_of(spec, ground))
     chosen, message = decided(scheduler, spec)
@@ -70,7 +76,9 @@ def wrong_in(case):
 
 def judgement_of(spec, ground):
     profile = default_profile()
-    return json.loads(json.dumps(judgement_document(judge(subject_of(spec, ground, profile), ground, profile))))
+    return json.loads(
+        json.dumps(explanation_document(explain_placement(examine(spec, ground, profile), ground, profile)))
+    )
 
 
 def decided(scheduler, spec):

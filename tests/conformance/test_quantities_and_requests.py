@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 
 from hoss.errors import InvalidInput
-from hoss.model.node_manifest import read_node
-from hoss.model.pod_requests import amounts, nonzero_requests, qos_class, total_limits, total_requests
-from hoss.model.pod_resources import as_bound, read_pod_resources
+from hoss.manifests.node import read_node
+from hoss.manifests.pod_resources import (
+    amounts,
+    as_bound,
+    nonzero_requests,
+    qos_class,
+    read_pod_resources,
+    total_limits,
+    total_requests,
+)
+from hoss.manifests.workloads import read_workload
 from hoss.model.quantity import parse_quantity
-from hoss.model.workloads import read_workload
 
 
 def cases(name: str) -> list[Any]:

@@ -1,4 +1,5 @@
-"""kube-scheduler's own answers (README.md in this folder), every case: nodes, reasons, scores, messages, preemption.
+"""kube-scheduler's own answers (README.md in this folder), every case: nodes, reasons, scores, messages,
+preemption.
 
 Stricter than compare.py: which plugin speaks and the order of its reasons count too.
 """
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hossctl.explain import answer_case
+from hossctl.explain.offline import answer_case
 
 FOLDER = Path(__file__).parent
 
@@ -42,4 +43,7 @@ ABSENT_WHERE_IT_OVERFLOWS = ("value", "milli")
 
 
 def without_zeros(scores):
-    return {node: {plugin: score for plugin, score in by_plugin.items() if score} for node, by_plugin in scores.items()}
+    return {
+        node: {plugin: score for plugin, score in by_plugin.items() if score}
+        for node, by_plugin in scores.items()
+    }

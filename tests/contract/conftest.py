@@ -1,10 +1,10 @@
 """Both ledgers, held to one contract: the scripts in a real Redis, and the model in memory.
 
-What a script decides does not depend on how its server is found: every test runs in memory and on one server. Under Sentinel and on a
-Cluster run those that are marked `topologies`, where that could matter: every script that the others run once, for on a Cluster
-all keys of a script must be declared and lie on one server; whatever is sent to several shards, which lie on several servers there; what is
-sent in one round trip; and what finds scripts forgotten.
-"""
+What a script decides does not depend on how its server is found: every test runs in memory and on one server.
+Under Sentinel and on a Cluster run those that are marked `topologies`, where that could matter: every script
+that the others run once, for on a Cluster all keys of a script must be declared and lie on one server;
+whatever is sent to several shards, which lie on several servers there; what is sent in one round trip; and
+what finds scripts forgotten."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -37,7 +37,8 @@ def ledger_url(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]
 
 @pytest.fixture
 def make_ledger(ledger_url: str) -> Callable[[int], AbstractAsyncContextManager[Ledger]]:
-    """Makes an empty ledger of so many shards; its commits' leases are over at once, which shows only where one reaps."""
+    """Makes an empty ledger of so many shards; its commits' leases are over at once, which shows only where
+    one reaps."""
 
     @asynccontextmanager
     async def make(shards: int) -> AsyncIterator[Ledger]:
@@ -60,7 +61,9 @@ async def ledger(make_ledger: Callable[[int], AbstractAsyncContextManager[Ledger
 
 
 @pytest_asyncio.fixture
-async def one_shard(make_ledger: Callable[[int], AbstractAsyncContextManager[Ledger]]) -> AsyncIterator[Ledger]:
+async def one_shard(
+    make_ledger: Callable[[int], AbstractAsyncContextManager[Ledger]],
+) -> AsyncIterator[Ledger]:
     """A ledger of one shard, which judges rules as it commits."""
     async with make_ledger(1) as made:
         yield made

@@ -4,23 +4,24 @@ those in memory."""
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from clients_in_memory import DispatcherInMemory, ResolverInMemory
 
+from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound
-from hoss.model.cluster import Service
-from hoss.model.cluster_objects import Namespace, ObjectKey, PodDisruptionBudget, Threshold
+from hoss.model.cluster import Namespace, ObjectKey, PodDisruptionBudget, Service, Threshold
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1 import resolver_pb2
 from hoss.wire.convert import node_to_proto, template_to_proto
-from hossctl import platform
+from hossctl.local import platform
 
 NODES = [NodeSpec(name, allocatable=(("cpu", 4000), ("pods", 10))) for name in ("n1", "n2")]
 
@@ -38,7 +39,8 @@ class Clients:
 def services() -> Iterator[dict[str, str]]:
     """Addresses of a dispatcher and a resolver for the whole module; each test has a namespace of its own."""
     with platform.temporary(platform.PlatformOptions(workers=())) as starter:
-        yield {record.name: record.address for record in starter.state.living()}
+        addresses = {record.name: record.address for record in starter.state.living()}
+        yield addresses | {"tls_dir": starter.state.tls_dir}
 
 
 @pytest.fixture(params=["services", "memory"])
@@ -46,8 +48,11 @@ async def clients(request: pytest.FixtureRequest) -> AsyncIterator[Clients]:
     async with AsyncExitStack() as stack:
         if request.param == "services":
             addresses = request.getfixturevalue("services")
-            dispatcher = await stack.enter_async_context(DispatcherClient([addresses["dispatcher"]]))
-            resolver = ResolverClient([addresses["resolver-1"]])
+            opened = ClientAccess(Path(addresses["tls_dir"])).channel
+            dispatcher = await stack.enter_async_context(
+                DispatcherClient([addresses["dispatcher"]], open_channel=opened)
+            )
+            resolver = ResolverClient([addresses["resolver-1"]], open_channel=opened)
             stack.push_async_callback(resolver.close)
             await resolver.upsert_nodes(NODES)
             yield Clients(dispatcher, resolver, lambda *wanted: _submit(dispatcher, *wanted))

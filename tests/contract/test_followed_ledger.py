@@ -10,15 +10,14 @@ from accounts_in_memory import AccountsInMemory
 
 from hoss.model.node import NodeSpec
 from hoss.model.resources import BASE_RESOURCES
-from hoss.wire.account import FLAG_GONE
-from hoss.wire.columns import numbered_uids
+from hoss.wire.columns import FLAG_GONE, numbered_uids
 from hoss.wire.convert import node_to_proto
+from resolver.api.feed import ShardFeed
 from resolver.core.values import Proposal, Verdict
-from resolver.feed import ShardFeed
 from resolver.ledger.memory import MemoryLedger
-from resolver.nodes import node_change
+from resolver.messages.nodes import node_change
 from scheduler_worker import messages
-from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.messages import FeedUpdate
 
 AMOUNTS = (("cpu", 4000), ("memory", 2**33), ("pods", 110))

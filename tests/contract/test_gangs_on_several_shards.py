@@ -1,4 +1,5 @@
-"""Two phases over the shards of any ledger: room is taken on all of them or on none. What may happen between is in test_gang_crashes."""
+"""Two phases over the shards of any ledger: room is taken on all of them or on none. What may happen between
+is in test_gang_crashes."""
 
 import asyncio
 from dataclasses import replace
@@ -6,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from resolver.committer import Committer
+from resolver.api.committing import Committer
+from resolver.api.two_phase import commit_parts
 from resolver.core.values import Leases, Verdict
-from resolver.gangs import decide_parts
 
 pytestmark = pytest.mark.topologies
 
@@ -19,7 +20,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 async def nodes(ledger, make_node):
     """One node of 1,000 milli cpu on each of two shards."""
-    ledger._leases = Leases(commit_ms=HOUR_MS, hold_ms=0)
+    ledger._leases = Leases(commit_ms=HOUR_MS, prepare_ms=0)
     await ledger.upsert_nodes(0, [make_node("a", cpu=1000)])
     await ledger.upsert_nodes(1, [make_node("b", cpu=1000)])
     await ledger.grant("w1")
@@ -33,7 +34,7 @@ def decide(nodes):
         committers = [Committer(nodes, shard) for shard in range(2)]
         lanes = [asyncio.ensure_future(committer.run()) for committer in committers]
         try:
-            return await decide_parts(nodes, committers, parts, minimum)
+            return await commit_parts(nodes, committers, parts, minimum)
         finally:
             for lane in lanes:
                 lane.cancel()
@@ -50,17 +51,24 @@ async def reap(ledger):
 
 
 def parts_of(make_proposal, cpu, *, first=1, worker="w1", epoch=1):
-    return [(shard, make_proposal([first + shard], [[shard]], cpu=cpu, worker=worker, epoch=epoch)) for shard in (1, 0)]
+    return [
+        (shard, make_proposal([first + shard], [[shard]], cpu=cpu, worker=worker, epoch=epoch))
+        for shard in (1, 0)
+    ]
 
 
-async def test_a_gang_on_two_shards_is_committed_on_both_and_outlives_its_holds(nodes, decide, make_proposal):
+async def test_a_gang_on_two_shards_is_committed_on_both_and_outlives_its_prepare_leases(
+    nodes, decide, make_proposal
+):
     decisions = await decide(parts_of(make_proposal, 600), 2)
     assert [decision.verdicts.tolist() for decision in decisions] == [[C], [C]]
     assert await reap(nodes) == [0, 0]
     assert await held(nodes) == [1, 1]
 
 
-async def test_invariant_5_a_gang_refused_on_one_shard_holds_nothing_on_the_other(nodes, decide, make_proposal):
+async def test_invariant_5_a_gang_refused_on_one_shard_holds_nothing_on_the_other(
+    nodes, decide, make_proposal
+):
     await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
     decisions = await decide(parts_of(make_proposal, 600), 2)
     assert [decision.verdicts.tolist() for decision in decisions] == [[Verdict.CONFLICT_RESOURCE], [ABORTED]]

@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from redis_topologies import SENTINEL_AND_CLUSTER, servers
 
-from dispatcher.journal import FaultRecord, Journal, KeptPolicy, MemoryJournal, Record
-from dispatcher.redis_journal import RedisJournal
-from hoss.errors import LedgerUnavailable
+from dispatcher.journal.memory import MemoryJournal
+from dispatcher.journal.redis_store import RedisJournal
+from dispatcher.ports import FaultRecord, Journal, Record, SavedPolicy
+from hoss.errors import OutcomeUnknown
 
 
 @pytest.fixture(params=["memory", *servers(), *SENTINEL_AND_CLUSTER])
-async def journal(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> AsyncIterator[Journal]:
+async def journal(
+    request: pytest.FixtureRequest, empty_redis: Callable[[str], str]
+) -> AsyncIterator[Journal]:
     if request.param == "memory":
         made: Journal = MemoryJournal()
     else:
@@ -67,18 +71,54 @@ async def test_the_last_bitmap_of_a_set_stands(journal):
 
 
 async def test_what_was_dropped_is_gone_and_dropping_again_is_harmless(journal):
-    await journal.record(record(1))
+    order = await journal.record(record(1))
     await journal.delete({b"p" * 12: np.ones(3, np.bool_)})
     for _ in range(2):
-        await journal.drop(record(1).key, [b"p" * 12])
+        await journal.drop(record(1).key, order, [b"p" * 12])
     recovered = await journal.recover()
     assert (recovered.records, recovered.deletions) == ([], {})
 
 
-async def test_workers_are_remembered_once_each(journal):
+async def test_a_late_drop_spares_the_request_that_was_submitted_again_under_the_same_id(journal):
+    """The first drop got no answer. The next one comes after the id was used again."""
+    prefix = b"p" * 12
+    former = await journal.record(replace(record(1, b"former"), prefixes=(prefix,)))
+    await journal.delete({prefix: np.ones(3, np.bool_)})
+    await journal.ungate({prefix: {"a.io/g": np.ones(3, np.bool_)}})
+    await journal.save_attempts({prefix: np.ones(3, np.uint16)})
+    again = await journal.record(replace(record(1, b"again"), prefixes=(prefix,)))
+    assert again > former
+    recovered = await journal.recover()
+    assert [entry.message for entry in recovered.records] == [b"again"]
+    assert (recovered.deletions, recovered.ungated, recovered.attempts) == ({}, {}, {})
+    await journal.delete({prefix: np.array([True, False, False])})
+    await journal.drop(record(1).key, former, [prefix])
+    recovered = await journal.recover()
+    assert [(entry.message, entry.order) for entry in recovered.records] == [(b"again", again)]
+    assert recovered.deletions[prefix].tolist() == [True, False, False]
+    await journal.drop(record(1).key, again, [prefix])
+    recovered = await journal.recover()
+    assert (recovered.records, recovered.deletions) == ([], {})
+
+
+async def test_workers_are_remembered_once_each_until_they_are_dropped(journal):
     for name in ("w1", "w2", "w1"):
-        await journal.remember_worker(name)
+        await journal.add_worker(name)
     assert (await journal.recover()).workers == {"w1", "w2"}
+    for _ in range(2):
+        await journal.drop_workers(["w1", "w3"])
+    assert (await journal.recover()).workers == {"w2"}
+
+
+async def test_a_journal_that_lost_nothing_is_not_written_again(journal):
+    await journal.recover()
+    for number in range(3):
+        await journal.record(record(number))
+        await journal.add_worker(f"w{number}")
+        assert not await journal.check()
+    await journal.drop_workers(["w0", "w1", "w2"])
+    assert not await journal.check()
+    assert (await journal.recover()).gap == ""
 
 
 async def test_records_after_a_recovery_follow_those_before(redis_server):
@@ -98,8 +138,8 @@ async def test_with_redis_away_every_write_says_unavailable_and_later_ones_succe
     port = own_redis.port
     own_redis.stop()
     results = await asyncio.gather(*(journal.record(record(n)) for n in (2, 3)), return_exceptions=True)
-    assert all(isinstance(result, LedgerUnavailable) for result in results)
-    with pytest.raises(LedgerUnavailable):
+    assert all(isinstance(result, OutcomeUnknown) for result in results)
+    with pytest.raises(OutcomeUnknown):
         await journal.delete({b"p" * 12: np.ones(1, np.bool_)})
     restarted = type(own_redis).start(tmp_path / "redis", port=port, append_only=True)
     try:
@@ -128,6 +168,7 @@ async def test_concurrent_records_share_writes(redis_server):
 
 async def test_what_was_removed_of_gates_comes_back_until_the_submission_is_dropped(journal):
     prefix = b"p" * 12
+    order = await journal.record(record(1))
     await journal.ungate({prefix: {"a.io/first": np.array([True, False, False])}})
     removed = {"a.io/first": np.array([True, True, False]), "z" * 300: np.arange(70_000) % 3 == 0}
     await journal.ungate({prefix: removed, b"q" * 12: {"b": np.ones(1, np.bool_)}})
@@ -135,17 +176,20 @@ async def test_what_was_removed_of_gates_comes_back_until_the_submission_is_drop
     assert {gate: bits.tolist() for gate, bits in ungated[prefix].items()} == {
         g: b.tolist() for g, b in removed.items()
     }
-    await journal.drop(b"k" * 12, [prefix])
+    await journal.drop(record(1).key, order, [prefix])
     assert (await journal.recover()).ungated.keys() == {b"q" * 12}
 
 
 async def test_the_last_counts_of_attempts_stand_until_the_submission_is_dropped(journal):
-    await journal.note_attempts({b"p" * 12: np.array([1, 0, 0], np.uint16)})
-    await journal.note_attempts({b"p" * 12: np.array([2, 0, 65_535], np.uint16), b"q" * 12: np.ones(70_000, np.uint16)})
+    order = await journal.record(record(1))
+    await journal.save_attempts({b"p" * 12: np.array([1, 0, 0], np.uint16)})
+    await journal.save_attempts(
+        {b"p" * 12: np.array([2, 0, 65_535], np.uint16), b"q" * 12: np.ones(70_000, np.uint16)}
+    )
     attempts = (await journal.recover()).attempts
     assert attempts[b"p" * 12].tolist() == [2, 0, 65_535]
     assert attempts[b"q" * 12].sum() == 70_000
-    await journal.drop(b"k" * 12, [b"p" * 12])
+    await journal.drop(record(1).key, order, [b"p" * 12])
     assert (await journal.recover()).attempts.keys() == {b"q" * 12}
 
 
@@ -155,8 +199,8 @@ def fault(number: int, pods: int, *, final: bool = False) -> FaultRecord:
 
 
 async def test_faults_are_replaced_and_forgotten_by_number(journal):
-    await journal.note_faults([fault(3, 4), fault(1, 2), fault(2, 1, final=True)], [])
-    await journal.note_faults([fault(3, 1)], [1, 77])
+    await journal.save_faults([fault(3, 4), fault(1, 2), fault(2, 1, final=True)], [])
+    await journal.save_faults([fault(3, 1)], [1, 77])
     told = (await journal.recover()).faults
     assert [(f.number, f.at_ms, f.worker, f.text, f.final) for f in told] == [
         (2, 1_700_000_000_002, "w1", "worker w1 was lost", True),
@@ -176,10 +220,10 @@ async def test_cluster_objects_come_back_as_last_put_until_they_are_dropped(jour
 
 
 async def test_the_last_policy_is_kept_whole(journal):
-    assert await journal.kept_policy() is None
-    first = KeptPolicy(1, "rules: 'é'\n", "command", 1_700_000_000_000, "")
-    last = KeptPolicy(2, "rules: []\n", "file /etc/policy.yaml", 1_700_000_000_001, "5e1f")
+    assert await journal.saved_policy() is None
+    first = SavedPolicy(1, "rules: 'é'\n", "command", 1_700_000_000_000, "")
+    last = SavedPolicy(2, "rules: []\n", "file /etc/policy.yaml", 1_700_000_000_001, "5e1f")
     for policy in (first, last, last):
-        await journal.keep_policy(policy)
-    assert await journal.kept_policy() == last
+        await journal.save_policy(policy)
+    assert await journal.saved_policy() == last
     assert (await journal.recover()).records == []

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,17 @@ import redis
 from redis_topologies import SENTINEL_AND_CLUSTER, RunningRedis, servers
 from waiting import until
 
-from dispatcher.fenced_redis import Superseded
-from dispatcher.journal import Record
-from dispatcher.lease import LEASE, Granted, Held, Lease, MemoryLease, RedisLease
-from dispatcher.redis_journal import RedisJournal
-from hoss.errors import LedgerUnavailable
-from hossctl.redis_server import RedisServer
+from dispatcher.journal.fenced_redis import FORMAT, STATE, Superseded
+from dispatcher.journal.redis_store import RedisJournal
+from dispatcher.leader.lease import LEASE, Granted, Lease, LeaseHeld, MemoryLease, RedisLease
+from dispatcher.ports import Record
+from hoss.errors import ConfigError, LedgerUnavailable
+from hossctl.local.redis_server import RedisServer
 
 SECONDS = 600.0  # no machine is held up for so long: a lease ends where time passes for it, see `Passing`
-SHORT_SECONDS = 2.0  # of those that end by the clock; a request is given half of it, and a busy machine takes its time
+SHORT_SECONDS = (
+    2.0  # of those that end by the clock; a request is given half of it, and a busy machine takes its time
+)
 Passing = Callable[[float], None]
 
 
@@ -34,7 +37,8 @@ class Clock:
 
 
 def redis_passing(servers: Sequence[RedisServer]) -> Passing:
-    """Redis has no clock that a test could set: what is left of the lease is made shorter, on the one of these that has it."""
+    """Redis has no clock that a test could set: what is left of the lease is made shorter, on the one of
+    these that has it."""
 
     def pass_time(seconds: float) -> None:
         for server in servers:
@@ -76,13 +80,13 @@ def pass_time(lease_and_time: tuple[Lease, Passing]) -> Passing:
 
 async def test_the_first_to_ask_has_it_and_the_next_is_told_who(lease):
     assert await lease.acquire("a:1") == Granted(1)
-    assert await lease.acquire("b:2") == Held(1, "a:1")
+    assert await lease.acquire("b:2") == LeaseHeld(1, "a:1")
 
 
 async def test_it_ends_when_its_time_is_over_and_the_next_term_is_higher(lease, pass_time):
     await lease.acquire("a:1")
     pass_time(SECONDS - 10)
-    assert await lease.acquire("b:2") == Held(1, "a:1")
+    assert await lease.acquire("b:2") == LeaseHeld(1, "a:1")
     pass_time(20)
     assert await lease.acquire("b:2") == Granted(2)
 
@@ -107,14 +111,14 @@ async def test_renewed_in_time_it_stays(lease, pass_time):
     for _ in range(8):
         pass_time(SECONDS / 2)
         assert await lease.renew(1, "a:1")
-        assert await lease.acquire("b:2") == Held(1, "a:1")
+        assert await lease.acquire("b:2") == LeaseHeld(1, "a:1")
 
 
 async def test_one_that_ran_out_is_taken_up_again_if_nobody_else_had_it(lease, pass_time):
     await lease.acquire("a:1")
     pass_time(2 * SECONDS)
     assert await lease.renew(1, "a:1")
-    assert await lease.acquire("b:2") == Held(1, "a:1")
+    assert await lease.acquire("b:2") == LeaseHeld(1, "a:1")
 
 
 async def test_a_former_holder_can_neither_renew_nor_release(lease, pass_time):
@@ -123,7 +127,7 @@ async def test_a_former_holder_can_neither_renew_nor_release(lease, pass_time):
     assert await lease.acquire("b:2") == Granted(2)
     assert not await lease.renew(1, "a:1")
     await lease.release(1)
-    assert await lease.acquire("c:3") == Held(2, "b:2")
+    assert await lease.acquire("c:3") == LeaseHeld(2, "b:2")
 
 
 async def test_released_it_is_free_at_once(lease):
@@ -144,21 +148,26 @@ async def test_nothing_is_written_to_the_journal_under_an_older_term(empty_redis
     await lease.acquire("a:1")
     paused = RedisJournal(url, 1)
     kept = Record(b"k" * 12, 1, b"kept")
-    await paused.record(kept)
+    order = await paused.record(kept)
     redis_passing(running_redis[topology].masters)(2 * SECONDS)
     assert await lease.acquire("b:2") == Granted(2)
     writes = [
         paused.record(Record(b"l" * 12, 1, b"late")),
         paused.delete({b"p" * 12: np.ones(3, np.bool_)}),
         paused.ungate({b"p" * 12: {"a.io/g": np.ones(3, np.bool_)}}),
-        paused.drop(kept.key, [b"p" * 12]),
-        paused.remember_worker("w1"),
+        paused.drop(kept.key, order, [b"p" * 12]),
+        paused.add_worker("w1"),
     ]
     for write in writes:
         with pytest.raises(Superseded):
             await write
     recovered = await RedisJournal(url, 2).recover()
-    assert (recovered.records, recovered.deletions, recovered.ungated, recovered.workers) == ([kept], {}, {}, set())
+    assert (recovered.records, recovered.deletions, recovered.ungated, recovered.workers) == (
+        [kept],
+        {},
+        {},
+        set(),
+    )
     await paused.close()
     await lease.close()
 
@@ -190,19 +199,143 @@ async def test_a_redis_that_lost_its_data_is_told_of_the_term_and_the_journal_is
     await lease.close()
 
 
-async def test_a_standby_that_finds_the_lease_gone_with_redis_leaves_it_to_the_holder_for_a_while(redis_server):
-    """Who holds the newest term is the only one that knows what Redis has lost; the dead are not waited for longer."""
+async def test_a_standby_that_finds_the_lease_gone_with_redis_leaves_it_to_the_holder_for_a_while(
+    redis_server,
+):
+    """Who holds the newest term is the only one that knows what Redis has lost; the dead are not waited for
+    longer."""
     holder, standby = RedisLease(redis_server.url, SECONDS), RedisLease(redis_server.url, SECONDS)
     with redis.Redis(port=redis_server.port) as client:
         client.flushall()
         granted = await holder.acquire("a")
-        assert await standby.acquire("b") == Held(granted.term, "a")
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
         client.flushall()
-        assert await standby.acquire("b") == Held(granted.term, "a")
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
         assert await holder.renew(granted.term, "a")
         client.flushall()
-        assert await standby.acquire("b") == Held(granted.term, "a")
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
     redis_passing([redis_server])(2 * SECONDS)
-    assert await standby.acquire("b") == Granted(granted.term + 1)
+    taken = await standby.acquire("b")
+    assert isinstance(taken, Granted)
+    assert taken.term > granted.term
     for lease in (holder, standby):
         await lease.close()
+
+
+def without_lease(client: redis.Redis) -> dict[bytes, Any]:
+    """What a file has of the journal. Its lease has run out when the file is read."""
+    return {key: client.dump(key) for key in client.keys("*journal*") if key != LEASE.encode()}
+
+
+def roll_back(client: redis.Redis, to: dict[bytes, Any]) -> None:
+    client.flushall()
+    for key, value in to.items():
+        client.restore(key, 0, value)
+
+
+async def test_after_a_restart_of_redis_the_holder_may_renew_before_a_standby_takes_over(own_redis, tmp_path):
+    """The lease ran out while Redis was away, and the standby is the first to ask."""
+    holder, standby = RedisLease(own_redis.url, SECONDS), RedisLease(own_redis.url, SECONDS)
+    granted = await holder.acquire("a")
+    assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+    with redis.Redis(port=own_redis.port) as client:
+        client.delete(LEASE)
+    own_redis.stop()
+    restarted = RedisServer.start(tmp_path / "redis", port=own_redis.port, append_only=True)
+    try:
+        assert await until(lambda: standby.acquire("b")) == LeaseHeld(granted.term, "a")
+        assert await until(lambda: holder.renew(granted.term, "a"))
+        await holder.release(granted.term)
+        assert await standby.acquire("b") == Granted(granted.term + 1), "the holder has spoken on this server"
+    finally:
+        for lease in (holder, standby):
+            await lease.close()
+        restarted.kill()
+
+
+async def test_after_a_restart_of_redis_a_dispatcher_that_starts_waits_for_the_length_of_one_lease(
+    own_redis, tmp_path
+):
+    """Whoever knows the lost terms may live, so that the next term leaves many out."""
+    former = RedisLease(own_redis.url, SECONDS)
+    await former.acquire("a")
+    with redis.Redis(port=own_redis.port) as client:
+        client.delete(LEASE)
+    own_redis.stop()
+    restarted = RedisServer.start(tmp_path / "redis", port=own_redis.port, append_only=True)
+    new, newer = RedisLease(own_redis.url, SECONDS), RedisLease(own_redis.url, SECONDS)
+    try:
+        assert await until(lambda: new.acquire("b")) == LeaseHeld(1, "")
+        redis_passing([restarted])(SECONDS / 2)
+        assert await newer.acquire("c") == LeaseHeld(1, "")
+        redis_passing([restarted])(SECONDS / 2 + 1)
+        granted = await newer.acquire("c")
+        assert isinstance(granted, Granted)
+        assert granted.term > 1000
+        assert not await former.renew(1, "a"), "who speaks late has lost"
+    finally:
+        for lease in (former, new, newer):
+            await lease.close()
+        restarted.kill()
+
+
+async def test_a_standby_that_saw_a_newer_journal_leaves_it_to_the_holder_and_calls_it_incomplete(
+    redis_server,
+):
+    """The journal alone went back: the term is the same, and Redis was not restarted."""
+    holder, standby = RedisLease(redis_server.url, SECONDS), RedisLease(redis_server.url, SECONDS)
+    granted = await holder.acquire("a")
+    journal = RedisJournal(redis_server.url, granted.term)
+    await journal.recover()
+    await journal.record(Record(b"k" * 12, 1, b"kept"))
+    with redis.Redis(port=redis_server.port) as client:
+        before = without_lease(client)
+        await journal.record(Record(b"l" * 12, 1, b"lost"))
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+        roll_back(client, before)
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+        assert await holder.renew(granted.term, "a")
+        assert await journal.check()
+        successor = RedisJournal(redis_server.url, granted.term)
+        recovered = await successor.recover()
+        assert (len(recovered.records), recovered.gap) == (2, "")
+
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+        roll_back(client, before)
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+        redis_passing([redis_server])(2 * SECONDS)  # and the holder is dead
+        next_term = await standby.acquire("b")
+    assert isinstance(next_term, Granted)
+    assert next_term.term > granted.term + 1
+    last = RedisJournal(redis_server.url, next_term.term)
+    recovered = await last.recover()
+    assert [record.message for record in recovered.records] == [b"kept"]
+    assert "went back" in recovered.gap
+    for closed in (holder, standby, journal, successor, last):
+        await closed.close()
+
+
+async def test_a_lease_that_came_back_with_little_time_left_is_prolonged_once_for_its_holder(redis_server):
+    holder, standby = RedisLease(redis_server.url, SECONDS), RedisLease(redis_server.url, SECONDS)
+    granted = await holder.acquire("a")
+    await standby.acquire("b")
+    with redis.Redis(port=redis_server.port) as client:
+        client.hset(STATE, "server", "the run before")
+        client.pexpire(LEASE, 1000)
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+        assert client.pttl(LEASE) > 1000 * SECONDS / 2
+        client.pexpire(LEASE, 1000)
+        assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+        assert client.pttl(LEASE) <= 1000
+    for lease in (holder, standby):
+        await lease.close()
+
+
+async def test_a_dispatcher_that_cannot_read_the_journal_does_not_take_the_lease(redis_server):
+    lease = RedisLease(redis_server.url, SECONDS)
+    with redis.Redis(port=redis_server.port) as client:
+        client.hset(STATE, "format", FORMAT + 1)
+        with pytest.raises(ConfigError, match=f"format {FORMAT + 1}"):
+            await lease.acquire("a")
+        assert not client.exists(LEASE)
+    await lease.close()

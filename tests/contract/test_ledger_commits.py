@@ -8,10 +8,9 @@ import pytest
 
 from hoss.model.pod import HostPort
 from hoss.model.selectors import LabelSelector, Requirement
-from hoss.wire.account import CARDS, FLAG_SHRUNK, account_dtype
-from resolver.core.ports import claim_of, port_text
-from resolver.core.rules import Rule
-from resolver.core.values import Group, Verdict
+from hoss.wire.columns import CARDS, FLAG_SHRUNK, account_dtype
+from resolver.core.rules import PlacementRule
+from resolver.core.values import Group, Verdict, claim_of, port_text
 
 C, D = Verdict.COMMITTED, Verdict.DUPLICATE
 
@@ -39,8 +38,11 @@ async def cards_of(ledger, node):
 
 @pytest.fixture
 async def nodes(ledger, make_node):
-    """Nodes 0 and 2 with room for 1,000 milli cpu, node 4 with plenty and four cards; worker w1 has epoch 1."""
-    await ledger.upsert_nodes(0, [make_node("a", cpu=1000), make_node("b", cpu=1000), make_node("c", cards=4)])
+    """Nodes 0 and 2 with room for 1,000 milli cpu, node 4 with plenty and four cards; worker w1 has epoch
+    1."""
+    await ledger.upsert_nodes(
+        0, [make_node("a", cpu=1000), make_node("b", cpu=1000), make_node("c", cards=4)]
+    )
     assert await ledger.grant("w1") == 1
     return ledger
 
@@ -53,7 +55,9 @@ async def test_what_fits_is_committed_and_counts_on_its_node(nodes, make_proposa
     assert await requested(nodes, 0) == [1000, 0, 0, 2, 0, 0]
 
 
-async def test_invariant_1_overcommit_is_refused_because_the_script_compares_before_adding(nodes, make_proposal):
+async def test_invariant_1_overcommit_is_refused_because_the_script_compares_before_adding(
+    nodes, make_proposal
+):
     [decision] = await nodes.commit(0, [make_proposal([1, 2], [[0], [0]], cpu=[600, 401])])
     assert decision.verdicts.tolist() == [C, Verdict.CONFLICT_RESOURCE]
     assert decision.conflicts.tolist() == [(1, 0, 0, 401, 400)]
@@ -107,9 +111,7 @@ async def test_higher_priority_is_served_first_and_answers_stay_in_the_batchs_or
 
 
 @pytest.mark.topologies
-async def test_invariant_2_a_resent_proposal_answers_duplicate_with_node_and_commit_because_uids_are_looked_up(
-    nodes, make_proposal
-):
+async def test_invariant_2_a_resent_proposal_answers_duplicate_with_node_and_commit(nodes, make_proposal):
     proposal = make_proposal([1, 2], [[0], [2]])
     [first] = await nodes.commit(0, [proposal])
     [again] = await nodes.commit(0, [proposal])
@@ -127,7 +129,9 @@ async def test_invariant_2_a_uid_twice_in_one_batch_is_reserved_once(nodes, make
     assert decision.duplicate_seqs.tolist() == [decision.seq]
 
 
-async def test_invariant_4_a_fenced_worker_cannot_commit_because_the_script_compares_epochs(nodes, make_proposal):
+async def test_invariant_4_a_fenced_worker_cannot_commit_because_the_script_compares_epochs(
+    nodes, make_proposal
+):
     assert await nodes.grant("w1") == 2
     [decision] = await nodes.commit(0, [make_proposal([1, 2], [[0], [2]], epoch=1)])
     assert decision.verdicts.tolist() == [Verdict.STALE_EPOCH] * 2
@@ -148,14 +152,18 @@ async def test_a_grant_fences_on_every_shard(nodes, make_node, make_proposal):
     assert decision.verdicts.tolist() == [Verdict.STALE_EPOCH]
 
 
-async def test_an_index_nobody_has_is_gone_and_a_cordoned_node_is_unschedulable(nodes, make_node, make_proposal):
+async def test_an_index_nobody_has_is_gone_and_a_cordoned_node_is_unschedulable(
+    nodes, make_node, make_proposal
+):
     await nodes.upsert_nodes(0, [make_node("b", cpu=1000, unschedulable=True)])
     [decision] = await nodes.commit(0, [make_proposal([1, 2], [[98], [2]])])
     assert decision.verdicts.tolist() == [Verdict.NODE_GONE, Verdict.NODE_UNSCHEDULABLE]
     assert np.frombuffer(decision.fresh.indexes, "<u4").tolist() == [2]
 
 
-async def test_a_cordoned_node_takes_pods_that_tolerate_it_and_gets_their_ports_back(nodes, make_node, make_proposal):
+async def test_a_cordoned_node_takes_pods_that_tolerate_it_and_gets_their_ports_back(
+    nodes, make_node, make_proposal
+):
     await nodes.upsert_nodes(0, [make_node("a", unschedulable=True)])
     port = claim_of(HostPort(80))
     groups = (
@@ -181,7 +189,9 @@ async def test_a_node_born_after_the_workers_snapshot_is_gone_to_it(nodes, make_
     assert fresh.verdicts.tolist() == [C]
 
 
-async def test_card_shares_fill_the_fullest_card_that_fits_and_whole_cards_need_empty_ones(nodes, make_proposal):
+async def test_card_shares_fill_the_fullest_card_that_fits_and_whole_cards_need_empty_ones(
+    nodes, make_proposal
+):
     proposal = make_proposal([1, 2, 3, 4], [[4]] * 4, devices=[(1, 300), (1, 600), (2, 1000), (1, 200)])
     [decision] = await nodes.commit(0, [proposal])
     assert decision.verdicts.tolist() == [C] * 4
@@ -241,7 +251,9 @@ async def test_a_port_is_taken_for_the_same_protocol_on_the_same_address_or_on_e
 
 
 async def test_a_taken_port_is_evidence_and_nothing_of_the_pod_is_written(nodes, make_proposal):
-    proposal = make_proposal([1, 2], [[0], [0]], ports=[[HostPort(80), HostPort(443)], [HostPort(90), HostPort(443)]])
+    proposal = make_proposal(
+        [1, 2], [[0], [0]], ports=[[HostPort(80), HostPort(443)], [HostPort(90), HostPort(443)]]
+    )
     [decision] = await nodes.commit(0, [proposal])
     assert decision.verdicts.tolist() == [C, Verdict.CONFLICT_PORT]
     assert decision.conflicts.tolist() == [(1, 0, 0, 443, 0)]
@@ -261,8 +273,10 @@ async def test_a_refusal_says_as_of_when_and_so_does_a_commit(nodes, make_propos
     assert (made.as_of, refused.seq, refused.as_of) == (made.seq, 0, made.seq)
 
 
-async def test_pods_that_stand_already_make_a_node_shrunk_until_it_has_room_for_them_again(nodes, make_proposal):
-    stand = replace(make_proposal([1, 2], [[0], [0]], cpu=[800, 800], unchecked=True), stands=True)
+async def test_pods_that_stand_already_make_a_node_shrunk_until_it_has_room_for_them_again(
+    nodes, make_proposal
+):
+    stand = replace(make_proposal([1, 2], [[0], [0]], cpu=[800, 800], unchecked=True), existing=True)
     [decision] = await nodes.commit(0, [stand])
     assert decision.verdicts.tolist() == [C, C]
     assert await requested(nodes, 0) == [1600, 0, 0, 2, 0, 0]
@@ -282,7 +296,9 @@ async def test_unchecked_commits_hold_ports_together_and_give_back_their_own(nod
 def web(*, apart=None, spread=None):
     """A group of pods app=web that keeps apart from, or spreads among, pods of these apps over racks."""
     rules = [
-        Rule("rack", LabelSelector((Requirement("app", "In", (app,)),)), ("default",), keeps_apart=keeps)
+        PlacementRule(
+            "rack", LabelSelector((Requirement("app", "In", (app,)),)), ("default",), anti_affinity=keeps
+        )
         for app, keeps in ((apart, True), (spread, False))
         if app
     ]
@@ -352,7 +368,9 @@ async def test_a_workers_own_commits_are_known_to_it(racks, by):
 
 
 @pytest.mark.parametrize(("rule", "verdict"), [({"apart": "web"}, T), ({"spread": "web"}, C)])
-async def test_keeping_apart_binds_the_pods_that_are_kept_away_and_spreading_does_not(racks, by, rule, verdict):
+async def test_keeping_apart_binds_the_pods_that_are_kept_away_and_spreading_does_not(
+    racks, by, rule, verdict
+):
     await by(1, [9], [0], web(**rule), as_of=0)
     seen = await racks.seq(0)
     assert await by(1, [1], [0], web(**rule), as_of=seen) == [C]
@@ -374,17 +392,22 @@ async def test_where_the_topology_key_is_missing_no_rule_applies(racks, by):
     assert await by(2, [2], [6], web(apart="web"), as_of=seen) == [C]
 
 
-async def test_a_pod_that_rules_look_at_is_placed_where_its_worker_reckons_with_it_or_nowhere(racks, make_proposal):
+async def test_a_pod_that_rules_look_at_is_placed_where_its_worker_reckons_with_it_or_nowhere(
+    racks, make_proposal
+):
     group = web(spread="web")
     await racks.commit(0, [make_proposal([9], [[0]], groups=[group])])
     seen = await racks.seq(0)
-    # The first is too large for its node. Its alternate would do, and the second was placed as if the first stood.
-    proposal = make_proposal([1, 2], [[0, 4], [4]], groups=[group, group], cpu=[20_000, 100], snapshot_seq=seen)
+    # The first is too large for its node. Its alternate would do, and the second was placed as if the first
+    # stood.
+    proposal = make_proposal(
+        [1, 2], [[0, 4], [4]], groups=[group, group], cpu=[20_000, 100], snapshot_seq=seen
+    )
     [decision] = await racks.commit(0, [proposal])
     assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE, T]
 
 
-async def test_an_aborted_gang_leaves_no_stamps_groups_or_ports(racks, by, make_proposal):
+async def test_an_aborted_gang_leaves_no_domain_versions_groups_or_ports(racks, by, make_proposal):
     await by(1, [9], [0], web(apart="web"), as_of=0)
     seen = await racks.seq(0)
     groups = [web(apart="web"), Group(7, b"port 80", (claim_of(HostPort(80)),))]
@@ -398,7 +421,7 @@ async def test_an_aborted_gang_leaves_no_stamps_groups_or_ports(racks, by, make_
 
 
 def standing(make_proposal, *args, **fields):
-    return replace(make_proposal(*args, unchecked=True, **fields), stands=True)
+    return replace(make_proposal(*args, unchecked=True, **fields), existing=True)
 
 
 async def test_a_pod_that_grows_or_shrinks_where_it_stands_is_counted_anew_in_one_step(nodes, make_proposal):

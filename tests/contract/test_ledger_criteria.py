@@ -3,7 +3,7 @@
 import pytest
 
 from hoss.model.conflicts import Criteria
-from resolver.core.criteria import HISTORY
+from resolver.core.serving import HISTORY
 from resolver.core.values import Verdict
 
 C = Verdict.COMMITTED
@@ -19,7 +19,8 @@ async def nodes(ledger, make_node):
 
 @pytest.fixture
 def propose(nodes, make_proposal):
-    """One pod for a node, by a worker that knows the shard up to `seen`: the verdict and what is told of it."""
+    """One pod for a node, by a worker that knows the shard up to `seen`: the verdict and what is told of
+    it."""
 
     async def run(pod, node=0, *, seen, criteria=Criteria.FIT, worker="w1"):
         epoch = {"w1": 1, "w2": 2}[worker]
@@ -46,7 +47,10 @@ async def test_version_refuses_a_node_on_which_another_worker_placed_a_pod_since
     seen = await nodes.seq(0)
     assert await propose(1, seen=seen, worker="w2") == (C, None)
     assert await propose(2, seen=seen, criteria=Criteria.VERSION) == (Verdict.CONFLICT_VERSION, seen + 1)
-    assert await propose(3, 2, seen=seen, criteria=Criteria.VERSION) == (C, None)  # the other node is as it was
+    assert await propose(3, 2, seen=seen, criteria=Criteria.VERSION) == (
+        C,
+        None,
+    )  # the other node is as it was
     assert await propose(4, seen=seen, criteria=Criteria.STRICT) == (C, None)
     assert await propose(5, seen=seen, criteria=Criteria.FIT) == (C, None)
 
@@ -71,15 +75,22 @@ async def test_version_counts_releases_as_well(nodes, propose, make_proposal):
     assert await propose(2, seen=seen, criteria=Criteria.VERSION) == (Verdict.CONFLICT_VERSION, seen + 1)
 
 
-async def test_of_a_snapshot_older_than_the_history_that_is_read_every_change_counts_as_anothers(nodes, propose):
+async def test_of_a_snapshot_older_than_the_history_that_is_read_every_change_counts_as_anothers(
+    nodes, propose
+):
     seen = await nodes.seq(0)
     for pod in range(HISTORY + 1):
         await propose(pod, seen=seen)
-    assert await propose(200, seen=seen, criteria=Criteria.VERSION) == (Verdict.CONFLICT_VERSION, seen + HISTORY + 1)
+    assert await propose(200, seen=seen, criteria=Criteria.VERSION) == (
+        Verdict.CONFLICT_VERSION,
+        seen + HISTORY + 1,
+    )
     assert await propose(201, seen=seen + 1, criteria=Criteria.VERSION) == (C, None)
 
 
-async def test_strict_refuses_a_node_whose_spec_changed_since_though_pods_came_later(nodes, make_node, propose):
+async def test_strict_refuses_a_node_whose_spec_changed_since_though_pods_came_later(
+    nodes, make_node, propose
+):
     seen = await nodes.seq(0)
     await nodes.upsert_nodes(0, [make_node("a", labels=(("tainted", "or relabelled"),))])
     await propose(1, seen=seen + 1, worker="w2")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hoss.model.pod import HostPort
-from hoss.wire.account import account_dtype
-from hoss.wire.columns import NONE_U32, numbered_uids
+from hoss.wire.columns import NONE_U32, account_dtype, numbered_uids
 from resolver.core.values import Verdict
 
 C = Verdict.COMMITTED
@@ -25,13 +24,17 @@ def evicting(proposal, *rows):
 async def free_cpu(ledger, node):
     rows = (await ledger.state(0)).snapshot.accounts
     accounts = np.frombuffer(rows.records, account_dtype(rows.resources))
-    allocatable, requested = accounts["amounts"][np.frombuffer(rows.indexes, "<u4").tolist().index(node), 0].tolist()
+    allocatable, requested = accounts["amounts"][
+        np.frombuffer(rows.indexes, "<u4").tolist().index(node), 0
+    ].tolist()
     return allocatable - requested
 
 
 async def held(ledger):
     """Pods by number that hold anything of the first ten."""
-    found = await ledger.lookup(0, np.concatenate([numbered_uids(b"test-prefix-", pod, 1) for pod in range(10)]))
+    found = await ledger.lookup(
+        0, np.concatenate([numbered_uids(b"test-prefix-", pod, 1) for pod in range(10)])
+    )
     return np.flatnonzero(found["node"] != NONE_U32).tolist()
 
 
@@ -76,7 +79,9 @@ async def test_without_any_one_victim_nobody_goes_and_the_refusal_brings_the_acc
     full, make_proposal, cpu, priority, victims
 ):
     before = await full.seq(0)
-    [decision] = await full.commit(0, [evicting(make_proposal([3], [[0]], cpu=cpu, priorities=[priority]), victims)])
+    [decision] = await full.commit(
+        0, [evicting(make_proposal([3], [[0]], cpu=cpu, priorities=[priority]), victims)]
+    )
     assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE]
     assert decision.conflicts.tolist() == [(0, 0, 0, cpu, 0)]
     assert np.frombuffer(decision.fresh.indexes, "<u4").tolist() == [0]
@@ -126,14 +131,18 @@ async def test_ports_and_cards_of_victims_are_taken_over(ledger, make_node, make
     assert np.frombuffer(state.snapshot.accounts.cards, "<u2")[0] == 700
 
 
-async def test_the_reaper_leaves_alone_what_a_victims_unconfirmed_commit_does_not_hold_any_more(full, make_proposal):
+async def test_the_reaper_leaves_alone_what_a_victims_unconfirmed_commit_does_not_hold_any_more(
+    full, make_proposal
+):
     await full.commit(0, [evicting(make_proposal([3], [[0]], cpu=600, priorities=[9]), [1])])
     await full.confirm(0, np.array([await full.seq(0)], np.uint64))
     await full.reap(0)
     assert await held(full) == [3]
 
 
-async def test_victims_that_are_in_the_way_for_more_than_room_go_though_the_pod_would_fit(full, make_proposal):
+async def test_victims_that_are_in_the_way_for_more_than_room_go_though_the_pod_would_fit(
+    full, make_proposal
+):
     await full.release(0, np.frombuffer(uid(2), np.uint8).reshape(1, 16))
     shuns = replace(make_proposal([3], [[0]], cpu=400, priorities=[9]), victims_must_go=True)
     [gone] = await full.commit(0, [evicting(shuns, [2])])

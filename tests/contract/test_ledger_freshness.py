@@ -1,4 +1,5 @@
-"""A refusal brings the node as it is now: its version and what it has left. Shard 0 of two, so node indexes are even."""
+"""A refusal brings the node as it is now: its version and what it has left. Shard 0 of two, so node indexes
+are even."""
 
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 
 from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort
-from hoss.wire.account import account_dtype
+from hoss.wire.columns import account_dtype
 from resolver.core.values import Verdict
 
 OTHERS = {"worker": "w2", "epoch": 2}
@@ -15,7 +16,8 @@ OTHERS = {"worker": "w2", "epoch": 2}
 
 @pytest.fixture
 async def nodes(ledger, make_node):
-    """Node 0 with cpu 1,000 and a card, on which another worker placed a pod with port 80; node 2 is cordoned."""
+    """Node 0 with cpu 1,000 and a card, on which another worker placed a pod with port 80; node 2 is
+    cordoned."""
     await ledger.upsert_nodes(0, [make_node("a", cpu=1000, cards=1), make_node("b", unschedulable=True)])
     for worker in ("w1", "w2"):
         await ledger.grant(worker)
@@ -33,7 +35,9 @@ async def nodes(ledger, make_node):
         (Verdict.NODE_GONE, 0, {"snapshot_seq": 0}),
     ],
 )
-async def test_every_refusal_by_a_node_brings_its_account_of_this_moment(nodes, make_proposal, verdict, node, asked):
+async def test_every_refusal_by_a_node_brings_its_account_of_this_moment(
+    nodes, make_proposal, verdict, node, asked
+):
     before = make_proposal([1], [[0]], cpu=100, ports=[[HostPort(80)]], devices=[(1, 500)], **OTHERS)
     [first] = await nodes.commit(0, [before])
     [decision] = await nodes.commit(0, [make_proposal([2], [[node]], **asked)])
@@ -47,7 +51,9 @@ async def test_every_refusal_by_a_node_brings_its_account_of_this_moment(nodes, 
 async def test_a_pod_whose_victims_do_not_go_brings_the_account_too(nodes, make_proposal):
     [first] = await nodes.commit(0, [make_proposal([1], [[0]], cpu=1000, priorities=[9], **OTHERS)])
     late = make_proposal([2], [[0]], cpu=500, priorities=[5])
-    [decision] = await nodes.commit(0, [replace(late, victims={0: (make_proposal([1], [[0]]).uids[0].tobytes(),)})])
+    [decision] = await nodes.commit(
+        0, [replace(late, victims={0: (make_proposal([1], [[0]]).uids[0].tobytes(),)})]
+    )
     fresh = np.frombuffer(decision.fresh.records, account_dtype(decision.fresh.resources))
     assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE]
     assert fresh["seq"].tolist() == [first.seq]

@@ -1,11 +1,12 @@
-"""What any ledger does with gangs: all or nothing on one shard, and what two phases over several are made of."""
+"""What any ledger does with gangs: all or nothing on one shard, and what two phases over several are made
+of."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hoss.wire.account import CARDS, account_dtype
+from hoss.wire.columns import CARDS, account_dtype
 from resolver.core.values import Leases, Verdict
 
 C, D, ABORTED = Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.GANG_ABORTED
@@ -15,7 +16,9 @@ HOUR_MS = 3_600_000
 async def requested_cpu(ledger, shard=0):
     rows = (await ledger.state(shard)).snapshot.accounts
     accounts = np.frombuffer(rows.records, account_dtype(rows.resources))
-    return dict(zip(np.frombuffer(rows.indexes, "<u4").tolist(), accounts["amounts"][:, 0, 1].tolist(), strict=True))
+    return dict(
+        zip(np.frombuffer(rows.indexes, "<u4").tolist(), accounts["amounts"][:, 0, 1].tolist(), strict=True)
+    )
 
 
 async def pods_held(ledger, shard=0):
@@ -24,8 +27,11 @@ async def pods_held(ledger, shard=0):
 
 @pytest.fixture
 async def nodes(ledger, make_node):
-    """Shard 0 has nodes 0 and 2 with 1,000 milli cpu each and node 4 with a card; shard 1 has node 1 with 1,000."""
-    await ledger.upsert_nodes(0, [make_node("a", cpu=1000), make_node("b", cpu=1000), make_node("c", cards=1)])
+    """Shard 0 has nodes 0 and 2 with 1,000 milli cpu each and node 4 with a card; shard 1 has node 1 with
+    1,000."""
+    await ledger.upsert_nodes(
+        0, [make_node("a", cpu=1000), make_node("b", cpu=1000), make_node("c", cards=1)]
+    )
     await ledger.upsert_nodes(1, [make_node("d", cpu=1000)])
     await ledger.grant("w1")
     return ledger
@@ -80,43 +86,49 @@ async def test_a_gang_of_a_fenced_worker_is_stale_not_aborted(nodes, make_propos
     assert decision.verdicts.tolist() == [Verdict.STALE_EPOCH] * 2
 
 
-async def test_a_hold_ends_by_its_own_short_lease(nodes, make_proposal):
-    nodes._leases = Leases(commit_ms=HOUR_MS, hold_ms=0)
-    await nodes.commit(0, [make_proposal([1], [[0]]), replace(make_proposal([2], [[2]]), held=True)])
+async def test_a_prepared_commit_ends_by_its_own_short_lease(nodes, make_proposal):
+    nodes._leases = Leases(commit_ms=HOUR_MS, prepare_ms=0)
+    await nodes.commit(0, [make_proposal([1], [[0]]), replace(make_proposal([2], [[2]]), prepared=True)])
     assert await nodes.reap(0) == 1
     assert await requested_cpu(nodes) == {0: 100, 2: 0, 4: 0}
 
 
-async def test_a_hold_that_is_kept_has_the_lease_of_a_commit(nodes, make_proposal):
-    nodes._leases = Leases(commit_ms=HOUR_MS, hold_ms=0)
-    held = replace(make_proposal([1, 2], [[0], [2]]), held=True)
-    [decision] = await nodes.commit(0, [held])
+async def test_a_prepared_commit_that_is_committed_has_the_lease_of_a_commit(nodes, make_proposal):
+    nodes._leases = Leases(commit_ms=HOUR_MS, prepare_ms=0)
+    prepared = replace(make_proposal([1, 2], [[0], [2]]), prepared=True)
+    [decision] = await nodes.commit(0, [prepared])
     seqs = np.full(2, decision.seq, np.uint64)
-    assert (await nodes.keep(0, held.uids, seqs)).tolist() == [decision.seq + 1] * 2
+    assert (await nodes.commit_prepared(0, prepared.uids, seqs, prepared.writer)).tolist() == [
+        decision.seq + 1
+    ] * 2
     assert await nodes.reap(0) == 0
     assert await pods_held(nodes) == 2
 
 
-async def test_a_hold_that_ended_cannot_be_kept(nodes, make_proposal):
-    nodes._leases = Leases(commit_ms=HOUR_MS, hold_ms=0)
-    held = replace(make_proposal([1], [[0]]), held=True)
-    [decision] = await nodes.commit(0, [held])
+def seqs_of(decision):
+    return np.array([decision.seq], np.uint64)
+
+
+async def test_a_prepared_commit_that_expired_cannot_be_committed(nodes, make_proposal):
+    nodes._leases = Leases(commit_ms=HOUR_MS, prepare_ms=0)
+    prepared = replace(make_proposal([1], [[0]]), prepared=True)
+    [decision] = await nodes.commit(0, [prepared])
     await nodes.reap(0)
-    assert await nodes.keep(0, held.uids, np.array([decision.seq], np.uint64)) == [0]
+    assert await nodes.commit_prepared(0, prepared.uids, seqs_of(decision), prepared.writer) == [0]
 
 
-async def test_withdrawing_takes_what_that_commit_reserved_and_nothing_else(nodes, make_proposal):
+async def test_aborting_takes_what_that_commit_reserved_and_nothing_else(nodes, make_proposal):
     first, second = make_proposal([1], [[0]]), make_proposal([2], [[2]])
     decisions = await nodes.commit(0, [first, second])
     uids = np.concatenate([first.uids, second.uids])
     seqs = np.array([decisions[0].seq, decisions[0].seq], np.uint64)
-    assert await nodes.withdraw(0, uids, seqs) == 1
+    assert await nodes.abort(0, uids, seqs, first.writer) == 1
     assert await requested_cpu(nodes) == {0: 0, 2: 100, 4: 0}
 
 
 async def test_a_gang_of_pods_counted_anew_that_falls_short_leaves_what_they_had(nodes, make_proposal):
     [stood] = await nodes.commit(0, [make_proposal([1], [[0]], cpu=500)])
-    gang = replace(make_proposal([1, 2], [[0], [8]], cpu=700, unchecked=True), stands=True, gang_minimum=2)
+    gang = replace(make_proposal([1, 2], [[0], [8]], cpu=700, unchecked=True), existing=True, gang_minimum=2)
     [decision] = await nodes.commit(0, [gang])
     assert decision.verdicts.tolist() == [ABORTED, Verdict.NODE_GONE]
     assert await requested_cpu(nodes) == {0: 500, 2: 0, 4: 0}

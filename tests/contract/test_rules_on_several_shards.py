@@ -1,4 +1,5 @@
-"""What any ledger of several shards does with pods that rules look at: held, judged on shard 0, kept; and what it forgets."""
+"""What any ledger of several shards does with pods that rules look at: held, judged on shard 0, kept; and
+what it forgets."""
 
 import zlib
 from dataclasses import replace
@@ -8,18 +9,18 @@ import pytest
 
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.columns import NONE_U32, numbered_uids
-from resolver.core.rules import Rule
+from resolver.api.two_phase import commit_parts, finish_prepared
+from resolver.core.rules import RESERVED_NAMES, PlacementRule
 from resolver.core.values import Group, Leases, Verdict
-from resolver.gangs import decide_parts, settle_holds
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
 C, D, T = Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.CONFLICT_TOPOLOGY
 HOUR_MS = 3_600_000
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
-APART = Rule("rack", WEB, ("default",))
-SPREAD = Rule("rack", WEB, ("default",), keeps_apart=False)
-GATHERS = Rule("rack", WEB, ("default",), keeps_apart=False, gathers=True)
+APART = PlacementRule("rack", WEB, ("default",))
+SPREAD = PlacementRule("rack", WEB, ("default",), anti_affinity=False)
+GATHERS = PlacementRule("rack", WEB, ("default",), anti_affinity=False, self_affinity=True)
 
 
 def web(*rules):
@@ -48,7 +49,7 @@ class Committer:
 async def racks(make_ledger, make_node, request):
     """Racks r0 and r1 with nodes on each shard; workers w1 and w2 have epochs 1 and 2."""
     async with make_ledger(request.param) as ledger:
-        ledger._leases = Leases(commit_ms=HOUR_MS, hold_ms=0)
+        ledger._leases = Leases(commit_ms=HOUR_MS, prepare_ms=0)
         for shard in range(ledger.shards):
             nodes = [make_node(f"n{shard}-{rack}", labels=(("rack", f"r{rack}"),)) for rack in (0, 1)]
             await ledger.upsert_nodes(shard, nodes)
@@ -65,7 +66,9 @@ def proposed(racks, make_proposal):
 
     def build(worker, pod, rack, group, seen, *, on=0, **more):
         node = rack * racks.shards + on
-        asked = make_proposal([pod], [[node]], groups=[group], worker=f"w{worker}", epoch=worker, snapshot_seq=seen[on])
+        asked = make_proposal(
+            [pod], [[node]], groups=[group], worker=f"w{worker}", epoch=worker, snapshot_seq=seen[on]
+        )
         return on, replace(asked, seen=tuple(seen), **more)
 
     return build
@@ -77,8 +80,8 @@ def decide(racks):
 
     async def run(part):
         decision = await Committer(racks, part[0]).decide(part[1])
-        if decision.questions:
-            [decision] = await settle_holds(racks, [part], [decision], 0)
+        if decision.queries:
+            [decision] = await finish_prepared(racks, [part], [decision], 0)
         return decision.verdicts.tolist()
 
     return run
@@ -110,22 +113,22 @@ async def test_a_placement_on_any_shard_that_a_worker_has_not_seen_refuses_it_in
 
 @pytest.mark.topologies
 @pytest.mark.parametrize("rule", [APART, SPREAD, GATHERS])
-async def test_who_has_seen_a_rule_announced_is_not_refused_for_its_being_new(racks, decide, proposed, rule):
-    before, awaited = await seqs(racks), await racks.announce([web(rule), web()])
+async def test_who_has_seen_a_rule_registered_is_not_refused_for_its_being_new(racks, decide, proposed, rule):
+    before, awaited = await seqs(racks), await racks.register_rules([web(rule), web()])
     assert awaited == await seqs(racks)
     assert await decide(proposed(1, 1, 0, web(rule), before, firsts=(True,))) == [T]
     assert await decide(proposed(1, 1, 0, web(rule), awaited, firsts=(True,))) == [C]
 
 
-async def test_a_rule_that_is_known_is_announced_without_a_change(racks):
-    awaited = await racks.announce([web(APART)])
+async def test_a_rule_that_is_known_is_registered_without_a_change(racks):
+    awaited = await racks.register_rules([web(APART)])
     now = await seqs(racks)
-    assert await racks.announce([web(APART)]) == awaited
-    assert await racks.announce([web()]) == [0] * racks.shards
+    assert await racks.register_rules([web(APART)]) == awaited
+    assert await racks.register_rules([web()]) == [0] * racks.shards
     assert await seqs(racks) == now
 
 
-async def test_nobody_goes_for_a_pod_that_is_only_held(racks, decide, proposed, make_proposal):
+async def test_nobody_is_evicted_for_a_pod_that_is_only_prepared(racks, decide, proposed, make_proposal):
     seen = await known(racks, decide, proposed, APART)
     [filled] = await racks.commit(0, [make_proposal([50], [[0]], cpu=10_000)])
     assert filled.verdicts.tolist() == [C]
@@ -138,9 +141,9 @@ async def test_nobody_goes_for_a_pod_that_is_only_held(racks, decide, proposed, 
 
 
 @two_shards
-async def test_a_pod_that_is_only_held_does_not_go_for_another(racks, proposed, make_proposal):
+async def test_a_pod_that_is_only_prepared_is_not_evicted_for_another(racks, proposed, make_proposal):
     shard, held = proposed(1, 1, 0, web(APART), await seqs(racks))
-    await racks.commit(shard, [replace(held, held=True)])
+    await racks.commit(shard, [replace(held, prepared=True)])
     free = 10_000 - int(held.requests[0, 0])
     asked = make_proposal([2], [[0]], cpu=free + 1, worker="w2", epoch=2, snapshot_seq=(await seqs(racks))[0])
     asked = replace(asked, victims={0: (uid(1),)}, priorities=np.array([1], np.int32))
@@ -163,7 +166,7 @@ async def test_what_a_rule_refuses_holds_nothing(racks, decide, proposed):
     part = proposed(2, 2, 0, web(APART), seen)
     await decide(part)
     assert (await racks.lookup(0, part[1].uids))["seq"].tolist() == [0]
-    assert (await racks.snapshot(0, groups=True)).holds == ()
+    assert (await racks.snapshot(0, groups=True)).prepared == ()
 
 
 @pytest.mark.topologies
@@ -178,7 +181,7 @@ async def test_pods_that_count_on_a_refused_one_on_another_shard_are_refused_wit
         proposed(1, 2, 1, web(SPREAD), seen, on=1, places=places[0]),
         proposed(1, 3, 1, web(SPREAD), seen, on=1, places=places[2]),
     ]
-    decided = await decide_parts(racks, [Committer(racks, 0), Committer(racks, 1)], parts, 0)
+    decided = await commit_parts(racks, [Committer(racks, 0), Committer(racks, 1)], parts, 0)
     assert [d.verdicts.tolist() for d in decided] == [[Verdict.CONFLICT_RESOURCE], [C], [T]]
 
 
@@ -191,36 +194,38 @@ async def held(racks, decide, proposed):
 
 
 @two_shards
-async def test_the_younger_of_two_holds_is_known_though_the_older_is_judged_after_it(racks, decide, proposed, held):
+async def test_the_younger_of_two_prepared_commits_is_known_though_the_older_is_validated_after_it(
+    racks, decide, proposed, held
+):
     part, decision = held
     await racks.grant("w3")
     seen = list(part[1].seen)
     other = proposed(2, 2, 0, web(), seen, on=1)
     younger = await Committer(racks, 1).decide(other[1])
-    await settle_holds(racks, [other], [younger], 0)
-    await settle_holds(racks, [part], [decision], 0)
+    await finish_prepared(racks, [other], [younger], 0)
+    await finish_prepared(racks, [part], [decision], 0)
     assert await decide(proposed(3, 3, 0, web(SPREAD), [seen[0], decision.seq])) == [T]
 
 
 @pytest.mark.topologies
 @two_shards
-async def test_the_feed_tells_of_held_pods_once_they_are_kept(racks, held):
+async def test_the_feed_shows_prepared_pods_once_they_are_committed(racks, held):
     part, decision = held
-    [hold] = await racks.feed(1, decision.seq - 1, 1)
-    assert (hold.hold, hold.runs) == (True, ())
+    [prepared] = await racks.feed(1, decision.seq - 1, 1)
+    assert (prepared.prepared, prepared.runs) == (True, ())
     snapshot = await racks.snapshot(1, groups=True)
-    assert (snapshot.holds, snapshot.runs) == ((decision.seq,), ())
-    [kept] = await settle_holds(racks, [part], [decision], 0)
+    assert (snapshot.prepared, snapshot.runs) == ((decision.seq,), ())
+    [kept] = await finish_prepared(racks, [part], [decision], 0)
     [entry] = await racks.feed(1, decision.seq, 1)
     assert (entry.seq, entry.ended, [run.gone for run in entry.runs]) == (kept.seq, (decision.seq,), [False])
     snapshot = await racks.snapshot(1, groups=True)
-    assert (snapshot.holds, len(snapshot.runs)) == ((), 1)
+    assert (snapshot.prepared, len(snapshot.runs)) == ((), 1)
     assert await racks.reap(1) == 0
     assert await racks.confirm(1, np.array([kept.seq], np.uint64)) == 1
 
 
 @two_shards
-async def test_a_hold_that_ends_by_its_lease_was_never_told_of(racks, held):
+async def test_a_prepared_commit_that_ends_by_its_lease_was_never_in_the_feed(racks, held):
     _, decision = held
     assert await racks.reap(1) == 1
     [entry] = await racks.feed(1, decision.seq, 1)
@@ -230,7 +235,9 @@ async def test_a_hold_that_ends_by_its_lease_was_never_told_of(racks, held):
 
 @pytest.mark.topologies
 @two_shards
-async def test_a_hold_that_its_resolver_left_behind_is_judged_and_kept_when_asked_again(racks, held, decide):
+async def test_a_prepared_commit_that_its_resolver_left_behind_is_committed_when_sent_again(
+    racks, held, decide
+):
     part, decision = held
     assert await decide(part) == [D]
     [entry] = await racks.feed(1, decision.seq, 1)
@@ -240,27 +247,35 @@ async def test_a_hold_that_its_resolver_left_behind_is_judged_and_kept_when_aske
 
 
 @pytest.mark.topologies
-async def test_a_gang_that_is_refused_after_it_was_judged_leaves_no_stamps(racks, decide, proposed):
+async def test_a_gang_that_is_refused_after_its_validation_leaves_no_domain_versions(racks, decide, proposed):
     seen = await known(racks, decide, proposed, APART)
     await decide(proposed(2, 1, 0, web(APART), seen))
-    part, other = proposed(1, 2, 0, web(APART), seen), proposed(1, 3, 1, web(APART), seen, on=racks.shards - 1)
+    part, other = (
+        proposed(1, 2, 0, web(APART), seen),
+        proposed(1, 3, 1, web(APART), seen, on=racks.shards - 1),
+    )
     if racks.shards == 1:
         gang = replace(part[1], **_joined(part[1], other[1]), gang_minimum=2)
         [decision] = await racks.commit(0, [gang])
         verdicts = decision.verdicts.tolist()
     else:
         committers = [Committer(racks, 0), Committer(racks, 1)]
-        verdicts = [int(d.verdicts[0]) for d in await decide_parts(racks, committers, [part, other], 2)]
+        verdicts = [int(d.verdicts[0]) for d in await commit_parts(racks, committers, [part, other], 2)]
     assert verdicts == [T, Verdict.GANG_ABORTED]
     assert await decide(proposed(2, 4, 1, web(APART), seen)) == [C]
 
 
 def _joined(one, other):
-    return {name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in ("uids", "slots", "nodes")}
+    return {
+        name: np.concatenate([getattr(one, name), getattr(other, name)])
+        for name in ("uids", "slots", "nodes")
+    }
 
 
 @pytest.mark.topologies
-async def test_rules_and_stamps_that_nobody_can_have_missed_are_forgotten_and_come_again(racks, decide, proposed):
+async def test_rules_and_domain_versions_that_nobody_can_have_missed_are_forgotten_and_come_again(
+    racks, decide, proposed
+):
     seen = await known(racks, decide, proposed, APART)
     assert await decide(proposed(1, 1, 0, web(APART), seen)) == [C]
     placed = await seqs(racks)
@@ -274,7 +289,9 @@ async def test_rules_and_stamps_that_nobody_can_have_missed_are_forgotten_and_co
 
 
 # In memory a ledger is one resolver's.
-@pytest.mark.parametrize("ledger_url", ["server", pytest.param("cluster", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.parametrize(
+    "ledger_url", ["server", pytest.param("cluster", marks=pytest.mark.thorough)], indirect=True
+)
 async def test_a_rule_that_another_resolver_forgot_is_registered_anew(racks, decide, proposed, ledger_url):
     await known(racks, decide, proposed, APART)
     other = RedisLedger(ledger_url)
@@ -288,7 +305,9 @@ async def test_a_rule_that_another_resolver_forgot_is_registered_anew(racks, dec
 
 async def test_rules_that_come_and_go_take_no_room_for_ever(racks, decide, proposed):
     for number in range(30):
-        rule = Rule("rack", LabelSelector((Requirement("app", "In", (f"app {number}",)),)), ("default",))
+        rule = PlacementRule(
+            "rack", LabelSelector((Requirement("app", "In", (f"app {number}",)),)), ("default",)
+        )
         seen = await known(racks, decide, proposed, rule)
         assert await decide(proposed(1, number, 0, web(rule), seen)) == [C]
         await racks.forget_rules(await seqs(racks))
@@ -297,7 +316,63 @@ async def test_rules_that_come_and_go_take_no_room_for_ever(racks, decide, propo
 
 async def kept_of_rules(ledger):
     if isinstance(ledger, MemoryLedger):
-        of_shards = [arbiter.guards for arbiter in ledger.arbiters]
-        return sum(len(guards.book.rules) + len(guards.stamps) for guards in of_shards)
-    keys = [key for of_shard in ledger._keys for key in of_shard if key.endswith((":rules", ":stamps", ":holds"))]
+        of_shards = [arbiter.constraints for arbiter in ledger.arbiters]
+        return sum(len(constraints.book.rules) + len(constraints.versions) for constraints in of_shards)
+    keys = [
+        key for of_shard in ledger._keys for key in of_shard if key.endswith((":rules", ":stamps", ":holds"))
+    ]
     return sum([await (await ledger.scripts.access.at(key)).hlen(key) for key in keys])
+
+
+def taking(*names):
+    """A group of pods that take what has these names."""
+    definition = f"taking {names}".encode()
+    return Group(zlib.crc32(definition) + 1, definition, rules=(RESERVED_NAMES,), reserved_names=names)
+
+
+@pytest.mark.topologies
+async def test_a_name_that_another_worker_gave_out_unseen_is_refused_on_every_node_of_every_shard(
+    racks, decide, proposed
+):
+    seen = await racks.register_rules([taking("volume-1")])
+    last = racks.shards - 1
+    assert await decide(proposed(1, 1, 0, taking("volume-1"), seen, on=last)) == [C]
+    assert await decide(proposed(2, 2, 1, taking("volume-1"), seen)) == [T]
+    assert await decide(proposed(2, 2, 1, taking("volume-2", "volume-1"), seen)) == [T]
+    assert await decide(proposed(2, 3, 1, taking("volume-2"), seen)) == [C]
+    assert await decide(proposed(2, 2, 1, taking("volume-1"), await seqs(racks))) == [C]
+
+
+@pytest.mark.topologies
+async def test_a_worker_counts_what_it_gave_out_itself(racks, decide, proposed):
+    seen = await racks.register_rules([taking("slots")])
+    assert await decide(proposed(1, 1, 0, taking("slots"), seen)) == [C]
+    assert await decide(proposed(1, 2, 0, taking("slots"), seen)) == [C]
+    assert await decide(proposed(2, 3, 0, taking("slots"), seen)) == [T]
+
+
+async def test_a_refused_pod_takes_no_name(racks, decide, proposed):
+    seen = await racks.register_rules([taking("a")])
+    assert await decide(proposed(1, 1, 0, taking("a"), seen)) == [C]
+    assert await decide(proposed(2, 2, 1, taking("a", "b"), seen)) == [T]
+    assert await decide(proposed(1, 3, 1, taking("b"), seen)) == [C]
+
+
+@two_shards
+async def test_of_two_pods_prepared_at_once_with_one_name_one_is_committed(racks, proposed):
+    seen = await racks.register_rules([taking("last")])
+    parts = [proposed(1, 1, 0, taking("last"), seen), proposed(2, 2, 0, taking("last"), seen, on=1)]
+    held = [await Committer(racks, shard).decide(proposal) for shard, proposal in parts]
+    verdicts = []
+    for part, decision in zip(parts, held, strict=True):
+        [finished] = await finish_prepared(racks, [part], [decision], 0)
+        verdicts += finished.verdicts.tolist()
+    assert verdicts == [C, T]
+
+
+async def test_names_that_every_worker_has_seen_are_forgotten(racks, decide, proposed):
+    seen = await racks.register_rules([taking("a")])
+    assert await decide(proposed(1, 1, 0, taking("a"), seen)) == [C]
+    await racks.forget_rules(await seqs(racks))
+    assert await decide(proposed(2, 2, 0, taking("a"), seen)) == [T]  # below the low watermark
+    assert await decide(proposed(2, 2, 0, taking("a"), await racks.register_rules([taking("a")]))) == [C]

@@ -11,21 +11,21 @@ import psutil
 from waiting import DEADLINE_SECONDS, wait_until
 
 from hossctl.endpoints import Endpoints
-from hossctl.ports import free_ports
-from hossctl.process import Service, stop_all
-from hossctl.redis_server import RedisServer
+from hossctl.local.ports import free_ports
+from hossctl.local.process import ServiceProcess, stop_all
+from hossctl.local.redis_server import RedisServer
 
 READY_SECONDS = DEADLINE_SECONDS
-# Of several dispatchers, beside each other: one that the machine holds up for some seconds stays the active one.
+# Of several dispatchers, beside each other: one that the machine holds up for some seconds stays the active
+# one.
 LEASE_SECONDS = 4.0
 
 
 class Cluster:
-    """Redis with an append-only file, one resolver, dispatchers, and workers; every service its own process.
+    """Redis with an append-only file, resolvers, dispatchers, and workers; every service its own process.
 
-    Of two dispatchers the first, named `dispatcher`, is the active one at the start; the other is `dispatcher-2`.
-    Workers that are named at the start are started side by side.
-    """
+    Of two dispatchers the first, named `dispatcher`, is the active one at the start; the other is
+    `dispatcher-2`. Of two resolvers the second is `resolver-2`. Workers that are named at the start are started side by side."""
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Cluster:
         *,
         shards: int = 1,
         dispatchers: int = 1,
+        resolvers: int = 1,
         redis_url: str = "",
         policy: Path | None = None,
         fsync: str = "everysec",
@@ -43,8 +44,9 @@ class Cluster:
         workers: Sequence[str] = (),
         worker_flags: Sequence[str] = (),
     ) -> None:
-        """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync. `kubeconfig`: of the
-        cluster that it is to schedule. `resolver_port`: where the resolver listens; 0 takes a free one."""
+        """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync.
+        `kubeconfig`: of the cluster that it is to schedule. `resolver_port`: where the resolver listens; 0
+        takes a free one."""
         self._resolver_flags = resolver_flags
         self._worker_flags = worker_flags
         lease = ("--lease-seconds", str(LEASE_SECONDS)) if dispatchers > 1 else ()
@@ -54,16 +56,18 @@ class Cluster:
         self._shards = shards
         self._fsync = fsync
         self._policy = policy
-        self._services: dict[str, Service] = {}
+        self._services: dict[str, ServiceProcess] = {}
         self.redis: RedisServer | None = None
         self._dispatchers = ["dispatcher", "dispatcher-2"][:dispatchers]
-        listening = ("redis", "resolver", *self._dispatchers)
+        self._resolvers = ["resolver", "resolver-2"][:resolvers]
+        listening = ("redis", *self._resolvers, *self._dispatchers)
         self._ports = dict(zip(listening, free_ports(len(listening)), strict=True))
         self._ports["resolver"] = resolver_port or self._ports["resolver"]
         self._redis_url = redis_url or f"redis://{self.address('redis')}/0"
         if not redis_url:
             self.start_redis()
-        self.start_resolver()
+        for name in self._resolvers:
+            self.start_resolver(name)
         for name in self._dispatchers[:1]:
             self.start_dispatcher(name)
         for name in self._dispatchers[1:]:
@@ -79,22 +83,25 @@ class Cluster:
 
     def start_redis(self) -> None:
         self.redis = RedisServer.start(
-            self._directory / "redis", port=self._ports["redis"], append_only=True, options={"appendfsync": self._fsync}
+            self._directory / "redis",
+            port=self._ports["redis"],
+            append_only=True,
+            options={"appendfsync": self._fsync},
         )
 
-    def start_resolver(self) -> None:
-        arguments = ["--listen", self.address("resolver"), "--redis-url", self._redis_url]
+    def start_resolver(self, name: str = "resolver") -> None:
+        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
         flags = ["--shards", str(self._shards), *self._of_cluster, *self._resolver_flags]
-        self._launch("resolver", "resolver", *arguments, *flags)
-        self._await_ready("resolver")
+        self._launch(name, "resolver", *arguments, *flags)
+        self._await_ready(name)
 
     def start_dispatcher(self, name: str = "dispatcher", *flags: str) -> None:
         self._launch_dispatcher(name, *flags)
         self._await_ready(name)
 
     def start_standby(self, name: str) -> None:
-        """A dispatcher beside an active one. It calls itself ready only when a lease of a dead one would have run out; it stands by
-        from the moment that it listens."""
+        """A dispatcher beside an active one. It calls itself ready only when a lease of a dead one would have
+        run out; it stands by from the moment that it listens."""
         self._launch_dispatcher(name)
         wait_until(lambda: self._listens(name), f"{name} to listen")
 
@@ -171,16 +178,25 @@ class Cluster:
         arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
         if self._policy is not None:
             arguments += ["--policy", str(self._policy)]
-        arguments += ["--resolver", self.address("resolver"), *self._of_cluster, *self._dispatcher_flags]
+        arguments += ["--resolver", self._resolver_addresses, *self._of_cluster, *self._dispatcher_flags]
         self._launch(name, "dispatcher", *arguments, *flags)
 
     def _launch_worker(self, name: str, *labels: str, options: Sequence[str] = ()) -> None:
-        arguments = ["--name", name, "--dispatcher", self._dispatcher_addresses, "--seed", str(len(self._services))]
-        arguments += ["--resolver", self.address("resolver"), *self._worker_flags, *options]
-        self._launch(name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label)))
+        arguments = [
+            "--name",
+            name,
+            "--dispatcher",
+            self._dispatcher_addresses,
+            "--seed",
+            str(len(self._services)),
+        ]
+        arguments += ["--resolver", self._resolver_addresses, *self._worker_flags, *options]
+        self._launch(
+            name, "scheduler_worker", *arguments, *(part for label in labels for part in ("--label", label))
+        )
 
     def _launch(self, name: str, module: str, *arguments: str) -> None:
-        self._services[name] = Service(name, module, arguments, self._directory)
+        self._services[name] = ServiceProcess(name, module, arguments, self._directory)
 
     def _await_ready(self, name: str) -> None:
         self._services[name].wait_ready(time.monotonic() + READY_SECONDS)
@@ -192,3 +208,7 @@ class Cluster:
     @property
     def _dispatcher_addresses(self) -> str:
         return ",".join(map(self.address, self._dispatchers))
+
+    @property
+    def _resolver_addresses(self) -> str:
+        return ",".join(map(self.address, self._resolvers))

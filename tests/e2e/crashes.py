@@ -1,8 +1,8 @@
-"""Faults that hit pods under way: a platform is brought to a moment, and stays there until something has been killed.
+"""Faults that hit pods under way: a platform is brought to a moment, and stays there until something has been
+killed.
 
-An interposed server before the resolver holds back the messages that would end the moment. So what is killed is killed with pods in
-hand, however quick the machine is, and a test can say what has to become of them.
-"""
+An interposed server before the resolver holds back the messages that would end the moment. So what is killed
+is killed with pods in hand, however quick the machine is, and a test can say what has to become of them."""
 
 import asyncio
 import re
@@ -19,14 +19,15 @@ from e2e.loads import all_bound, assert_clean, prepare, submit, until_agreed
 from waiting import until
 
 from hoss.v1 import dispatcher_pb2, resolver_pb2
-from hoss.wire.columns import UID_BYTES
+from hoss.wire.uids import UID_BYTES
 from hossctl.endpoints import Clients, clients_of
-from hossctl.ports import free_ports
+from hossctl.local.ports import free_ports
 
 WORKERS = ("w1", "w2")
 JOBS, REPLICAS = 4, 100
 PODS = JOBS * REPLICAS
-# Longer than a machine stands still: a worker is lost when a test kills it, and a reservation stays until it is confirmed.
+# Longer than a machine stands still: a worker is lost when a test kills it, and a reservation stays until it
+# is confirmed.
 _PATIENCE_SECONDS = 60.0
 _CONFIG = """\
 apiVersion: hoss.dev/v1alpha1
@@ -61,12 +62,14 @@ class Scene:
         await asyncio.to_thread(starts[name] if name in starts else lambda: self.cluster.start_worker(name))
 
     async def laden(self) -> dispatcher_pb2.WorkerInfo:
-        """The worker that was given most pods and has not answered for them: which one that is, is a matter of chance."""
+        """The worker that was given most pods and has not answered for them: which one that is, is a matter
+        of chance."""
         workers = await self.clients.dispatcher.list_workers()
         return max(workers, key=lambda worker: worker.outstanding)
 
     async def fenced(self, worker: str) -> tuple[int, int]:
-        """Once a worker is fenced with pods in hand: how many of them were found to be reserved, how many not."""
+        """Once a worker is fenced with pods in hand: how many of them were found to be reserved, how many
+        not."""
 
         async def told() -> tuple[int, int] | None:
             workers = await self.clients.dispatcher.list_workers(steps=True)
@@ -90,8 +93,8 @@ class Scene:
 
 @asynccontextmanager
 async def interposed_cluster(directory: Path, **options: Any) -> AsyncIterator[tuple[Cluster, Interposed]]:
-    """A platform whose dispatcher and workers reach the resolver through an interposed server. `options`: of Cluster; flags of the
-    dispatcher's and the workers' come behind those that lead there."""
+    """A platform whose dispatcher and workers reach the resolver through an interposed server. `options`: of
+    Cluster; flags of the dispatcher's and the workers' come behind those that lead there."""
     (port,) = free_ports(1)
     between = Interposed(f"127.0.0.1:{port}")
     await between.serve()

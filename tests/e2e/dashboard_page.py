@@ -1,4 +1,5 @@
-"""The dashboard in headless Chromium, as its viewers use it: what they read, press and type, not how the page is made."""
+"""The dashboard in headless Chromium, as its viewers use it: what they read, press and type, not how the page
+is made."""
 
 import contextlib
 import os
@@ -40,7 +41,9 @@ class Page:
 
     def text(self, selector: str) -> str:
         """What can be read there; "" where nothing is shown."""
-        shown = "const e = document.querySelector(arguments[0]); return e?.checkVisibility() ? e.innerText : ''"
+        shown = (
+            "const e = document.querySelector(arguments[0]); return e?.checkVisibility() ? e.innerText : ''"
+        )
         return str(self.script(shown, selector))
 
     def link(self) -> str:
@@ -62,7 +65,9 @@ class Page:
     def errors(self) -> list[str]:
         """What the browser complained of, but lost connections."""
         log = self.driver.get_log("browser")
-        return [entry["message"] for entry in log if entry["level"] == "SEVERE" and entry["source"] != "network"]
+        return [
+            entry["message"] for entry in log if entry["level"] == "SEVERE" and entry["source"] != "network"
+        ]
 
     def save(self, path: Path) -> None:
         """A picture of what is shown."""
@@ -76,7 +81,12 @@ def browser(directory: Path) -> Iterator[Page]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
-    for flag in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={directory}"):
+    for flag in (
+        "--headless=new",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={directory}",
+    ):
         options.add_argument(flag)
     if os.geteuid() == 0:  # as in containers, where Chromium's own sandbox cannot be
         options.add_argument("--no-sandbox")

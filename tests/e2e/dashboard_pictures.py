@@ -15,8 +15,8 @@ from machine import no_browser
 from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hossctl.endpoints import Clients, clients_of
-from hossctl.load import mixed
-from hossctl.nodes import register, simulated
+from hossctl.load.generated import mixed
+from hossctl.load.nodes import register, simulated_nodes
 
 NODES, WORKERS = 1000, ("ada", "ben", "cleo", "dan")
 BURST_SECONDS, LOAD_SECONDS = 10, 50  # what is there before somebody looks, and what is seen to come
@@ -25,11 +25,13 @@ GIB = 2**30
 
 
 async def _run(page: Page, cluster: Cluster, directory: Path) -> None:
-    pool = simulated(NODES, seed=3)
+    pool = simulated_nodes(NODES, seed=3)
     async with clients_of(cluster.endpoints) as clients:
         await register(clients.resolver, pool)
         for name in WORKERS:
-            await asyncio.to_thread(cluster.start_worker, name, f"tier={'service' if name < 'c' else 'batch'}")
+            await asyncio.to_thread(
+                cluster.start_worker, name, f"tier={'service' if name < 'c' else 'batch'}"
+            )
         for request in submission(mixed(20_000, pool, seed=3)):
             await clients.dispatcher.submit(request)
         await _waiting(clients)
@@ -44,7 +46,11 @@ async def _run(page: Page, cluster: Cluster, directory: Path) -> None:
 
 
 def _shoot(page: Page, directory: Path) -> None:
-    for name, scheme, size in (("light", "light", DESKTOP), ("dark", "dark", DESKTOP), ("phone", "light", PHONE)):
+    for name, scheme, size in (
+        ("light", "light", DESKTOP),
+        ("dark", "dark", DESKTOP),
+        ("phone", "light", PHONE),
+    ):
         page.system_scheme(scheme)
         page.resize(size, whole=True)
         page.script("scrollTo(0, 0)")
@@ -71,7 +77,9 @@ async def _waiting(clients: Clients) -> None:
         "in-memory": (PodSpec(requests=(("cpu", 1000), ("memory", 4096 * GIB))), 7),
         "on-arm": (PodSpec(requests=(("cpu", 500),), node_selector=(("kubernetes.io/arch", "arm64"),)), 5),
     }
-    jobs = [Workload(name, PodTemplate(spec, owner_kind="Job"), pods) for name, (spec, pods) in reasons.items()]
+    jobs = [
+        Workload(name, PodTemplate(spec, owner_kind="Job"), pods) for name, (spec, pods) in reasons.items()
+    ]
     for request in submission(jobs):
         await clients.dispatcher.submit(request)
 

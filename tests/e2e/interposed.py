@@ -1,4 +1,5 @@
-"""A gRPC server between two parts of a platform, that passes everything on and can hold one method's messages back."""
+"""A gRPC server between two parts of a platform, that passes everything on and can hold one method's messages
+back."""
 
 import asyncio
 from collections import defaultdict
@@ -14,7 +15,8 @@ _OPTIONS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_bac
 
 
 class Interposed(grpc.GenericRpcHandler):
-    """Listens on `address`. `asked` and `answered` are gates by method name: what they are closed for waits, and is not lost."""
+    """Listens on `address`. `asked` and `answered` are gates by method name: what they are closed for waits,
+    and is not lost."""
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
@@ -74,7 +76,8 @@ def _everything(_message: bytes) -> bool:
 
 
 class Gate:
-    """Open until it is closed. `held` has what came to it while it was closed, in order, whatever became of that since."""
+    """Open until it is closed. `held` has what came to it while it was closed, in order, whatever became of
+    that since."""
 
     def __init__(self) -> None:
         self.held: list[bytes] = []

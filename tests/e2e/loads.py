@@ -5,13 +5,13 @@ from collections import defaultdict
 from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.dispatcher import submission
-from hoss.model.cluster_objects import key_of
+from hoss.model.cluster import key_of
 from hoss.model.node import NodeSpec
-from hoss.model.pod import Gang, PodSpec, PodTemplate, Workload
+from hoss.model.pod import GangSpec, PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.auditing import AuditResult, audit, until_caches_agree
+from hossctl.auditing import AuditResult, audit, disagreements
 from hossctl.endpoints import Clients
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 GIB = 2**30
 NODES = 200
@@ -19,16 +19,21 @@ NODES = 200
 
 async def prepare(clients: Clients, *, workers: int, nodes: int = NODES, cpus: int = 64) -> None:
     allocatable = (("cpu", cpus * 1000), ("memory", 256 * GIB), ("pods", 250))
-    await register(clients.resolver, [NodeSpec(f"node-{i:04d}", allocatable=allocatable) for i in range(nodes)])
+    await register(
+        clients.resolver, [NodeSpec(f"node-{i:04d}", allocatable=allocatable) for i in range(nodes)]
+    )
     await until_agreed(clients, workers)
 
 
 async def until_agreed(clients: Clients, workers: int) -> None:
     """Until so many workers serve, and each knows the ledger as it is."""
-    await until(
-        lambda: until_caches_agree(clients.dispatcher, clients.resolver, workers),
-        f"{workers} workers to agree with the ledger",
-    )
+    differing: list[str] = []
+
+    async def agreed() -> bool:
+        differing[:] = await disagreements(clients.dispatcher, clients.resolver, workers)
+        return not differing
+
+    await until(agreed, lambda: f"{workers} workers to agree with the ledger: {'; '.join(differing)}")
 
 
 async def audited(clients: Clients) -> AuditResult:
@@ -37,13 +42,19 @@ async def audited(clients: Clients) -> AuditResult:
 
 
 async def submit(
-    clients: Clients, *, jobs: int, replicas: int, name: str = "job", cpu_milli: int = 100, gang_minimum: int = 0
+    clients: Clients,
+    *,
+    jobs: int,
+    replicas: int,
+    name: str = "job",
+    cpu_milli: int = 100,
+    gang_minimum: int = 0,
 ) -> None:
     """Jobs of equal pods; with `gang_minimum` each is a gang that needs so many."""
     spec = PodSpec(requests=(("cpu", cpu_milli), ("memory", GIB // 8)))
     template = PodTemplate(spec, owner_kind="Job")
     names = [f"{name}-{i}" for i in range(jobs)]
-    gangs = [Gang("default", name, gang_minimum) if gang_minimum else None for name in names]
+    gangs = [GangSpec("default", name, gang_minimum) if gang_minimum else None for name in names]
     workloads = [Workload(n, template, replicas, gang=gang) for n, gang in zip(names, gangs, strict=True)]
     for request in submission(workloads):
         await clients.dispatcher.submit(request)
@@ -77,7 +88,9 @@ async def clear(clients: Clients) -> None:
         left[pod.namespace].append(pod.name)
     for namespace, names in left.items():
         await clients.dispatcher.delete(namespace, pods=names)
-    await clients.dispatcher.delete_objects([key_of(found) for found in await clients.dispatcher.list_objects()])
+    await clients.dispatcher.delete_objects(
+        [key_of(found) for found in await clients.dispatcher.list_objects()]
+    )
 
     async def given_back() -> bool:
         return not await counts(clients) and not (await clients.resolver.status()).reservations

@@ -1,7 +1,8 @@
-"""What users wait for: a fault on a platform that is whole, then until a pod that is submitted after it is bound.
+"""What users wait for: a fault on a platform that is whole, then until a pod that is submitted after it is
+bound.
 
-How long that may take is said by tests/e2e/test_promises.py and tests/benchmarks/limits.yaml, in starts of a platform.
-"""
+How long that may take is said by tests/e2e/test_promises.py and tests/benchmarks/limits.yaml, in starts of a
+platform."""
 
 import asyncio
 import shutil
@@ -19,7 +20,7 @@ from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
-from hossctl.bench.lone import lone_latencies
+from hossctl.bench.throughput import lone_latencies
 from hossctl.endpoints import Clients, clients_of
 
 WORKERS = ("w1", "w2")
@@ -32,13 +33,15 @@ Fault = Callable[["FaultyPlatform"], Awaitable[Happen]]
 
 
 def start_interpreter() -> None:
-    """A new one with what services stand on, none of it HOSS's: the measure of a machine for a platform's start."""
+    """A new one with what services stand on, none of it HOSS's: the measure of a machine for a platform's
+    start."""
     modules = "google.protobuf, grpc.aio, numpy, psutil, pydantic, redis.asyncio, structlog, yaml"
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
 
 
 def start_platform(directory: Path) -> Cluster:
-    """The smallest there is, from nothing until its first pod is bound: the measure of a machine for all else.
+    """The smallest there is, from nothing until its first pod is bound: the measure of a machine for all
+    else.
 
     Who asks for it stops it.
     """
@@ -80,12 +83,15 @@ def faulty_platform(
 
 
 class FaultyPlatform:
-    """Two dispatchers, two workers and pods that are bound. Whoever waits is a client that was there before the fault.
+    """Two dispatchers, two workers and pods that are bound. Whoever waits is a client that was there before
+    the fault.
 
-    Each fault is a coroutine that prepares it and returns what lets it happen and waits for its end; see `ready`.
-    """
+    Each fault is a coroutine that prepares it and returns what lets it happen and waits for its end; see
+    `ready`."""
 
-    def __init__(self, cluster: Cluster, clients: Clients, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, cluster: Cluster, clients: Clients, directory: Path, loop: asyncio.AbstractEventLoop
+    ) -> None:
         """The cluster was made in that directory, and the clients in that loop."""
         self._cluster = cluster
         self._clients = clients
@@ -167,7 +173,8 @@ class FaultyPlatform:
         return happen
 
     async def silent_worker(self) -> Happen:
-        """It is frozen, and is given pods before that is noticed: until all of them are bound by the other."""
+        """It is frozen, and is given pods before that is noticed: until all of them are bound by the
+        other."""
 
         async def happen() -> None:
             await self._until_bound(await self._in_frozen_hands(), IN_HAND)
@@ -238,7 +245,9 @@ class FaultyPlatform:
 
     async def _until_bound(self, job: str, pods: int) -> None:
         async def bound() -> bool:
-            return any(told.name == job and told.bound == pods for told in await self._clients.dispatcher.list_jobs())
+            return any(
+                told.name == job and told.bound == pods for told in await self._clients.dispatcher.list_jobs()
+            )
 
         await until(bound, f"{pods} pods of {job} to be bound")
 

@@ -1,4 +1,5 @@
-"""A plugin of another package that takes its time, installed as such packages are: workers find it by its entry point."""
+"""A plugin of another package that takes its time, installed as such packages are: workers find it by its
+entry point."""
 
 import os
 from pathlib import Path
@@ -45,7 +46,9 @@ def install(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (site / "slow_scheduling.py").write_text(_SOURCE)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: slow-scheduling\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[hoss.plugins]\nSlow = slow_scheduling:Slow\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
 
 
 def document(directory: Path, milliseconds: float) -> Path:

@@ -1,4 +1,5 @@
-"""Pictures of a terminal for the README: what `hoss demo` and `hoss top` really print. `make terminal-pictures` draws them."""
+"""Pictures of a terminal for the README: what `hoss demo` and `hoss top` really print. `make
+terminal-pictures` draws them."""
 
 import os
 import re
@@ -12,9 +13,9 @@ from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
-from hossctl import status, top
+from hossctl.cli import run_async
 from hossctl.endpoints import Endpoints
-from hossctl.eventloop import run_async
+from hossctl.views.status import TopView, fetch_status
 
 _COLUMNS = 104
 _JOB = """\
@@ -50,12 +51,12 @@ def main() -> int:
 
 def _busiest() -> object:
     """The frame with the most throughput, of those until all is bound."""
-    best = top.frame(run_async(status.look(Endpoints())))
+    best = TopView.of(run_async(fetch_status(Endpoints())))
     while True:
-        frame = top.frame(run_async(status.look(Endpoints())))
+        frame = TopView.of(run_async(fetch_status(Endpoints())))
         best = max(best, frame, key=lambda seen: (seen.pods_per_second, sum(seen.queues.values())))
         if not any(frame.queues.values()):
-            return best.drawn()
+            return Text("\n".join(best.lines()))
 
 
 def _run(environment: dict[str, str], *arguments: str, stdin: str = "") -> str:
@@ -73,7 +74,8 @@ def _shown(command: str) -> Text:
 
 
 def _save(console: Console, path: Path, title: str) -> None:
-    # One id for whatever is in the picture, so that drawing it anew changes what has changed; and no font from elsewhere.
+    # One id for whatever is in the picture, so that drawing it anew changes what has changed; and no font
+    # from elsewhere.
     svg = console.export_svg(title=title, theme=SVG_EXPORT_THEME, unique_id=path.stem)
     path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL), "utf-8")
 

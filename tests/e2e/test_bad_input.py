@@ -1,4 +1,5 @@
-"""What users get wrong: refused with the place and what would be right, or told on the pod; and the worker goes on."""
+"""What users get wrong: refused with the place and what would be right, or told on the pod; and the worker
+goes on."""
 
 from waiting import wait_until
 
@@ -14,7 +15,9 @@ NODE_TERM = (
     "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: "
     "{{nodeSelectorTerms: [{{matchExpressions: [{}]}}]}}}}}}"
 )
-NEAR = "affinity: {{podAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [{{topologyKey: {}, {}}}]}}}}"
+NEAR = (
+    "affinity: {{podAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [{{topologyKey: {}, {}}}]}}}}"
+)
 SPREAD = (
     "topologySpreadConstraints: [{maxSkew: 1, topologyKey: room, whenUnsatisfiable: DoNotSchedule, "
     "labelSelector: {matchLabels: {app: x}}}]"
@@ -26,7 +29,9 @@ metadata: {name: gang, annotations: {hoss.dev/min-available: "5"}}
 spec: {parallelism: 3, template: {spec: {containers: [{name: c, image: i}]}}}
 """
 REFUSED = {
-    NODE_TERM.format("{key: a, operator: Like, values: [b]}"): "operator: is 'Like'; allowed: In, NotIn, Exists",
+    NODE_TERM.format(
+        "{key: a, operator: Like, values: [b]}"
+    ): "operator: is 'Like'; allowed: In, NotIn, Exists",
     NODE_TERM.format("{key: a, operator: In}"): "values: is empty; In takes at least one value",
     NEAR.format(
         "host", "labelSelector: {matchExpressions: [{key: a, operator: Gt, values: ['1']}]}"
@@ -35,10 +40,15 @@ REFUSED = {
     "tolerations: [{key: a, operator: Maybe}]": "operator: is 'Maybe'; allowed: Equal, Exists",
 }
 HELPS = {
-    "room": (NEAR.format("room", "labelSelector: {matchLabels: {app: y}}"), "nodes with the label room: none has it"),
+    "room": (
+        NEAR.format("room", "labelSelector: {matchLabels: {app: y}}"),
+        "nodes with the label room: none has it",
+    ),
     "spread": (SPREAD, "nodes with the label room: none has it"),
     "nowhere": (
-        NEAR.format("kubernetes.io/hostname", "namespaces: [nowhere], labelSelector: {matchLabels: {app: y}}"),
+        NEAR.format(
+            "kubernetes.io/hostname", "namespaces: [nowhere], labelSelector: {matchLabels: {app: y}}"
+        ),
         "a pod with app=y in a kubernetes.io/hostname",
     ),
     "number": (NODE_TERM.format("{key: a, operator: Gt, values: [many]}"), "Gt compares whole numbers"),
@@ -54,7 +64,10 @@ def test_what_the_api_server_would_refuse_is_refused_and_the_rest_is_told_on_the
         assert "document 1: spec." in told
         assert problem in told
     file.write_text(GANG)
-    assert "[hoss.dev/min-available]: is 5; there are 3 replicas" in hoss("submit", "-f", str(file), code=2).stderr
+    assert (
+        "[hoss.dev/min-available]: is 5; there are 3 replicas"
+        in hoss("submit", "-f", str(file), code=2).stderr
+    )
     assert hoss.json("get", "pods")["items"] == []
 
     file.write_text("---\n".join(POD.format(name=name, rule=rule) for name, (rule, _) in HELPS.items()))

@@ -1,7 +1,7 @@
 """Work goes to those who can do it: measured costs, work stealing, and workers that leave, on real processes.
 
-A plugin that sleeps stands for workers that are slow for whatever reason: it holds a worker up by the clock, and takes no CPU.
-"""
+A plugin that sleeps stands for workers that are slow for whatever reason: it holds a worker up by the clock,
+and takes no CPU."""
 
 import asyncio
 import time
@@ -19,13 +19,14 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 GIB = 2**30
-# A worker's first word on a slow class comes with a heartbeat, and what it gives back takes as long as it is in a step: a second on
-# a quiet machine. Who keeps what was sent at a guess is busy for longer than this.
+# A worker's first word on a slow class comes with a heartbeat, and what it gives back takes as long as it is
+# in a step: a second on a quiet machine. Who keeps what was sent at a guess is busy for longer than this.
 SETTLING_SECONDS = 10.0
-# Workers that the machine holds up for some seconds are not what is tested. Heartbeats come four times as often.
+# Workers that the machine holds up for some seconds are not what is tested. Heartbeats come four times as
+# often.
 TIMEOUT_SECONDS = 6
 
 
@@ -113,7 +114,9 @@ async def test_a_slow_worker_is_not_taken_for_dead(cluster: Cluster, start) -> N
 
 
 @pytest.mark.thorough
-async def test_under_a_skewed_load_no_eligible_worker_idles_beside_a_second_of_work(cluster: Cluster, start) -> None:
+async def test_under_a_skewed_load_no_eligible_worker_idles_beside_a_second_of_work(
+    cluster: Cluster, start
+) -> None:
     """90 % of the pods may go to two of four workers only."""
     for name, labels in (("b1", ["tier=batch"]), ("b2", ["tier=batch"]), ("o1", []), ("o2", [])):
         start(name, *labels, milliseconds=20.0)  # so much that the machine's load makes little difference
@@ -147,7 +150,9 @@ async def test_a_consistently_hashed_class_stays_with_its_worker(cluster: Cluste
         assert set.union(*workers_of.values()) == {"w1", "w2", "w3"}
 
 
-async def test_a_worker_that_is_told_to_stop_hands_back_what_it_has_not_started(cluster: Cluster, start) -> None:
+async def test_a_worker_that_is_told_to_stop_hands_back_what_it_has_not_started(
+    cluster: Cluster, start
+) -> None:
     start("slow", milliseconds=20.0)
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=1)
@@ -157,13 +162,18 @@ async def test_a_worker_that_is_told_to_stop_hands_back_what_it_has_not_started(
         cluster.terminate("slow")
         await _until_bound(clients, 400)
         assert await _attempts(clients) == {0}, "it was fenced instead of handing back"
-        assert any(worker.name == "other" and worker.bound for worker in await clients.dispatcher.list_workers())
+        assert any(
+            worker.name == "other" and worker.bound for worker in await clients.dispatcher.list_workers()
+        )
         cluster.await_end("slow", seconds=DEADLINE_SECONDS)
         await _assert_clean(clients, workers=1, bound=400)
 
 
-async def test_a_drained_worker_s_pods_go_to_others_and_a_cordoned_one_gets_none(cluster: Cluster, start) -> None:
-    start("slow", milliseconds=100.0)  # so slow that it binds few until it is told, though the machine may hold that up
+async def test_a_drained_worker_s_pods_go_to_others_and_a_cordoned_one_gets_none(
+    cluster: Cluster, start
+) -> None:
+    # So slow that it binds few until it is told, though the machine may hold that up.
+    start("slow", milliseconds=100.0)
     start("closed")
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=2)
@@ -194,7 +204,9 @@ async def _prepare(clients: Clients, *, workers: int) -> None:
 async def _submit(clients: Clients, name: str, *, classes: int, replicas: int, app: str = "any") -> None:
     labels = (("app", app),)
     specs = [PodSpec(labels=labels, requests=(("cpu", 10 + number),)) for number in range(classes)]
-    works = [Workload(f"{name}-{i}", PodTemplate(spec, owner_kind="Job"), replicas) for i, spec in enumerate(specs)]
+    works = [
+        Workload(f"{name}-{i}", PodTemplate(spec, owner_kind="Job"), replicas) for i, spec in enumerate(specs)
+    ]
     for request in submission(works):
         await clients.dispatcher.submit(request)
 
@@ -207,7 +219,8 @@ async def _until_bound(clients: Clients, pods: int) -> None:
 
 
 async def _until_bound_and_nobody_idles(clients: Clients, pods: int) -> None:
-    """Sample the workers until all is bound: nobody had nothing to do for long beside one of its kind with much to do."""
+    """Sample the workers until all is bound: nobody had nothing to do for long beside one of its kind with
+    much to do."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     idle_since: float | None = None
     while (await clients.dispatcher.status()).pods_by_phase["BOUND"] < pods:
@@ -222,7 +235,8 @@ async def _until_bound_and_nobody_idles(clients: Clients, pods: int) -> None:
 
 
 def _idles_beside_work(workers: list[pb.WorkerInfo]) -> bool:
-    """Whether of workers with equal labels one has nothing and another over a second of work that it has not started."""
+    """Whether of workers with equal labels one has nothing and another over a second of work that it has not
+    started."""
     return any(
         idle.outstanding == 0 and laden.waiting_micros > 1_000_000 and list(idle.labels) == list(laden.labels)
         for idle in workers

@@ -11,16 +11,14 @@ from waiting import until
 
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.errors import TransportError
-from hoss.model.cluster import Service
-from hoss.model.cluster_objects import Namespace
+from hoss.manifests.documents import read_manifest
+from hoss.model.cluster import Namespace, Service
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec, PodTemplate, Workload
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.manifests import read_manifest
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 NODES = 6
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
@@ -47,7 +45,9 @@ async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
 def node(number: int) -> NodeSpec:
     labels = (("kubernetes.io/hostname", f"n{number}"), ("topology.kubernetes.io/zone", f"z{number % 2}"))
     cpu, memory = (1_000_000, 2**42) if number == 0 else (10_000, 2**36)
-    return NodeSpec(f"n{number}", labels=labels, allocatable=(("cpu", cpu), ("memory", memory), ("pods", 110)))
+    return NodeSpec(
+        f"n{number}", labels=labels, allocatable=(("cpu", cpu), ("memory", memory), ("pods", 110))
+    )
 
 
 async def test_anti_affinity_by_namespace_labels_holds_follows_changes_and_survives_the_dispatcher(
@@ -66,14 +66,17 @@ async def test_anti_affinity_by_namespace_labels_holds_follows_changes_and_survi
     cluster.start_dispatcher()
     await until(lambda: reachable(clients.dispatcher))
     await until(lambda: is_in(clients.dispatcher, "shy", pb.UNSCHEDULABLE))
-    await submit(clients.dispatcher, "shy-2", shy)  # the other direction of time: what it must not see came before it
+    # The other direction of time: what it must not see came before it.
+    await submit(clients.dispatcher, "shy-2", shy)
     await until(lambda: is_in(clients.dispatcher, "shy-2", pb.UNSCHEDULABLE))
     await clients.dispatcher.apply_objects([Namespace("shop", (("team", "b"),))])
     await until(lambda: is_in(clients.dispatcher, "shy", pb.BOUND))
     await until(lambda: is_in(clients.dispatcher, "shy-2", pb.BOUND))
 
 
-async def test_pods_that_others_keep_away_by_namespace_labels_come_in_when_the_labels_change(clients: Clients):
+async def test_pods_that_others_keep_away_by_namespace_labels_come_in_when_the_labels_change(
+    clients: Clients,
+):
     await clients.dispatcher.apply_objects([Namespace("shop", (("team", "a"),))])
     term = PodAffinityTerm("kubernetes.io/hostname", WEB, (), TEAM_A)
     jealous = PodSpec(requests=(("cpu", 10),), pod_affinity=PodAffinity(anti_required=(term,)))
@@ -106,10 +109,14 @@ async def test_pods_of_a_deployment_and_of_a_service_are_spread_and_others_follo
 
 
 def small(*, app: str) -> PodSpec:
-    return PodSpec(labels=(("app", app),), requests=(("cpu", 10),), nonzero_cpu_milli=10, nonzero_memory_bytes=2**20)
+    return PodSpec(
+        labels=(("app", app),), requests=(("cpu", 10),), nonzero_cpu_milli=10, nonzero_memory_bytes=2**20
+    )
 
 
-async def submit(client: DispatcherClient, name: str, spec: PodSpec, *, replicas: int = 1, kind: str = "") -> None:
+async def submit(
+    client: DispatcherClient, name: str, spec: PodSpec, *, replicas: int = 1, kind: str = ""
+) -> None:
     for request in submission([Workload(name, PodTemplate(spec, owner_kind=kind), replicas)]):
         await client.submit(request)
 

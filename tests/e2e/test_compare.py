@@ -2,7 +2,7 @@
 
 import pytest
 
-from hossctl.compare.axes import ON_KUBERNETES, Mode
+from hossctl.choices import ON_KUBERNETES, Mode
 from hossctl.compare.document import Comparison
 
 # Loads of which pods only come, each by itself: every mode of the first test has one of them.
@@ -62,14 +62,26 @@ def test_hoss_places_every_load_without_overcommitting_a_node(hoss, load):
 
 
 def test_slow_schedulers_decide_one_at_a_time_only_under_one_lock(hoss):
-    options = ("--modes", "single,multi-locked,multi-hoss", "--workers", "2", "--nodes", "20", "--fills", "0.8", *SLOW)
+    options = (
+        "--modes",
+        "single,multi-locked,multi-hoss",
+        "--workers",
+        "2",
+        "--nodes",
+        "20",
+        "--fills",
+        "0.8",
+        *SLOW,
+    )
     single, locked, together = compared(hoss, *options).runs
     assert [run.cell.mode for run in (single, locked, together)] == [Mode.SINGLE, Mode.LOCKED, Mode.HOSS]
     assert {run.bound for run in (single, locked, together)} == {single.pods}
-    # One after the other takes what all decisions cost, at 1 ms a pod: of one worker, and of two that need the lock to decide.
+    # One after the other takes what all decisions cost, at 1 ms a pod: of one worker, and of two that need
+    # the lock to decide.
     for run in (single, locked):
         assert run.seconds >= 0.99 * run.pods / 1000
-    # Under the lock no two decide at once; without it both do, and how much sooner they are through is a benchmark's to say.
+    # Under the lock no two decide at once; without it both do, and how much sooner they are through is a
+    # benchmark's to say.
     assert sum(worker.busyness for worker in locked.workers) <= 1.05
     assert all(worker.bound for worker in together.workers)
 

@@ -1,4 +1,5 @@
-"""bench compare, interrupted: it keeps what it has, and ends all that it has started. Started as people start it, with `python -m`."""
+"""bench compare, interrupted: it keeps what it has, and ends all that it has started. Started as people start
+it, with `python -m`."""
 
 import asyncio
 import contextlib
@@ -7,23 +8,41 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 from waiting import DEADLINE_SECONDS, until, wait_until
 
+from hoss.client.access import TLS_DIR_VARIABLE
 from hossctl.compare.document import Comparison
 from hossctl.endpoints import Endpoints, dispatcher_of
+from hossctl.local.platform import OPERATOR
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
-def test_an_interrupted_comparison_keeps_what_it_has_and_leaves_no_process(hoss, tmp_path, number):
+def test_an_interrupted_comparison_keeps_what_it_has_and_leaves_no_process(
+    hoss, tmp_path, monkeypatch, number
+):
     file = tmp_path / "compare.json"
     options = ["--modes", "single,multi-hoss", "--nodes", "200", "--fills", "0.8", "--decision-task-ms", "2"]
-    command = [sys.executable, "-m", "hossctl", "bench", "compare", *options, "--json", str(file), "-o", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "hossctl",
+        "bench",
+        "compare",
+        *options,
+        "--json",
+        str(file),
+        "-o",
+        "json",
+    ]
     environment = {**os.environ, "HOSS_HOME": str(hoss.home)}
-    comparing = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    services = asyncio.run(services_amid_binding(comparing.pid))
+    comparing = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    services = asyncio.run(services_amid_binding(comparing.pid, monkeypatch))
     comparing.send_signal(number)
     output, errors = comparing.communicate(timeout=DEADLINE_SECONDS)
     assert comparing.returncode == 130, errors
@@ -37,8 +56,9 @@ def test_an_interrupted_comparison_keeps_what_it_has_and_leaves_no_process(hoss,
     assert not [p for p in services if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-async def services_amid_binding(pid):
-    """The services of a comparison, once its worker has bound pods twice: of the first ones the comparison has heard by then."""
+async def services_amid_binding(pid, monkeypatch):
+    """The services of a comparison, once its worker has bound pods twice: of the first ones the comparison
+    has heard by then."""
 
     def services():
         return psutil.Process(pid).children(recursive=True)
@@ -50,6 +70,16 @@ async def services_amid_binding(pid):
                     return command[command.index("--dispatcher") + 1]
         return ""
 
+    def certificate():
+        for process in services():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "scheduler_worker" in " ".join(command := process.cmdline()):
+                    return Path(command[command.index("--tls-dir") + 1]).parent / str(OPERATOR).replace(
+                        "/", "-"
+                    )
+        return None
+
+    monkeypatch.setenv(TLS_DIR_VARIABLE, str(wait_until(certificate, "a worker with a certificate")))
     async with dispatcher_of(Endpoints(wait_until(address, "a worker"), "")) as dispatcher:
 
         async def more_bound(than=0):

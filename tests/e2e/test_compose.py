@@ -1,4 +1,5 @@
-"""The cluster of deploy/docker-compose.yml, where a docker engine answers and has or can get the base images."""
+"""The cluster of deploy/docker-compose.yml, where a docker engine answers and has or can get the base
+images."""
 
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 from machine import no_docker
 from waiting import wait_until
 
-from hossctl.ports import free_ports
+from hossctl.local.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "deploy/docker-compose.yml"
@@ -43,9 +44,21 @@ class Compose:
         }
 
     def __call__(self, *arguments: str, seconds: float = STARTED_SECONDS) -> str:
-        command = ["docker", "compose", "--project-name", f"hoss-test-{os.getpid()}", "--file", str(COMPOSE_FILE)]
+        command = [
+            "docker",
+            "compose",
+            "--project-name",
+            f"hoss-test-{os.getpid()}",
+            "--file",
+            str(COMPOSE_FILE),
+        ]
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, env=self.environment, timeout=seconds, check=False
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=seconds,
+            check=False,
         )
         assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}"
         return done.stdout
@@ -69,7 +82,8 @@ def compose() -> Iterator[Compose]:
     for image in (f"python:{base[1]}", redis[1]):
         if _docker("image", "inspect", image) and _docker("pull", "--quiet", image):
             pytest.skip(f"the base image {image} is not here and cannot be pulled")
-    # Of options for it, as in HOSS_BUILD_OPTIONS="--network host": a proxy or registry of this machine is not the project's.
+    # Of options for it, as in HOSS_BUILD_OPTIONS="--network host": a proxy or registry of this machine is not
+    # the project's.
     options = shlex.split(os.environ.get("HOSS_BUILD_OPTIONS", ""))
     dockerfile = str(ROOT / "deploy/Dockerfile")
     assert not _docker("build", "--quiet", *options, "--file", dockerfile, "--tag", "hoss:local", str(ROOT))
@@ -99,7 +113,8 @@ def test_the_cluster_starts_takes_work_survives_a_workers_death_and_goes(compose
 
     compose("kill", "worker-service")
     wait_until(
-        lambda: "Lost" in {w["state"] for w in hoss.json("get", "workers", *there)["items"]}, "the loss to be seen"
+        lambda: "Lost" in {w["state"] for w in hoss.json("get", "workers", *there)["items"]},
+        "the loss to be seen",
     )
     assert hoss.json("submit", "--wait", "-f", str(tmp_path / "after.yaml"), *there[:2])["bound"] == 500
     assert hoss.json("audit", *there)["verdict"] == "clean"
@@ -107,7 +122,14 @@ def test_the_cluster_starts_takes_work_survives_a_workers_death_and_goes(compose
 
 def test_nothing_in_a_container_can_be_written_but_its_temporary_files(compose):
     told = compose(
-        "run", "--rm", "--no-deps", "--entrypoint", "sh", "worker", "-c", "touch /opt/x /x || id -u; touch /tmp/x"
+        "run",
+        "--rm",
+        "--no-deps",
+        "--entrypoint",
+        "sh",
+        "worker",
+        "-c",
+        "touch /opt/x /x || id -u; touch /tmp/x",
     )
     assert told.strip() == "65532"
 

@@ -1,4 +1,5 @@
-"""Whatever a policy takes as a conflict, two workers that race for the same room fill it, and nothing is lost."""
+"""Whatever a policy takes as a conflict, two workers that race for the same room fill it, and nothing is
+lost."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 GIB = 2**30
 NODES, PODS_A_NODE = 4, 25
@@ -58,7 +59,9 @@ async def test_a_full_cluster_is_filled_to_the_last_pod_by_two_workers_whatever_
 
 def _template(priority: int) -> PodTemplate:
     requests = (("cpu", 100), ("memory", GIB // 64))
-    spec = PodSpec(requests=requests, priority=priority, nonzero_cpu_milli=100, nonzero_memory_bytes=GIB // 64)
+    spec = PodSpec(
+        requests=requests, priority=priority, nonzero_cpu_milli=100, nonzero_memory_bytes=GIB // 64
+    )
     return PodTemplate(spec, owner_kind="Job")
 
 

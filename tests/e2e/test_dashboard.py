@@ -1,4 +1,5 @@
-"""The dashboard in a browser: through a load, a worker's death, a dispatcher that goes and comes back, and without a mouse."""
+"""The dashboard in a browser: through a load, a worker's death, a dispatcher that goes and comes back, and
+without a mouse."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,9 +11,9 @@ from e2e.dashboard_page import PHONE, Page, browser
 from e2e.loads import prepare, submit
 from machine import no_browser
 
+from hossctl.cli import run_async
 from hossctl.endpoints import clients_of
-from hossctl.eventloop import run_async
-from hossctl.ports import free_ports
+from hossctl.local.ports import free_ports
 
 TOKEN = "a-token-of-some-length"
 NODES = 300
@@ -63,7 +64,9 @@ def fill(cluster: Cluster, *, workers: int, nodes: int = NODES) -> None:
     run_async(run())
 
 
-def load(cluster: Cluster, *, jobs: int = 1, replicas: int = 100, name: str = "job", cpu_milli: int = 100) -> None:
+def load(
+    cluster: Cluster, *, jobs: int = 1, replicas: int = 100, name: str = "job", cpu_milli: int = 100
+) -> None:
     async def run() -> None:
         async with clients_of(cluster.endpoints) as clients:
             await submit(clients, jobs=jobs, replicas=replicas, name=name, cpu_milli=cpu_milli)
@@ -119,9 +122,8 @@ def test_a_pods_way_is_found_by_name_and_from_why_pods_wait(page, shared):
     load(cluster, name="web", replicas=5)
     load(cluster, name="giant", replicas=1, cpu_milli=1_000_000)
     show(page, cluster)
-    page.until(
-        lambda: page.text("#f-bound") == "5", "the pods to be bound"
-    )  # a way is told as it is when it is asked for
+    # A way is told as it is when it is asked for.
+    page.until(lambda: page.text("#f-bound") == "5", "the pods to be bound")
     page.keys("/", "web-0-3", "\n")
     page.until(lambda: "default/web-0-3: bound" in page.text("#story"), "the pod's way")
     assert WORKER in page.text("#story")
@@ -146,12 +148,16 @@ def test_nodes_are_told_by_keyboard_and_by_resource(page, shared):
     from selenium.webdriver.common.keys import Keys  # noqa: PLC0415 - there is one, or this test is skipped
 
     page.keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    page.until(lambda: "node-0002" in page.text("#node-now") and "of 64" in page.text("#node-now"), "the third node")
+    page.until(
+        lambda: "node-0002" in page.text("#node-now") and "of 64" in page.text("#node-now"), "the third node"
+    )
     page.keys(Keys.END)
     page.until(lambda: f"node-{NODES - 1:04d}" in page.text("#node-now"), "the last node")
     assert page.text("#resources").split() == ["CPU", "Memory", "Pods"]
     page.press("#resources button:nth-child(2)")
-    assert page.script("return document.querySelector('#resources [aria-pressed=true]').innerText") == "Memory"
+    assert (
+        page.script("return document.querySelector('#resources [aria-pressed=true]').innerText") == "Memory"
+    )
 
 
 def test_actions_appear_with_the_token_alone(page, shared):

@@ -12,8 +12,8 @@ from e2e.loads import prepare, submit
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
+from hossctl.cli import run_async
 from hossctl.endpoints import clients_of
-from hossctl.eventloop import run_async
 
 TOKEN = "a-token-of-some-length"
 NODES = 20
@@ -164,7 +164,10 @@ async def test_every_answer_forbids_scripts_of_others_and_frames(http, path):
     ],
 )
 async def test_an_action_without_the_token_is_refused_and_changes_nothing(http, headers):
-    for path, body in (("/api/workers/w1", {"state": "Draining"}), ("/api/nodes/node-0000", {"unschedulable": True})):
+    for path, body in (
+        ("/api/workers/w1", {"state": "Draining"}),
+        ("/api/nodes/node-0000", {"unschedulable": True}),
+    ):
         async with http.post(path, json=body, headers=headers) as response:
             assert response.status == 401
             assert response.headers["WWW-Authenticate"] == "Bearer"
@@ -185,7 +188,9 @@ async def test_who_has_the_token_cordons_a_worker_and_opens_it_again(http):
 
 async def test_who_has_the_token_cordons_a_node_and_opens_it_again(http):
     for closed in (True, False):
-        async with http.post("/api/nodes/node-0003", json={"unschedulable": closed}, headers=RIGHT) as response:
+        async with http.post(
+            "/api/nodes/node-0003", json={"unschedulable": closed}, headers=RIGHT
+        ) as response:
             assert await response.json() == {"name": "node-0003", "unschedulable": closed}
         async with http.get("/api/stream") as response:
             async for _ in _first(response.content, 100):
@@ -215,7 +220,9 @@ async def test_actions_that_make_no_sense_say_why(http, path, body, status, erro
 
 async def test_hoss_up_says_where_the_dashboard_is_and_status_repeats_it(hoss):
     started = await asyncio.to_thread(hoss, "up", "--nodes", "10", "--workers", "1", "--dispatchers", "2")
-    urls = re.findall(r"^dashboard: (http://127\.0\.0\.1:\d+/)$", started.stdout + started.stderr, re.MULTILINE)
+    urls = re.findall(
+        r"^dashboard: (http://127\.0\.0\.1:\d+/)$", started.stdout + started.stderr, re.MULTILINE
+    )
     status = await asyncio.to_thread(hoss.json, "status")
     assert len(urls) == 2
     assert status["local"]["dashboards"] == urls
@@ -246,7 +253,9 @@ def test_a_port_in_use_is_one_sentence_with_what_to_do(cluster):
 
 
 def test_an_address_that_is_none_is_one_sentence_with_an_example():
-    assert "nonsense: is no address; give host:port, as in 127.0.0.1:7180" in _refused("--dashboard-listen", "nonsense")
+    assert "nonsense: is no address; give host:port, as in 127.0.0.1:7180" in _refused(
+        "--dashboard-listen", "nonsense"
+    )
 
 
 def test_a_token_file_that_is_not_there_is_one_sentence(tmp_path):

@@ -1,4 +1,5 @@
-"""A reservation that nobody has confirmed goes for a much more urgent pod; its pod is told why, and is placed again.
+"""A reservation that nobody has confirmed goes for a much more urgent pod; its pod is told why, and is placed
+again.
 
 The moment is made, not met: an interposed server holds back the one message that would have ended it.
 """
@@ -19,11 +20,11 @@ from hoss.client.dispatcher import submission
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.describing import describe
 from hossctl.endpoints import Clients, clients_of
-from hossctl.explain_live import explain_live
+from hossctl.explain.live import explain_live
 from hossctl.kinds import Kind, Query
-from hossctl.nodes import register
+from hossctl.load.nodes import register
+from hossctl.views.describing import describe
 
 CPU = 1000
 POLICY = """\
@@ -43,8 +44,8 @@ UNAWARE = ("--sync", "refusal", "--pull-interval-ms", "60000")
 
 @asynccontextmanager
 async def platform(directory: Path, *, gap: int = 500) -> AsyncIterator[tuple[Cluster, Clients, Interposed]]:
-    """A node for one pod, a worker for urgent pods, one for others. The dispatcher, and the others' worker, reach the resolver
-    through the interposed server."""
+    """A node for one pod, a worker for urgent pods, one for others. The dispatcher, and the others' worker,
+    reach the resolver through the interposed server."""
     policy = directory / "policy.yaml"
     policy.write_text(POLICY.replace("500", str(gap)))
     async with (

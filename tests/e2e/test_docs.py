@@ -1,8 +1,7 @@
 """Every `hoss` command of the documents is run as it stands there, in order, on a platform of its own.
 
-What cannot be run here is in WHY_NOT with the reason; tests/unit/hossctl/test_written_commands.py has the real parser read those, too.
-A command that is new in a document is run by this test without further ado.
-"""
+What cannot be run here is in WHY_NOT with the reason; tests/unit/hossctl/test_written_commands.py has the
+real parser read those, too. A command that is new in a document is run by this test without further ado."""
 
 import os
 import re
@@ -21,6 +20,7 @@ WHY_NOT = {
     # document, or "" for all: what a line has to match to be left out, and why
     "": {
         r"^hoss (bench|simulate)\b": "takes from a minute to hours; tests/unit/hossctl and tests/simulation run them with small sizes",
+        r"^python -m tools\.bench\b": "takes minutes; tests/integration and tests/e2e run them with small sizes",
         r"^hoss replay\b": "the traces are not part of the repository; tests/unit/hossctl/traces and tests/e2e/test_platform_loads.py have small ones",
         r"--kubeconfig|kubectl|^helm": CLUSTER,
         r"^(docker|kind|minikube)\b|docker compose|--dispatcher (127\.0\.0\.1|localhost):70": "needs Docker; tests/e2e/test_compose.py has the services as the compose file starts them",
@@ -29,18 +29,34 @@ WHY_NOT = {
     },
     "docs/reference/cli.md": {r"": "examples of arguments, read by the parser"},
     "docs/kubernetes.md": {r"": CLUSTER},
-    "docs/operations.md": {
-        r"^hoss retry pod NAME$|^hoss describe pod web-3$": "needs a pod that failed, or was evicted; tests/e2e/test_waking.py and test_preemption.py make them",
-        r"^hoss ledger restore FILE$": "needs an empty ledger; tests/e2e/test_rebuild.py has one",
-        r"^hoss down$": "ends what the commands after it need; docs/quickstart.md has it",
+    "docs/operations/kubernetes.md": {r"": CLUSTER},
+    "docs/operations/failures.md": {
+        r"^hoss retry pod NAME$": "needs a pod that failed; tests/e2e/test_waking.py makes one",
     },
-    "docs/benchmarks.md": {r"^hoss (up|steer)": "sets the stage for a benchmark"},
+    "docs/operations/observe.md": {
+        r"^hoss describe pod web-3$": "shows what a pod of an earlier day went through",
+    },
+    "docs/operations/policy.md": {
+        r"^hoss describe pod web-3$": "needs a pod that was evicted; tests/e2e/test_preemption.py makes one",
+    },
+    "docs/operations/upgrade.md": {
+        r"^hoss ledger restore FILE$": "needs an empty ledger; tests/e2e/test_rebuild.py has one",
+    },
+    "docs/reliability.md": {
+        r"^python -m tools.simulation --seed": "a seed of an earlier day; tests/simulation/test_simulation.py has one",
+        r"^python -m tools.faults": "takes minutes, and network faults take root; tests/faults strikes once with each kind",
+    },
+    "docs/benchmarks-details.md": {r"^hoss (up|steer)": "sets the stage for a benchmark"},
 }
 # Of commands whose exit code says something else than "done", in documents that say so.
 CODES = {"hoss policy set -f policy.yaml --if-version 3": 2}
 # What documents call by a name of their own, and files that they take for granted.
 NAMES = {"NAME": "web-0", "FILE": "ledger.jsonl"}
-FILES = {"pods.yaml": "examples/web.yaml", "policy.yaml": "deploy/policy.yaml", "new.yaml": "deploy/policy.yaml"}
+FILES = {
+    "pods.yaml": "examples/web.yaml",
+    "policy.yaml": "deploy/policy.yaml",
+    "new.yaml": "deploy/policy.yaml",
+}
 
 
 def why_not(command: Command) -> str:
@@ -66,6 +82,8 @@ def test_the_documents_that_teach_are_run() -> None:
         "docs/concepts.md",
         "docs/troubleshooting.md",
         "docs/operations.md",
+        "docs/operations/policy.md",
+        "docs/operations/failures.md",
     } <= set(RUN)
 
 
@@ -101,7 +119,9 @@ def test_the_commands_do_what_the_documents_say(sitting: list[str], tmp_path: Pa
             ["bash", "-euo", "pipefail", "-c", text],
             cwd=place, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        assert done.returncode == CODES.get(command.text, 0), f"{command}\n{done.stdout}\n{done.stderr}\n{hoss.logs()}"
+        assert done.returncode == CODES.get(command.text, 0), (
+            f"{command}\n{done.stdout}\n{done.stderr}\n{hoss.logs()}"
+        )
         assert "Traceback" not in done.stdout + done.stderr, str(command)
 
 

@@ -1,16 +1,16 @@
-"""requiredDuringSchedulingRequiredDuringExecution as a user meets it: labels of a node change under its pods."""
+"""requiredDuringSchedulingRequiredDuringExecution as a user meets it: labels of a node change under its
+pods."""
 
 from e2e.cluster import Cluster
 from e2e.loads import audited
 from waiting import until, wait_until
 
 from hoss.client.dispatcher import submission
-from hoss.model.during_execution import DuringExecution
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.model.pod import DuringExecution, PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 POD = """\
 apiVersion: v1

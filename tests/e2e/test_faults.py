@@ -1,8 +1,7 @@
 """What dies and what is kept: every process killed with -9 while it has pods in hand, on real processes.
 
-Invariant 3 (nothing lost) is what each test ends with: every accepted pod is bound, and the audit, which also checks 1, 2 and 6,
-finds nothing. Before that each asserts what tells that the fault hit pods, and which.
-"""
+Invariant 3 (nothing lost) is what each test ends with: every accepted pod is bound, and the audit, which also
+checks 1, 2 and 6, finds nothing. Before that each asserts what tells that the fault hit pods, and which."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -44,7 +43,8 @@ async def found_in_the_ledger(scene: Scene) -> None:
 
 
 async def asked_again(scene: Scene) -> None:
-    """The verdicts went with the resolver: the next one is asked for the same pods, and finds them reserved."""
+    """The verdicts went with the resolver: the next one is asked for the same pods, and finds them
+    reserved."""
     scene.gate.release()
 
     async def duplicates() -> bool:
@@ -54,7 +54,9 @@ async def asked_again(scene: Scene) -> None:
 
 
 CRASHES = {
-    "the dispatcher, with proposals under way": Crash(("dispatcher",), Moment.PROPOSED, late_proposals_are_stale),
+    "the dispatcher, with proposals under way": Crash(
+        ("dispatcher",), Moment.PROPOSED, late_proposals_are_stale
+    ),
     "the dispatcher, with pods reserved": Crash(("dispatcher",), Moment.RESERVED, found_in_the_ledger),
     "the dispatcher, with pods not confirmed": Crash(("dispatcher",), Moment.BOUND, found_in_the_ledger),
     "the resolver, with verdicts under way": Crash(("resolver",), Moment.RESERVED, asked_again),
@@ -65,7 +67,9 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES.keys())
-async def test_invariant_3_whoever_is_killed_with_pods_in_hand_no_pod_is_lost(tmp_path: Path, crash: Crash) -> None:
+async def test_invariant_3_whoever_is_killed_with_pods_in_hand_no_pod_is_lost(
+    tmp_path: Path, crash: Crash
+) -> None:
     async with pods_under_way(tmp_path, crash.moment, shards=2, fsync="always") as scene:
         for name in crash.victims:
             scene.cluster.redis.kill() if name == "redis" else scene.cluster.kill(name)
@@ -88,8 +92,8 @@ async def test_invariant_3_of_a_killed_workers_pods_those_reserved_stay_and_the_
 
 
 async def test_invariant_4_a_killed_workers_pods_are_bound_once_each(tmp_path: Path) -> None:
-    """What it had proposed arrives when its pods are bound elsewhere: the ledger refuses all of it. Without fencing it would stand
-    beside the new reservations, on another shard."""
+    """What it had proposed arrives when its pods are bound elsewhere: the ledger refuses all of it. Without
+    fencing it would stand beside the new reservations, on another shard."""
     async with pods_under_way(tmp_path, Moment.PROPOSED, shards=2) as scene:
         victim = await scene.laden()
         messages = map(resolver_pb2.ProposalBatch.FromString, scene.gate.held)
@@ -122,7 +126,8 @@ async def test_redis_killed_and_back_with_its_file_delays_and_loses_nothing(tmp_
 
 
 async def test_deletions_survive_the_dispatcher(tmp_path: Path) -> None:
-    """It dies before the ledger hears of them: the next one finds reservations of pods that are deleted, and gives them back."""
+    """It dies before the ledger hears of them: the next one finds reservations of pods that are deleted, and
+    gives them back."""
     async with (
         interposed_cluster(tmp_path, workers=["w1"]) as (cluster, between),
         clients_of(cluster.endpoints) as clients,
@@ -166,7 +171,8 @@ async def test_who_is_killed_in_the_middle_of_a_load_loses_no_pod(tmp_path: Path
 async def test_invariant_1_four_workers_that_propose_the_same_nodes_at_once_conflict_and_overcommit_none(
     tmp_path: Path,
 ) -> None:
-    """Nodes with room for one pod each, and as many pods: all are proposed before one is decided, so nobody knows of the others."""
+    """Nodes with room for one pod each, and as many pods: all are proposed before one is decided, so nobody
+    knows of the others."""
     nodes, workers = 400, ["w1", "w2", "w3", "w4"]
     async with (
         interposed_cluster(tmp_path, workers=workers) as (cluster, between),

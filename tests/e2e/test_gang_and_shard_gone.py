@@ -1,4 +1,5 @@
-"""A gang half held when a shard's Redis stalls and the resolver dies: nothing of it outlives the hold, and asked again it is placed."""
+"""A gang half held when a shard's Redis stalls and the resolver dies: nothing of it outlives the hold, and
+asked again it is placed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from waiting import until
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
 from hoss.v1 import resolver_pb2 as pb
-from hossctl.redis_server import RedisServer
+from hossctl.local.redis_server import RedisServer
 from resolver.core.values import Verdict
 
 SHARDS = 6  # so many that several masters have some
@@ -33,7 +34,12 @@ async def platform(tmp_path: Path) -> AsyncIterator[tuple[Cluster, ClusterSetup,
     try:
         indexes = list((await client.upsert_nodes(NODES)).indexes)
         await client.grant_epoch("w1")
-        yield cluster, setup, client, [next(i for i in indexes if i % SHARDS == shard) for shard in range(SHARDS)]
+        yield (
+            cluster,
+            setup,
+            client,
+            [next(i for i in indexes if i % SHARDS == shard) for shard in range(SHARDS)],
+        )
     finally:
         await client.close()
         cluster.stop()
@@ -54,13 +60,17 @@ def held(server: RedisServer, shard: int) -> int:
 
 def gang(node_of: list[int], shards: tuple[int, int]) -> pb.ProposalBatch:
     """A pod on each of two shards."""
-    first, second = (batch(1, [node_of[shard]], first=shard, shard=shard, cpu=600, gang_minimum=0) for shard in shards)
+    first, second = (
+        batch(1, [node_of[shard]], first=shard, shard=shard, cpu=600, gang_minimum=0) for shard in shards
+    )
     first.gang_minimum = 2
     first.parts.append(second)
     return first
 
 
-async def test_invariant_5_a_shard_that_stalls_and_a_resolver_that_dies_leave_no_half_of_a_gang(platform: Any) -> None:
+async def test_invariant_5_a_shard_that_stalls_and_a_resolver_that_dies_leave_no_half_of_a_gang(
+    platform: Any,
+) -> None:
     cluster, setup, client, node_of = platform
     servers = [server_of(setup, shard) for shard in range(SHARDS)]
     later = next(shard for shard in range(SHARDS) if servers[shard] is not servers[0])

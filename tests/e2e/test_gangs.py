@@ -1,4 +1,5 @@
-"""Gangs on real processes, on a ledger of one shard and of three: all or none, and never in each other's way."""
+"""Gangs on real processes, on a ledger of one shard and of three: all or none, and never in each other's
+way."""
 
 import asyncio
 import re
@@ -14,10 +15,10 @@ from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.model.node import NodeSpec
-from hoss.model.pod import Gang, PodSpec, PodTemplate, Workload
+from hoss.model.pod import GangSpec, PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 NODES, CPUS = 12, 8
 HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules:\n"
@@ -41,9 +42,12 @@ async def clients(cluster: Cluster) -> AsyncIterator[Clients]:
         await clear(clients)
 
 
-async def test_of_two_gangs_that_each_fit_alone_one_is_placed_and_the_other_when_it_has_gone(clients: Clients) -> None:
+async def test_of_two_gangs_that_each_fit_alone_one_is_placed_and_the_other_when_it_has_gone(
+    clients: Clients,
+) -> None:
     await _route_by_scheduler(clients)
-    # Eight whole nodes each, of twelve, and each on a worker of its own: both place theirs at the same moment.
+    # Eight whole nodes each, of twelve, and each on a worker of its own: both place theirs at the same
+    # moment.
     for _ in range(2):
         await asyncio.gather(_gang(clients, "a", 8, cpus=CPUS), _gang(clients, "b", 8, cpus=CPUS))
         await until(lambda: _bound_are(clients, [0, 8]))
@@ -64,7 +68,8 @@ async def test_of_two_gangs_that_each_fit_alone_one_is_placed_and_the_other_when
 async def test_invariant_5_gangs_are_all_or_nothing_when_who_has_them_in_hand_is_killed(
     tmp_path: Path, victim: str, moment: Moment
 ) -> None:
-    """On three shards. Whoever looks sees all of a gang bound or none, and in the ledger none has a part without the rest."""
+    """On three shards. Whoever looks sees all of a gang bound or none, and in the ledger none has a part
+    without the rest."""
     async with pods_under_way(tmp_path, moment, shards=3, gangs=True) as scene:
         if victim == "a worker":
             worker = await scene.laden()
@@ -86,15 +91,18 @@ async def test_invariant_5_gangs_are_all_or_nothing_when_who_has_them_in_hand_is
             found = scene.cluster.events("dispatcher", "recovered")[-1]["bound"]
             assert found == (0 if moment is Moment.PROPOSED else PODS)
         if victim == "resolver" and moment is Moment.RESERVED:
-            assert (await scene.clients.resolver.status()).counters["duplicate"] > 0
+            status = await until(scene.clients.resolver.status, "the new resolver to answer")
+            assert status.counters["duplicate"] > 0
         await scene.all_come_through(workers=1 if victim == "a worker" else 2)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(tmp_path: Path, shards: int) -> None:
-    """More gangs than there is room for, beside ordinary pods; what is bound makes room, until every gang was served. Killed at
-    moments that chance has."""
+async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(
+    tmp_path: Path, shards: int
+) -> None:
+    """More gangs than there is room for, beside ordinary pods; what is bound makes room, until every gang was
+    served. Killed at moments that chance has."""
     cluster = Cluster(tmp_path, shards=shards, workers=["w1", "w2", "w3"])
     try:
         async with clients_of(cluster.endpoints) as clients:
@@ -125,7 +133,8 @@ async def test_a_gang_takes_several_shards_and_all_of_it_is_confirmed(clients: C
 
 
 async def _serves_more(clients: Clients, served: set[str]) -> bool:
-    """Delete the jobs that have their minimum bound, and note their names. Whether there were any new ones."""
+    """Delete the jobs that have their minimum bound, and note their names. Whether there were any new
+    ones."""
     before = len(served)
     for job in await clients.dispatcher.list_jobs():
         assert not job.min_available or job.bound == 0 or job.bound >= job.min_available, job
@@ -152,7 +161,7 @@ async def _route_by_scheduler(clients: Clients) -> None:
 async def _gang(clients: Clients, name: str, minimum: int, *, cpus: int, extra: int = 0) -> None:
     spec = PodSpec(requests=(("cpu", cpus * 1000), ("memory", 2**20)), nonzero_cpu_milli=cpus * 1000)
     template = PodTemplate(spec, scheduler_name=name, owner_kind="Job")
-    gang = Gang("default", name, minimum) if minimum else None
+    gang = GangSpec("default", name, minimum) if minimum else None
     for request in submission([Workload(name, template, minimum + extra, gang=gang)]):
         await clients.dispatcher.submit(request)
 
@@ -176,7 +185,9 @@ async def _waits_for(clients: Clients, name: str, reason: str) -> bool:
 
 async def _all_confirmed(clients: Clients, pods: int) -> bool:
     chunks = [chunk async for chunk in clients.resolver.reservations()]
-    return sum(len(chunk.assumed) for chunk in chunks) == pods and not any(any(chunk.assumed) for chunk in chunks)
+    return sum(len(chunk.assumed) for chunk in chunks) == pods and not any(
+        any(chunk.assumed) for chunk in chunks
+    )
 
 
 async def _assert_clean(clients: Clients) -> None:

@@ -1,7 +1,6 @@
 """`hoss up` on a laptop: what it prints, keeps and leaves, and what it says where it cannot be had."""
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import redis
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS, wait_until
 
-from dispatcher.lease import LEASE
-from hossctl.ports import free_ports
+from dispatcher.leader.lease import LEASE
+from hossctl.local.ports import free_ports
 
 JOB = """\
 apiVersion: batch/v1
@@ -33,9 +31,11 @@ def test_up_prints_its_ports_down_leaves_no_process_or_port_up_again_finds_its_d
     assert str(hoss.home) in told
     running = hoss.processes()
     hoss("down")
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in running.values())
+    assert not any(
+        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in running.values()
+    )
     assert not any(_listening(port) for port in ports)
-    assert {path.name for path in hoss.home.iterdir()} == {"lock", "logs", "redis"}
+    assert {path.name for path in hoss.home.iterdir()} == {"lock", "logs", "redis", "security"}
     assert {path.suffix for path in (hoss.home / "logs").iterdir()} == {".log"}
     hoss("up", "--workers", "1")
     assert len(hoss.json("get", "nodes")["items"]) == 12
@@ -77,10 +77,15 @@ def test_a_directory_that_cannot_be_written_is_named_with_the_way_out(home):
             "this release reads 'hoss.dev/v1alpha1': write that",
         ),
         ("kind: SchedulingPolicy\n", "apiVersion: is missing; write hoss.dev/v1alpha1"),
-        ("apiVersion: hoss.dev/v1alpha1\nkind: WorkerConfig\n", "kind: is 'WorkerConfig'; this release reads"),
+        (
+            "apiVersion: hoss.dev/v1alpha1\nkind: WorkerConfig\n",
+            "kind: is 'WorkerConfig'; this release reads",
+        ),
     ],
 )
-def test_a_policy_of_another_version_or_kind_is_refused_before_anything_starts(hoss, tmp_path, document, problem):
+def test_a_policy_of_another_version_or_kind_is_refused_before_anything_starts(
+    hoss, tmp_path, document, problem
+):
     policy = tmp_path / "policy.yaml"
     policy.write_text(document + "rules: [{name: all}]\n")
     refused = hoss("up", "--policy", str(policy), code=2).stderr
@@ -136,8 +141,11 @@ def test_a_disk_that_fills_up_refuses_work_kills_nobody_and_all_goes_on_when_the
         hoss("submit", "-f", str(tmp_path / "before.yaml"), "--wait")
         _fill(small_disk)
         told = _until_refused(hoss, str(tmp_path / "during.yaml"))
-        assert "Redis cannot write to its disk: No space left on device; mend that, and all goes on by itself" in told
-        with redis.Redis.from_url(json.loads((hoss.home / "platform.json").read_text())["redis_url"]) as connection:
+        assert (
+            "Redis cannot write to its disk: No space left on device; mend that, and all goes on by itself"
+            in told
+        )
+        with hoss.redis() as connection:
             wait_until(lambda: not connection.exists(LEASE), "the lease to run out, as nobody can renew it")
         assert len(hoss.processes()) == 4
         (small_disk / "fill").unlink()
@@ -164,7 +172,10 @@ def _until_refused(hoss, manifest: str) -> str:
 
 
 def _until_taken(hoss, manifest: str) -> None:
-    wait_until(lambda: hoss("submit", "-f", manifest, "--wait", code=None).returncode == 0, "a submission to be taken")
+    wait_until(
+        lambda: hoss("submit", "-f", manifest, "--wait", code=None).returncode == 0,
+        "a submission to be taken",
+    )
 
 
 def _listening(port: int) -> bool:

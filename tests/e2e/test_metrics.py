@@ -1,4 +1,5 @@
-"""What Prometheus would read from a platform that runs: every declared name, and figures that agree with what happened."""
+"""What Prometheus would read from a platform that runs: every declared name, and figures that agree with what
+happened."""
 
 import re
 import socket
@@ -12,13 +13,19 @@ from fork_server import FORK_SERVER
 from otlp_receiver import receiving
 from waiting import DEADLINE_SECONDS, wait_until
 
-from dispatcher.metrics import ACTIVE
+from dispatcher.metrics import ACTIVE, FAILED_TERMS
 from dispatcher.metrics import METRICS as OF_DISPATCHERS
-from hoss.telemetry.metrics import PROCESS_METRICS
+from hoss.caller_limits import METRICS as OF_SERVERS
+from hoss.telemetry.metrics import PROCESS_METRICS, TABLES
 from resolver.metrics import METRICS as OF_RESOLVERS
 from scheduler_worker.metrics import METRICS as OF_WORKERS
 
-DECLARED = {"dispatcher": OF_DISPATCHERS, "resolver-1": OF_RESOLVERS, "worker-w1": OF_WORKERS, "worker-w2": OF_WORKERS}
+DECLARED = {
+    "dispatcher": (*OF_SERVERS, *OF_DISPATCHERS),
+    "resolver-1": (*OF_SERVERS, *OF_RESOLVERS),
+    "worker-w1": OF_WORKERS,
+    "worker-w2": OF_WORKERS,
+}
 
 
 def read(address: str) -> str:
@@ -41,7 +48,9 @@ def test_every_service_shows_what_it_declares_and_status_says_where(hoss):
     assert set(addresses) == set(DECLARED)
     assert f"http://{addresses['dispatcher']}/metrics" in hoss("status").stdout
     hoss("submit", "-f", "-", stdin=DEPLOYMENT)
-    wait_until(lambda: value(read(addresses["dispatcher"]), 'hoss_pods{phase="bound"}') == 20, "20 bound pods")
+    wait_until(
+        lambda: value(read(addresses["dispatcher"]), 'hoss_pods{phase="bound"}') == 20, "20 bound pods"
+    )
     shown = {name: read(address) for name, address in addresses.items()}
     for name, text in shown.items():
         declared = [metric.name for metric in (*PROCESS_METRICS, *DECLARED[name])]
@@ -54,15 +63,17 @@ def test_every_service_shows_what_it_declares_and_status_says_where(hoss):
     assert value(dispatcher, 'hoss_workers{state="Ready"}') == 2
     assert value(resolver, 'hoss_verdicts_total{verdict="COMMITTED"}') == 20
     assert value(resolver, 'hoss_ledger_commit_duration_seconds_count{shard="0"}') >= 1
-    assert value(dispatcher, 'scheduler_queue_incoming_pods_total{queue="active",event="PodAdd"}') == 20
+    assert value(dispatcher, 'scheduler_queue_incoming_pods_total{event="PodAdd",queue="active"}') == 20
     assert value(dispatcher, "scheduler_preemption_victims_count") == 0
-    took = 'scheduler_scheduling_attempt_duration_seconds_count{result="scheduled",profile="spread"}'
+    took = 'scheduler_scheduling_attempt_duration_seconds_count{profile="spread",result="scheduled"}'
     assert sum(value(shown[f"worker-{w}"], took) for w in ("w1", "w2")) == 20
-    proposed = [value(shown[f"worker-{w}"], f'hoss_worker_proposed_pods_total{{worker="{w}"}}') for w in ("w1", "w2")]
+    proposed = [
+        value(shown[f"worker-{w}"], f'hoss_worker_proposed_pods_total{{worker="{w}"}}') for w in ("w1", "w2")
+    ]
     assert sum(proposed) == 20
 
 
-def test_a_collector_is_told_all_of_it_by_every_service(hoss, monkeypatch):
+def test_every_service_pushes_all_of_it_to_a_collector(hoss, monkeypatch):
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
@@ -70,19 +81,21 @@ def test_a_collector_is_told_all_of_it_by_every_service(hoss, monkeypatch):
         hoss("submit", "-f", "-", stdin=DEPLOYMENT)
         results = {"attributes": [{"key": "result", "value": {"stringValue": "scheduled"}}], "asDouble": 20.0}
 
-        def told_of_all() -> bool:
-            attempts = receiver.metrics().get("hoss-dispatcher", {}).get("scheduler_schedule_attempts_total", {})
+        def all_pushed() -> bool:
+            attempts = (
+                receiver.metrics().get("hoss-dispatcher", {}).get("scheduler_schedule_attempts_total", {})
+            )
             points = attempts.get("sum", {}).get("dataPoints", [])
             return any(results.items() <= point.items() for point in points)
 
-        wait_until(told_of_all, "20 scheduled pods")
+        wait_until(all_pushed, "20 scheduled pods")
         hoss("down")
-    told = receiver.metrics()
+    pushed = receiver.metrics()
     kinds = {"dispatcher": OF_DISPATCHERS, "resolver": OF_RESOLVERS, "worker": OF_WORKERS}
     for name, metrics in kinds.items():
-        known = {metric.name for metric in (*PROCESS_METRICS, *metrics)}
-        assert set(told[f"hoss-{name}"]) <= known, name
-        assert len(told[f"hoss-{name}"]) > len(PROCESS_METRICS), name
+        known = {metric.name for metric in (*PROCESS_METRICS, *OF_SERVERS, *metrics)}
+        assert set(pushed[f"hoss-{name}"]) <= known, name
+        assert len(pushed[f"hoss-{name}"]) > len(PROCESS_METRICS), name
 
 
 def test_a_standby_shows_that_it_stands_by(tmp_path: Path):
@@ -92,7 +105,8 @@ def test_a_standby_shows_that_it_stands_by(tmp_path: Path):
     finally:
         cluster.stop()
     assert value(text, ACTIVE.name) == 0
-    assert names(text) == [metric.name for metric in (*PROCESS_METRICS, ACTIVE)]
+    declared = {*PROCESS_METRICS, *OF_SERVERS, ACTIVE, FAILED_TERMS} - {TABLES}
+    assert sorted(names(text)) == sorted(metric.name for metric in declared)
 
 
 @pytest.mark.parametrize("module", ["dispatcher", "resolver", "scheduler_worker"])

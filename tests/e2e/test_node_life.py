@@ -1,4 +1,5 @@
-"""A node's life under a platform of real processes: it comes, changes, shrinks, is closed and opened, tainted, removed, and comes back."""
+"""A node's life under a platform of real processes: it comes, changes, shrinks, is closed and opened,
+tainted, removed, and comes back."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,14 +11,13 @@ from e2e.loads import GIB, assert_clean, audited, clear, some_bound
 from waiting import until
 
 from hoss.client.dispatcher import submission
-from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
-from hoss.model.node import NodeSpec
+from hoss.model.cluster import PodDisruptionBudget, Threshold
+from hoss.model.node import NO_EXECUTE, NodeSpec, Taint, Toleration
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector
-from hoss.model.taints import NO_EXECUTE, Taint, Toleration
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 BROKEN = Taint("disk", "broken", NO_EXECUTE)
 PATIENCE_SECONDS = 5  # a machine may stand still for three of them between two lines of a test
@@ -74,7 +74,9 @@ def unschedulable(pod: pb.PodInfo) -> bool:
     return pod.phase == pb.UNSCHEDULABLE
 
 
-async def test_pods_of_a_removed_node_are_placed_elsewhere_and_one_that_comes_back_has_its_new_size(clients: Clients):
+async def test_pods_of_a_removed_node_are_placed_elsewhere_and_one_that_comes_back_has_its_new_size(
+    clients: Clients,
+):
     await register(clients.resolver, [node("a"), node("b")])
     await submit(clients, "job", 16)
     await until_pods(clients, "job", bound_to("a", "b"))
@@ -102,7 +104,9 @@ async def test_pods_of_a_removed_node_are_placed_elsewhere_and_one_that_comes_ba
     await assert_clean(clients, bound=16)
 
 
-async def test_nodes_removed_and_added_while_a_load_is_placed_lose_no_pod_and_keep_none(clients: Clients) -> None:
+async def test_nodes_removed_and_added_while_a_load_is_placed_lose_no_pod_and_keep_none(
+    clients: Clients,
+) -> None:
     nodes = [node(f"n-{i:02}", cpus=60) for i in range(40)]
     await register(clients.resolver, nodes)
     moved = 0
@@ -175,7 +179,9 @@ async def test_a_change_of_labels_or_taints_and_the_end_of_a_cordon_bring_the_po
 ) -> None:
     await register(clients.resolver, [node("a", disk="hdd", taints=(Taint("team", "x"),)), node("b")])
     await clients.resolver.cordon_node("b", True)
-    await submit(clients, "ssd", 2, node_selector=(("disk", "ssd"),), tolerations=(Toleration("team", "Exists"),))
+    await submit(
+        clients, "ssd", 2, node_selector=(("disk", "ssd"),), tolerations=(Toleration("team", "Exists"),)
+    )
     await submit(clients, "any", 2)
     await until_pods(clients, "ssd", unschedulable)
     await until_pods(clients, "any", unschedulable)

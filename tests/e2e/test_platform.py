@@ -43,7 +43,9 @@ def test_a_platform_from_up_to_down(hoss, tmp_path):
     (tmp_path / "web.yaml").write_text(MANIFEST)
     result = hoss.json("submit", "-f", str(tmp_path / "web.yaml"), "--wait", code=1)
     assert (result["bound"], result["unschedulable"]) == (20, 1)
-    assert "stands" not in hoss("submit", "-f", str(tmp_path / "web.yaml"), code=2).stderr  # names are taken now
+    assert (
+        "stands" not in hoss("submit", "-f", str(tmp_path / "web.yaml"), code=2).stderr
+    )  # names are taken now
 
     giant = hoss.json("get", "pods", "--waiting")["items"]
     assert [pod["name"] for pod in giant] == ["giant"]
@@ -120,7 +122,9 @@ def test_a_policy_that_no_worker_satisfies_makes_pods_wait_and_says_so(platform,
     assert "gold" in platform("policy", "get").stdout
     platform("submit", "-f", "-", stdin=deployment("gold"))
     assert any("gold" in text for text in platform.json("status", code=1)["problems"])
-    policy.write_text("apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules: [{name: x, colour: red}]\n")
+    policy.write_text(
+        "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules: [{name: x, colour: red}]\n"
+    )
     assert "colour" in platform("policy", "set", "-f", str(policy), code=2).stderr
     policy.write_text("apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules: [{name: any}]\n")
     platform("policy", "set", "-f", str(policy))
@@ -128,7 +132,8 @@ def test_a_policy_that_no_worker_satisfies_makes_pods_wait_and_says_so(platform,
 
 
 def test_a_killed_worker_is_reported_and_its_pods_go_on(platform):
-    """The last one of those that share a platform: w1 does not come back. What it has in hand, tests/e2e/test_faults.py shows."""
+    """The last one of those that share a platform: w1 does not come back. What it has in hand,
+    tests/e2e/test_faults.py shows."""
     platform.processes()["worker-w1"].kill()
     wait_until(lambda: platform("status", code=None).returncode == 1, "the status to notice")
     problems = platform.json("status", code=1)["problems"]
@@ -197,6 +202,9 @@ def test_of_two_dispatchers_the_other_takes_over_and_status_says_so(hoss):
     (active,) = [p["name"] for p in state["processes"] if p["address"] == before["address"]]
     processes[active].kill()
     after = hoss.json("status", code=1)
-    assert (after["dispatcher"]["address"], after["dispatcher"]["term"]) == (standby["address"], before["term"] + 1)
+    assert (after["dispatcher"]["address"], after["dispatcher"]["term"]) == (
+        standby["address"],
+        before["term"] + 1,
+    )
     assert f"dispatcher {before['address']} does not answer" in after["problems"]
     hoss("submit", "-f", "examples/web.yaml", "--wait")

@@ -12,12 +12,13 @@ from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl import platform, report, runner
 from hossctl.endpoints import clients_of, of_state
-from hossctl.load import filling
-from hossctl.nodes import UNIFORM, simulated
-from hossctl.openb import read_nodes, read_pods
-from hossctl.platform import PlatformOptions, WorkerOptions
+from hossctl.load import report, runner
+from hossctl.load.generated import filling
+from hossctl.load.nodes import UNIFORM, simulated_nodes
+from hossctl.local import platform
+from hossctl.local.platform import PlatformOptions, WorkerOptions
+from hossctl.traces.openb import read_nodes, read_pods
 
 
 def workers(count: int) -> tuple[WorkerOptions, ...]:
@@ -37,11 +38,19 @@ def test_replay_of_a_small_trace_reports_everything(hoss, tmp_path):
     with (tmp_path / "pods.csv").open("w", newline="") as file:
         csv.writer(file).writerows([header, *rows])
     result = hoss.json(
-        "replay", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv"), "--workers", "2"
+        "replay",
+        "--nodes",
+        str(tmp_path / "nodes.csv"),
+        "--pods",
+        str(tmp_path / "pods.csv"),
+        "--workers",
+        "2",
     )
     placement = result["placement"]
     assert placement["bound"] + placement["unschedulable"] == 14
-    assert placement["unschedulable"] >= 2  # the picky one, and a whole card that is not there: 4 cards hold shares
+    assert (
+        placement["unschedulable"] >= 2
+    )  # the picky one, and a whole card that is not there: 4 cards hold shares
     assert result["usage"]["overcommittedNodes"] == []
     assert result["usage"]["utilisation"]["cards"] <= 1
     assert result["audit"]["verdict"] == "clean"
@@ -49,7 +58,9 @@ def test_replay_of_a_small_trace_reports_everything(hoss, tmp_path):
 
 def test_replay_of_a_trace_overcommits_nothing(hoss, trace):
     nodes, pods = trace
-    result = hoss.json("replay", "--format", "openb", "--nodes", str(nodes), "--pods", str(pods), "--shuffle-seed", "7")
+    result = hoss.json(
+        "replay", "--format", "openb", "--nodes", str(nodes), "--pods", str(pods), "--shuffle-seed", "7"
+    )
     placement = result["placement"]
     assert placement["pods"] == len(read_pods(pods))
     assert placement["unaccounted"] == 0
@@ -71,7 +82,8 @@ def test_a_replay_in_time_lets_pods_go_at_their_end(hoss, tmp_path):
             "resource_request": request,
         }
 
-    # Four fit on the one node. Two of them go at 30 s, when two more come; the fifth that comes before waits for one that goes.
+    # Four fit on the one node. Two of them go at 30 s, when two more come; the fifth that comes before waits
+    # for one that goes.
     events = [event(10, "SUBMIT", i) for i in range(5)] + [event(30, "FINISH", i) for i in range(2)]
     events += [event(40, "SUBMIT", 5), event(50, "KILL", 5), event(400, "FINISH", 4)]
     (tmp_path / "events.json").write_text("\n".join(map(json.dumps, events)))
@@ -109,7 +121,8 @@ async def test_invariant_3_killing_a_worker_in_the_middle_of_a_replay_loses_no_p
 
 
 async def given_pods(clients, name):
-    """Whether a worker that stands still was given pods. Where that took longer than its timeout, they were taken from it already."""
+    """Whether a worker that stands still was given pods. Where that took longer than its timeout, they were
+    taken from it already."""
     workers = {worker.name: worker for worker in await clients.dispatcher.list_workers()}
     return workers[name].outstanding or workers[name].state == "Lost"
 
@@ -125,7 +138,7 @@ async def fenced_pods(clients, name):
 
 
 async def test_invariant_1_four_workers_on_a_full_cluster_conflict_and_never_overcommit():
-    nodes = simulated(60, shapes=UNIFORM)
+    nodes = simulated_nodes(60, shapes=UNIFORM)
     load = filling(nodes, 1.05, seed=2)
     with platform.temporary(PlatformOptions(workers=workers(4))) as starter:
         async with clients_of(of_state(starter.state)) as clients:

@@ -14,7 +14,7 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 GIB = 2**30
 HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
@@ -63,7 +63,8 @@ async def test_policies_replaced_under_load_lose_nothing(cluster: Cluster) -> No
     cluster.start_worker("plain")
     policies = (
         HEAD + "rules: [{name: gold, workers: {matchLabels: {tier: gold}}}]\n",
-        HEAD + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, balance: {algorithm: ConsistentHash}}, "
+        HEAD
+        + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, balance: {algorithm: ConsistentHash}}, "
         "{name: rest, workers: {matchExpressions: [{key: tier, operator: DoesNotExist}]}, balance: {algorithm: Random}}]\n",
         HEAD + "rules: [{name: near, nodes: {matchLabels: {pool: a}, partition: Soft}}]\n",
         HEAD + "rules: [{name: nobody, workers: {matchLabels: {tier: silver}}}]\n",
@@ -150,7 +151,9 @@ def _mount(file: Path, text: str, life: int) -> None:
 
 def _template(app: str, cpu: int = 1000) -> PodTemplate:
     requests = (("cpu", cpu), ("memory", GIB // 64))
-    spec = PodSpec(labels=(("app", app),), requests=requests, nonzero_cpu_milli=cpu, nonzero_memory_bytes=GIB // 64)
+    spec = PodSpec(
+        labels=(("app", app),), requests=requests, nonzero_cpu_milli=cpu, nonzero_memory_bytes=GIB // 64
+    )
     return PodTemplate(spec, owner_kind="Job")
 
 

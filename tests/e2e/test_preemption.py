@@ -1,4 +1,5 @@
-"""Preemption on real processes: urgent pods take the places of others, nobody dies for nothing, nothing is lost."""
+"""Preemption on real processes: urgent pods take the places of others, nobody dies for nothing, nothing is
+lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -10,13 +11,13 @@ from e2e.loads import audited, clear, until_agreed
 from waiting import until
 
 from hoss.client.dispatcher import submission
-from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
+from hoss.model.cluster import PodDisruptionBudget, Threshold
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 NODES = 20
 
@@ -58,7 +59,8 @@ async def test_an_urgent_pod_takes_the_place_of_one_that_is_queued_again_with_th
 
 
 async def test_two_workers_after_the_same_victims_evict_no_more_than_must_go(clients):
-    """Each urgent pod needs a whole node, and every node has four victims: no more may go than the urgent pods need."""
+    """Each urgent pod needs a whole node, and every node has four victims: no more may go than the urgent
+    pods need."""
     before = await gone(clients)
     rounds, involved = 0, set()
     while rounds < 2 or involved != {"w1", "w2"}:
@@ -108,7 +110,9 @@ async def test_a_pod_for_which_nobody_can_go_says_so(clients):
         "preemption: 0/20 nodes are available: 20 No preemption victims found for incoming pod."
     )
     (large,) = await pods(clients, "large")
-    assert large.reason.endswith("preemption: 0/20 nodes are available: 20 Preemption is not helpful for scheduling.")
+    assert large.reason.endswith(
+        "preemption: 0/20 nodes are available: 20 Preemption is not helpful for scheduling."
+    )
     await assert_clean(clients, held=4 * NODES)
 
 
@@ -148,7 +152,8 @@ async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody
 async def test_victims_are_queued_again_though_the_preempting_worker_or_the_dispatcher_dies_right_after_the_commit(
     tmp_path, victim
 ):
-    """The worker is not told: the verdict is held back until somebody is dead, and what it has done is found in the ledger."""
+    """The worker is not told: the verdict is held back until somebody is dead, and what it has done is found
+    in the ledger."""
     async with (
         interposed_cluster(tmp_path, workers=["w1"]) as (cluster, between),
         clients_of(cluster.endpoints) as clients,
@@ -170,7 +175,14 @@ async def test_victims_are_queued_again_though_the_preempting_worker_or_the_disp
 
 
 async def submit(
-    clients: Clients, name: str, *, cpu: int, priority: int = 0, replicas: int = 1, grace_seconds: int = 0, **fields
+    clients: Clients,
+    name: str,
+    *,
+    cpu: int,
+    priority: int = 0,
+    replicas: int = 1,
+    grace_seconds: int = 0,
+    **fields,
 ) -> None:
     spec = PodSpec(requests=(("cpu", cpu),), priority=priority, labels=(("app", name),), **fields)
     template = PodTemplate(spec, owner_kind="Job", termination_grace_seconds=grace_seconds)
@@ -225,7 +237,8 @@ async def evicted(clients: Clients, least: int) -> bool:
 
 
 async def gone(clients: Clients) -> int:
-    """Pods that went for others: those of whom the feed told, and those looked up where its history was missed for a moment."""
+    """Pods that went for others: those of whom the feed told, and those looked up where its history was
+    missed for a moment."""
     counters = (await clients.dispatcher.status()).counters
     return counters["evicted"] + counters["reservations_lost"]
 

@@ -1,8 +1,7 @@
 """No wait after a fault is out of proportion to a platform's start on the same machine at the same time.
 
-Coarse, and with few pods, so that `make test` finds what takes a minute too long. What documents promise is measured by
-`make bench-check`, with as many nodes and pods as they say.
-"""
+Coarse, and with few pods, so that `make test` finds what takes a minute too long. What documents promise is
+measured by `make bench-check`, with as many nodes and pods as they say."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands there, on a real platform with two dispatchers."""
+"""The Python of docs/python.md runs as it stands there, on a real platform with two dispatchers."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from waiting import DEADLINE_SECONDS
 
 from hoss.model.node import NodeSpec
 from hossctl.endpoints import clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 ROOT = Path(__file__).parents[2]
 NAMED_THERE = '"127.0.0.1:7070"'
@@ -29,8 +29,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
-async def test_the_readmes_examples_do_what_they_say(cluster: Cluster) -> None:
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+async def test_the_examples_in_python_do_what_they_say(cluster: Cluster) -> None:
+    examples = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     assert len(examples) == 3
     cluster.start_worker("w1")
     async with clients_of(cluster.endpoints) as clients:

@@ -1,8 +1,9 @@
-"""Redis loses the ledger, or a part of it, while the dispatcher lives: the platform heals by itself, on real processes.
+"""Redis loses the ledger, or a part of it, while the dispatcher lives: the platform heals by itself, on real
+processes.
 
-What each test ends with is held against a record of the test's own: which pod was told to be bound where, before. That the ledger was
-lost is told by its epoch, which is another afterwards, and by what the dispatcher says that it has rebuilt.
-"""
+What each test ends with is held against a record of the test's own: which pod was told to be bound where,
+before. That the ledger was lost is told by its epoch, which is another afterwards, and by what the dispatcher
+says that it has rebuilt."""
 
 import shutil
 from collections.abc import Iterator
@@ -48,6 +49,8 @@ async def test_redis_that_comes_back_empty_is_given_all_again_no_bound_pod_moves
         cluster.kill("dispatcher")
         cluster.start_dispatcher()
         await until(lambda: all_bound(clients, 99))
+        # The new dispatcher has the nodes' names from the feed, a moment later.
+        await until(lambda: _all_named(clients, 99))
         assert await _where(clients) == before
         jobs = {job.name: job for job in await clients.dispatcher.list_jobs()}
         assert (jobs["job-1"].deleted, jobs["vast-0"].queued + jobs["vast-0"].unschedulable) == (1, 10)
@@ -58,13 +61,17 @@ async def test_redis_that_comes_back_empty_is_given_all_again_no_bound_pod_moves
         assert {uid: node for uid, node in (await _where(clients)).items() if uid in before} == before
 
 
-async def test_redis_emptied_with_reservations_that_nobody_knows_of_yet_loses_no_accepted_pod(tmp_path: Path) -> None:
+async def test_redis_emptied_with_reservations_that_nobody_knows_of_yet_loses_no_accepted_pod(
+    tmp_path: Path,
+) -> None:
     """The verdicts that say so come late, and are true no more."""
     async with pods_under_way(tmp_path, Moment.RESERVED, shards=2) as scene:
         scene.cluster.redis.kill()
         _empty(tmp_path)
         await scene.start("redis")
-        rebuilt = await until(lambda: scene.cluster.events("dispatcher", "ledger_rebuilt"), "the ledger to be rebuilt")
+        rebuilt = await until(
+            lambda: scene.cluster.events("dispatcher", "ledger_rebuilt"), "the ledger to be rebuilt"
+        )
         assert [told["reservations"] for told in rebuilt] == [0]
         await scene.all_come_through()
         assert (await scene.clients.dispatcher.status()).counters["requeued"] == PODS
@@ -165,6 +172,10 @@ def _empty(directory: Path) -> None:
 async def _epoch(clients: Clients) -> str:
     """Of the ledger, which a rebuilt one does not share."""
     return (await clients.resolver.status()).ledger_epoch
+
+
+async def _all_named(clients: Clients, pods: int) -> bool:
+    return len(await _where(clients)) == pods
 
 
 async def _where(clients: Clients) -> dict[bytes, str]:

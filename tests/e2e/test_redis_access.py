@@ -18,8 +18,8 @@ from waiting import until
 from hoss.errors import LedgerUnavailable
 from hoss.redis_url import PASSWORD_VARIABLE
 from hossctl.endpoints import clients_of
-from hossctl.process import Service, launch_python
-from hossctl.redis_server import RedisServer
+from hossctl.local.process import ServiceProcess, launch_python
+from hossctl.local.redis_server import RedisServer
 from resolver.ledger.store import RedisLedger
 
 PASSWORD = "a secret: 100%"
@@ -27,7 +27,7 @@ PASSWORD = "a secret: 100%"
 
 @pytest.fixture
 def account(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The user that docs/operations.md has made; its password is in the environment."""
+    """The user that docs/operations/redis.md has made; its password is in the environment."""
     make_account(own_redis, PASSWORD)
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
     return "hoss"
@@ -61,12 +61,13 @@ async def test_the_documented_account_is_enough_even_for_a_rebuild(
 def test_the_password_stands_in_no_process_list(
     tmp_path: Path, own_redis: RedisServer, account: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        Service, "launch", staticmethod(launch_python)
-    )  # a forked process has its parent's command line
+    # A forked process has its parent's command line.
+    monkeypatch.setattr(ServiceProcess, "launch", staticmethod(launch_python))
     cluster = Cluster(tmp_path, redis_url=url_of(account, own_redis))
     try:
-        children = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+        children = [
+            p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE
+        ]
         arguments = [" ".join(child.cmdline()) for child in children]
         assert sum("--redis-url" in line for line in arguments) == 2
         assert not any(PASSWORD in line for line in arguments)
@@ -82,7 +83,9 @@ def url_of(account: str, server: RedisServer) -> str:
 @pytest.mark.parametrize(
     "command", ["FLUSHALL", "KEYS *", "CONFIG GET *", "GET another:key", "ACL LIST", "EVAL return(1) 0"]
 )
-def test_the_documented_account_has_no_other_rights(own_redis: RedisServer, account: str, command: str) -> None:
+def test_the_documented_account_has_no_other_rights(
+    own_redis: RedisServer, account: str, command: str
+) -> None:
     with (
         redis.Redis(port=own_redis.port, username=account, password=PASSWORD) as client,
         pytest.raises(redis.exceptions.NoPermissionError),

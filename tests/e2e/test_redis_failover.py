@@ -1,5 +1,5 @@
-"""Redis fails over in the middle of a load. Replication is asynchronous, so the new master may lack the last changes: then
-the ledger is rebuilt from what the dispatcher knows."""
+"""Redis fails over in the middle of a load. Replication is asynchronous, so the new master may lack the last
+changes: then the ledger is rebuilt from what the dispatcher knows."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +36,9 @@ async def test_a_cluster_promotes_a_replica_in_mid_load_and_no_pod_is_lost(
     await _bind_all_through(tmp_path, redis_cluster.url, redis_cluster.servers[0].kill, shards=6)
 
 
-async def _bind_all_through(directory: Path, redis_url: str, fail: Callable[[], None], *, shards: int = 1) -> None:
+async def _bind_all_through(
+    directory: Path, redis_url: str, fail: Callable[[], None], *, shards: int = 1
+) -> None:
     """The pods are proposed when the master has died: they are refused until there is another."""
     async with pods_under_way(directory, Moment.PROPOSED, redis_url=redis_url, shards=shards) as scene:
         fail()

@@ -1,4 +1,5 @@
-"""What somebody broke in the ledger by hand, mended by `hoss audit --repair` under a platform of real processes."""
+"""What somebody broke in the ledger by hand, mended by `hoss audit --repair` under a platform of real
+processes."""
 
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import HostPort, PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 
 async def submit(clients: Clients, name: str) -> None:
@@ -31,7 +32,9 @@ async def until_phase(clients: Clients, name: str, phase: pb.PodPhase) -> pb.Pod
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
-async def test_a_host_port_that_a_repair_frees_goes_to_the_pod_that_waits_for_it(tmp_path: Path, workers: int) -> None:
+async def test_a_host_port_that_a_repair_frees_goes_to_the_pod_that_waits_for_it(
+    tmp_path: Path, workers: int
+) -> None:
     cluster = Cluster(tmp_path, workers=[f"w{number + 1}" for number in range(workers)])
     try:
         async with clients_of(cluster.endpoints) as clients:
@@ -44,7 +47,8 @@ async def test_a_host_port_that_a_repair_frees_goes_to_the_pod_that_waits_for_it
             assert cluster.redis is not None
             with Redis(port=cluster.redis.port) as connection:
                 assert connection.hdel("{hoss:0}:reservations", holder.uid) == 1
-            await clients.dispatcher.delete("default", pods=["holder"])  # gives back nothing, for nothing is reserved
+            # Gives back nothing, for nothing is reserved.
+            await clients.dispatcher.delete("default", pods=["holder"])
             await until(lambda: is_gone(clients, "holder"), "the holder to be gone")
             await until_phase(clients, "waiting", pb.UNSCHEDULABLE)
             assert "port 80/TCP is no more held" in " ".join((await clients.resolver.repair()).changes)

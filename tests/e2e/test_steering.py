@@ -1,4 +1,5 @@
-"""Four workers that contend for few nodes: conflicts are told by pair, the dispatcher acts by itself, and people can fix it."""
+"""Four workers that contend for few nodes: conflicts are told by pair, the dispatcher acts by itself, and
+people can fix it."""
 
 import re
 import time
@@ -40,7 +41,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
-async def test_conflicts_are_answered_by_a_soft_partition_and_fall_and_nothing_is_lost(cluster: Cluster) -> None:
+async def test_conflicts_are_answered_by_a_soft_partition_and_fall_and_nothing_is_lost(
+    cluster: Cluster,
+) -> None:
     async with clients_of(cluster.endpoints) as clients:
         await prepare(clients, workers=WORKERS, nodes=NODES)
         judged = await _contend_until(clients, lambda: _fewer_since(clients))
@@ -59,14 +62,19 @@ async def test_what_is_fixed_by_hand_stays_whatever_the_conflicts(cluster: Clust
         told = await _contend_until(clients, lambda: _refused(clients, 500))
         assert [step.reason for step in told.steering.steps[1:]] == ["by hand"]
         assert {pair.loser for pair in told.pairs} <= {"w0", "w1"}, "others than the two at work were refused"
-        assert {worker.name for worker in await clients.dispatcher.list_workers() if worker.bound} == {"w0", "w1"}
+        assert {worker.name for worker in await clients.dispatcher.list_workers() if worker.bound} == {
+            "w0",
+            "w1",
+        }
         free = await clients.dispatcher.steer("auto", "auto")
         assert (free.overlap_fixed, free.workers_fixed) == (False, False)
         await _delete_all(clients)
         await assert_clean(clients, bound=0)
 
 
-async def _contend_until(clients: Clients, reached: Callable[[], Awaitable[pb.Conflicts | None]]) -> pb.Conflicts:
+async def _contend_until(
+    clients: Clients, reached: Callable[[], Awaitable[pb.Conflicts | None]]
+) -> pb.Conflicts:
     """Fill the nodes again and again, with pods of which few fit on one and no two are alike."""
     deadline = time.monotonic() + 2 * DEADLINE_SECONDS
     turn = 0
@@ -102,7 +110,8 @@ async def _delete_all(clients: Clients) -> None:
 
 
 async def _fewer_since(clients: Clients) -> pb.Conflicts | None:
-    """Once a step was judged after which there were fewer. One judgement is of half a second, in which a machine may be held up."""
+    """Once a step was judged after which there were fewer. One judgement is of half a second, in which a
+    machine may be held up."""
     conflicts = await clients.dispatcher.conflicts()
     shares = map(_shares, _judgements(conflicts))
     return conflicts if any(both[1] < both[0] for both in shares if len(both) == 2) else None
@@ -114,7 +123,9 @@ async def _refused(clients: Clients, least: int) -> pb.Conflicts | None:
 
 
 def _judgements(conflicts: pb.Conflicts) -> list[str]:
-    return [step.reason for step in conflicts.steering.steps if step.reason.startswith(("kept: ", "taken back: "))]
+    return [
+        step.reason for step in conflicts.steering.steps if step.reason.startswith(("kept: ", "taken back: "))
+    ]
 
 
 def _shares(judgement: str) -> tuple[float, ...]:

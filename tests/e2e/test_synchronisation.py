@@ -1,4 +1,5 @@
-"""Workers that hear of the ledger in other ways than by the feed, on real processes: no invariant depends on the mode."""
+"""Workers that hear of the ledger in other ways than by the feed, on real processes: no invariant depends on
+the mode."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,12 +11,11 @@ from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec, PodTemplate, Workload
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 GIB = 2**30
 PUSH, PULL = ("--sync", "push"), ("--sync", "pull", "--pull-interval-ms", "200")
@@ -40,7 +40,8 @@ def nodes(count: int, *, first: int = 0) -> list[NodeSpec]:
 
 @asynccontextmanager
 async def serving(cluster: Cluster, count: int, *flags: tuple[str, ...]) -> AsyncIterator[Clients]:
-    """Nodes first, then a worker for each of `flags`: one that hears of refusals alone knows what was there before it."""
+    """Nodes first, then a worker for each of `flags`: one that hears of refusals alone knows what was there
+    before it."""
     async with clients_of(cluster.endpoints) as clients:
         await register(clients.resolver, nodes(count))
         for number, given in enumerate(flags, 1):
@@ -108,7 +109,11 @@ async def test_workers_tell_how_far_they_are_behind_what_they_have_heard_of(clus
 
         async def told() -> bool:
             following, refused = ({lag.shard: lag for lag in w.lags} for w in await serving_workers(clients))
-            return following[0].seqs == following[0].seconds == 0 and refused[0].seqs > 0 and refused[0].seconds > 0
+            return (
+                following[0].seqs == following[0].seconds == 0
+                and refused[0].seqs > 0
+                and refused[0].seconds > 0
+            )
 
         await until(told)
 
@@ -132,7 +137,9 @@ async def test_who_hears_of_refusals_alone_finds_new_nodes_and_room_given_back_w
         await assert_clean(clients, bound=16)
 
 
-async def test_rules_about_other_pods_hold_between_workers_that_hear_of_refusals_alone(cluster: Cluster) -> None:
+async def test_rules_about_other_pods_hold_between_workers_that_hear_of_refusals_alone(
+    cluster: Cluster,
+) -> None:
     db = LabelSelector((Requirement("app", "In", ("db",)),))
     alone = PodAffinity(anti_required=(PodAffinityTerm("kubernetes.io/hostname", db, ("default",)),))
     spec = PodSpec(requests=(("cpu", 10),), labels=(("app", "db"),), pod_affinity=alone)

@@ -1,6 +1,8 @@
-"""Two dispatchers on real processes: who is active, and what becomes of clients, workers and pods when that one dies or stalls."""
+"""Two dispatchers on real processes: who is active, and what becomes of clients, workers and pods when that
+one dies or stalls."""
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,12 +14,12 @@ import pytest
 import redis
 from e2e.cluster import Cluster
 from e2e.crashes import PODS, Moment, pods_under_way
-from e2e.loads import all_bound, assert_clean, until_agreed
+from e2e.loads import all_bound, assert_clean, healed, until_agreed
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from waiting import DEADLINE_SECONDS, until
 
-from dispatcher.lease import LEASE
-from dispatcher.reception import ACTIVE_ADDRESS
+from dispatcher.api.request_router import ACTIVE_ADDRESS
+from dispatcher.leader.lease import LEASE
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
@@ -25,7 +27,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
 from hoss.wire.columns import U8, decode, decode_uids
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 GIB = 2**30
 POLICY = """apiVersion: hoss.dev/v1alpha1
@@ -44,7 +46,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
-async def test_one_of_two_serves_and_the_other_says_who_and_takes_over_once_that_one_is_stopped(tmp_path: Path) -> None:
+async def test_one_of_two_serves_and_the_other_says_who_and_takes_over_once_that_one_is_stopped(
+    tmp_path: Path,
+) -> None:
     """Whoever is told to stop gives its lease up: nobody waits until it has run out."""
     cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--lease-seconds", "60"))
     try:
@@ -53,7 +57,9 @@ async def test_one_of_two_serves_and_the_other_says_who_and_takes_over_once_that
         async with grpc.aio.insecure_channel(cluster.address("dispatcher-2")) as channel:
             refused = await until(lambda: _refusal(channel), "the standby to know who is active")
         assert refused.code() is grpc.StatusCode.UNAVAILABLE
-        assert (ACTIVE_ADDRESS, cluster.address("dispatcher")) in [(k, v) for k, v in refused.trailing_metadata()]
+        assert (ACTIVE_ADDRESS, cluster.address("dispatcher")) in [
+            (k, v) for k, v in refused.trailing_metadata()
+        ]
         async with clients_of(cluster.endpoints) as clients:
             status = await clients.dispatcher.status()
             assert (status.address, status.term) == (cluster.address("dispatcher"), 1)
@@ -67,7 +73,9 @@ async def test_one_of_two_serves_and_the_other_says_who_and_takes_over_once_that
         cluster.stop()
 
 
-async def test_a_killed_dispatcher_is_replaced_and_neither_pods_nor_its_policy_are_lost(tmp_path: Path) -> None:
+async def test_a_killed_dispatcher_is_replaced_and_neither_pods_nor_its_policy_are_lost(
+    tmp_path: Path,
+) -> None:
     async with pods_under_way(tmp_path, Moment.PROPOSED, dispatchers=2) as scene:
         clients = scene.clients
         await clients.dispatcher.set_policy(POLICY)
@@ -88,7 +96,9 @@ async def test_a_killed_dispatcher_is_replaced_and_neither_pods_nor_its_policy_a
             await until(lambda: _refusal(channel), "who was killed to stand by")
 
 
-async def test_submissions_in_flight_are_answered_by_the_successor_and_accepted_once(cluster: Cluster) -> None:
+async def test_submissions_in_flight_are_answered_by_the_successor_and_accepted_once(
+    cluster: Cluster,
+) -> None:
     """The dispatcher is frozen when some were answered, so the next ones are in flight when it is killed."""
     cluster.start_worker("w1")
     async with clients_of(cluster.endpoints) as clients:
@@ -162,10 +172,15 @@ async def test_a_dispatcher_that_was_frozen_can_do_nothing_when_it_goes_on(tmp_p
             late = asyncio.ensure_future(_outcome(old, _jobs("late", 1, replicas=10)[0]))
             await until(lambda: _serves(cluster, "dispatcher-2"))
             scene.gate.release()
-            await until(lambda: all_bound(clients, PODS), "clients and workers to leave a dispatcher that says nothing")
+            await until(
+                lambda: all_bound(clients, PODS),
+                "clients and workers to leave a dispatcher that says nothing",
+            )
             await clients.dispatcher.delete("default", jobs=["job-0"])
             cluster.thaw("dispatcher")
-            assert isinstance(await late, Exception), "a dispatcher that had lost its lease acknowledged a submission"
+            assert isinstance(await late, Exception), (
+                "a dispatcher that had lost its lease acknowledged a submission"
+            )
         await until(lambda: cluster.events("dispatcher", "term_over"), "the old term to end")
         assert not await _serves(cluster, "dispatcher")
         assert await scene.refused_as_stale() > 0
@@ -176,18 +191,68 @@ async def test_a_dispatcher_that_was_frozen_can_do_nothing_when_it_goes_on(tmp_p
         await scene.all_come_through()
 
 
+async def test_a_redis_that_comes_back_from_older_files_is_left_to_the_active_dispatcher(
+    tmp_path: Path,
+) -> None:
+    """The lease in the files has run out, and the standby is the first to ask. Only the active dispatcher
+    knows what was accepted and deleted since."""
+    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--lease-seconds", "20"))
+    files, copy = tmp_path / "redis", tmp_path / "older"
+    try:
+        cluster.start_worker("w1")
+        async with clients_of(cluster.endpoints) as clients:
+            await _prepare(clients, workers=1)
+            for request in _jobs("early", 2, replicas=10):
+                await clients.dispatcher.submit(request)
+            await until(lambda: all_bound(clients, 20))
+            for name in ("dispatcher-2", "dispatcher"):
+                cluster.freeze(name)
+            with redis.Redis(port=cluster.redis.port) as connection:
+                connection.delete(LEASE)
+            shutil.copytree(files, copy)
+            for name in ("dispatcher", "dispatcher-2"):
+                cluster.thaw(name)
+            for request in _jobs("late", 2, replicas=10):
+                await clients.dispatcher.submit(request)
+            await clients.dispatcher.delete("default", jobs=["early-0"])
+            await until(lambda: all_bound(clients, 30))
+            cluster.redis.kill()
+            cluster.freeze("dispatcher")
+            shutil.rmtree(files)
+            shutil.copytree(copy, files)
+            cluster.start_redis()
+            with redis.Redis(port=cluster.redis.port) as connection:
+                await until(lambda: connection.exists(LEASE), "the standby to ask for the lease")
+                cluster.thaw("dispatcher")
+                await until(lambda: healed(clients, 30))
+                assert await _term_is(clients, 1)
+            assert await _bound_jobs(clients) == {"early-1", "late-0", "late-1"}
+            await until_agreed(clients, 1)
+            await assert_clean(clients, bound=30)
+            cluster.kill("dispatcher")
+            await until(lambda: _serves(cluster, "dispatcher-2"))
+            await until(lambda: all_bound(clients, 30))
+            assert await _bound_jobs(clients) == {"early-1", "late-0", "late-1"}
+    finally:
+        cluster.stop()
+
+
 async def _serves(cluster: Cluster, name: str) -> bool:
     """Whether both of its services do. Asked one after the other, so while that changes they may differ."""
     async with grpc.aio.insecure_channel(cluster.address(name)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         told = [
-            (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_SECONDS)).status
+            (
+                await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_SECONDS)
+            ).status
             for service in ("hoss.v1.Dispatcher", "hoss.v1.WorkerLink")
         ]
     return told == [health_pb2.HealthCheckResponse.SERVING] * 2
 
 
-async def _outcome(client: DispatcherClient, request: pb.SubmitRequest) -> pb.SubmitReply | grpc.aio.AioRpcError:
+async def _outcome(
+    client: DispatcherClient, request: pb.SubmitRequest
+) -> pb.SubmitReply | grpc.aio.AioRpcError:
     try:
         return await client.stub.Submit(request, timeout=30)
     except grpc.aio.AioRpcError as exc:
@@ -211,6 +276,10 @@ def _count(told: dict[bytes, int], phase: int) -> int:
     return int(np.count_nonzero(np.array(list(told.values())) == phase))
 
 
+async def _bound_jobs(clients: Clients) -> set[str]:
+    return {job.name for job in await clients.dispatcher.list_jobs() if job.bound}
+
+
 async def _term_is(clients: Clients, term: int) -> bool:
     return (await clients.dispatcher.status()).term == term
 
@@ -227,7 +296,8 @@ async def _refusal(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError | None:
 async def test_of_a_client_that_vanishes_in_mid_stream_what_was_acknowledged_stays_and_nothing_is_half_there(
     tmp_path: Path,
 ) -> None:
-    """With submissions in flight: the dispatcher is frozen until the client has sent more than was answered, and died."""
+    """With submissions in flight: the dispatcher is frozen until the client has sent more than was answered,
+    and died."""
     script = (
         "import os, sys\n"
         "from hoss.client.dispatcher import submission\n"

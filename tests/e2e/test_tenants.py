@@ -9,10 +9,11 @@ from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import U8, decode, decode_uids, numbered_uids
-from hossctl import platform, report
 from hossctl.endpoints import clients_of, of_state
-from hossctl.nodes import UNIFORM, simulated
-from hossctl.platform import PlatformOptions, WorkerOptions
+from hossctl.load import report
+from hossctl.load.nodes import UNIFORM, simulated_nodes
+from hossctl.local import platform
+from hossctl.local.platform import PlatformOptions, WorkerOptions
 
 FLOOD_PODS = 60_000
 
@@ -28,7 +29,7 @@ async def any_bound(clients, tenant: str) -> bool:
 
 
 async def test_a_flood_of_one_tenant_does_not_hold_up_anothers_single_pod():
-    nodes = simulated(1000, shapes=UNIFORM)
+    nodes = simulated_nodes(1000, shapes=UNIFORM)
     with platform.temporary(PlatformOptions(workers=(WorkerOptions("w1"),))) as starter:
         async with clients_of(of_state(starter.state)) as clients:
             await report.prepare(clients, nodes, 1)
@@ -43,7 +44,8 @@ async def test_a_flood_of_one_tenant_does_not_hold_up_anothers_single_pod():
                 before += int(mine[0]) if len(mine) else len(bound)
                 if len(mine):
                     break
-            # Windows of 2,000 were with the worker already; of what it was given afterwards, the lone pod is among the first.
+            # Windows of 2,000 were with the worker already; of what it was given afterwards, the lone pod is
+            # among the first.
             assert before < 20_000
             result = await audited(clients)
             assert result.exit_code == 0, result

@@ -1,4 +1,5 @@
-"""Traces of a platform that runs: one from Submit to confirmation, and those of batches where something went wrong."""
+"""Traces of a platform that runs: one from Submit to confirmation, and those of batches where something went
+wrong."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.v1.dispatcher_pb2 import SteerRequest
 from hossctl.endpoints import clients_of
-from hossctl.span_file import Span, read_spans, uid_of, way_of
+from hossctl.views.trace import Span, read_spans, spans_of, uid_of
 
 TRACEPARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
 
@@ -65,19 +66,24 @@ async def test_a_trace_goes_on_from_the_client_through_all_services(new_cluster)
         await until(lambda: all_bound(clients, 30))
         await until(lambda: _confirmed(clients))
     spans = cluster.stopped()
-    way = way_of(spans, uid_of(spans, "default", "job-7"))
+    way = spans_of(spans, uid_of(spans, "default", "job-7"))
     by_name = {span.name: span for span in way}
     assert [span.name for span in way] == [
         "submit", "work batch", "place", "propose", "commit", "confirm", "confirm commits",
     ]  # fmt: skip
     assert {span.trace_id for span in way} == {"ab" * 16}
     assert by_name["submit"].parent == "cd" * 8
-    parents = [("work batch", "submit"), ("place", "work batch"), ("propose", "work batch"), ("commit", "propose")]
+    parents = [
+        ("work batch", "submit"),
+        ("place", "work batch"),
+        ("propose", "work batch"),
+        ("commit", "propose"),
+    ]
     parents += [("confirm", "work batch"), ("confirm commits", "confirm")]
     for child, parent in parents:
         assert by_name[child].parent == by_name[parent].id, child
     assert {span.service for span in way} == {"dispatcher", "worker", "resolver"}
-    decisions = [event.attributes for event in by_name["propose"].happenings]
+    decisions = [event.attributes for event in by_name["propose"].events]
     assert len({decision["uid"] for decision in decisions}) == 30
     assert {decision["verdict"] for decision in decisions} == {"COMMITTED"}
     assert all(len(decision["alternates"]) == 2 and decision["snapshot_seq"] for decision in decisions)
@@ -112,8 +118,8 @@ async def test_a_batch_in_which_pods_were_refused_is_kept_by_all_who_had_to_do_w
     assert refused
     assert all(span.error for span in refused)
     for span in refused:
-        assert {event.attributes["verdict"] for event in span.happenings} == {"CONFLICT_RESOURCE"}
-        assert len(span.happenings) == span.attributes["refused"]
+        assert {event.attributes["verdict"] for event in span.events} == {"CONFLICT_RESOURCE"}
+        assert len(span.events) == span.attributes["refused"]
 
 
 async def test_a_worker_that_dies_leaves_its_batch_as_an_error(new_cluster):
@@ -151,7 +157,8 @@ def test_hoss_trace_and_describe_tell_how_a_pod_was_placed(hoss):
     hoss("submit", "-f", "-", stdin=DEPLOYMENT)
     file = hoss.home / "trace.jsonl"
     wait_until(
-        lambda: file.exists() and '"confirm commits"' in file.read_text() and '"propose"' in file.read_text(), "spans"
+        lambda: file.exists() and '"confirm commits"' in file.read_text() and '"propose"' in file.read_text(),
+        "spans",
     )
     described = _described(hoss, "web-3")
     (decision,) = described["decisions"]
@@ -159,16 +166,18 @@ def test_hoss_trace_and_describe_tell_how_a_pod_was_placed(hoss):
     assert decision["choice"].startswith("node-")
     assert len(decision["alternates"]) == 2
     hoss("down")  # writes what is left, and the file stays
-    told = hoss("trace", "web-3").stdout
+    shown = hoss("trace", "web-3").stdout
     for name in ("submit", "work batch", "place", "propose", "commit", "confirm"):
-        assert f" {name} " in told
-    assert "* decision: choice" in told
+        assert f" {name} " in shown
+    assert "* decision: choice" in shown
     found = hoss.json("trace", described["uid"], "--file", str(file))
     assert found["spans"][0]["traceId"] == decision["traceparent"].split("-")[1]
     assert "no trace of pod 'web-99'" in hoss("trace", "web-99", code=1).stderr
     damaged = hoss.home / "damaged.jsonl"
     damaged.write_text("{}\n{}\n")
-    assert "damaged.jsonl: line 1: is no export" in hoss("trace", "web-3", "--file", str(damaged), code=2).stderr
+    assert (
+        "damaged.jsonl: line 1: is no export" in hoss("trace", "web-3", "--file", str(damaged), code=2).stderr
+    )
 
 
 def test_without_tracing_nothing_says_to_which_span_it_belongs(hoss):
@@ -182,13 +191,13 @@ def test_without_tracing_nothing_says_to_which_span_it_belongs(hoss):
 
 
 def _described(hoss, name: str):
-    """With how it was placed, which its worker is given a second to tell."""
+    """With its decision records, which its worker may send a second later."""
 
-    def told():
+    def decisions():
         document = hoss.json("describe", "pod", name)
         return document["decisions"] and document
 
-    return wait_until(told, "the worker to tell")
+    return wait_until(decisions, "decision records")
 
 
 async def _confirmed(clients) -> bool:

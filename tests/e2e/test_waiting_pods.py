@@ -100,7 +100,8 @@ def test_a_bound_pod_is_explained_by_every_nodes_score_as_if_it_were_not_there(h
     assert after["feasible"] == [name for name in ("n0", "n1") if name != told["node"]]
     chosen_by_label = hoss.json("explain", "pod", "web")["profile"]
     workers = {
-        worker["name"]: worker["labels"].get("strategy", "spread") for worker in hoss.json("get", "workers")["items"]
+        worker["name"]: worker["labels"].get("strategy", "spread")
+        for worker in hoss.json("get", "workers")["items"]
     }
     assert chosen_by_label == workers[told["worker"]]
 
@@ -112,7 +113,10 @@ def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_the
     (tmp_path / "gated.yaml").write_text(f"{gated}---\n{giant}")
     hoss("submit", "-f", str(tmp_path / "gated.yaml"))
     hoss("ungate", "pod", "held")
-    wait_until(lambda: "confirmed: its reservation" in hoss("describe", "pod", "held").stdout, "the pod's confirmation")
+    wait_until(
+        lambda: "confirmed: its reservation" in hoss("describe", "pod", "held").stdout,
+        "the pod's confirmation",
+    )
     told = hoss("describe", "pod", "held").stdout
     happened = (
         " accepted", "SchedulingGated: waits for gates", "its last gate was removed", "given to worker w1 after", "w1 reserves node-",
@@ -124,7 +128,9 @@ def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_the
     steps = hoss.json("describe", "pod", "held")["steps"]
     assert [step["atUnixMs"] for step in steps] == sorted(step["atUnixMs"] for step in steps)
 
-    wait_until(lambda: hoss.json("get", "pod", "vast")["phase"] == "Unschedulable", "the giant to find no node")
+    wait_until(
+        lambda: hoss.json("get", "pod", "vast")["phase"] == "Unschedulable", "the giant to find no node"
+    )
     told = " ".join(hoss("describe", "pod", "vast").stdout.split())
     assert "no node fits: 0/3 nodes are available: " in told
     assert "waits in queue unschedulable, for" in told
@@ -132,7 +138,8 @@ def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_the
     hoss("submit", "-f", "-", "--wait", stdin=JOB)
     told = hoss("describe", "job", "report").stdout
     places = [
-        told.index(text) for text in ("accepted: 4 pods", "4 pods given to workers", "4 pods bound", "4 of 4 bound")
+        told.index(text)
+        for text in ("accepted: 4 pods", "4 pods given to workers", "4 pods bound", "4 of 4 bound")
     ]
     assert places == sorted(places)
 

@@ -1,4 +1,5 @@
-"""A full cluster with pods that wait: what happens wakes those it may help, and only these. On real processes."""
+"""A full cluster with pods that wait: what happens wakes those it may help, and only these. On real
+processes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +10,11 @@ from e2e.loads import until_agreed
 from waiting import until
 
 from hoss.client.dispatcher import submission
-from hoss.model.node import NodeSpec
+from hoss.model.node import NodeSpec, Taint
 from hoss.model.pod import PodSpec, PodTemplate, Workload
-from hoss.model.taints import Taint
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
-from hossctl.nodes import register
+from hossctl.load.nodes import register
 
 GIB = 2**30
 DEDICATED = Taint("dedicated", "batch")
@@ -36,7 +36,9 @@ async def test_only_the_pods_that_a_change_may_help_are_tried_again(cluster: Clu
         await _submit(clients, _pod("occupant", 2), _pod("rest", 6))
         await until(lambda: _phases(clients, occupant=pb.BOUND, rest=pb.BOUND))
         await _submit(clients, _pod("small", 2), _pod("large", 5), _pod("giant", 20))
-        await until(lambda: _phases(clients, small=pb.UNSCHEDULABLE, large=pb.UNSCHEDULABLE, giant=pb.UNSCHEDULABLE))
+        await until(
+            lambda: _phases(clients, small=pb.UNSCHEDULABLE, large=pb.UNSCHEDULABLE, giant=pb.UNSCHEDULABLE)
+        )
 
         # Room for the small one, again and again: what comes and goes is no help to the others.
         await clients.dispatcher.delete("default", pods=["occupant"])
@@ -46,22 +48,25 @@ async def test_only_the_pods_that_a_change_may_help_are_tried_again(cluster: Clu
             await clients.dispatcher.delete("default", pods=[gone])
             await _submit(clients, _pod(name, 2))
             await until(lambda name=name: _phases(clients, **{name: pb.BOUND}))
-        assert await _attempts(clients, "large") == 1
-        assert await _attempts(clients, "giant") == 1
+        # Of six changes none is a reason to try again. Only an answer that crossed one is.
+        assert await _attempts(clients, "large") <= 2
+        tried = await _attempts(clients, "giant")
+        assert tried <= 2
 
-        # A label is no help to anyone; the removed taint is, to all it kept off. The giant does not fit there either.
+        # A label is no help to anyone; the removed taint is, to all it kept off. The giant does not fit there
+        # either.
         await register(clients.resolver, [_node("tainted", 8, taints=(DEDICATED,), labels=(("a", "b"),))])
         await register(clients.resolver, [_node("tainted", 8)])
         await until(lambda: _phases(clients, large=pb.BOUND))
         await until(lambda: _phases(clients, giant=pb.UNSCHEDULABLE))
-        assert await _attempts(clients, "giant") == 2
+        assert await _attempts(clients, "giant") == tried + 1
 
         # A new node, too small for the giant, and one that is not.
         await register(clients.resolver, [_node("new", 8)])
         await register(clients.resolver, [_node("vast", 32)])
         await until(lambda: _phases(clients, giant=pb.BOUND))
         assert (await clients.dispatcher.get_pod("default", "giant")).node == "vast"
-        assert await _attempts(clients, "giant") == 2
+        assert await _attempts(clients, "giant") == tried + 1
 
 
 def _node(name: str, cpus: int, **fields) -> NodeSpec:
@@ -79,7 +84,9 @@ async def _submit(clients: Clients, *workloads: Workload) -> None:
 
 
 async def _phases(clients: Clients, **wanted: int) -> bool:
-    return all([(await clients.dispatcher.get_pod("default", name)).phase == phase for name, phase in wanted.items()])
+    return all(
+        [(await clients.dispatcher.get_pod("default", name)).phase == phase for name, phase in wanted.items()]
+    )
 
 
 async def _attempts(clients: Clients, name: str) -> int:

@@ -85,7 +85,9 @@ def test_workers_are_watched_through_a_fail_over_until_ctrl_c(cluster: Cluster) 
 
 async def test_of_nodes_those_that_changed_are_told(cluster: Cluster) -> None:
     async def set_nodes(**cpus: int) -> None:
-        nodes = [NodeSpec(name, allocatable=(("cpu", cpu * 1000), ("pods", 10))) for name, cpu in cpus.items()]
+        nodes = [
+            NodeSpec(name, allocatable=(("cpu", cpu * 1000), ("pods", 10))) for name, cpu in cpus.items()
+        ]
         async with clients_of(cluster.endpoints) as clients:
             await clients.resolver.upsert_nodes(nodes)
 

@@ -13,12 +13,11 @@ from e2e.crashes import PODS, WORKERS, Moment, pods_under_way
 from e2e.loads import all_bound, assert_clean, prepare
 from waiting import until
 
-from dispatcher.journal import unsqueeze
-from dispatcher.redis_journal import ATTEMPTS, FAULTS
+from dispatcher.journal.redis_store import ATTEMPTS, FAULTS, decompress
 from hoss.client.dispatcher import submission
 from hoss.errors import HossError
+from hoss.model.node import Toleration
 from hoss.model.pod import PodSpec, PodTemplate, Workload
-from hoss.model.taints import Toleration
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
 
@@ -41,12 +40,17 @@ PLUGIN = """
 
 @pytest.fixture
 def poisonable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with a plugin that ends its worker, on the path of every process that is started; the worker's document."""
+    """A package with a plugin that ends its worker, on the path of every process that is started; the
+    worker's document."""
     package = tmp_path / "package"
     (package / "poison-1.0.dist-info").mkdir(parents=True)
     (package / "poison.py").write_text(textwrap.dedent(PLUGIN))
-    (package / "poison-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: poison\nVersion: 1.0\n")
-    (package / "poison-1.0.dist-info" / "entry_points.txt").write_text("[hoss.plugins]\nPoison = poison:Poison\n")
+    (package / "poison-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: poison\nVersion: 1.0\n"
+    )
+    (package / "poison-1.0.dist-info" / "entry_points.txt").write_text(
+        "[hoss.plugins]\nPoison = poison:Poison\n"
+    )
     monkeypatch.setenv("PYTHONPATH", f"{package}:{Path(__file__).parents[2]}")
     document = tmp_path / "worker.yaml"
     document.write_text(
@@ -97,9 +101,14 @@ async def test_a_pod_that_kills_its_workers_is_given_up_and_retried_when_mended(
             await prepare(clients, workers=1)
             template = PodTemplate(PodSpec(requests=(("cpu", 100),)), owner_kind="Job")
             killer = PodTemplate(
-                PodSpec(requests=(("cpu", 100),), tolerations=(Toleration("poison", "Exists"),)), owner_kind="Job"
+                PodSpec(requests=(("cpu", 100),), tolerations=(Toleration("poison", "Exists"),)),
+                owner_kind="Job",
             )
-            jobs = [Workload("good", template, 200), Workload("bad", killer, 1), Workload("fine", template, 200)]
+            jobs = [
+                Workload("good", template, 200),
+                Workload("bad", killer, 1),
+                Workload("fine", template, 200),
+            ]
             for request in submission(jobs):
                 await clients.dispatcher.submit(request)
             await until(lambda: _counted(clients, bound=400, failed=1))
@@ -114,7 +123,11 @@ async def test_a_pod_that_kills_its_workers_is_given_up_and_retried_when_mended(
             cluster.start_dispatcher()
             await until(lambda: _counted(clients, bound=400, failed=1))
             again = await clients.dispatcher.get_pod("default", "bad-0")
-            assert (again.reason, again.attempts, list(again.faults)) == (pod.reason, pod.attempts, list(pod.faults))
+            assert (again.reason, again.attempts, list(again.faults)) == (
+                pod.reason,
+                pod.attempts,
+                list(pod.faults),
+            )
             await assert_clean(clients, bound=400)
     finally:
         supervisor.stop()
@@ -125,9 +138,11 @@ async def test_a_pod_that_kills_its_workers_is_given_up_and_retried_when_mended(
         await until(lambda: _counted(clients, bound=401, failed=0))
 
 
-async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_are_stale(tmp_path: Path) -> None:
-    """Frozen with its proposals under way: it is lost, fenced, and its pods are with others; when the ledger hears what it had
-    proposed, it refuses all of it, and the worker registers anew."""
+async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_are_stale(
+    tmp_path: Path,
+) -> None:
+    """Frozen with its proposals under way: it is lost, fenced, and its pods are with others; when the ledger
+    hears what it had proposed, it refuses all of it, and the worker registers anew."""
     async with pods_under_way(tmp_path, Moment.PROPOSED, worker_timeout_seconds=4) as scene:
         clients = scene.clients
         before = await scene.laden()
@@ -153,7 +168,9 @@ def _written_down(cluster: Cluster, pod: pb.PodInfo) -> bool:
     """Whether the journal has the pod's faults, and how often it was tried."""
     with redis.Redis(port=cluster.redis.port) as connection:
         tried = connection.hget(ATTEMPTS, pod.uid[:UID_PREFIX_BYTES]) or b""
-        return connection.hlen(FAULTS) >= len(pod.faults) and unsqueeze(tried) == pod.attempts.to_bytes(2, "little")
+        return connection.hlen(FAULTS) >= len(pod.faults) and decompress(tried) == pod.attempts.to_bytes(
+            2, "little"
+        )
 
 
 async def _worker(clients: Clients, name: str) -> pb.WorkerInfo:

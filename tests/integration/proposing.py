@@ -34,7 +34,7 @@ def batch(batch_id, nodes, *, cpu=100, first=0, **fields):
 
 
 class Stream:
-    """A Propose stream, one question at a time."""
+    """A Propose stream, one query at a time."""
 
     def __init__(self, client):
         self._call = client.stub.Propose()

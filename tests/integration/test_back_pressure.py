@@ -1,4 +1,5 @@
-"""A dispatcher that may hold little, as a process: it slows, refuses with how long to wait, and loses nothing."""
+"""A dispatcher that may hold little, as a process: it slows, refuses with how long to wait, and loses
+nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +68,9 @@ async def test_what_can_never_fit_is_bad_input_and_not_waited_for(platform, tmp_
         await client.submit(job("huge", LIMIT_PODS + 1))
 
 
-async def test_the_client_waits_and_a_stream_larger_than_the_limit_is_accepted_once_and_whole(platform, tmp_path):
+async def test_the_client_waits_and_a_stream_larger_than_the_limit_is_accepted_once_and_whole(
+    platform, tmp_path
+):
     client = await start(platform, tmp_path)
     told = []
     client.on_full = told.append
@@ -111,7 +114,9 @@ async def test_a_stream_is_slowed_before_anything_is_refused(platform, tmp_path)
     await until_phases(client, QUEUED=903)
 
 
-async def test_a_watcher_that_does_not_read_is_cut_off_with_out_of_range_and_not_buffered_for(platform, tmp_path):
+async def test_a_watcher_that_does_not_read_is_cut_off_with_out_of_range_and_not_buffered_for(
+    platform, tmp_path
+):
     client = await start(platform, tmp_path, "event_log_pods: 1000\n")
     watched = client.stub.Watch(pb.WatchRequest())
     jobs = [f"job-{number}" for number in range(60)]

@@ -23,11 +23,13 @@ QUICK = {("resolver", "while it starts"), ("resolver", "in its midst"), ("reconn
 
 @pytest.fixture
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A benchmark whose processes run; its temporary files are in `tmp_path`. In an interpreter of its own: what it starts are its
-    children."""
-    command = [sys.executable, "-m", "hossctl", "bench", request.param, *BENCHES[request.param]]
+    """A benchmark whose processes run; its temporary files are in `tmp_path`. In an interpreter of its own:
+    what it starts are its children."""
+    command = [sys.executable, "-m", "tools.bench", request.param, *BENCHES[request.param]]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         yield process
         process.kill()
 
@@ -35,7 +37,9 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess
 @pytest.mark.parametrize(
     ("bench", "started"),
     [
-        pytest.param(name, started, id=f"{name} {when}", marks=() if (name, when) in QUICK else (pytest.mark.thorough,))
+        pytest.param(
+            name, started, id=f"{name} {when}", marks=() if (name, when) in QUICK else (pytest.mark.thorough,)
+        )
         for name in BENCHES
         for when, started in WHEN.items()
     ],
@@ -81,7 +85,8 @@ def test_a_process_that_the_command_had_only_just_started_is_ended_too() -> None
 
 
 def _ends(process: psutil.Process) -> bool:
-    """Whether it is gone, or is so soon, long before it would end by itself: who is killed takes some time to die."""
+    """Whether it is gone, or is so soon, long before it would end by itself: who is killed takes some time to
+    die."""
     deadline = time.monotonic() + 20
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline:

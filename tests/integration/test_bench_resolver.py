@@ -1,4 +1,4 @@
-"""`hoss bench resolver` on a real Redis and real resolvers."""
+"""`python -m tools.bench resolver` on a real Redis and real resolvers."""
 
 import json
 
@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U32, decode, decode_uids
-from hossctl.bench.proposals import Target, proposals
-from hossctl.cli import app
+from tools.bench.__main__ import app
+from tools.bench.resolver import Target, proposals
 
 TARGET = Target(0, np.arange(10, dtype=np.uint32), np.array([100], np.uint32))
 
@@ -37,8 +37,19 @@ def test_other_seeds_name_other_pods():
 
 
 def test_each_case_decides_every_pod_and_refuses_those_on_full_nodes():
-    arguments = ["--nodes", "50", "--resolvers", "1,2", "--shards", "2", "--batch", "10", "--conflicts", "0,50"]
-    done = CliRunner().invoke(app, ["bench", "resolver", *arguments, "--pods", "400", "-o", "json"])
+    arguments = [
+        "--nodes",
+        "50",
+        "--resolvers",
+        "1,2",
+        "--shards",
+        "2",
+        "--batch",
+        "10",
+        "--conflicts",
+        "0,50",
+    ]
+    done = CliRunner().invoke(app, ["resolver", *arguments, "--pods", "400", "-o", "json"])
     assert done.exit_code == 0, done.output
     cases = json.loads(done.stdout)["cases"]
     assert [(c["resolvers"], c["conflictPercent"], c["hotNode"]) for c in cases] == [

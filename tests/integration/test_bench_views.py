@@ -1,16 +1,17 @@
-"""`hoss bench sync`, `hoss bench reconnect` and `hoss bench rebuild` on real platforms."""
+"""`python -m tools.bench sync`, `python -m tools.bench reconnect` and `python -m tools.bench rebuild` on real
+platforms."""
 
 import json
 
 from typer.testing import CliRunner
 
-from hossctl.bench.rebuild import moved_pods
-from hossctl.cli import app
+from tools.bench.__main__ import app
+from tools.bench.rebuild import moved_pods
 
 
 def test_every_way_of_synchronising_places_the_same_load_and_overcommits_nothing():
     arguments = ["--nodes", "20", "--workers", "2", "--fill", "95"]
-    done = CliRunner().invoke(app, ["bench", "sync", *arguments, "-o", "json"])
+    done = CliRunner().invoke(app, ["sync", *arguments, "-o", "json"])
     assert done.exit_code == 0, done.output
     cases = json.loads(done.stdout)["cases"]
     assert [(case["mode"], case["intervalMs"]) for case in cases] == [
@@ -23,7 +24,7 @@ def test_every_way_of_synchronising_places_the_same_load_and_overcommits_nothing
 
 def test_a_worker_that_comes_back_is_timed_beside_what_the_others_place():
     arguments = ["--nodes", "50", "--pods", "1000", "--workers", "1"]
-    done = CliRunner().invoke(app, ["bench", "reconnect", *arguments, "-o", "json"])
+    done = CliRunner().invoke(app, ["reconnect", *arguments, "-o", "json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert 0 < found["fillSeconds"] < found["startSeconds"]
@@ -32,7 +33,7 @@ def test_a_worker_that_comes_back_is_timed_beside_what_the_others_place():
 
 
 def test_an_emptied_redis_is_timed_until_the_next_pod_is_bound_and_no_bound_pod_moves():
-    done = CliRunner().invoke(app, ["bench", "rebuild", "--nodes", "20", "--pods", "500", "-o", "json"])
+    done = CliRunner().invoke(app, ["rebuild", "--nodes", "20", "--pods", "500", "-o", "json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert 0 < found["servingSeconds"] < found["boundSeconds"]
@@ -44,6 +45,6 @@ def test_a_pod_has_moved_whose_reservation_is_gone_or_on_another_node():
 
 
 def test_a_fill_of_more_than_there_is_is_refused_before_anything_starts():
-    done = CliRunner().invoke(app, ["bench", "sync", "--fill", "150"])
+    done = CliRunner().invoke(app, ["sync", "--fill", "150"])
     assert done.exit_code != 0
     assert "--fill" in str(done.exception) + done.output

@@ -11,8 +11,8 @@ import pytest
 from waiting import wait_until
 
 from hoss.errors import HossError, InvalidInput
-from hossctl import platform
-from hossctl.process import ProcessRecord, Service, launch_python, record_of, stop_all
+from hossctl.local import platform
+from hossctl.local.process import ProcessRecord, ServiceProcess, launch_python, record_of, stop_all
 
 STUBBORN = """\
 import signal, sys, time
@@ -25,7 +25,7 @@ time.sleep(60)
 @pytest.fixture(autouse=True)
 def _processes_of_their_own(monkeypatch):
     """As users have them: this is what starts them."""
-    monkeypatch.setattr(Service, "launch", staticmethod(launch_python))
+    monkeypatch.setattr(ServiceProcess, "launch", staticmethod(launch_python))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_process_that_ignores_the_request_to_end_is_killed_and_named(tmp_path)
 
 
 def test_a_service_that_does_not_serve_in_time_is_an_error(tmp_path):
-    service = Service("slow", "http.server", ["--help"], tmp_path)
+    service = ServiceProcess("slow", "http.server", ["--help"], tmp_path)
     with pytest.raises(HossError, match="slow"):
         service.wait_ready(time.monotonic() - 1)
     stop_all([service.record])
@@ -90,7 +90,13 @@ def test_every_process_of_a_temporary_platform_stands_in_its_state_and_is_gone_a
     others = set(_children())
     with platform.temporary(options) as starter:
         living = starter.state.living()
-        assert [record.name for record in living] == ["redis", "resolver-1", "resolver-2", "dispatcher", "worker-w"]
+        assert [record.name for record in living] == [
+            "redis",
+            "resolver-1",
+            "resolver-2",
+            "dispatcher",
+            "worker-w",
+        ]
         assert all(record.address for record in living)
         # Whatever we started and did not write down would outlive us.
         assert {record.pid for record in living} == set(_children()) - others

@@ -1,4 +1,5 @@
-"""What the client's streams do when the other end breaks off: against a server of the test's that breaks off when it is told."""
+"""What the client's streams do when the other end breaks off: against a server of the test's that breaks off
+when it is told."""
 # ruff: noqa: N802 - the server's methods have the contract's names
 
 import asyncio
@@ -12,7 +13,8 @@ from waiting import DEADLINE_SECONDS
 
 from hoss.client import sync
 from hoss.client.dispatcher import DispatcherClient
-from hoss.errors import InvalidInput, TransportError
+from hoss.client.errors import refuse
+from hoss.errors import InvalidInput, OutcomeUnknown, TransportError
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer, add_DispatcherServicer_to_server
 
@@ -37,7 +39,8 @@ def told(batch: pb.WatchBatch) -> dict[int, int]:
 
 
 class Scripted(DispatcherServicer):
-    """Each watch plays the next script: batches, and how it ends. Submissions are answered until `breaks` more were taken in."""
+    """Each watch plays the next script: batches, and how it ends. Submissions are answered until `breaks`
+    more were taken in."""
 
     def __init__(self) -> None:
         self.scripts: list[tuple[list[pb.WatchBatch], grpc.StatusCode]] = []
@@ -45,6 +48,7 @@ class Scripted(DispatcherServicer):
         self.taken: list[str] = []
         self.breaks_at: set[int] = set()
         self.failures = 0
+        self.unknown = 0
         # Of the next submit streams, each once so many messages came after its first.
         self.refusals: list[tuple[grpc.StatusCode, int]] = []
         self.came_together: list[int] = []  # how many came while that was not answered
@@ -56,6 +60,8 @@ class Scripted(DispatcherServicer):
         self.taken.append(request.request_id)
         if len(self.taken) <= self.failures:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        if len(self.taken) <= self.unknown:
+            await refuse(context, OutcomeUnknown("Redis did not answer"))
         return pb.SubmitReply(request_id=request.request_id)
 
     async def Watch(self, request, context):
@@ -78,7 +84,8 @@ class Scripted(DispatcherServicer):
 
 
 async def _count(requests, awaited: int) -> int:
-    """How many messages come: those that are awaited, however long they take, and what else comes until nothing has for a while."""
+    """How many messages come: those that are awaited, however long they take, and what else comes until
+    nothing has for a while."""
     found = 0
     while True:
         try:
@@ -160,7 +167,10 @@ async def test_a_list_that_breaks_off_is_begun_anew_and_told_once(scripted):
     servicer, client = scripted
     servicer.scripts = [
         ([batch(9, {1: pb.QUEUED})], grpc.StatusCode.UNAVAILABLE),
-        ([batch(9, {1: pb.QUEUED}), batch(9, {2: pb.QUEUED}, states_end=True)], grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            [batch(9, {1: pb.QUEUED}), batch(9, {2: pb.QUEUED}, states_end=True)],
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
     ]
     assert await collect(client, states=True) == [{1: pb.QUEUED}, {2: pb.QUEUED}]
     assert servicer.asked == [(0, True), (0, True)]
@@ -250,3 +260,13 @@ def test_the_sync_client_says_so_as_well_and_ends_its_thread():
             next(client.watch(5))
     assert not client._thread.is_alive()
     client.close()
+
+
+async def test_a_submission_of_unknown_outcome_is_sent_again_with_its_id(scripted) -> None:
+    """Oftener than gRPC repeats a call by itself."""
+    servicer, client = scripted
+    servicer.unknown = 6
+    request = pb.SubmitRequest()
+    reply = await client.submit(request)
+    assert reply.request_id == request.request_id
+    assert servicer.taken == [request.request_id] * 7

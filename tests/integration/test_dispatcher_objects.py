@@ -12,8 +12,7 @@ from integration.test_dispatcher_process import (  # noqa: F401 - fixtures
 )
 
 from hoss.errors import InvalidInput
-from hoss.model.cluster import Service
-from hoss.model.cluster_objects import Namespace, ObjectKey, PodDisruptionBudget, PriorityClass, Threshold
+from hoss.model.cluster import Namespace, ObjectKey, PodDisruptionBudget, PriorityClass, Service, Threshold
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import workerlink_pb2
 
@@ -103,7 +102,9 @@ async def test_pods_have_the_priority_of_their_class_or_of_the_default_one(platf
 
 async def told_as_allowed(worker: FakeWorker) -> list[int]:
     """What budgets allow a worker that asks who may go on the node."""
-    await worker.say(preemption=workerlink_pb2.PreemptionQuestion(id=1, priority=10, nodes=b"\3\0\0\0", limit=100))
+    await worker.say(
+        preemption=workerlink_pb2.PreemptionQuestion(id=1, priority=10, nodes=b"\3\0\0\0", limit=100)
+    )
     while not (message := await worker.read()).HasField("preemption"):
         pass
     return [budget.allowed for budget in message.preemption.budgets]

@@ -1,9 +1,12 @@
-"""The dispatcher as a process, over real gRPC and a real Redis, with workers and a ledger that do what the test says."""
+"""The dispatcher as a process, over real gRPC and a real Redis, with workers and a ledger that do what the
+test says."""
 # ruff: noqa: N802 - a service's methods have the contract's names
 
 import asyncio
 import contextlib
+import os
 import signal
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,12 +16,16 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+import redis
 from fork_server import FORK_SERVER, ForkedProcess
 from waiting import DEADLINE_SECONDS, until
 
-from hoss import rpc
+from dispatcher.journal.fenced_redis import FORMAT, STATE
+from dispatcher.journal.redis_store import SUBMISSIONS
+from hoss import rpc, serving
 from hoss.client.dispatcher import DispatcherClient, submission
-from hoss.errors import InvalidInput, LedgerUnavailable, NotFound
+from hoss.client.errors import translate
+from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, OutcomeUnknown
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.resources import BASE_RESOURCES
@@ -28,19 +35,20 @@ from hoss.v1.resolver_pb2_grpc import add_ResolverServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
 from hoss.wire.columns import Uids, decode, decode_uids
 from hoss.wire.convert import node_to_proto
-from hossctl.ports import free_ports
-from resolver.availability import Availability
+from hossctl.local.ports import free_ports
+from resolver.api.feed import ShardFeed
+from resolver.api.maintenance import Availability
+from resolver.api.service import ResolverService
 from resolver.core.values import Proposal, Verdict
-from resolver.feed import ShardFeed
 from resolver.ledger.memory import MemoryLedger
-from resolver.nodes import node_change
-from resolver.service import ResolverService
+from resolver.messages.nodes import node_change
 
 BOUND, UNSCHEDULABLE, RETURNED = 1, 2, 4
 CONFIG = "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
 
 
-NODES = [NodeSpec(f"node-{index}") for index in range(10)]  # which offer nothing: workers here place unchecked
+# Which offer nothing: workers here place unchecked.
+NODES = [NodeSpec(f"node-{index}") for index in range(10)]
 
 
 class PolledLedger(MemoryLedger):
@@ -51,8 +59,8 @@ class PolledLedger(MemoryLedger):
 
 
 class ResolverInMemory(ResolverService):
-    """What a dispatcher asks of a resolver, answered by the real service over the ledger in memory, which is held to the contract of
-    every ledger. `grants` counts the epochs that each worker was given."""
+    """What a dispatcher asks of a resolver, answered by the real service over the ledger in memory, which is
+    held to the contract of every ledger. `grants` counts the epochs that each worker was given."""
 
     def __init__(self) -> None:
         self.held = PolledLedger(1, lambda: 0)
@@ -67,7 +75,8 @@ class ResolverInMemory(ResolverService):
             quarantine=never_asked,
             counters=Counter,
             rebuilding=never_asked,
-            standing=never_asked,
+            existing_pods=never_asked,
+            unix_clock=lambda: 0.0,
         )
 
     @property
@@ -86,7 +95,15 @@ class ResolverInMemory(ResolverService):
         return await super().GrantEpoch(request, context)
 
     async def GetStatus(self, request, context):
-        return resolver_pb2.ResolverStatus(shards=1, serving=True, ledger_epoch=self.held.epoch)
+        marks = await self.held.dispatcher_marks()
+        return resolver_pb2.ResolverStatus(
+            shards=1,
+            serving=True,
+            ledger_epoch=self.held.epoch,
+            dispatcher_term=marks.term,
+            journal_term=marks.journal[0],
+            journal_write=marks.journal[1],
+        )
 
     async def commit(self, worker: str, epoch: int, uids: Uids, node: int) -> list[int]:
         """Reserve room for pods, as a proposal would; the commits by which they stand."""
@@ -111,7 +128,9 @@ class ResolverInMemory(ResolverService):
 class FakeWorker:
     """One worker stream; `work` receives its batches."""
 
-    def __init__(self, ledger: ResolverInMemory, address: str, name: str, window: int = 2000, labels=()) -> None:
+    def __init__(
+        self, ledger: ResolverInMemory, address: str, name: str, window: int = 2000, labels=()
+    ) -> None:
         self._ledger = ledger
         self._channel = rpc.channel([address])
         self._call = WorkerLinkStub(self._channel).Connect()
@@ -211,11 +230,20 @@ class Platform:
     async def start(self, *flags: str) -> DispatcherClient:
         ready = self._folder / "ready.json"
         ready.unlink(missing_ok=True)
-        # Workers live in the test's process, which may be held up, and waits for servers itself. A test's own document replaces this one.
+        # Workers live in the test's process, which may be held up, and waits for servers itself. A test's own
+        # document replaces this one.
         patient = self._folder / "patient.yaml"
         patient.write_text(f"{CONFIG}worker_timeout_seconds: 60\n")
         arguments = ("--listen", f"127.0.0.1:{self.port}", "--log-level", "error", "--ready-file", str(ready))
-        arguments += ("--redis-url", self._redis_url, "--resolver", self._resolver, "--config", str(patient), *flags)
+        arguments += (
+            "--redis-url",
+            self._redis_url,
+            "--resolver",
+            self._resolver,
+            "--config",
+            str(patient),
+            *flags,
+        )
         self._process = FORK_SERVER.start("dispatcher", arguments)
         await until(ready.exists)
         client = DispatcherClient([f"127.0.0.1:{self.port}"])
@@ -249,7 +277,7 @@ async def ledger() -> AsyncIterator[tuple[ResolverInMemory, str]]:
     add_ResolverServicer_to_server(made, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with rpc.background(made.news.run()):
+    async with serving.background(made.news.run()):
         yield made, f"127.0.0.1:{port}"
         await server.stop(None)
 
@@ -298,7 +326,13 @@ async def test_pods_go_from_submit_to_bound_and_everyone_is_told(platform):
             break
     assert names == {3: "node-3"}
     pod = await client.get_pod("default", "web-1199")
-    assert (pod.phase, pod.node, pod.worker, pod.job, pod.rule) == (pb.BOUND, "node-3", "w1", "web", "default")
+    assert (pod.phase, pod.node, pod.worker, pod.job, pod.rule) == (
+        pb.BOUND,
+        "node-3",
+        "w1",
+        "web",
+        "default",
+    )
     assert pod.uid == reply.sets[0].uid_prefix + (1199).to_bytes(4, "big")
     listed = [pod async for pod in client.list_pods(label_selector="app=web", node="node-3", page_pods=500)]
     assert len({pod.name for pod in listed}) == 1200
@@ -418,6 +452,25 @@ async def test_a_silent_worker_is_lost_within_the_timeout(platform, tmp_path):
     await until_phases(client, QUEUED=10)
 
 
+async def test_a_worker_that_beats_and_answers_nothing_loses_its_pods_and_is_distrusted(platform, tmp_path):
+    config = tmp_path / "dispatcher.yaml"
+    config.write_text(f"{CONFIG}worker_timeout_seconds: 60\nwork_timeout_seconds: 6\n")
+    client = await platform.start("--config", str(config))
+    impostor = await platform.worker("impostor")
+    await client.submit(job("web", 100))
+    await impostor.take(100)
+    honest = await platform.worker("honest")
+    for pods in (64, 36):  # suspects do not travel all at once
+        (batch,) = await honest.take(pods)
+        await honest.answer(batch, BOUND)
+    await until_phases(client, BOUND=100)
+    (told,) = [worker for worker in await client.list_workers(steps=True) if worker.name == "impostor"]
+    assert told.state == "Lost"
+    assert told.distrusted_until_unix_ms > time.time() * 1000
+    assert any("it answered for no pod in" in step.text for step in told.steps)
+    assert (await client.status()).counters["taken_back"] == 100
+
+
 async def test_bad_and_doubtful_workers_are_refused(platform):
     await platform.start()
     twice = [common_pb2.Label(key="role", value=value) for value in ("a", "b")]
@@ -436,7 +489,9 @@ async def test_a_worker_that_claims_a_label_of_others_is_turned_away(platform, t
     await platform.start("--config", str(config))
     gpu = [common_pb2.Label(key="role", value="gpu")]
     await platform.worker("gpu-1", labels=gpu)
-    with pytest.raises(grpc.aio.AioRpcError, match=r"role=gpu is not w1's to claim.*allow role=batch") as refused:
+    with pytest.raises(
+        grpc.aio.AioRpcError, match=r"role=gpu is not w1's to claim.*allow role=batch"
+    ) as refused:
         await platform.worker("w1", labels=gpu)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -449,7 +504,9 @@ async def test_answers_for_pods_never_given_and_answers_given_twice_change_nothi
     liar = await platform.worker("liar")
     stolen = workerlink_pb2.WorkBatch(batch_id=batch.batch_id, uids=bytes(16 * 10))
     await liar.answer(stolen, UNSCHEDULABLE, reason="I had them")
-    await liar.answer(workerlink_pb2.WorkBatch(batch_id=999, uids=bytes(16 * 3)), UNSCHEDULABLE, reason="these too")
+    await liar.answer(
+        workerlink_pb2.WorkBatch(batch_id=999, uids=bytes(16 * 3)), UNSCHEDULABLE, reason="these too"
+    )
     await honest.answer(batch, BOUND, positions=range(5))
     await honest.answer(batch, RETURNED, positions=[0, 1, 2, 77])
     await honest.answer(batch, BOUND, positions=range(10))
@@ -470,7 +527,12 @@ async def test_unstarted_pods_are_recalled_for_an_idle_worker_and_workers_are_sh
     batches = await slow.take(1000)
     slow._beating.cancel()
     quick = await platform.worker("quick")
-    vitals = {"backlog": 1000, "proposed": 200, "conflicts": 50, "cost_micros": np.array([1500.0], "<f4").tobytes()}
+    vitals = {
+        "backlog": 1000,
+        "proposed": 200,
+        "conflicts": 50,
+        "cost_micros": np.array([1500.0], "<f4").tobytes(),
+    }
     await slow.beat(cost_classes=np.frombuffer(batches[0].run_classes, "<u4")[:1].tobytes(), **vitals)
     recall = (await slow.read()).recall
     assert set(recall.batch_ids) == {batch.batch_id for batch in batches}
@@ -557,14 +619,17 @@ async def test_what_was_acknowledged_survives_kill_9_of_the_dispatcher(platform)
     (batch,) = await worker.take(100)
     await worker.answer(batch, BOUND, positions=range(40))
     await until_phases(client, BOUND=40, SCHEDULING=60)
-    await worker.reserve(batch, positions=range(40, 50))  # committed, and the dispatcher dies before it is told
+    # Committed, and the dispatcher dies before it is told.
+    await worker.reserve(batch, positions=range(40, 50))
     await client.delete("default", pods=["web-0", "web-99"])
     await worker.reserve(batch, node=5, positions=[99])  # its release was lost with the process
     assert len(platform.ledger.reserved) >= 50
     platform.kill()
     client = await platform.start()
     await until_phases(client, BOUND=49, QUEUED=49, DELETED=2)
-    assert platform.ledger.grants["w1"] == 2, "the old life's worker was not fenced before its pods were queued"
+    assert platform.ledger.grants["w1"] == 2, (
+        "the old life's worker was not fenced before its pods were queued"
+    )
     await until(lambda: len(platform.ledger.reserved) == 49)
     await until(lambda: not platform.ledger.assumed)
     assert (await client.submit(request)).sets == reply.sets
@@ -576,14 +641,16 @@ async def test_what_was_acknowledged_survives_kill_9_of_the_dispatcher(platform)
     await until_phases(client, BOUND=98, DELETED=2)
 
 
-async def test_with_the_journal_away_submit_is_unavailable_and_what_was_accepted_goes_on(ledger, own_redis, tmp_path):
+async def test_with_the_journal_away_submit_is_unavailable_and_what_was_accepted_goes_on(
+    ledger, own_redis, tmp_path
+):
     platform = Platform(tmp_path, own_redis.url, *ledger)
     client = await platform.start()
     worker = await platform.worker("w1")
     await client.submit(job("before", 10))
     port = own_redis.port
     own_redis.stop()
-    with pytest.raises(LedgerUnavailable, match="nothing was accepted"):
+    with pytest.raises(LedgerUnavailable):
         await client.submit(job("during", 10, request_id="again"))
     (batch,) = await worker.take(10)
     await worker.answer(batch, BOUND)
@@ -596,6 +663,110 @@ async def test_with_the_journal_away_submit_is_unavailable_and_what_was_accepted
     finally:
         await platform.stop()
         restarted.kill()
+
+
+async def test_what_had_an_unknown_outcome_is_settled_by_the_same_calls_after_kill_9(
+    ledger, own_redis, tmp_path
+):
+    """Redis is frozen with the calls in its buffers, and goes on after the dispatcher was killed."""
+    platform = Platform(tmp_path, own_redis.url, *ledger)
+    client = await platform.start()
+    await client.submit(job("before", 10, request_id="before"))
+    os.kill(own_redis.pid, signal.SIGSTOP)
+    calls = (
+        client.stub.Submit(job("during", 10, request_id="again")),
+        client.stub.Delete(pb.DeleteRequest(namespace="default", jobs=["before"])),
+    )
+    for failed in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(translate(failed, "dispatcher"), OutcomeUnknown)
+        assert "make the same call again" in failed.details()
+    platform.kill()
+    os.kill(own_redis.pid, signal.SIGCONT)
+    client = await platform.start()
+    try:
+        assert (await client.submit(job("during", 10, request_id="again"))).accepted_pods == 10
+        await client.delete("default", jobs=["before"])
+        await until_phases(client, QUEUED=10)
+        assert {pod.job async for pod in client.list_pods()} == {"during"}
+    finally:
+        await platform.stop()
+
+
+async def test_a_journal_that_is_lost_alone_is_written_again_and_survives_kill_9(platform, redis_server):
+    """The ledger has lost nothing, so that no resolver notices."""
+    client = await platform.start()
+    await client.submit(job("web", 10))
+    await client.submit(job("db", 5))
+    await client.delete("default", pods=["web-3"])
+    with redis.Redis(port=redis_server.port) as connection:
+        connection.delete(SUBMISSIONS)
+        await until(lambda: connection.hlen(SUBMISSIONS) == 2, "the submissions to be written again")
+        connection.delete(*connection.keys("{hoss}:journal:[sd]*"))  # with the stamp
+        await until(lambda: connection.hlen(SUBMISSIONS) == 2, "the journal to be written again")
+    platform.kill()
+    client = await platform.start()
+    await until_phases(client, QUEUED=14, DELETED=1)
+
+
+async def test_a_dispatcher_that_starts_notices_by_the_ledger_that_the_journal_went_back(
+    platform, redis_server
+):
+    """While no dispatcher ran, the journal alone came back as it was some writes before."""
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    with redis.Redis(port=redis_server.port) as connection:
+        await client.submit(job("early", 5))
+        before = {key: connection.dump(key) for key in connection.keys("{hoss}:journal:[^l]*")}  # no lease
+        await client.submit(job("late", 5))
+        for _ in range(2):
+            (batch,) = await worker.take(5)
+            await worker.answer(batch, BOUND)
+        await until(lambda: not platform.ledger.assumed, "all to be confirmed")
+        platform.kill()
+        for key, content in before.items():
+            connection.restore(key, 0, content, replace=True)
+        client = await platform.start()
+        [problem] = [p for p in (await client.status()).problems if "incomplete" in p]
+        assert "the ledger knows of write" in problem
+    await until_phases(client, BOUND=5)
+
+
+async def test_a_dispatcher_with_a_lower_term_than_the_ledger_has_seen_gets_a_higher_one(
+    platform, redis_server
+):
+    """The journal is lost with the number of the term. The ledger would obey no dispatcher any more."""
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    for _ in range(2):  # the ledger is to have seen some terms
+        platform.kill()
+        client = await platform.start()
+    worker = await platform.worker("w1")
+    await client.submit(job("lost", 5))
+    (batch,) = await worker.take(5)
+    await worker.answer(batch, BOUND)
+    await until(lambda: not platform.ledger.assumed, "all to be confirmed")
+    platform.kill()
+    seen = (await platform.ledger.held.dispatcher_marks()).term
+    assert seen >= 3
+    with redis.Redis(port=redis_server.port) as connection:
+        connection.delete(*connection.keys("{hoss}:journal:*"))
+    client = await platform.start()
+    [problem] = [p for p in (await client.status()).problems if "incomplete" in p]
+    assert "the ledger knows of write" in problem
+    worker = await platform.worker("w1")
+    await client.submit(job("new", 5))
+    (batch,) = await worker.take(5)
+    await worker.answer(batch, BOUND)
+    await until(lambda: not platform.ledger.assumed, "the ledger to obey")
+    assert (await platform.ledger.held.dispatcher_marks()).term > seen
+
+
+async def test_a_journal_of_a_newer_release_ends_the_dispatcher(redis_server):
+    with redis.Redis(port=redis_server.port) as connection:
+        connection.hset(STATE, "format", FORMAT + 1)
+    flags = ("--listen", "127.0.0.1:0", "--redis-url", redis_server.url, "--resolver", "127.0.0.1:9")
+    process = FORK_SERVER.start("dispatcher", flags)
+    assert await asyncio.to_thread(process.wait, DEADLINE_SECONDS) == 1
 
 
 async def test_draining_takes_back_what_was_not_started(platform):
@@ -645,7 +816,10 @@ async def test_gates_keep_pods_from_workers_and_their_removal_survives_kill_9(pl
     worker = await platform.worker("w1")
     await worker.take(1)
     pod = await client.get_pod("default", "gated-0")
-    assert (pod.phase, pod.reason) == (pb.UNSCHEDULABLE, "SchedulingGated: waits for gates a.io/quota, b.io/data")
+    assert (pod.phase, pod.reason) == (
+        pb.UNSCHEDULABLE,
+        "SchedulingGated: waits for gates a.io/quota, b.io/data",
+    )
     half = await client.remove_gates("default", jobs=["gated"], gates=["a.io/quota"])
     assert (half.changed_pods, half.queued_pods) == (4, 0)
     both = await client.remove_gates("default", pods=["gated-2", "nobody"])
@@ -667,7 +841,9 @@ async def test_gates_keep_pods_from_workers_and_their_removal_survives_kill_9(pl
     await again.take(3)
 
 
-async def test_a_lone_pod_behind_another_tenants_flood_goes_with_the_next_batch_and_is_told_why_it_waits(platform):
+async def test_a_lone_pod_behind_another_tenants_flood_goes_with_the_next_batch_and_is_told_why_it_waits(
+    platform,
+):
     client = await platform.start()
     worker = await platform.worker("w1", window=1000)
     await client.submit(job("flood", 200_000, namespace="red", requests=(("cpu", 10),)))
@@ -675,7 +851,10 @@ async def test_a_lone_pod_behind_another_tenants_flood_goes_with_the_next_batch_
     await client.submit(job("next", 10, namespace="red", requests=(("cpu", 10),)))
     reply = await client.submit(job("lone", 1, namespace="blue", requests=(("cpu", 10),)))
     shares = {tenant.name: (tenant.share, tenant.queued) for tenant in await client.list_tenants()}
-    assert shares == {"red": (1000.0, 199_010), "blue": (0.0, 1)}  # a cluster whose nodes offer nothing: pods count
+    assert shares == {
+        "red": (1000.0, 199_010),
+        "blue": (0.0, 1),
+    }  # a cluster whose nodes offer nothing: pods count
     waiting = await client.get_pod("red", "next-0", queue=True)
     assert waiting.queue.behind.startswith("tenant blue, which holds 0.0% of the cluster's pods")
     await worker.answer(batches[0], BOUND)

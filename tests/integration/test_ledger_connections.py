@@ -7,7 +7,7 @@ import pytest
 from redis_topologies import SENTINEL_AND_CLUSTER
 from waiting import DEADLINE_SECONDS
 
-from resolver.core.values import NodeChange
+from resolver.core.values import LedgerNodeChange
 from resolver.ledger.store import RedisLedger
 
 MORE_THAN_ANY_POOL_HAS = 100
@@ -31,7 +31,9 @@ async def test_calls_beyond_the_connections_there_are_wait_for_their_turn(url: s
         await ledger.close()
 
 
-async def test_readers_that_wait_for_news_hold_up_nobody(url: str, make_node: Callable[..., NodeChange]) -> None:
+async def test_readers_that_wait_for_news_hold_up_nobody(
+    url: str, make_node: Callable[..., LedgerNodeChange]
+) -> None:
     ledger = RedisLedger(url)
     await ledger.open(1)
     waiting = [asyncio.ensure_future(ledger.feed(0, 0, int(1000 * DEADLINE_SECONDS))) for _ in range(40)]
@@ -39,6 +41,8 @@ async def test_readers_that_wait_for_news_hold_up_nobody(url: str, make_node: Ca
         assert await ledger.seq(0) == 0
         assert not any(reader.done() for reader in waiting)
         await ledger.upsert_nodes(0, [make_node("news")])
-        assert [[entry.seq for entry in entries] for entries in await asyncio.gather(*waiting)] == [[1]] * len(waiting)
+        assert [[entry.seq for entry in entries] for entries in await asyncio.gather(*waiting)] == [
+            [1]
+        ] * len(waiting)
     finally:
         await ledger.close()

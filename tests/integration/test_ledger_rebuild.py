@@ -1,8 +1,10 @@
-"""Rebuilding and mending a real ledger: stopped after every step, and corrupted by hand in every way that mending knows."""
+"""Rebuilding and repair a real ledger: stopped after every step, and corrupted by hand in every way that
+repair knows."""
 
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,21 +13,22 @@ import pytest_asyncio
 from redis.asyncio import Redis
 from redis_topologies import as_documented
 
-from hoss import rpc
+from hoss import serving
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
-from hossctl.redis_server import RedisServer
-from resolver.core.mending import mend
-from resolver.core.values import Group, NodeChange, Proposal
-from resolver.feed import ShardFeed
-from resolver.ledger.port import LedgerLost
+from hoss.wire.columns import NONE_U32
+from hossctl.local.redis_server import RedisServer
+from resolver.api.auditing import audit_ledger
+from resolver.api.feed import ShardFeed
+from resolver.api.rebuilding import RebuildService
+from resolver.core.repair import plan_repair
+from resolver.core.values import Group, LedgerNodeChange, Position, Proposal
+from resolver.ledger.port import LedgerLostError
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
-from resolver.nodes import shard_of
-from resolver.parts import Kept, read_parts
-from resolver.proposals import group_of
-from resolver.reading import audit_ledger
-from resolver.rebuilding import Rebuilding
+from resolver.messages.nodes import shard_of
+from resolver.messages.parts import LedgerContents, read_parts
+from resolver.messages.proposals import group_of
 
 SHARDS = 2
 NODES = ("a", "b", "c", "d", "e", "f")
@@ -37,7 +40,7 @@ class Opened:
     def __init__(self, ledger: RedisLedger) -> None:
         self.ledger = ledger
         self.store = RedisRebuild(ledger, feed_window=100, lease_ms=30_000)
-        self.rebuilding = Rebuilding(ledger, self.store, now_us=lambda: time.time_ns() // 1000)
+        self.rebuilding = RebuildService(ledger, self.store, now_us=lambda: time.time_ns() // 1000)
 
 
 @pytest_asyncio.fixture
@@ -69,8 +72,11 @@ def _group(app: str, *ports: int) -> Group:
     return group_of(message.SerializeToString(deterministic=True))
 
 
-async def _fill(opened: Opened, make_node: Callable[..., NodeChange], make_proposal: Callable[..., Proposal]) -> None:
-    """Six nodes with cards, and on each three pods: one with a port, one with half a card, one not confirmed."""
+async def _fill(
+    opened: Opened, make_node: Callable[..., LedgerNodeChange], make_proposal: Callable[..., Proposal]
+) -> None:
+    """Six nodes with cards, and on each three pods: one with a port, one with half a card, one not
+    confirmed."""
     ledger, number = opened.ledger, 0
     epoch = await ledger.grant("w1")
     for name in NODES:
@@ -104,7 +110,14 @@ def _essence(parts: list[pb.LedgerPart]) -> Any:
     names = {index: spec.name for index, spec in kept.specs.items()}
     assert len({uid.tobytes() for uid in pods.uids}) == len(pods.uids)
     rows = sorted(
-        (uid.tobytes(), names[int(r["node"])], r["requests"].tolist(), int(r["card_milli"]), int(r["group"]), bool(a))
+        (
+            uid.tobytes(),
+            names[int(r["node"])],
+            r["requests"].tolist(),
+            int(r["card_milli"]),
+            int(r["group"]),
+            bool(a),
+        )
         for uid, r, a in zip(pods.uids, pods.records, pods.assumed, strict=True)
     )
     return sorted(spec.SerializeToString() for spec in kept.specs.values()), rows
@@ -119,7 +132,7 @@ def _head(parts: list[pb.LedgerPart], **fields: Any) -> pb.LedgerHead:
     return head
 
 
-def _kept(parts: list[pb.LedgerPart]) -> Kept:
+def _kept(parts: list[pb.LedgerPart]) -> LedgerContents:
     return read_parts(parts)
 
 
@@ -136,15 +149,57 @@ async def test_an_emptied_ledger_rebuilt_from_parts_holds_what_it_held(
     parts = await _dump(opened)
     old_epoch = opened.ledger.epoch
     await redis.flushall()
-    with pytest.raises(LedgerLost):
-        await opened.store.take_up()
-    standing = await opened.rebuilding.standing()
-    reply = await opened.rebuilding.rebuild(_head(parts, replaces=standing), _kept(parts))
+    with pytest.raises(LedgerLostError):
+        await opened.store.recover()
+    current = (await opened.rebuilding.status()).epoch
+    reply = await opened.rebuilding.rebuild(_head(parts, replaces=current), _kept(parts))
     assert (reply.nodes, reply.reservations, reply.unplaced_uids) == (6, 18, b"")
     assert _essence(await _dump(opened)) == _essence(parts)
     assert opened.ledger.epoch != old_epoch
     assert await _clean(opened)
     assert await opened.ledger.grant("w1") > 10**15, "above every epoch that there can have been"
+
+
+async def test_a_ledger_that_was_rebuilt_after_a_loss_is_not_taken_for_one_of_an_old_release(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    parts = await _dump(opened)
+    await redis.flushall()
+    with pytest.raises(LedgerLostError):
+        await opened.store.recover()
+    current, *_ = await opened.rebuilding.status()
+    await opened.rebuilding.rebuild(_head(parts, replaces=current), _kept(parts))
+    shard = shard_of("f", SHARDS)
+    before = (await opened.ledger.state(shard)).commits
+    assert before.listed, "the pods of f are not confirmed"
+    other = await open_ledger()
+    assert (await other.ledger.state(shard)).commits == before
+    assert _essence(await _dump(other)) == _essence(parts)
+    assert await redis.hget(opened.ledger.keys_of(shard)[0], "format") == b"2"
+
+
+async def test_of_a_pod_that_shards_reserve_twice_one_reservation_is_left_so_a_rebuild_ends(
+    open_ledger: Any, make_node: Any, make_proposal: Any
+) -> None:
+    """A shard that went back alone has the reservation again that the pod had there before it moved."""
+    opened = await open_ledger()
+    ledger = opened.ledger
+    for name in NODES:
+        await ledger.upsert_nodes(shard_of(name, SHARDS), [make_node(name)])
+    for shard in range(SHARDS):
+        proposal = replace(make_proposal([7], [[shard]], cpu=10), epoch=await ledger.grant("w1"))
+        (decision,) = await ledger.commit(shard, [proposal])
+        await ledger.confirm(shard, np.array([decision.seq], np.uint64))
+    assert not await _clean(opened)
+    head = pb.LedgerHead(shards=SHARDS, replaces=ledger.epoch, as_kept=True)
+    reply = await opened.rebuilding.rebuild(head, LedgerContents())
+    assert reply.reservations == 1
+    assert await _clean(opened)
+    uids = make_proposal([7], [[0]]).uids
+    held = [(await ledger.lookup(shard, uids))["node"].tolist() for shard in range(SHARDS)]
+    assert held == [[NONE_U32], [1]], "that of the later epoch stands"
 
 
 @pytest.mark.parametrize("stopped_after", range(3 * SHARDS + 1))
@@ -154,7 +209,9 @@ async def test_stopped_after_any_step_nothing_is_committed_nothing_lost_and_the_
     opened = await open_ledger()
     await _fill(opened, make_node, make_proposal)
     parts = await _dump(opened)
-    steps = opened.rebuilding.steps(_head(parts, replaces=opened.ledger.epoch), _kept(parts), pb.RebuildReply())
+    steps = opened.rebuilding.steps(
+        _head(parts, replaces=opened.ledger.epoch), _kept(parts), pb.RebuildReply()
+    )
     done = []
     async for step in steps:
         done.append(step)
@@ -165,15 +222,15 @@ async def test_stopped_after_any_step_nothing_is_committed_nothing_lost_and_the_
     other = await open_ledger()  # of a resolver that is started now
     whole = len(done) == 3 * SHARDS + 1
     if not whole:
-        with pytest.raises(LedgerLost):
+        with pytest.raises(LedgerLostError):
             await other.ledger.grant("w2")
-        with pytest.raises(LedgerLost):
-            await other.store.take_up()
+        with pytest.raises(LedgerLostError):
+            await other.store.recover()
         assert _essence(await _dump(other)) == _essence(parts), "nothing that was there is lost"
-        standing = await other.rebuilding.standing()
-        await other.rebuilding.rebuild(pb.LedgerHead(replaces=standing, as_kept=True), Kept())
+        current = (await other.rebuilding.status()).epoch
+        await other.rebuilding.rebuild(pb.LedgerHead(replaces=current, as_kept=True), LedgerContents())
     assert _essence(await _dump(other)) == _essence(parts)
-    await opened.store.take_up()
+    await opened.store.recover()
     assert opened.ledger.epoch == other.ledger.epoch
     assert await _clean(opened)
 
@@ -187,9 +244,9 @@ async def test_of_two_rebuilds_at_once_only_the_later_finishes(
     steps = one.rebuilding.steps(_head(parts, replaces=one.ledger.epoch), _kept(parts), pb.RebuildReply())
     await steps.__anext__()
     await steps.__anext__()
-    standing = await other.rebuilding.standing()
-    await other.rebuilding.rebuild(pb.LedgerHead(replaces=standing, as_kept=True), Kept())
-    with pytest.raises(LedgerLost):
+    current = (await other.rebuilding.status()).epoch
+    await other.rebuilding.rebuild(pb.LedgerHead(replaces=current, as_kept=True), LedgerContents())
+    with pytest.raises(LedgerLostError):
         async for _ in steps:
             pass
     assert _essence(await _dump(other)) == _essence(parts)
@@ -201,8 +258,8 @@ async def test_a_rebuild_of_another_ledger_than_stands_changes_nothing(
 ) -> None:
     opened = await open_ledger()
     await _fill(opened, make_node, make_proposal)
-    with pytest.raises(LedgerLost, match="another by now"):
-        await opened.rebuilding.rebuild(pb.LedgerHead(replaces="yesterday's"), Kept())
+    with pytest.raises(LedgerLostError, match="another by now"):
+        await opened.rebuilding.rebuild(pb.LedgerHead(replaces="yesterday's"), LedgerContents())
     assert await _clean(opened)
     await opened.ledger.grant("w2")
 
@@ -213,7 +270,11 @@ def _corrupt_account(record: bytes) -> bytes:
 
 CORRUPTIONS: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
     "an amount": ("accounts", _corrupt_account, "cpu requested 777, now 600"),
-    "a card in use": ("cards", lambda record: b"\x07\x00" + record[2:], "card 0 has 7 thousandths in use, now 500"),
+    "a card in use": (
+        "cards",
+        lambda record: b"\x07\x00" + record[2:],
+        "card 0 has 7 thousandths in use, now 500",
+    ),
     "a port forgotten": ("ports", lambda _: None, "port 80/TCP is again held"),
     "a port too many": (
         "ports",
@@ -225,7 +286,7 @@ CORRUPTIONS: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
 
 
 @pytest.mark.parametrize("what", CORRUPTIONS)
-async def test_repair_mends_what_differs_from_the_reservations_and_says_so(
+async def test_repair_changes_what_differs_from_the_reservations_and_says_so(
     open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any, what: str
 ) -> None:
     opened = await open_ledger()
@@ -249,9 +310,9 @@ async def test_repair_mends_what_differs_from_the_reservations_and_says_so(
     else:
         assert entries is not None
         assert [entry.seq for entry in entries] == [seq + 1]
-        # Who waits for room is woken by what mends it.
+        # Who waits for room is woken by the repair.
         assert entries[0].released == len(np.frombuffer(entries[0].accounts.indexes, "<u4"))
-    assert not (await opened.rebuilding.repair()).changes, "a second time there is nothing to mend"
+    assert not (await opened.rebuilding.repair()).changes, "a second time there is nothing to repair"
 
 
 async def test_who_follows_reads_the_state_after_a_repair_that_no_entry_can_tell_of_and_then_every_change(
@@ -265,7 +326,7 @@ async def test_who_follows_reads_the_state_after_a_repair_that_no_entry_can_tell
     await opened.ledger.upsert_nodes(0, [make_node(name, cpu=5000, cards=2)])
     await opened.rebuilding.repair()
     feed = ShardFeed(opened.ledger, 0)
-    async with rpc.background(feed.run()), aclosing(feed.follow(before)) as messages:
+    async with serving.background(feed.run()), aclosing(feed.follow(Position(before))) as messages:
         told = [await anext(messages) for _ in range(2)]
         await opened.ledger.upsert_nodes(0, [make_node(name, cpu=6000, cards=2)])
         told.append(await anext(messages))
@@ -276,18 +337,20 @@ async def test_who_follows_reads_the_state_after_a_repair_that_no_entry_can_tell
     ]
 
 
-async def test_a_mend_read_before_a_commit_is_refused(
+async def test_a_repair_read_before_a_commit_is_refused(
     open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
 ) -> None:
     opened = await open_ledger()
     await _fill(opened, make_node, make_proposal)
     field = min(await redis.hkeys("{hoss:0}:accounts"))
-    await redis.hset("{hoss:0}:accounts", field, _corrupt_account(await redis.hget("{hoss:0}:accounts", field)))
+    await redis.hset(
+        "{hoss:0}:accounts", field, _corrupt_account(await redis.hget("{hoss:0}:accounts", field))
+    )
     read_at = await opened.ledger.state(0)
-    mending = mend(read_at, {}, opened.ledger.resources, {})
+    repair = plan_repair(read_at, {}, opened.ledger.resources, {})
     held = read_at.reservations.uids[:1]
     await opened.ledger.release(0, held)
-    assert not await opened.store.mend(0, read_at.snapshot.seq, mending)
+    assert not await opened.store.repair(0, read_at.snapshot.seq, repair)
 
 
 async def test_a_reservation_on_no_node_is_told_and_left(

@@ -7,8 +7,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from waiting import DEADLINE_SECONDS, wait_until
 
-from hossctl.process import Service, stop_all
-from hossctl.redis_server import RedisServer
+from hossctl.local.process import ServiceProcess, stop_all
+from hossctl.local.redis_server import RedisServer
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -16,7 +16,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 def test_a_resolver_without_its_ledger_is_alive_and_not_ready(tmp_path: Path):
     redis = RedisServer.start(tmp_path / "redis")
     arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis.url]
-    resolver = Service("resolver", "resolver", arguments, tmp_path)
+    resolver = ServiceProcess("resolver", "resolver", arguments, tmp_path)
     try:
         address = resolver.wait_ready(time.monotonic() + DEADLINE_SECONDS).address
         with grpc.insecure_channel(address) as channel:
@@ -24,7 +24,8 @@ def test_a_resolver_without_its_ledger_is_alive_and_not_ready(tmp_path: Path):
 
             def serves(service: str) -> bool:
                 return bool(
-                    check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_SECONDS).status == SERVING
+                    check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_SECONDS).status
+                    == SERVING
                 )
 
             assert serves("")

@@ -1,4 +1,5 @@
-"""Nodes that keep refusing what fits them as they are known: a real resolver over a real Redis, and a cache that follows it."""
+"""Nodes that keep refusing what fits them as they are known: a real resolver over a real Redis, and a cache
+that follows it."""
 
 import asyncio
 
@@ -11,10 +12,9 @@ from waiting import DEADLINE_SECONDS, until
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.account import account_dtype
-from hoss.wire.columns import numbered_uids
+from hoss.wire.columns import account_dtype, numbered_uids
 from resolver.core.values import Verdict
-from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.messages import account_batch, feed_update
 
 CPU = 1000
@@ -39,7 +39,8 @@ async def platform(empty_redis, start_resolver, tmp_path):
     pods = iter(range(10**6))
 
     async def propose(node, *, cpu=100, seen=None):
-        """One pod; the verdict's message. `seen`: where the worker's cache stands; else where the ledger does."""
+        """One pod; the verdict's message. `seen`: where the worker's cache stands; else where the ledger
+        does."""
         seen = seq_of(connection) if seen is None else seen
         requests = np.array([cpu, 0, 0, 1, 0, 0], "<i8")
         await stream.write(
@@ -132,7 +133,10 @@ async def test_uncordon_ends_a_quarantine_at_once_and_too_many_are_never_out(pla
         return len((await client.status()).events) == 4
 
     await until(settled)
-    assert [await status_of(client, node) is not None for node in (1, 2)] == [True, False]  # a quarter of four is one
+    assert [await status_of(client, node) is not None for node in (1, 2)] == [
+        True,
+        False,
+    ]  # a quarter of four is one
     assert "too many are out" in (await client.status()).events[-1].text
     await client.cordon_node("n1", unschedulable=False)
     assert await status_of(client, 1) is None
@@ -147,7 +151,9 @@ async def test_a_node_that_lost_races_is_left_alone(platform):
     assert list((await client.status()).events) == []
 
 
-async def test_a_worker_with_a_corrupted_cache_is_noticed_and_its_view_of_the_node_mended_by_the_feed(platform):
+async def test_a_worker_with_a_corrupted_cache_is_noticed_and_its_view_of_the_node_mended_by_the_feed(
+    platform,
+):
     client, _, propose = platform
     await propose(1, cpu=CPU)
     cache = NodeInfoCache()
@@ -165,5 +171,5 @@ async def test_a_worker_with_a_corrupted_cache_is_noticed_and_its_view_of_the_no
         refused = await propose(1, seen=cache.seqs[0])
         cache.apply_fresh(account_batch(refused.fresh))
     await follow(lambda: cache.requested[0, 1] == CPU)
-    assert "told anew" in (await client.status()).events[-1].text
+    assert "published again" in (await client.status()).events[-1].text
     assert await status_of(client, 1) is None

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from hoss.errors import ConfigError
-from hossctl.redis_server import RedisServer, carried_server, find_redis_server
+from hossctl.local.redis_server import RedisServer, carried_server, find_redis_server
 from resolver.ledger.store import RedisLedger
 
 

@@ -8,6 +8,8 @@ from integration.test_resolver_feed import node, proposal, propose
 
 from hoss.client.resolver import ResolverClient
 from hoss.wire.columns import I64, U64, decode
+from hossctl.history.events import History
+from hossctl.history.recorder_ledger import LedgerRecorder
 
 
 @pytest.fixture
@@ -21,7 +23,10 @@ async def client(redis_server, start_resolver):
 
 async def details(client):
     (chunk,) = [chunk async for chunk in client.reservations(details=True)]
-    since, ends = decode(chunk.assumed_since_ms, I64, name="since"), decode(chunk.lease_ends_ms, I64, name="ends")
+    since, ends = (
+        decode(chunk.assumed_since_ms, I64, name="since"),
+        decode(chunk.lease_ends_ms, I64, name="ends"),
+    )
     return chunk, since, ends
 
 
@@ -50,3 +55,22 @@ async def test_nobody_else_pays_for_it(client):
     await propose(client, proposal(1, [0]))
     (chunk,) = [chunk async for chunk in client.reservations()]
     assert (chunk.assumed_since_ms, chunk.lease_ends_ms, list(chunk.workers)) == (b"", b"", [])
+
+
+async def test_a_recorder_takes_a_list_for_exact_only_if_it_is_from_the_history_that_the_feed_is_from(client):
+    """One resolver may still read a master that was replaced, and has gone on differently."""
+    await propose(client, proposal(1, [0, 1]))
+    history = History(lambda: 0.0, source="test", sees=["accounts"])
+    chunks = [chunk async for chunk in client.reservations(details=True)]
+    assert [bool(chunk.nonce) for chunk in chunks] == [True]
+    recorder = LedgerRecorder(client, history, lambda: None)
+    assert (await recorder.list_reservations())["seqs"] == {"0": chunks[0].seq}
+    chunks[0].nonce = "of another history"
+
+    async def other(*, details):
+        for chunk in chunks:
+            yield chunk
+
+    client.reservations = other
+    listed = await recorder.list_reservations()
+    assert (len(listed["rows"]), listed["seqs"]) == (2, {})

@@ -6,12 +6,12 @@ import redis
 
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
-from hoss.model.pod_groups import PodGroup
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodGroup
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import numbered_uids, uid_text
-from hoss.wire.pod_groups import definition_of
+from hoss.wire.columns import numbered_uids
+from hoss.wire.convert_rules import definition_of
+from hoss.wire.uids import uid_text
 
 
 @pytest.fixture
@@ -60,7 +60,9 @@ async def test_invariant_1_shows_what_uncoordinated_schedulers_do(client):
 
 
 async def test_invariant_1_shows_pods_together_that_required_anti_affinity_keeps_apart(client):
-    await client.upsert_nodes([NodeSpec("a", labels=(("rack", "r1"),), allocatable=(("cpu", 100), ("pods", 5)))])
+    await client.upsert_nodes(
+        [NodeSpec("a", labels=(("rack", "r1"),), allocatable=(("cpu", 100), ("pods", 5)))]
+    )
     web = LabelSelector((Requirement("app", "In", ("web",)),))
     alone = PodAffinity(anti_required=(PodAffinityTerm("rack", web, ("default",)),))
     group = definition_of(PodGroup(labels=(("app", "web"),), affinity=alone))

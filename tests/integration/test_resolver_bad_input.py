@@ -14,6 +14,7 @@ from resolver.core.values import MAX_BATCH_PODS, Verdict
 
 COMMITTED = bytes([Verdict.COMMITTED])
 PORT_OUT_OF_RANGE = pb.PodGroup(host_ports=[common_pb2.HostPort(port=70_000)]).SerializeToString()
+TOO_MANY = 100_001  # rows, where nothing else is configured
 ONE_UID = numbered_uids(b"test-prefix-", 7, 1).tobytes()
 
 
@@ -22,7 +23,11 @@ def column(dtype, *values):
 
 
 def requests(*, resources=6, **amounts):
-    row = dict.fromkeys(range(resources), 0) | {3: 1} | {int(place[1:]): amount for place, amount in amounts.items()}
+    row = (
+        dict.fromkeys(range(resources), 0)
+        | {3: 1}
+        | {int(place[1:]): amount for place, amount in amounts.items()}
+    )
     return column("<i8", *row.values())
 
 
@@ -47,7 +52,10 @@ WRONG_BATCHES = [
     ({"nodes": column("<u4", NONE_U32)}, "nodes: a pod has no first candidate"),
     ({"candidates": 0, "nodes": b""}, "candidates: 0 where a pod has 1 to 16"),
     ({"candidates": 17, "nodes": bytes(4 * 17)}, "candidates: 17 where a pod has 1 to 16"),
-    ({"victim_uids": ONE_UID, "victim_counts": column("<u2", 2)}, "victim_counts: 2 in all where there are 1"),
+    (
+        {"victim_uids": ONE_UID, "victim_counts": column("<u2", 2)},
+        "victim_counts: 2 in all where there are 1",
+    ),
     # amounts
     ({"requests": requests(_0=-1)}, "requests: -1 is not between 0 and 2^53"),
     ({"requests": requests(_1=2**53 + 1)}, "requests: 9007199254740993 is not between 0 and 2^53"),
@@ -62,7 +70,7 @@ WRONG_BATCHES = [
     ({"worker": ""}, "worker: needs 1 to 253 bytes, has 0"),
     ({"worker": "w" * 254}, "worker: needs 1 to 253 bytes, has 254"),
     ({"criteria": 9}, "criteria: 9 is none of"),
-    ({"epoch": 2**60}, "epoch, snapshot_seq: the ledger counts to 2^53"),
+    ({"epoch": 2**60}, "epoch, snapshot_seq, sending: the ledger counts to 2^53"),
     ({"unchecked": True}, "unchecked: this resolver validates every proposal"),
     ({"slot_groups": bytes(2), "groups": [b"\xff"]}, "groups: is no PodGroup message"),
     (
@@ -81,12 +89,12 @@ WRONG_BATCHES = [
             "victim_uids": numbered_uids(b"test-prefix-", 0, 1001).tobytes(),
             "victim_counts": column("<u2", 1001),
         },
-        "victim_uids: 1001 pods; up to 1000 go",
+        "victim_uids: 1001 pods; up to 1000 are evicted",
     ),
     # what cannot be together
-    ({"victim_uids": 2 * ONE_UID, "victim_counts": column("<u2", 2)}, "victim_uids: a pod goes twice"),
+    ({"victim_uids": 2 * ONE_UID, "victim_counts": column("<u2", 2)}, "victim_uids: a pod is listed twice"),
     ({"gang_minimum": 2}, "gang_minimum: 2 of 1 pods"),
-    ({"gang_minimum": 1, "displace_gap": 5}, "displace_gap: nobody goes for a gang"),
+    ({"gang_minimum": 1, "displace_gap": 5}, "displace_gap: a gang, or a proposal"),
     ({"parts": [batch(1, [0])]}, "parts: has two parts on one shard"),
 ]
 
@@ -122,7 +130,9 @@ async def test_a_node_that_was_never_registered_is_refused_and_the_rest_of_the_b
     assert answer.verdicts == bytes([Verdict.COMMITTED, Verdict.NODE_GONE, Verdict.COMMITTED])
 
 
-async def test_an_epoch_that_is_over_is_no_bad_input_and_an_unknown_worker_is_told_to_register_all_the_same(resolver):
+async def test_an_epoch_that_is_over_is_no_bad_input_and_an_unknown_worker_is_told_to_register_all_the_same(
+    resolver,
+):
     stream = Stream(resolver)
     stale = await stream.ask(batch(1, [0], epoch=99))
     unknown = await stream.ask(batch(2, [0], worker="nobody"))
@@ -143,9 +153,36 @@ WRONG_CALLS = [
     ("Release", pb.ReleaseRequest(uids=ONE_UID, nodes=bytes(8)), "nodes: 2 rows where 1 are expected"),
     ("CordonNode", pb.CordonNodeRequest(name="nowhere"), "there is no node 'nowhere'"),
     ("UpsertNodes", pb.UpsertNodesRequest(nodes=[common_pb2.NodeSpec()]), "nodes: a node has no name"),
-    ("UpsertNodes", pb.UpsertNodesRequest(nodes=[amount("cpu", -1)]), "node 'n9' cpu: -1 is not between 0 and 2^53"),
-    ("UpsertNodes", pb.UpsertNodesRequest(nodes=[amount("", 1)]), "node 'n9': offers a resource without a name"),
+    (
+        "UpsertNodes",
+        pb.UpsertNodesRequest(nodes=[amount("cpu", -1)]),
+        "node 'n9' cpu: -1 is not between 0 and 2^53",
+    ),
+    (
+        "UpsertNodes",
+        pb.UpsertNodesRequest(nodes=[amount("", 1)]),
+        "node 'n9': offers a resource without a name",
+    ),
     ("ListNodes", pb.ListNodesRequest(label_selector="a b c"), "label_selector"),
+    ("Lookup", pb.LookupRequest(uids=bytes(16 * TOO_MANY)), f"uids: {TOO_MANY} rows; max_request_rows"),
+    ("Release", pb.ReleaseRequest(uids=bytes(16 * TOO_MANY)), f"uids: {TOO_MANY} rows; max_request_rows"),
+    (
+        "Confirm",
+        pb.ConfirmRequest(
+            commits=[pb.ShardCommits(shard=0, seqs=bytes(8 * count)) for count in (TOO_MANY - 1, 1)]
+        ),
+        f"commits: {TOO_MANY} rows; max_request_rows",
+    ),
+    (
+        "RemoveNodes",
+        pb.RemoveNodesRequest(names=["n"] * TOO_MANY),
+        f"names: {TOO_MANY} rows; max_request_rows",
+    ),
+    (
+        "UpsertNodes",
+        pb.UpsertNodesRequest(nodes=[common_pb2.NodeSpec()] * TOO_MANY),
+        f"nodes: {TOO_MANY} rows; max_request_rows",
+    ),
 ]
 
 
@@ -189,4 +226,7 @@ async def test_bad_nodes_are_refused_whole(resolver):
         await resolver.upsert_nodes([good, NodeSpec("big", allocatable=(("memory", 2**53 + 1),))])
     with pytest.raises(InvalidInput, match="named twice"):
         await resolver.upsert_nodes([good, good])
-    assert await resolver.list_nodes(["fine"]) == []
+    many = [NodeSpec(f"fine-{number}", allocatable=(("pods", 1),)) for number in range(2000)]
+    with pytest.raises(InvalidInput, match="named twice"):
+        await resolver.upsert_nodes([*many, many[0]])
+    assert await resolver.list_nodes(["fine", *(node.name for node in many)]) == []

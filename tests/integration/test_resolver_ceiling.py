@@ -2,7 +2,7 @@
 
 import redis
 
-from resolver.ledger.ceiling import measure_ceiling
+from hossctl.bench.ceiling import measure_ceiling
 
 
 async def test_the_ceiling_is_measured_and_its_scratch_ledger_is_gone(redis_server):

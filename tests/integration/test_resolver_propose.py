@@ -16,7 +16,7 @@ from hoss.errors import InvalidInput, NotFound
 from hoss.model.node import NodeSpec
 from hoss.model.resources import CPU
 from hoss.wire.columns import numbered_uids
-from hossctl.redis_server import RedisServer
+from hossctl.local.redis_server import RedisServer
 from resolver.core.values import CONFLICT, Verdict
 
 
@@ -49,10 +49,14 @@ async def test_an_unconfirmed_pod_goes_for_a_much_more_urgent_one_over_the_wire(
     stream = Stream(resolver)
     await stream.ask(batch(1, [0], cpu=1000))
     urgent = {"priorities": np.array([1000], "<i4").tobytes(), "first": 5}
-    assert (await stream.ask(batch(2, [0], cpu=1000, **urgent))).verdicts == bytes([Verdict.CONFLICT_RESOURCE])
+    assert (await stream.ask(batch(2, [0], cpu=1000, **urgent))).verdicts == bytes(
+        [Verdict.CONFLICT_RESOURCE]
+    )
     answer = await stream.ask(batch(3, [0], cpu=1000, displace_gap=100, **urgent))
     assert answer.verdicts == bytes([Verdict.DUPLICATE])
-    assert (await resolver.lookup(numbered_uids(b"test-prefix-", 0, 6))).nodes.tolist() == [0xFFFFFFFF] * 5 + [0]
+    assert (await resolver.lookup(numbered_uids(b"test-prefix-", 0, 6))).nodes.tolist() == [
+        0xFFFFFFFF
+    ] * 5 + [0]
     assert (await resolver.status()).counters["displaced"] == 1
 
 
@@ -65,6 +69,19 @@ async def test_invariant_2_a_resend_to_another_resolver_finds_the_commit_that_st
     assert again.verdicts == bytes([Verdict.DUPLICATE] * 2)
     assert np.frombuffer(again.duplicate_seqs, "<u8").tolist() == [first.seq] * 2
     await other.close()
+
+
+async def test_an_old_copy_is_answered_unavailable_whichever_resolver_held_it(
+    resolver, redis_server, start_resolver
+):
+    other = Stream(ResolverClient([start_resolver(redis_server.url)]))
+    await Stream(resolver).ask(batch(1, [0], cpu=1000))
+    refused = await Stream(resolver).ask(batch(2, [0], cpu=200, first=5, sending=1))
+    assert refused.verdicts == bytes([Verdict.CONFLICT_RESOURCE])
+    late = await other.ask(batch(2, [0], cpu=0, first=5))
+    assert (late.verdicts, late.seq) == (b"", 0)
+    assert "sent something again" in late.unavailable
+    assert (await resolver.status()).reservations == 1
 
 
 async def test_many_batches_under_way_at_once_are_all_answered(resolver):
@@ -95,7 +112,9 @@ async def test_without_confirmation_a_reservation_ends_with_its_lease(redis_serv
     await client.close()
 
 
-async def test_redis_away_refuses_as_unavailable_and_all_resumes_when_it_is_back(own_redis, start_resolver, tmp_path):
+async def test_redis_away_refuses_as_unavailable_and_all_resumes_when_it_is_back(
+    own_redis, start_resolver, tmp_path
+):
     address = start_resolver(own_redis.url, "--reservation-lease-seconds", "600")
     client = ResolverClient([address])
     await client.upsert_nodes(NODES)
@@ -159,7 +178,9 @@ async def test_a_redis_that_comes_back_empty_is_refused_and_said_so(own_redis, s
         await client.close()
 
 
-def test_a_resolver_with_another_number_of_shards_refuses_to_start_and_names_both(redis_server, start_resolver):
+def test_a_resolver_with_another_number_of_shards_refuses_to_start_and_names_both(
+    redis_server, start_resolver
+):
     start_resolver(redis_server.url, "--shards", "2")
     flags = ["--listen", "127.0.0.1:0", "--redis-url", redis_server.url, "--shards", "3"]
     refused = FORK_SERVER.run("resolver", flags, timeout=DEADLINE_SECONDS)
@@ -175,7 +196,9 @@ async def test_a_lost_script_cache_is_not_noticed(resolver, redis_server):
 
 
 async def test_nodes_are_listed_by_name_and_label_with_what_is_requested(resolver):
-    await resolver.upsert_nodes([NodeSpec("n9", labels=(("zone", "a"),), allocatable=(("cpu", 5), ("pods", 1)))])
+    await resolver.upsert_nodes(
+        [NodeSpec("n9", labels=(("zone", "a"),), allocatable=(("cpu", 5), ("pods", 1)))]
+    )
     await Stream(resolver).ask(batch(1, [2], cpu=250))
     assert [node.spec.name for node in await resolver.list_nodes(label_selector="zone=a")] == ["n9"]
     [node] = await resolver.list_nodes(["n2"])

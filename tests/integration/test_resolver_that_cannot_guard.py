@@ -9,7 +9,7 @@ import pytest
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
-from hossctl.ports import free_ports
+from hossctl.local.ports import free_ports
 
 Ended = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -33,7 +33,12 @@ def ended(tmp_path: Path) -> Ended:
 
     def run(redis_url: str, *flags: str) -> "subprocess.CompletedProcess[str]":
         given = ["--listen", "127.0.0.1:0", "--webhook-listen", "127.0.0.1:0", "--redis-url", redis_url]
-        given += ["--kubeconfig", str(tmp_path / "kubeconfig"), "--webhook-cert-dir", str(tmp_path / "certificates")]
+        given += [
+            "--kubeconfig",
+            str(tmp_path / "kubeconfig"),
+            "--webhook-cert-dir",
+            str(tmp_path / "certificates"),
+        ]
         return FORK_SERVER.run("resolver", [*given, *flags], timeout=DEADLINE_SECONDS)
 
     return run
@@ -54,7 +59,10 @@ def test_a_missing_key_is_named_before_anything_is_started(ended, redis_server, 
     (tmp_path / "certificates" / "tls.crt").write_text("half of a pair")
     done = ended(redis_server.url)
     assert done.returncode == 2
-    assert f"webhook certificate directory {tmp_path / 'certificates'}: has no tls.key that can be read" in done.stderr
+    assert (
+        f"webhook certificate directory {tmp_path / 'certificates'}: has no tls.key that can be read"
+        in done.stderr
+    )
 
 
 def test_a_wrong_kubeconfig_is_said_at_once_though_the_ledger_is_away(ended, tmp_path):

@@ -9,17 +9,18 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from waiting import DEADLINE_SECONDS, until
 
-from hoss import rpc
+from hoss import rpc, serving
 from hoss.errors import ConfigError, TransportError
 
 PINGS = 6  # a server that is not told otherwise says GOAWAY at the third within five minutes
-PING_SECONDS = 1.2  # above the least interval that servers allow
+PING_SECONDS = 1.0  # above the least interval that servers allow
 _PREFACE_BYTES, _FRAME_HEAD_BYTES = 24, 9
 _PING, _ACK = 6, 1
 
 
 class CountingProxy:
-    """Between a client and a server: passes on what they say, and counts the client's HTTP/2 pings that the server answered."""
+    """Between a client and a server: passes on what they say, and counts the client's HTTP/2 pings that the
+    server answered."""
 
     def __init__(self, server_port: int) -> None:
         self.pings = 0
@@ -40,7 +41,7 @@ class CountingProxy:
 
 
 async def test_an_idle_stream_outlives_keepalive_pings():
-    server = rpc.Server()
+    server = serving.Server()
     proxy = CountingProxy(await server.start("127.0.0.1:0", ["some.Service"], serving=False))
     listening = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     options = [
@@ -50,7 +51,9 @@ async def test_an_idle_stream_outlives_keepalive_pings():
     ]
     port = listening.sockets[0].getsockname()[1]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="some.Service"))
+        watch = health_pb2_grpc.HealthStub(channel).Watch(
+            health_pb2.HealthCheckRequest(service="some.Service")
+        )
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         await until(lambda: proxy.pings >= PINGS, lambda: f"{PINGS} pings; there were {proxy.pings}")
         await server.set_serving(True, "some.Service")
@@ -60,7 +63,7 @@ async def test_an_idle_stream_outlives_keepalive_pings():
 
 
 async def test_a_port_in_use_is_named():
-    first, second = rpc.Server(), rpc.Server()
+    first, second = serving.Server(), serving.Server()
     port = await first.start("127.0.0.1:0", [])
     with pytest.raises(ConfigError, match=f"listen address 127.0.0.1:{port}: .*in use"):
         await second.start(f"127.0.0.1:{port}", [])
@@ -83,7 +86,7 @@ async def test_a_background_job_that_loses_a_cancellation_is_told_again():
             told.append(time)
 
     async def body() -> None:
-        async with rpc.background(job()):
+        async with serving.background(job()):
             await asyncio.sleep(0)
 
     await asyncio.wait_for(body(), DEADLINE_SECONDS)
@@ -92,7 +95,7 @@ async def test_a_background_job_that_loses_a_cancellation_is_told_again():
 
 async def test_of_the_servers_of_a_dns_name_only_those_get_calls_whose_service_serves():
     """As a headless Service names dispatchers, of which one is active."""
-    server = rpc.Server()
+    server = serving.Server()
     port = await server.start("127.0.0.1:0", ["some.Service"], serving=False)
     async with rpc.channel([f"dns:///localhost:{port}"], service="some.Service") as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
@@ -103,3 +106,40 @@ async def test_of_the_servers_of_a_dns_name_only_those_get_calls_whose_service_s
         answer = await check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=DEADLINE_SECONDS)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     await server.stop(0)
+
+
+async def test_who_watches_the_health_of_a_service_is_told_of_changes_after_another_watcher_has_gone():
+    """As the workers of a standby, when somebody who looked at it leaves."""
+    server, name = serving.Server(), "some.Service"
+    port = await server.start("127.0.0.1:0", [name], serving=False)
+    request = health_pb2.HealthCheckRequest(service=name)
+    async with contextlib.AsyncExitStack() as stack:
+        options = [("grpc.use_local_subchannel_pool", 1)]  # a connection each, as two processes have
+        channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) for _ in range(2)]
+        staying, leaving = [
+            health_pb2_grpc.HealthStub(await stack.enter_async_context(c)).Watch(request) for c in channels
+        ]
+        for watch in (staying, leaving):
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await channels[1].close()
+        await until(lambda: server.health_watchers(name) == 1, "the server to notice that one has left")
+        await server.set_serving(True, name)
+        told = await asyncio.wait_for(staying.read(), DEADLINE_SECONDS)
+        assert told.status == health_pb2.HealthCheckResponse.SERVING
+    await server.stop(0)
+
+
+async def test_a_server_that_stops_tells_watchers_that_its_services_do_not_serve_and_keeps_to_it():
+    server, name = serving.Server(), "some.Service"
+    port = await server.start("127.0.0.1:0", [name])
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=name))
+        unknown = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="no"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        stopping = asyncio.ensure_future(server.stop(DEADLINE_SECONDS))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await server.set_serving(True, name)
+        unknown.cancel()
+        watch.cancel()
+        await stopping

@@ -1,12 +1,12 @@
-"""Since when NoExecute taints are on their nodes: the ledger knows, so that every dispatcher counts from the same moment."""
+"""Since when NoExecute taints are on their nodes: the ledger knows, so that every dispatcher counts from the
+same moment."""
 
 import time
 
 import pytest
 
 from hoss.client.resolver import ResolverClient
-from hoss.model.node import NodeSpec
-from hoss.model.taints import NO_EXECUTE, Taint
+from hoss.model.node import NO_EXECUTE, NodeSpec, Taint
 
 BROKEN, SLOW = Taint("disk", "broken", NO_EXECUTE), Taint("disk", "slow", NO_EXECUTE)
 SOFT = Taint("disk", "broken")

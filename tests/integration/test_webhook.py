@@ -8,10 +8,10 @@ import aiohttp
 import pytest
 from pods_in_memory import PodsInMemory
 
-from hossctl.local_guard import make_certificate
-from resolver.binding_guard import BindingGuard
+from hossctl.local.binding_webhook import make_certificate
+from resolver.kubernetes.binding_webhook import BindingWebhook
+from resolver.kubernetes.webhook_server import PATH, serve_webhook
 from resolver.ledger.memory import MemoryLedger
-from resolver.webhook import PATH, serving
 
 
 async def _no_decision(*_: Any) -> Any:
@@ -36,8 +36,8 @@ async def test_what_is_no_question_is_answered_by_what_is_wrong_with_it(
     trust = ssl.create_default_context(cadata=make_certificate(tmp_path).decode())
     own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     own.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
-    guard = BindingGuard(MemoryLedger(1, lambda: 0), _no_decision, PodsInMemory(), name="guard")
-    async with serving(guard, "127.0.0.1:0", own) as port, aiohttp.ClientSession() as session:
+    guard = BindingWebhook(MemoryLedger(1, lambda: 0), _no_decision, PodsInMemory(), name="guard")
+    async with serve_webhook(guard, "127.0.0.1:0", own) as port, aiohttp.ClientSession() as session:
         method, path = asked.split()
         url = f"https://127.0.0.1:{port}{path}"
         async with session.request(method, url, data=body, ssl=trust) as response:

@@ -8,14 +8,15 @@ import grpc
 import pytest
 from waiting import DEADLINE_SECONDS
 
-from hoss import rpc
+from hoss import serving
 from hoss.client.resolver import ResolverClient
 from hoss.errors import ConfigError
 from hoss.v1 import resolver_pb2, workerlink_pb2
 from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer, add_WorkerLinkServicer_to_server
+from hossctl.local.ports import free_ports
 from scheduler_worker.link import DispatcherLink
-from scheduler_worker.proposals import ProposalStream
+from scheduler_worker.proposal_stream import ProposalStream
 
 COMMITTED = bytes([resolver_pb2.COMMITTED])
 
@@ -47,11 +48,11 @@ class ScriptedResolver(ResolverServicer):
 async def serve():
     servers = []
 
-    async def start(add, servicer):
-        server = rpc.Server()
+    async def start(add, servicer, address="127.0.0.1:0"):
+        server = serving.Server()
         add(servicer, server.grpc)
         servers.append(server)
-        return f"127.0.0.1:{await server.start('127.0.0.1:0', ())}"
+        return f"127.0.0.1:{await server.start(address, ())}"
 
     yield start
     for server in servers:
@@ -78,17 +79,66 @@ async def proposing(serve):
         await client.close()
 
 
-def proposal(number):
-    return resolver_pb2.ProposalBatch(batch_id=number, worker="w", uids=bytes(16))
+def proposal(number, sending=0):
+    return resolver_pb2.ProposalBatch(batch_id=number, worker="w", uids=bytes(16), sending=sending)
 
 
 @pytest.mark.parametrize("actions", [("break",), ("delay",), ("break", "delay", "break")])
-async def test_an_unanswered_proposal_is_sent_again_as_it_was(proposing, actions):
+async def test_an_unanswered_proposal_is_sent_again_and_each_copy_has_a_higher_number(proposing, actions):
     stream, verdicts, resolver = await proposing(*actions)
+    await asyncio.sleep(0)  # the stream begins with nothing to send
     stream.send(proposal(1))
     sent, verdict = await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
-    assert (sent, verdict.seq) == (proposal(1), 7)
-    assert resolver.seen == [proposal(1)] * (len(actions) + 1)
+    assert (sent, verdict.seq) == (proposal(1, sending=len(actions)), 7)
+    assert resolver.seen == [proposal(1, sending=copy) for copy in range(len(actions) + 1)]
+
+
+async def test_the_parts_of_a_proposal_have_the_number_of_the_whole(proposing):
+    stream, verdicts, resolver = await proposing("break")
+    await asyncio.sleep(0)
+    whole = proposal(1)
+    whole.parts.append(proposal(2))
+    stream.send(whole)
+    await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
+    assert [(copy.sending, copy.parts[0].sending) for copy in resolver.seen] == [(0, 0), (1, 1)]
+
+
+async def test_proposals_that_a_stream_leaves_unanswered_are_sent_again_under_one_number(proposing):
+    stream, verdicts, resolver = await proposing("delay", "delay", "delay")
+    await asyncio.sleep(0)
+    for number in range(3):
+        stream.send(proposal(number))
+    for _ in range(3):
+        await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
+    assert [copy.sending for copy in resolver.seen] == [0, 0, 0, 1, 1, 1]
+    stream.send(proposal(4))
+    sent, _ = await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
+    assert sent.sending == 1
+    stream.abandon()  # another epoch, which counts anew
+    stream.send(proposal(5))
+    sent, _ = await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
+    assert sent.sending == 0
+
+
+async def test_a_proposal_that_a_resolver_keeps_putting_off_goes_to_the_next_one(serve):
+    """One may be cut off from a ledger that the others reach."""
+    cut_off, other = ScriptedResolver(*["delay"] * 1000), ScriptedResolver()
+    (port,) = free_ports(1)
+    addresses = [await serve(add_ResolverServicer_to_server, cut_off), f"127.0.0.1:{port}"]
+    client, verdicts = ResolverClient(addresses), asyncio.Queue()
+    stream = ProposalStream(client, lambda *answer: verdicts.put_nowait(answer))
+    running = asyncio.create_task(stream.run())
+    try:
+        stream.send(proposal(1))
+        await asyncio.wait_for(cut_off.first_seen.wait(), DEADLINE_SECONDS)
+        await serve(add_ResolverServicer_to_server, other, f"127.0.0.1:{port}")
+        sent, verdict = await asyncio.wait_for(verdicts.get(), DEADLINE_SECONDS)
+        assert (sent.batch_id, verdict.seq) == (1, 7)
+        assert [(seen.batch_id, seen.sending) for seen in other.seen] == [(1, sent.sending)]
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await client.close()
 
 
 async def test_several_proposals_are_under_way_and_each_is_answered_once(proposing):
@@ -126,7 +176,9 @@ class ScriptedDispatcher(WorkerLinkServicer):
         if isinstance(ending, grpc.StatusCode):
             await context.abort(ending, "as told")
         self.epoch += 1
-        yield workerlink_pb2.DispatcherMessage(welcome=workerlink_pb2.Welcome(epoch=self.epoch, heartbeat_ms=20))
+        yield workerlink_pb2.DispatcherMessage(
+            welcome=workerlink_pb2.Welcome(epoch=self.epoch, heartbeat_ms=20)
+        )
         if ending == "end":
             return
         async for message in request_iterator:
@@ -178,7 +230,9 @@ async def test_streams_that_the_other_side_ends_leave_no_task_behind(linked, pro
     complaints = []
 
     def complain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if "handle" not in context:  # of a callback, such as gRPC's own, whose socket another thread has read already
+        if (
+            "handle" not in context
+        ):  # of a callback, such as gRPC's own, whose socket another thread has read already
             complaints.append(context["message"])
 
     asyncio.get_running_loop().set_exception_handler(complain)

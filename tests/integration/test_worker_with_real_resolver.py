@@ -13,11 +13,10 @@ import pytest
 from fork_server import FORK_SERVER, ForkedProcess
 from waiting import DEADLINE_SECONDS, until
 
-from hoss import rpc
+from hoss import serving
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
-from hoss.model.pod import DeviceRequest, PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer, add_WorkerLinkServicer_to_server
@@ -54,7 +53,9 @@ class PlayedDispatcher(WorkerLinkServicer):
         async for message in requests:
             if message.HasField("register"):
                 self.epoch = await self.resolver.grant_epoch(message.register.name)
-                self.outbox.put_nowait(pb.DispatcherMessage(welcome=pb.Welcome(epoch=self.epoch, heartbeat_ms=100)))
+                self.outbox.put_nowait(
+                    pb.DispatcherMessage(welcome=pb.Welcome(epoch=self.epoch, heartbeat_ms=100))
+                )
                 self.registrations.append(message.register)
             elif not message.HasField("heartbeat"):
                 self.inbox.put_nowait(message)
@@ -124,7 +125,7 @@ async def resolver(redis_server, tmp_path):
 @pytest.fixture
 async def dispatcher(resolver):
     played = PlayedDispatcher(resolver)
-    server = rpc.Server()
+    server = serving.Server()
     add_WorkerLinkServicer_to_server(played, server.grpc)
     played.port = await server.start("127.0.0.1:0", ())
     yield played
@@ -148,7 +149,10 @@ def nodes(count, *, cpu=4000, cards=0):
 
 def pod(cpu, **fields):
     return PodSpec(
-        requests=(("cpu", cpu), ("memory", GIB // 4)), nonzero_cpu_milli=cpu, nonzero_memory_bytes=GIB // 4, **fields
+        requests=(("cpu", cpu), ("memory", GIB // 4)),
+        nonzero_cpu_milli=cpu,
+        nonzero_memory_bytes=GIB // 4,
+        **fields,
     )
 
 
@@ -167,7 +171,9 @@ async def agreed(dispatcher, resolver):
     await until(so_it_is, lambda: f"agreement: {compared}")
 
 
-async def test_pods_are_bound_as_the_ledger_says_and_the_worker_sees_what_it_did(dispatcher, resolver, worker):
+async def test_pods_are_bound_as_the_ledger_says_and_the_worker_sees_what_it_did(
+    dispatcher, resolver, worker
+):
     await resolver.upsert_nodes(nodes(10))
     await agreed(dispatcher, resolver)
     uids = dispatcher.submit((pod(100), 150), (pod(250), 30))
@@ -179,12 +185,16 @@ async def test_pods_are_bound_as_the_ledger_says_and_the_worker_sees_what_it_did
     await agreed(dispatcher, resolver)
 
 
-async def test_pods_of_rules_that_nobody_bore_before_are_bound_without_a_refusal(dispatcher, resolver, worker):
+async def test_pods_of_rules_that_nobody_bore_before_are_bound_without_a_refusal(
+    dispatcher, resolver, worker
+):
     await resolver.upsert_nodes([replace(node, labels=((HOSTNAME, node.name),)) for node in nodes(10)])
     await agreed(dispatcher, resolver)
     apart = PodAffinity(anti_required=(PodAffinityTerm(HOSTNAME, WEB, ("default",)),))
     even = (SpreadConstraint(1, HOSTNAME, WEB),)
-    dispatcher.submit((pod(100), 20), (pod(100, labels=(("app", "web"),), pod_affinity=apart, spread=even), 10))
+    dispatcher.submit(
+        (pod(100), 20), (pod(100, labels=(("app", "web"),), pod_affinity=apart, spread=even), 10)
+    )
     codes, chosen, _, _ = await dispatcher.outcomes(30)
     assert (codes == BOUND).all()
     assert sorted(chosen[20:].tolist()) == list(range(10))
@@ -204,7 +214,9 @@ async def test_what_does_not_fit_is_answered_with_the_reason(dispatcher, resolve
 async def test_card_shares_are_packed_as_the_ledger_packs_them(dispatcher, resolver, worker):
     await resolver.upsert_nodes(nodes(2, cpu=64000, cards=4))
     await agreed(dispatcher, resolver)
-    dispatcher.submit((pod(100, devices=DeviceRequest(1, 400)), 10), (pod(100, devices=DeviceRequest(1, 300)), 12))
+    dispatcher.submit(
+        (pod(100, devices=DeviceRequest(1, 400)), 10), (pod(100, devices=DeviceRequest(1, 300)), 12)
+    )
     codes, _, texts, _ = await dispatcher.outcomes(22)
     # 8 cards take 16 shares of 400; the 6 cards' worth left beside the ten take shares of 300.
     assert (codes == BOUND).all() or texts == {"0/2 nodes are available: 2 Insufficient hoss.dev/gpu-milli."}
@@ -241,7 +253,9 @@ async def test_a_worker_told_to_stop_answers_for_what_it_holds(dispatcher, resol
     await resolver.upsert_nodes(nodes(50))
     await agreed(dispatcher, resolver)
     dispatcher.submit((pod(10), 2000))
-    codes, chosen, _, _ = await dispatcher.outcomes(2000, after_first=lambda: worker.send_signal(signal.SIGTERM))
+    codes, chosen, _, _ = await dispatcher.outcomes(
+        2000, after_first=lambda: worker.send_signal(signal.SIGTERM)
+    )
     assert set(codes.tolist()) <= {BOUND, RETURNED}
     assert ((codes == BOUND) == (chosen != 0xFFFFFFFF)).all()
     # A second signal in its last moments would end it by the signal.

@@ -3,11 +3,9 @@
 from hypothesis import strategies as st
 
 from hoss.model.cluster import BoundPod, Cluster
-from hoss.model.node import NodeSpec
-from hoss.model.pod import HostPort, PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
+from hoss.model.node import NodeSpec, Taint, Toleration
+from hoss.model.pod import HostPort, PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint, WeightedPodTerm
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
-from hoss.model.taints import Taint, Toleration
 
 GIB = 2**30
 HOSTNAME, ZONE, RACK = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "rack"
@@ -42,7 +40,9 @@ _WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 selectors = st.sampled_from([None, _WEB, _WEB, _WEB]) | st.builds(
     LabelSelector, several(requirements(["app", "tier"], ["web", "db", "front", "back"]))
 )
-namespace_selectors = st.none() | st.builds(LabelSelector, several(requirements(["team", "stage"], ["a", "b", "x"]), 1))
+namespace_selectors = st.none() | st.builds(
+    LabelSelector, several(requirements(["team", "stage"], ["a", "b", "x"]), 1)
+)
 terms = st.builds(
     PodAffinityTerm,
     st.sampled_from([HOSTNAME, ZONE, RACK]),

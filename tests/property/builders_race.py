@@ -1,4 +1,5 @@
-"""Several workers' cores at one ledger, in an order that a test decides: proposals and feed messages wait until told."""
+"""Several workers' cores at one ledger, in an order that a test decides: proposals and feed messages wait
+until told."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
@@ -7,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dispatcher.core.budget_loans import BudgetLoans
-from hoss.model.cluster import DisruptionBudget
-from hoss.model.cluster_objects import PodDisruptionBudget
+from dispatcher.core.bound.disruption_budgets import BudgetReservations
+from hoss.model.cluster import DisruptionBudget, PodDisruptionBudget
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.v1 import resolver_pb2 as pb
@@ -17,18 +17,20 @@ from hoss.v1 import workerlink_pb2 as pb_link
 from hoss.wire.columns import I64, U32, encode, numbered_uids
 from hoss.wire.convert import node_to_proto, pod_spec_to_proto
 from hoss.wire.convert_rules import selector_to_proto
-from resolver.availability import Availability
+from resolver.api.feed import ShardFeed
+from resolver.api.maintenance import Availability
+from resolver.api.proposing import ProposeStream
+from resolver.core.shard import MOST_AHEAD_MS
 from resolver.core.values import Decision, Eviction, Proposal
-from resolver.feed import ShardFeed
 from resolver.ledger.memory import MemoryLedger
-from resolver.nodes import node_change
-from resolver.proposing import Proposing
+from resolver.messages.nodes import node_change
 from scheduler_worker import messages
-from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.codes import Outcome
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.cycle.cycle import SchedulerLimits
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.messages import Outcome
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.scheduler import Limits, Scheduler
-from scheduler_worker.core.work import MAX_PRIORITY, Gang, OutcomeColumns
+from scheduler_worker.core.work import MAX_PRIORITY, GangInHand, OutcomeColumns
 
 
 @dataclass
@@ -46,7 +48,9 @@ class Racer:
     batches: int = 0
     specs: dict[int, list[PodSpec]] = field(default_factory=dict)  # by batch, of each of its pods
     classes: list[PodSpec] = field(default_factory=list)  # by number
-    deciding: Coroutine[Any, Any, pb.VerdictBatch] | None = None  # what a resolver does with the oldest proposal
+    deciding: Coroutine[Any, Any, pb.VerdictBatch] | None = (
+        None  # what a resolver does with the oldest proposal
+    )
 
 
 class _Turn:
@@ -104,17 +108,17 @@ class Race:
         """`late`: workers hear verdicts when they are told to."""
         self._late = late
         self.now_ms = 0
-        self.ledger = MemoryLedger(shards, lambda: self.now_ms, lease_ms=10**9, hold_ms=HOLD_MS)
+        self.ledger = MemoryLedger(shards, lambda: self.now_ms, lease_ms=10**9, prepare_ms=HOLD_MS)
         self._specs: dict[bytes, PodSpec] = {}
         self._known: dict[bytes, int] = {}
         self._known_seqs: dict[int, int] = {}
         self.budget: PodDisruptionBudget | None = None  # of which `min_available` is a number
-        self._loans = BudgetLoans()
+        self._reservations = BudgetReservations()
         self._feeds = [ShardFeed(self.ledger, shard) for shard in range(shards)]
         in_turns: Any = _InTurns(self.ledger)
         committers: Any = [_Committer(in_turns, shard) for shard in range(shards)]
         available = Availability(self.ledger, lambda _: None, lambda: None)  # that is never asked
-        self._proposing = Proposing(in_turns, committers, available, allow_unchecked=False)
+        self._proposing = ProposeStream(in_turns, committers, available, allow_unchecked=False)
         schema = asyncio.run(self.ledger.schema())
         for shard in range(shards):
             changes = [node_change(node_to_proto(node), schema) for node in nodes[shard::shards]]
@@ -125,8 +129,8 @@ class Race:
                 NodeInfoCache(),
                 default_profile(),
                 np.random.default_rng(seed + number),
-                Limits(tries=tries),
-                announces=announces,
+                SchedulerLimits(tries=tries),
+                registers_rules=announces,
             )
             name = f"w{number}"
             self.workers.append(Racer(name, asyncio.run(self.ledger.grant(name)), scheduler))
@@ -137,7 +141,9 @@ class Race:
         for feed in self._feeds:
             self._apply(worker, asyncio.run(feed._read_snapshot()))
 
-    def submit(self, worker: Racer, spec: PodSpec, count: int, *, lowest_priority: int = MAX_PRIORITY) -> None:
+    def submit(
+        self, worker: Racer, spec: PodSpec, count: int, *, lowest_priority: int = MAX_PRIORITY
+    ) -> None:
         """Give pods to a worker. Those of more than the lowest priority may have others go for them."""
         self.submit_runs(worker, [(spec, count)], lowest_priority=lowest_priority)
 
@@ -149,7 +155,8 @@ class Race:
         lowest_priority: int = MAX_PRIORITY,
         gang: bool = False,
     ) -> int:
-        """Give pods of several classes to a worker in one work batch, whose number is returned; as a `gang` all or none."""
+        """Give pods of several classes to a worker in one work batch, whose number is returned; as a `gang`
+        all or none."""
         first = len(worker.classes)
         worker.batches += 1
         number = worker.batches
@@ -163,10 +170,10 @@ class Race:
         self._specs.update(zip((uid.tobytes() for uid in uids), specs, strict=True))
         classes = np.arange(first, len(worker.classes), dtype=np.uint32)
         columns = classes, counts, np.zeros(len(runs), np.uint16)
-        together = Gang(f"gang {number}", len(uids)) if gang else None
+        together = GangInHand(f"gang {number}", len(uids)) if gang else None
         worker.scheduler.accept(number, uids, *columns, gang=together, lowest_priority=lowest_priority)
-        for told in worker.scheduler.take_announcements():
-            worker.sent.append(messages.announcement(told, worker=worker.name, epoch=worker.epoch))
+        for told in worker.scheduler.take_registrations():
+            worker.sent.append(messages.rule_registration(told, worker=worker.name, epoch=worker.epoch))
         return number
 
     def know(self) -> None:
@@ -175,10 +182,10 @@ class Race:
         self._known_seqs = {shard: arbiter.seq for shard, arbiter in enumerate(self.ledger.arbiters)}
 
     def answer(self, worker: Racer) -> None:
-        """The dispatcher answers the worker's questions, by what it knows."""
-        for question in worker.scheduler.take_questions():
+        """The dispatcher answers the worker's queries, by what it knows."""
+        for query in worker.scheduler.take_questions():
             asked = pb_link.WorkerMessage.FromString(
-                messages.preemption_question(question).SerializeToString()
+                messages.preemption_question(query).SerializeToString()
             ).preemption
             on = set(np.frombuffer(asked.nodes, "<u4").tolist())
             found = {
@@ -207,7 +214,7 @@ class Race:
             return []
         covered = DisruptionBudget(self.budget.namespace, self.budget.selector, 0)
         bound = sum(covered.selects(self._specs[uid]) for uid in self._known)
-        [granted] = self._loans.lend([self.budget], worker.name, 0.0)
+        [granted] = self._reservations.reserve([self.budget], worker.name, 0.0)
         allowed = max(0, bound - self.budget.desired(bound)) if granted else 0
         selector = selector_to_proto(self.budget.selector)
         return [pb_link.Budget(namespace=self.budget.namespace, selector=selector, allowed=allowed)]
@@ -215,7 +222,10 @@ class Race:
     def evictions(self) -> list[Eviction]:
         """All that the ledger evicted, in order shard by shard."""
         return [
-            eviction for arbiter in self.ledger.arbiters for change in arbiter.feed for eviction in change.evictions
+            eviction
+            for arbiter in self.ledger.arbiters
+            for change in arbiter.feed
+            for eviction in change.evictions
         ]
 
     def place(self, worker: Racer) -> None:
@@ -228,8 +238,8 @@ class Race:
         self._collect(worker)
 
     def advance(self, worker: Racer) -> bool:
-        """A resolver does one operation of the ledger for the oldest proposal; the worker hears the verdict when it is the last.
-        False: there is nothing to be decided."""
+        """A resolver does one operation of the ledger for the oldest proposal; the worker hears the verdict
+        when it is the last. False: there is nothing to be decided."""
         if not worker.sent:
             return False
         if worker.deciding is None:
@@ -257,9 +267,10 @@ class Race:
 
     def reap(self, _worker: Racer) -> None:
         """What is held ends by its lease."""
-        self.now_ms += HOLD_MS
-        for shard in range(self.ledger.shards):
-            asyncio.run(self.ledger.reap(shard))
+        for _ in range(0, HOLD_MS, MOST_AHEAD_MS):
+            self.now_ms += MOST_AHEAD_MS
+            for shard in range(self.ledger.shards):
+                asyncio.run(self.ledger.reap(shard))
 
     def forget(self, _worker: Racer) -> None:
         """The ledger forgets all rules that it can."""
@@ -273,7 +284,7 @@ class Race:
         assert not answer.invalid, answer.invalid
         if not batch.uids:
             known = {position.shard: position.seq for position in answer.awaits}
-            worker.scheduler.rules_known(batch.batch_id, known)
+            worker.scheduler.rules_registered(batch.batch_id, known)
             return
         for part, verdict in zip((batch, *batch.parts), (answer, *answer.parts), strict=True):
             pods = len(part.uids) // 16
@@ -287,7 +298,8 @@ class Race:
                 self._apply(worker, asyncio.run(feed._message(entry)))
 
     def finish(self) -> None:
-        """Go on, one step of each worker after the other, until every pod is answered for and every worker knows."""
+        """Go on, one step of each worker after the other, until every pod is answered for and every worker
+        knows."""
         while not all(worker.scheduler.idle for worker in self.workers):
             self.know()
             for step in (self.place, self.answer, self.decide, self.hear, self.tell):
@@ -305,11 +317,15 @@ class Race:
     def end(self, uid: bytes) -> None:
         """A bound pod ends and gives back what it has."""
         node = self.reservations()[uid]
-        asyncio.run(self.ledger.release(node % self.ledger.shards, np.frombuffer(uid, np.uint8).reshape(1, 16)))
+        asyncio.run(
+            self.ledger.release(node % self.ledger.shards, np.frombuffer(uid, np.uint8).reshape(1, 16))
+        )
 
     def reservations(self) -> dict[bytes, int]:
         """UID to node of every reservation."""
-        return {uid: held.node for arbiter in self.ledger.arbiters for uid, held in arbiter.reservations.items()}
+        return {
+            uid: held.node for arbiter in self.ledger.arbiters for uid, held in arbiter.reservations.items()
+        }
 
     def placed(self) -> list[tuple[PodSpec, str]]:
         """(group's name, node index) of every reservation."""

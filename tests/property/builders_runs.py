@@ -3,17 +3,16 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from hoss.model.node import NodeSpec
-from hoss.model.pod_groups import group_of
-from hoss.model.taints import PREFER_NO_SCHEDULE, Taint
-from hossctl.bench.in_process import empty_pool
-from scheduler_worker.core.cache import NodeInfoCache
+from hoss.model.node import PREFER_NO_SCHEDULE, NodeSpec, Taint
+from hoss.model.pod import group_of
+from hossctl.bench.gpu import empty_pool
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable
-from scheduler_worker.core.placement import RunPlacer
+from scheduler_worker.core.framework.static_fit import StaticFits
+from scheduler_worker.core.placement.ranking import PodRanking
+from scheduler_worker.core.placement.run_placer import RunPlacer
+from scheduler_worker.core.placement.ties import TieOrder
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.pod_ranking import PodRanking
-from scheduler_worker.core.static import StaticFits
-from scheduler_worker.core.ties import TieOrder
 
 GIB = 2**30
 
@@ -28,7 +27,7 @@ class Worker:
         self.ties = TieOrder(np.random.default_rng(5))
         self.ties.cover(self.cache.size)
         self.statics = StaticFits(self.profile, self.cache)
-        self.table = DemandTable(self.cache.schema, self.cache.catalogue.images, self.cache.census)
+        self.table = DemandTable(self.cache.schema, self.cache.catalogue.images, self.cache.pod_index)
         self.placer = RunPlacer(self.cache, self.ties)
         self.rankings = {}
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoss.wire.account import CARD_SLOTS, FLAG_GONE, FLAG_UNSCHEDULABLE, account_dtype, digest
+from hoss.wire.columns import CARD_SLOTS, FLAG_GONE, FLAG_UNSCHEDULABLE, account_dtype, digest
 
 RESOURCES = 4
 

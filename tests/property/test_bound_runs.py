@@ -10,11 +10,9 @@ from property.builders_runs import GIB, Worker, pools
 from property.profiles import examples
 
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
-from scheduler_worker.core.bound_runs import BoundRun
-from scheduler_worker.core.whole_runs import MOST_PILES
+from scheduler_worker.core.placement.runs import MOST_BUCKETS, BoundRun
 
 
 def app(name):
@@ -67,7 +65,11 @@ def both_ways(nodes, spec, bound, counts):
 @given(pools(), st.sampled_from([*RULES]), st.data())
 def test_a_run_goes_where_its_pods_would_go_one_by_one(nodes, rule, data):
     some = st.lists(st.integers(0, len(nodes) - 1), max_size=6)
-    bound = [(WEB, data.draw(some)), (API, data.draw(some)), (replace(API, **RULES["near others"]), data.draw(some))]
+    bound = [
+        (WEB, data.draw(some)),
+        (API, data.draw(some)),
+        (replace(API, **RULES["near others"]), data.draw(some)),
+    ]
     counts = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=3))
     for placed, one_by_one in both_ways(nodes, replace(WEB, **RULES[rule]), bound, counts):
         assert placed.nodes.tolist() == one_by_one
@@ -81,7 +83,9 @@ def test_so_it_does_with_any_rules(nodes, affinity, spread, data):
     some = st.lists(st.integers(0, len(nodes) - 1), max_size=4)
     bound = [(WEB, data.draw(some)), (replace(API, pod_affinity=data.draw(affinities)), data.draw(some))]
     counts = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=2))
-    for placed, one_by_one in both_ways(nodes, replace(WEB, pod_affinity=affinity, spread=spread), bound, counts):
+    for placed, one_by_one in both_ways(
+        nodes, replace(WEB, pod_affinity=affinity, spread=spread), bound, counts
+    ):
         assert placed.nodes.tolist() == one_by_one
 
 
@@ -113,7 +117,7 @@ def test_a_run_with_room_is_told_at_once(rule):
 
 
 def test_with_very_many_domains_pods_are_placed_one_by_one():
-    worker = Worker(large_pool(MOST_PILES + 5, MOST_PILES + 5))
+    worker = Worker(large_pool(MOST_BUCKETS + 5, MOST_BUCKETS + 5))
     assert told_at_once(worker, replace(WEB, **RULES["over zones"]), 50) == 0
     assert len(set(worker.place(replace(WEB, **RULES["over zones"]), 50).nodes.tolist())) == 50
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoss.errors import ColumnError
-from hoss.wire import columns
+from hoss.wire import columns, uids
 
 WIDTHS = [columns.U8, columns.U16, columns.U32, columns.U64, columns.I32, columns.I64]
 
@@ -28,7 +28,7 @@ def test_any_bytes_are_a_column_or_refused(dtype, data):
 
 @given(st.binary(min_size=16, max_size=16))
 def test_a_uid_comes_back_from_its_spelling(uid):
-    assert columns.uid_from_text(columns.uid_text(uid)) == uid
+    assert uids.uid_from_text(uids.uid_text(uid)) == uid
 
 
 @given(st.binary(min_size=12, max_size=12), st.integers(0, 2**32 - 30), st.integers(0, 20))

@@ -3,12 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoss.model.during_execution import DuringExecution
-from hoss.model.node import NodeSpec
-from hoss.model.pod import DeviceRequest, HostPort, PodSpec, PodTemplate, QosClass
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
+from hoss.model.node import NodeSpec, Taint, Toleration
+from hoss.model.pod import (
+    DeviceRequest,
+    DuringExecution,
+    HostPort,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    PodTemplate,
+    QosClass,
+    SpreadConstraint,
+    WeightedPodTerm,
+)
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
-from hoss.model.taints import Taint, Toleration
+from hoss.model.volumes import ClaimMount, EphemeralOwner, InlineDisk, PodVolumes
 from hoss.v1 import common_pb2, dispatcher_pb2
 from hoss.wire import convert
 
@@ -53,20 +62,35 @@ pod_specs = st.builds(
     preferred_node_affinity=tuples(st.builds(PreferredTerm, st.integers(1, 100), terms)),
     tolerations=tuples(
         st.builds(
-            Toleration, texts, st.sampled_from(["Equal", "Exists"]), texts, texts, st.none() | st.integers(0, 2**63 - 1)
+            Toleration,
+            texts,
+            st.sampled_from(["Equal", "Exists"]),
+            texts,
+            texts,
+            st.none() | st.integers(0, 2**63 - 1),
         )
     ),
-    host_ports=tuples(st.builds(HostPort, st.integers(1, 65535), st.sampled_from(["TCP", "UDP"]), host_addresses)),
+    host_ports=tuples(
+        st.builds(HostPort, st.integers(1, 65535), st.sampled_from(["TCP", "UDP"]), host_addresses)
+    ),
     devices=st.none() | st.builds(DeviceRequest, st.integers(1, 16), st.integers(1, 1000)),
     pending_nonzero=st.none() | st.tuples(amounts, amounts),
     pod_affinity=st.none()
-    | st.builds(PodAffinity, tuples(pod_terms), tuples(weighted_terms), tuples(pod_terms), tuples(weighted_terms)),
+    | st.builds(
+        PodAffinity, tuples(pod_terms), tuples(weighted_terms), tuples(pod_terms), tuples(weighted_terms)
+    ),
     spread=tuples(constraints),
     default_spread=selectors,
     images=tuples(texts),
     image_containers=st.integers(0, 9),
     scheduling_gates=tuples(texts),
     may_preempt=st.booleans(),
+    volumes=st.none()
+    | st.builds(
+        PodVolumes,
+        tuples(st.builds(ClaimMount, texts, st.none() | st.builds(EphemeralOwner, texts, texts))),
+        tuples(st.builds(InlineDisk, texts, tuples(texts), st.booleans(), tuples(texts))),
+    ),
 )
 templates = st.builds(
     PodTemplate,

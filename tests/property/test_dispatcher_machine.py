@@ -1,8 +1,7 @@
 """Whatever happens in whatever order, the dispatcher loses no pod and gives none to two workers.
 
-A random history of submissions, deletions, workers that come, answer, lie, die and are fenced, against a model of the ledger
-that remembers which reservations stand.
-"""
+A random history of submissions, deletions, workers that come, answer, lie, die and are fenced, against a
+model of the ledger that remembers which reservations stand."""
 
 import random
 
@@ -12,13 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from property.profiles import examples
 
 from dispatcher.core import messages as m
-from dispatcher.core.costs import CostReport
 from dispatcher.core.machine import Machine, Settings
-from dispatcher.core.membership import Vitals
-from dispatcher.core.podsets import NewGang, NewJob, NewPods, NewTemplate, Order
-from dispatcher.core.podtable import Phase
-from dispatcher.core.policy import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
-from dispatcher.core.templates import Kind
+from dispatcher.core.pods.sets import NewGang, NewJob, NewPods, NewTemplate, Order
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.pods.templates import TemplateKind
+from dispatcher.core.policy.rules import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
+from dispatcher.core.workers.reports import CostReport, Heartbeat
 from hoss.model.pod import PodSpec, QosClass
 from hoss.model.selectors import NodeScope, Requirement
 
@@ -41,7 +39,10 @@ POLICIES = (
     Policy(),
     Policy((Rule("fast", workers=Selector((Requirement("role", "In", ("fast",)),))),)),
     Policy(
-        (Rule("low", Match(priority_max=4), balance=Balance(Algorithm.RANDOM)), Rule("nobody", Match(priority_min=99)))
+        (
+            Rule("low", Match(priority_max=4), balance=Balance(Algorithm.RANDOM)),
+            Rule("nobody", Match(priority_min=99)),
+        )
     ),
     Policy((Rule("few", nodes=NodeScope("few", (Requirement("pool", "Exists"),))),)),
 )
@@ -81,10 +82,12 @@ class DispatcherHistory(RuleBasedStateMachine):
                     self.recalls.append(instruction)
                 case m.GrantEpoch():
                     released.append(m.EpochGranted(instruction.link, 1))
-                    released.append(m.Heard(instruction.link, Vitals(ready=True)))
+                    released.append(m.HeartbeatReceived(instruction.link, Heartbeat(ready=True)))
                 case m.Verify():
                     nodes = [1 if uid.tobytes() in self.reserved else NONE for uid in instruction.uids]
-                    released.append(m.Verified(instruction.rows, instruction.uids, np.array(nodes, np.uint32)))
+                    released.append(
+                        m.Verified(instruction.rows, instruction.uids, np.array(nodes, np.uint32))
+                    )
                 case m.Release():
                     for uid in instruction.uids:
                         self.reserved.pop(uid.tobytes(), None)
@@ -99,11 +102,13 @@ class DispatcherHistory(RuleBasedStateMachine):
         needed=st.none() | st.floats(0, 1),
         namespace=st.sampled_from(["default", "other"]),
     )
-    def submit(self, replicas: int, priority: int, listed: bool, needed: float | None, namespace: str) -> None:
+    def submit(
+        self, replicas: int, priority: int, listed: bool, needed: float | None, namespace: str
+    ) -> None:
         """Pods, in a gang if a share of them is `needed`."""
         self.requests += 1
         gangs = () if needed is None else (NewGang(namespace, "g", max(1, int(needed * replicas))),)
-        kind = Kind(namespace, "", "", QosClass.BURSTABLE, "")
+        kind = TemplateKind(namespace, "", "", QosClass.BURSTABLE, "")
         templates = (NewTemplate(b"0", kind, 0), NewTemplate(b"%d" % priority, kind, priority))
         if listed:
             names = tuple(f"p{self.requests}x{i}" for i in range(replicas))
@@ -116,21 +121,28 @@ class DispatcherHistory(RuleBasedStateMachine):
         submission = self.machine.registry.accept(order, 0)
         self.tell(m.Admitted(submission))
         for pod_set in submission.sets:
-            self.alive |= {uid.tobytes() for uid in self.machine.registry.pods.uid[pod_set.rows]}
+            self.alive |= {uid.tobytes() for uid in self.machine.registry.pods.uid[pod_set.range]}
 
-    @rule(key=st.sampled_from("xy"), pods=st.integers(1, 3), needed=st.integers(1, 5), priority=st.sampled_from([0, 9]))
+    @rule(
+        key=st.sampled_from("xy"),
+        pods=st.integers(1, 3),
+        needed=st.integers(1, 5),
+        priority=st.sampled_from([0, 9]),
+    )
     def gather(self, key: str, pods: int, needed: int, priority: int) -> None:
         """Pods of a gang that come without the others."""
         self.requests += 1
-        kind = Kind("default", "", "", QosClass.BURSTABLE, "")
+        kind = TemplateKind("default", "", "", QosClass.BURSTABLE, "")
         names = tuple(f"g{self.requests}x{i}" for i in range(pods))
         listed = NewPods(names, np.zeros(pods, np.uint32), None, np.ones(pods, np.uint32))
         gang = NewGang("default", key, needed, key)
         template = NewTemplate(b"%d" % priority, kind, priority)
-        submission = self.machine.registry.accept(Order(str(self.requests), (template,), (), listed, (gang,)), 0)
+        submission = self.machine.registry.accept(
+            Order(str(self.requests), (template,), (), listed, (gang,)), 0
+        )
         self.tell(m.Admitted(submission))
         (pod_set,) = submission.sets
-        self.alive |= {uid.tobytes() for uid in self.machine.registry.pods.uid[pod_set.rows]}
+        self.alive |= {uid.tobytes() for uid in self.machine.registry.pods.uid[pod_set.range]}
 
     @precondition(lambda self: self.alive)
     @rule(share=st.floats(0, 1), seed=st.integers(0, 99))
@@ -164,8 +176,8 @@ class DispatcherHistory(RuleBasedStateMachine):
             if link in self.living.values():
                 assert uid.tobytes() not in self.reserved, "a pod was reserved twice"
                 self.reserved[uid.tobytes()] = 1
-        # In two messages; the second repeats the first one's pods with other codes, and names pods that are not there.
-        # Only the first word about a pod counts.
+        # In two messages; the second repeats the first one's pods with other codes, and names pods that are
+        # not there. Only the first word about a pod counts.
         everyone = np.arange(len(work.uids) + 2, dtype=np.uint32)
         # What is bound of a gang is told at once.
         early = everyone[: len(work.uids) if work.gang_minimum else len(work.uids) // 2]
@@ -174,7 +186,9 @@ class DispatcherHistory(RuleBasedStateMachine):
         late[: len(early)] = m.OutcomeCode.CONFLICT
         self.tell(self.outcome_message(link, work.batch, everyone, late))
 
-    @rule(link=st.integers(1, 6), batch=st.integers(0, 40), positions=st.lists(st.integers(0, 900), max_size=5))
+    @rule(
+        link=st.integers(1, 6), batch=st.integers(0, 40), positions=st.lists(st.integers(0, 900), max_size=5)
+    )
     def lie(self, link: int, batch: int, positions: list[int]) -> None:
         """Answers for pods the worker was never given; what it was given it may not answer wrongly here."""
         given = {work.batch for work in self.inbox.get(link, [])}
@@ -189,12 +203,13 @@ class DispatcherHistory(RuleBasedStateMachine):
         link = self.living[data.draw(st.sampled_from(sorted(self.living)))]
         backlog = sum(len(work.uids) for work in self.inbox.get(link, []))
         told = CostReport(np.array([1, 2], np.uint32), np.full(2, cost))
-        self.tell(m.Heard(link, Vitals(ready=True, backlog=backlog), told))
+        self.tell(m.HeartbeatReceived(link, Heartbeat(ready=True, backlog=backlog), told))
 
     @precondition(lambda self: self.recalls)
     @rule(share=st.floats(0, 1))
     def give_back(self, share: float) -> None:
-        """A recalled worker gives back what it has not started, the last ones first; it may have started them all."""
+        """A recalled worker gives back what it has not started, the last ones first; it may have started them
+        all."""
         recall = self.recalls.pop(0)
         left = int(share * recall.pods)
         for work in reversed([w for w in self.inbox.get(recall.link, []) if w.batch in recall.batches]):
@@ -211,7 +226,9 @@ class DispatcherHistory(RuleBasedStateMachine):
                     if recall.link in self.living.values():
                         assert uid.tobytes() not in self.reserved, "a pod was reserved twice"
                         self.reserved[uid.tobytes()] = 1
-                self.tell(self.outcome_message(recall.link, work.batch, np.arange(len(kept), dtype=np.uint32), kept))
+                self.tell(
+                    self.outcome_message(recall.link, work.batch, np.arange(len(kept), dtype=np.uint32), kept)
+                )
 
     @precondition(lambda self: self.living)
     @rule(data=st.data(), committed=st.floats(0, 1))
@@ -264,8 +281,8 @@ class DispatcherHistory(RuleBasedStateMachine):
         assert bound <= self.reserved.keys(), "a pod is called bound that holds nothing"
 
     def teardown(self) -> None:
-        """Given honest workers, time, a policy that forgets nobody, and as many pods as gangs need, every accepted pod ends bound (or
-        failed, if a worker said so)."""
+        """Given honest workers, time, a policy that forgets nobody, and as many pods as gangs need, every
+        accepted pod ends bound (or failed, if a worker said so)."""
         if not hasattr(self, "machine"):
             return
         self.change_policy(POLICY)
@@ -292,9 +309,13 @@ class DispatcherHistory(RuleBasedStateMachine):
         rows = np.flatnonzero(pods.phase[: pods.size] != Phase.ABSENT)
         return dict(zip((u.tobytes() for u in pods.uid[rows]), pods.phase[rows].tolist(), strict=True))
 
-    def outcome_message(self, link: int, batch: int, positions: np.ndarray, codes: np.ndarray) -> m.OutcomesArrived:
+    def outcome_message(
+        self, link: int, batch: int, positions: np.ndarray, codes: np.ndarray
+    ) -> m.OutcomesArrived:
         nodes = np.where(codes == m.OutcomeCode.BOUND, 1, NONE).astype(np.uint32)
-        return m.OutcomesArrived(link, batch, positions, codes, nodes, None, (), {0: np.array([1], np.uint64)})
+        return m.OutcomesArrived(
+            link, batch, positions, codes, nodes, None, (), {0: np.array([1], np.uint64)}
+        )
 
 
 DispatcherHistory.TestCase.settings = examples(60, stateful_step_count=30)

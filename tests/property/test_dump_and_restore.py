@@ -13,18 +13,20 @@ from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U8, U16, U32, U64, encode, numbered_uids
 from hossctl.ledger_file import lines_of, parts_of
-from hossctl.redis_server import RedisServer
+from hossctl.local.redis_server import RedisServer
+from resolver.api.auditing import audit_ledger
+from resolver.api.rebuilding import RebuildService
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
-from resolver.nodes import shard_of
-from resolver.parts import read_parts
-from resolver.reading import audit_ledger
-from resolver.rebuilding import Rebuilding
+from resolver.messages.nodes import shard_of
+from resolver.messages.parts import read_parts
 
 _GROUPS = [
     b"",
     pb.PodGroup(namespace="default", labels=[common_pb2.Label(key="app", value="web")]).SerializeToString(),
-    pb.PodGroup(namespace="x", host_ports=[common_pb2.HostPort(port=80)]).SerializeToString(deterministic=True),
+    pb.PodGroup(namespace="x", host_ports=[common_pb2.HostPort(port=80)]).SerializeToString(
+        deterministic=True
+    ),
 ]
 _numbers = count()
 
@@ -97,7 +99,9 @@ async def _round_trip(url: str, parts: list[pb.LedgerPart], shards: int) -> None
     try:
         await first[1].rebuild(parts[0].head, read_parts(parts))
         lines = [json.dumps(line) async for line in lines_of(first[1].dump())]
-        again = list(parts_of(lines, pb.LedgerHead(replaces="*", operator=True, only_empty=True), where="dump"))
+        again = list(
+            parts_of(lines, pb.LedgerHead(replaces="*", operator=True, only_empty=True), where="dump")
+        )
         await second[1].rebuild(again[0].head, read_parts(again[1:]))
         restored = [json.dumps(line) async for line in lines_of(second[1].dump())]
         assert _essence(restored) == _essence(lines)
@@ -110,11 +114,11 @@ async def _round_trip(url: str, parts: list[pb.LedgerPart], shards: int) -> None
             await ledger.close()
 
 
-async def _open(url: str, shards: int) -> tuple[RedisLedger, Rebuilding]:
+async def _open(url: str, shards: int) -> tuple[RedisLedger, RebuildService]:
     ledger = RedisLedger(url, prefix=f"dump-{next(_numbers)}")
     await ledger.open(shards)
     store = RedisRebuild(ledger, feed_window=10, lease_ms=30_000)
-    return ledger, Rebuilding(ledger, store, now_us=lambda: 10**15)
+    return ledger, RebuildService(ledger, store, now_us=lambda: 10**15)
 
 
 def _essence(lines: list[str]) -> Any:

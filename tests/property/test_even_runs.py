@@ -12,7 +12,7 @@ from property.profiles import examples
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import LabelSelector, NodeSelectorTerm, PreferredTerm, Requirement
-from scheduler_worker.core.whole_runs import MOST_PILES
+from scheduler_worker.core.placement.runs import MOST_BUCKETS
 
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 SPREAD = PodSpec(
@@ -77,7 +77,7 @@ def test_what_is_not_spread_by_default_alone_is_not_told_at_once():
 
 
 def test_with_very_many_zones_pods_are_placed_one_by_one():
-    worker = Worker(large_pool(MOST_PILES + 5, MOST_PILES + 5))
+    worker = Worker(large_pool(MOST_BUCKETS + 5, MOST_BUCKETS + 5))
     ranking = worker.ranking(SPREAD)
     ranking.refresh()
     assert ranking.even_run(50).choices(50) == []

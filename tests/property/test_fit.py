@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoss.model.fit import WHOLE_CARD_MILLI, cards_fit, fits, insufficient, pick_cards
+from hoss.model.fit import cards_fit, fits, insufficient, pick_cards
+from hoss.model.resources import WHOLE_CARD_MILLI
 
 amounts = st.integers(0, 2**53) | st.integers(0, 4)
 cards = st.lists(st.integers(0, 1000) | st.just(0xFFFF), min_size=16, max_size=16)
@@ -19,7 +20,10 @@ def test_a_pod_fits_where_nothing_it_asks_for_exceeds_what_is_free(data, resourc
     allocatable, requested = table(), table()
     request = np.array(data.draw(st.lists(amounts, min_size=resources, max_size=resources)), np.int64)
     expected = [
-        all(not request[r] or request[r] <= int(allocatable[r, n]) - int(requested[r, n]) for r in range(resources))
+        all(
+            not request[r] or request[r] <= int(allocatable[r, n]) - int(requested[r, n])
+            for r in range(resources)
+        )
         for n in range(nodes)
     ]
     assert fits(allocatable, requested, request).tolist() == expected
@@ -34,7 +38,9 @@ def test_cards_are_picked_just_where_they_fit_and_the_fullest_first(used, count,
     if picked is not None:
         assert len(set(picked)) == count
         assert all(used[slot] + milli <= WHOLE_CARD_MILLI for slot in picked)
-        passed_over = [slot for slot in range(16) if slot not in picked and used[slot] + milli <= WHOLE_CARD_MILLI]
+        passed_over = [
+            slot for slot in range(16) if slot not in picked and used[slot] + milli <= WHOLE_CARD_MILLI
+        ]
         assert all(used[slot] <= min(used[p] for p in picked) for slot in passed_over)
 
 

@@ -1,4 +1,5 @@
-"""Random histories give the same answers and leave the same state in the scripts as in the model; and the ledger keeps its invariants."""
+"""Random histories give the same answers and leave the same state in the scripts as in the model; and the
+ledger keeps its invariants."""
 
 import asyncio
 import zlib
@@ -17,16 +18,14 @@ from redis_topologies import SENTINEL_AND_CLUSTER, servers
 from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort
 from hoss.model.selectors import LabelSelector, Requirement
-from hoss.wire.account import CARDS, FLAG_GONE, account_dtype, digest
-from hoss.wire.columns import NONE_U32, numbered_uids
+from hoss.wire.columns import CARDS, FLAG_GONE, NONE_U32, account_dtype, digest, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
-from resolver.core.ports import claim_of
-from resolver.core.rules import Rule
-from resolver.core.values import Group, Leases, Proposal, Verdict
+from resolver.core.rules import PlacementRule
+from resolver.core.values import ANYBODY, Group, Leases, Proposal, Verdict, claim_of
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
-NAMES = ["a", "b", "c", "d"]
+NAMES = ["a", "b", "c", "d", "e"]
 RACK = (("rack", "r0"),)
 INDEXES = [0, 1, 2, 3, 9]
 PODS = 10
@@ -53,7 +52,7 @@ upserts = st.tuples(
 
 
 def rule_with(key, selector, namespaces, every_namespace, kind):
-    return Rule(key, selector, namespaces, every_namespace, *kind)
+    return PlacementRule(key, selector, namespaces, every_namespace, *kind)
 
 
 rules = st.builds(
@@ -76,7 +75,9 @@ def commits(draw, unchecked):
         [HostPort(80), HostPort(80, host_ip="10.0.0.1"), HostPort(80, "UDP"), HostPort(80, host_ip="::")]
     )
     group = st.none() | st.tuples(
-        st.sampled_from("ab"), st.lists(port, max_size=2, unique=True), st.lists(rules, max_size=2, unique=True)
+        st.sampled_from("ab"),
+        st.lists(port, max_size=2, unique=True),
+        st.lists(rules, max_size=2, unique=True),
     )
     device = st.sampled_from([(0, 0), (1, 300), (1, 500), (1, 1000), (2, 1000)])
     return (
@@ -94,11 +95,11 @@ def commits(draw, unchecked):
             "fenced": draw(st.integers(0, 9)) == 0,
             "behind": draw(st.sampled_from([-1, -1, 0, 1, 2])),
             "unchecked": unchecked and draw(st.booleans()),
-            "stands": draw(st.booleans()),
+            "existing": draw(st.booleans()),
             "groups": draw(st.just([]) | st.lists(group, min_size=slots, max_size=slots)),
             "lease_over": draw(st.booleans()),
             "gang_minimum": draw(st.just(0) | st.integers(1, len(pods))),
-            "held": draw(st.sampled_from([False, False, False, True])),
+            "prepared": draw(st.sampled_from([False, False, False, True])),
             "firsts": draw(st.lists(st.booleans(), min_size=slots, max_size=slots)),
             # Dealt out to the pods of a batch that is no gang.
             "victims": draw(st.just([]) | st.lists(st.integers(0, PODS - 1), max_size=6, unique=True)),
@@ -118,7 +119,8 @@ def histories(unchecked):
         st.tuples(st.just("release"), st.lists(st.integers(0, PODS - 1), min_size=1, max_size=4)),
         st.tuples(st.just("confirm"), st.lists(st.integers(1, 20), min_size=1, max_size=3)),
         st.tuples(
-            st.just("remove"), st.lists(st.sampled_from([*NAMES, "nobody"]), min_size=1, max_size=2, unique=True)
+            st.just("remove"),
+            st.lists(st.sampled_from([*NAMES, "nobody"]), min_size=1, max_size=2, unique=True),
         ),
         st.tuples(st.just("grant"), st.sampled_from(["w1", "w2"])),
         st.tuples(st.just("reap"), st.none()),
@@ -136,7 +138,7 @@ class History:
     ledger: Any
     make_node: Any
     epochs: dict[str, int] = field(default_factory=dict)
-    questions: list[Any] = field(default_factory=list)  # of what is held, or was
+    queries: list[Any] = field(default_factory=list)  # of prepared pods, also former ones
 
     async def begin(self):
         await self.ledger.schema(["seventh"])
@@ -173,12 +175,14 @@ class History:
 
     async def _keep(self, pods):
         found = await self.ledger.lookup(0, uids(pods))
-        return (await self.ledger.keep(0, uids(pods), found["seq"])).tolist()
+        return (await self.ledger.commit_prepared(0, uids(pods), found["seq"], ANYBODY)).tolist()
 
     async def _judge(self, what):
-        behind, spare = what
+        behind, may_refuse = what
         seen = await self._seqs(behind)
-        return await self.ledger.judge(self.questions, epoch=self.epochs["w1"], seen=seen, spare=spare)
+        return await self.ledger.validate(
+            self.queries, epoch=self.epochs["w1"], seen=seen, may_refuse=may_refuse
+        )
 
     async def _forget(self, behind):
         return await self.ledger.forget_rules(await self._seqs(behind))
@@ -203,11 +207,12 @@ class History:
             attempts=np.arange(len(what["cpu"]), dtype=np.uint16),
             devices=None if what["devices"] is None else np.array(what["devices"], np.uint16),
             unchecked=what["unchecked"],
-            stands=what["unchecked"] and what["stands"],
+            existing=what["unchecked"] and what["existing"],
             groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
             gang_minimum=what["gang_minimum"],
             criteria=what["criteria"],
-            held=what["held"] and not (what["unchecked"] and what["stands"]),  # what stands is reserved at once
+            prepared=what["prepared"]
+            and not (what["unchecked"] and what["existing"]),  # existing pods are reserved at once
             firsts=tuple(what["firsts"]),
             seen=tuple(await self._seqs(what["behind"])),
             victims_must_go=what["must_go"],
@@ -217,7 +222,7 @@ class History:
         decisions = await self.ledger.commit(0, [proposal])
         fitting = np.isin(decisions[0].verdicts, (Verdict.COMMITTED, Verdict.DUPLICATE)).sum()
         assert decisions[0].seq == 0 or fitting >= what["gang_minimum"]
-        self.questions += [question for question in decisions[0].questions if question is not None]
+        self.queries += [query for query in decisions[0].queries if query is not None]
         return [shown(decision) for decision in decisions]
 
     def _indexes(self, row):
@@ -236,7 +241,9 @@ def dealt(victims, hands):
 def group_with(name, ports, borne):
     definition = f"{name} {ports} {borne}".encode()
     claims = tuple(map(claim_of, ports))
-    return Group(zlib.crc32(definition) + 1, definition, claims, "default", (("app", name),), tuple(borne), name == "b")
+    return Group(
+        zlib.crc32(definition) + 1, definition, claims, "default", (("app", name),), tuple(borne), name == "b"
+    )
 
 
 def uids(pods):
@@ -270,7 +277,7 @@ def shown(decision):
         decision.duplicate_seqs.tolist(),
         shown_accounts(decision.fresh),
         decision.as_of,
-        [question and (question.domains, question.shard, question.seq) for question in decision.questions],
+        [query and (query.domains, query.shard, query.seq) for query in decision.queries],
     )
 
 
@@ -301,7 +308,8 @@ def shard_accounts(state):
 
 
 async def replay(ledger):
-    """The shard's state as a subscriber builds it from the feed alone: live nodes' accounts, cards and specs; groups' pods."""
+    """The shard's state as a subscriber builds it from the feed alone: live nodes' accounts, cards and specs;
+    groups' pods."""
     accounts, cards, specs = {}, {}, {}
     pods, holds = Counter(), set()
     for entry in await ledger.feed(0, 0, 1):
@@ -311,18 +319,29 @@ async def replay(ledger):
         specs |= dict(entry.specs)
         for index in entry.removed:
             del specs[index]
-        holds |= {entry.seq} if entry.hold else set()
+            cards.pop(index, None)
+        holds |= {entry.seq} if entry.prepared else set()
         assert holds >= set(entry.ended)
         holds -= set(entry.ended)
         for run in entry.runs:
             for node in np.frombuffer(run.nodes, "<u4").tolist():
                 pods[run.definition, node] += -1 if run.gone else 1
     live = {index: account for index, account in accounts.items() if not account[2] & FLAG_GONE}
-    return live, {index: used for index, used in cards.items() if index in live}, specs, +pods, tuple(sorted(holds))
+    return (
+        live,
+        {index: used for index, used in cards.items() if index in live},
+        specs,
+        +pods,
+        tuple(sorted(holds)),
+    )
 
 
 async def evictions(ledger):
-    return [(entry.seq, entry.released, entry.evictions) for entry in await ledger.feed(0, 0, 1) if entry.evictions]
+    return [
+        (entry.seq, entry.released, entry.evictions)
+        for entry in await ledger.feed(0, 0, 1)
+        if entry.evictions
+    ]
 
 
 async def compare(url, make_node, history, shards):
@@ -345,9 +364,11 @@ async def compare(url, make_node, history, shards):
     assert sorted_ports(state) == sorted_ports(expected)
     assert state.groups == expected.groups
     snapshot = await real.snapshot(0, groups=True)
-    pods = Counter((run.definition, node) for run in snapshot.runs for node in np.frombuffer(run.nodes, "<u4").tolist())
+    pods = Counter(
+        (run.definition, node) for run in snapshot.runs for node in np.frombuffer(run.nodes, "<u4").tolist()
+    )
     assert await evictions(real) == await evictions(model.ledger)
-    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods, snapshot.holds)
+    assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods, snapshot.prepared)
     await real.erase()
     await real.close()
     return audit([seen], await model.ledger.schema(), {})
@@ -371,7 +392,9 @@ def url(request, running_redis):
 
 @examples(80)
 @given(history=histories(unchecked=False), shards=st.integers(1, 2))
-def test_invariants_1_and_6_hold_and_the_scripts_agree_with_the_model_on_any_history(url, make_node, history, shards):
+def test_invariants_1_and_6_hold_and_the_scripts_agree_with_the_model_on_any_history(
+    url, make_node, history, shards
+):
     findings = asyncio.run(compare(url, make_node, history, shards))
     assert [finding for finding in findings if finding.invariant] == []
 

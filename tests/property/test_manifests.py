@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoss.errors import InvalidInput
-from hoss.wire.manifests import Manifest, read_manifest
-from hoss.wire.yaml_documents import yaml_documents
+from hoss.manifests.documents import Manifest, read_manifest
+from hoss.manifests.guarded import yaml_documents
 
 SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -64,9 +64,14 @@ def test_any_bytes_are_read_or_refused(data):
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | st.text(max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=6),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("abcxyz", min_size=1, max_size=3), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text("abcxyz", min_size=1, max_size=3), inner, max_size=3)
     ),
     max_leaves=12,
 )

@@ -1,5 +1,5 @@
-"""No busy retry: whatever happens, a pod that nobody can place is tried once at first, once for each change that might have
-helped it, and once every five minutes; and never sooner after a refusal than its backoff."""
+"""No busy retry: whatever happens, a pod that nobody can place is tried once at first, once for each change
+that might have helped it, and once every five minutes; and never sooner after a refusal than its backoff."""
 
 import random
 
@@ -10,16 +10,15 @@ from property.profiles import examples
 
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
-from dispatcher.core.hints import worth_another_attempt
 from dispatcher.core.machine import Machine, Settings
-from dispatcher.core.membership import Vitals
-from dispatcher.core.podsets import NewJob, NewTemplate, Order
-from dispatcher.core.policy import Policy
-from dispatcher.core.templates import Kind
-from dispatcher.core.waiting import FLUSH_UNSCHEDULABLE_SECONDS
-from hoss.model.node import NodeSpec
+from dispatcher.core.pods.sets import NewJob, NewTemplate, Order
+from dispatcher.core.pods.templates import TemplateKind
+from dispatcher.core.policy.rules import Policy
+from dispatcher.core.queue.hints import worth_another_attempt
+from dispatcher.core.queue.waiting import FLUSH_UNSCHEDULABLE_SECONDS
+from dispatcher.core.workers.reports import Heartbeat
+from hoss.model.node import NodeSpec, Taint
 from hoss.model.pod import PodSpec, QosClass
-from hoss.model.taints import Taint
 
 NONE = 0xFFFFFFFF
 SPECS = {b"%d" % cpu: PodSpec(requests=(("cpu", cpu),)) for cpu in (1000, 4000, 9000)}
@@ -47,16 +46,21 @@ CHANGES = {
     "a label": Changes(nodes=(NodeChange(NodeSpec("n"), Aspect.LABELS),)),
 }
 steps = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.01, 0.1, 0.7, 3.0, 40.0]), st.sampled_from(["", *CHANGES]), st.booleans()),
+    st.tuples(
+        st.sampled_from([0.0, 0.01, 0.1, 0.7, 3.0, 40.0]), st.sampled_from(["", *CHANGES]), st.booleans()
+    ),
     max_size=60,
 )
 
 
 class Cluster:
-    """One worker that finds no node for anything; it knows the feed up to the moment at which it was asked."""
+    """One worker that finds no node for anything; it knows the feed up to the moment at which it was
+    asked."""
 
     def __init__(self) -> None:
-        self.machine = Machine(Settings(worker_timeout_seconds=1e9), Policy(), SPECS.__getitem__, random.Random(3))
+        self.machine = Machine(
+            Settings(worker_timeout_seconds=1e9), Policy(), SPECS.__getitem__, random.Random(3)
+        )
         self.now, self.seq, self.link = 0.0, 0, 1
         self.work: list[tuple[m.SendWork, int]] = []
         self.attempts = dict.fromkeys(SPECS, 0)
@@ -64,8 +68,8 @@ class Cluster:
         self.classes: dict[int, bytes] = {}
         self.tell(m.Registered(1, "w1", {}, 1, 2000))
         self.tell(m.EpochGranted(1, 1))
-        self.tell(m.Heard(1, Vitals(ready=True)))
-        kind = Kind("default", "", "", QosClass.BURSTABLE, "Job")
+        self.tell(m.HeartbeatReceived(1, Heartbeat(ready=True)))
+        kind = TemplateKind("default", "", "", QosClass.BURSTABLE, "Job")
         for data in SPECS:
             order = Order(f"r{data!r}", (NewTemplate(data, kind, 0),), (NewJob(f"j{int(data)}", 0, 1),), None)
             self.tell(m.Admitted(self.machine.registry.accept(order, 0)))

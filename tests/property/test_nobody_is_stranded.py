@@ -1,18 +1,29 @@
-"""Near full: whatever order verdicts and the feed come in, no pod is called unschedulable for room that is there in the end."""
+"""Near full: whatever order verdicts and the feed come in, no pod is called unschedulable for room that is
+there in the end."""
 
+import asyncio
+import random
 from dataclasses import dataclass, field
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property.builders_race import Race, Racer
 from property.profiles import examples
 
-from dispatcher.cluster_changes import NodeHistory
-from dispatcher.core.changes import Changes, History
-from dispatcher.core.hints import worth_another_attempt
+from dispatcher.core.changes import ChangeHistory, Changes
+from dispatcher.core.messages import ClusterChanged
+from dispatcher.core.queue.hints import worth_another_attempt
+from dispatcher.ledger.nodes import ClusterNodes
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
-from scheduler_worker.core.codes import Outcome
+from hoss.wire.convert import template_from_proto
+from hossctl.choices import Load, Mode
+from hossctl.compare.document import Cell
+from hossctl.compare.loads import make_trace
+from hossctl.load.playing import templates_by_row
+from scheduler_worker.core.messages import Outcome
 
 NODE_CPU, SMALL, LARGE = 1000, 200, 500
 AMOUNTS = (("cpu", NODE_CPU), ("memory", 2**36), ("pods", 110))
@@ -35,7 +46,9 @@ churn = st.lists(
             st.sampled_from(["place", "decide", "hear", "tell", "listen"]),
             st.lists(sizes, min_size=1, max_size=3),  # pods of these sizes come in one batch
             sizes,  # a gang of pods of this size comes
-            st.integers(0, 41),  # a pod that is bound ends; the dispatcher hears of it at once where it is odd
+            st.integers(
+                0, 41
+            ),  # a pod that is bound ends; the dispatcher hears of it at once where it is odd
         ),
     ),
     min_size=5,
@@ -78,12 +91,12 @@ class Parked:
 
 @dataclass
 class Waking:
-    """The dispatcher's part: it parks what is unschedulable, and has it tried again when the feed tells of something that may help,
-    or has told of it after the view that the pod was refused on."""
+    """The dispatcher's part: it parks what is unschedulable, and has it tried again when the feed tells of
+    something that may help, or has told of it after the view that the pod was refused on."""
 
     race: Race
-    history: History = field(default_factory=History)
-    nodes: NodeHistory = field(default_factory=NodeHistory)
+    history: ChangeHistory = field(default_factory=ChangeHistory)
+    nodes: ClusterNodes = field(default_factory=ClusterNodes)
     heard: dict[int, int] = field(default_factory=dict)
     parked: list[Parked] = field(default_factory=list)
     gangs: set[tuple[str, int]] = field(default_factory=set)  # worker and batch
@@ -103,9 +116,10 @@ class Waking:
         """Read the feed."""
         for shard, seq, message in list(self.race.news(self.heard)):
             self.heard[shard] = seq
-            if changes := self.nodes.read(message):
-                self.history.note(changes, 0.0, shard=shard, seq=seq)
-        for changes in self.history.untold(1.0):
+            for event in self.nodes.read(message):
+                if isinstance(event, ClusterChanged):
+                    self.history.record(event.changes, 0.0, shard=shard, seq=seq)
+        for changes in self.history.take_pending(1.0):
             self._retry(worker, [parked for parked in self.parked if parked.helped(changes)])
 
     def collect(self, worker: Racer) -> None:
@@ -124,7 +138,7 @@ class Waking:
                 else [Parked([spec], plugins, False) for spec, plugins in zip(names, by, strict=True)]
             )
             self.parked += parked
-            missed = list(self.history.missed(self.sent_at[batch], dict(told.seen)))
+            missed = list(self.history.unseen_by(self.sent_at[batch], dict(told.seen)))
             self._retry(worker, [pods for pods in parked if any(map(pods.helped, missed))])
 
     def _retry(self, worker: Racer, woken: list[Parked]) -> None:
@@ -163,7 +177,8 @@ def test_a_worker_by_itself_finds_no_pod_unschedulable_that_fits_a_node(history,
 @examples(100)
 @given(churn, st.sampled_from([1, 2]), st.integers(1, 3))
 def test_while_pods_come_and_end_nobody_is_left_waiting_beside_room(history, shards, nodes):
-    """Two workers, gangs among their pods, and a dispatcher that hears late of everything too. The nodes are full at first."""
+    """Two workers, gangs among their pods, and a dispatcher that hears late of everything too. The nodes are
+    full at first."""
     race = Race(2, nodes_of(nodes), shards=shards, late=True, tries=1000)
     waking = Waking(race)
     waking.submit(race.workers[0], [pod(SMALL)] * (nodes * NODE_CPU // SMALL), gang=False)
@@ -192,6 +207,37 @@ def test_while_pods_come_and_end_nobody_is_left_waiting_beside_room(history, sha
     left = free(race, nodes)
     for pods in waking.parked:
         assert sum(cpu // cpu_of(pods.specs[0]) for cpu in left) < len(pods.specs), (pods, left)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_of_a_load_of_gangs_that_fills_a_small_cluster_none_waits_beside_all_the_room_it_needs(workers):
+    """The gangs are those of `hoss bench compare`, and ask for more than there is."""
+    cell = Cell(mode=Mode.SINGLE, load=Load.GANGS, workers=1, nodes=24, fill=1.2)
+    trace = make_trace(cell, seed=2)
+    templates, of_row = templates_by_row(trace)
+    specs = [template_from_proto(template).spec for template in templates]
+    chance = random.Random(1)
+    race = Race(workers, list(trace.nodes), late=True, tries=1000)
+    first = 0
+    for job in (job for arrival in trace.arrivals for job in arrival.message.jobs):
+        worker = chance.choice(race.workers)
+        race.submit_runs(worker, [(specs[of_row[first]], job.replicas)], gang=True)
+        first += job.replicas
+        for move in chance.choices(["place", "decide", "hear", "tell"], k=2):
+            getattr(race, move)(worker)
+    race.finish()
+    waiting = [worker.specs[told.batch_id] for worker in race.workers for told in worker.refusals]
+    assert waiting
+    schema = asyncio.run(race.ledger.schema())
+    amounts = [np.array([dict(node.allocatable).get(name, 0) for name in schema]) for node in trace.nodes]
+    for held in race.ledger.arbiters[0].reservations.values():
+        amounts[held.node] -= held.requests
+    for gang in waiting:
+        request = {**dict(gang[0].requests), "pods": 1}
+        rows = [schema.index(name) for name in request]
+        each = [(free[rows] // list(request.values())).min() for free in amounts]
+        assert min(each) >= 0
+        assert sum(each) < len(gang)
 
 
 def test_what_is_placed_and_not_proposed_yet_keeps_nobody_out_for_good():

@@ -10,13 +10,12 @@ from property.profiles import examples
 
 from hoss.model.cluster import Cluster
 from hoss.model.node import NodeSpec
-from hoss.model.pod import DeviceRequest, PodSpec
-from hoss.model.pod_groups import group_of
+from hoss.model.pod import DeviceRequest, PodSpec, group_of
 from scheduler_worker.core.classes import compile_demand
-from scheduler_worker.core.ground import Ground
+from scheduler_worker.core.framework.registry import Weighted
+from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import REGISTRY, default_profile
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
-from scheduler_worker.core.registry import Weighted
 
 amounts = st.sampled_from([0, 1, 100, 333, 4000, 2**40 + 7, 2**50 + 3])
 
@@ -40,10 +39,12 @@ def pod_specs(draw):
 
 @pytest.mark.parametrize("strategy", ["LeastAllocated", "MostAllocated"])
 @examples(200)
-@given(kinds=st.lists(node_specs(), min_size=1, max_size=5), pods=st.lists(pod_specs(), min_size=1, max_size=6))
+@given(
+    kinds=st.lists(node_specs(), min_size=1, max_size=5), pods=st.lists(pod_specs(), min_size=1, max_size=6)
+)
 def test_one_node_looked_at_alone_passes_and_scores_as_among_all(strategy, kinds, pods):
     nodes = [NodeSpec(f"n{i}", allocatable=tuple(sorted(a)), cards=c) for i, (a, c) in enumerate(kinds)]
-    ground, profile = Ground(Cluster(nodes, [], {})), default_profile(strategy)
+    ground, profile = ClusterSnapshot(Cluster(nodes, [], {})), default_profile(strategy)
     for turn, spec in enumerate(pods):
         demand = compile_demand(spec, ground.cache.schema)
         cards = profile.wants_cards(demand)

@@ -1,7 +1,8 @@
-"""A cache that hears of refusals alone: whatever order verdicts and accounts come in, each own commit counts exactly once.
+"""A cache that hears of refusals alone: whatever order verdicts and accounts come in, each own commit counts
+exactly once.
 
-The ledger here is a number per node. Accounts of any moment are delivered at any later one, verdicts likewise.
-"""
+The ledger here is a number per node. Accounts of any moment are delivered at any later one, verdicts
+likewise."""
 
 import numpy as np
 from hypothesis import given
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 
 from hoss.model.node import NodeSpec
 from hoss.model.resources import BASE_RESOURCES, PODS
-from hoss.wire.account import account_dtype
-from scheduler_worker.core.assumptions import Assumption
-from scheduler_worker.core.cache import NodeInfoCache
+from hoss.wire.columns import account_dtype
+from scheduler_worker.core.cache.assumptions import Assumption
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 
 NODES = 3
@@ -40,7 +41,9 @@ class World:
         self.verdicts, self.looks = [], []
         specs = tuple((index, NodeSpec(f"n{index}")) for index in range(NODES))
         accounts = self.accounts(range(NODES))
-        self.cache.apply_feed(FeedUpdate(0, 1, accounts, specs, snapshot=True, shards=1, schema=BASE_RESOURCES))
+        self.cache.apply_feed(
+            FeedUpdate(0, 1, accounts, specs, snapshot=True, shards=1, schema=BASE_RESOURCES)
+        )
 
     def accounts(self, indexes):
         indexes = np.unique(np.array(indexes, np.uint32))

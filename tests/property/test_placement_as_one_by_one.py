@@ -7,20 +7,19 @@ from hypothesis import strategies as st
 from property.profiles import examples
 
 from hoss.model.fit import pick_cards
-from hoss.model.node import NodeSpec
+from hoss.model.node import PREFER_NO_SCHEDULE, NodeSpec, Taint
 from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.resources import CPU, MEMORY, PODS
 from hoss.model.selectors import NodeSelectorTerm, PreferredTerm, Requirement
-from hoss.model.taints import PREFER_NO_SCHEDULE, Taint
-from hoss.wire.account import CARD_SLOTS, NO_CARD, account_dtype
-from scheduler_worker.core.cache import NodeInfoCache
+from hoss.wire.columns import CARD_SLOTS, NO_CARD, account_dtype
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable
+from scheduler_worker.core.framework.static_fit import StaticFits
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
-from scheduler_worker.core.placement import RunPlacer
+from scheduler_worker.core.placement.ranking import Ranking
+from scheduler_worker.core.placement.run_placer import RunPlacer
+from scheduler_worker.core.placement.ties import SLACK_BITS, TieOrder
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.static import StaticFits
-from scheduler_worker.core.ties import SLACK_BITS, TieOrder
 
 ROWS = 6
 
@@ -62,7 +61,9 @@ class NaiveNode:
 
     def balance(self, extra):
         fractions = [
-            min(1.0, (self.used[r] + extra[r]) / self.allocatable[r]) for r in (CPU, MEMORY) if self.allocatable[r]
+            min(1.0, (self.used[r] + extra[r]) / self.allocatable[r])
+            for r in (CPU, MEMORY)
+            if self.allocatable[r]
         ]
         spread = abs(fractions[0] - fractions[1]) / 2 if len(fractions) == 2 else 0.0
         return int((1 - spread) * 100)
@@ -115,13 +116,15 @@ def cache_of(nodes):
         specs.append((i, NodeSpec(f"n{i}", tuple(node.labels.items()), node.taints)))
     indexes = np.arange(len(nodes), dtype=np.uint32)
     cache.apply_feed(
-        FeedUpdate(0, 1, AccountBatch(indexes, records, indexes, cards), tuple(specs), snapshot=True, shards=1)
+        FeedUpdate(
+            0, 1, AccountBatch(indexes, records, indexes, cards), tuple(specs), snapshot=True, shards=1
+        )
     )
     return cache
 
 
 def _table(cache):
-    return DemandTable(cache.schema, cache.catalogue.images, cache.census)
+    return DemandTable(cache.schema, cache.catalogue.images, cache.pod_index)
 
 
 @st.composite
@@ -134,7 +137,11 @@ def naive_nodes(draw):
                 st.sampled_from([1, 3, 8, 110]),
                 st.sampled_from([{}, {"disk": "ssd"}, {"disk": "hdd"}]),
                 st.sampled_from(
-                    [(), (Taint("a", "", PREFER_NO_SCHEDULE),), tuple(Taint(k, "", PREFER_NO_SCHEDULE) for k in "ab")]
+                    [
+                        (),
+                        (Taint("a", "", PREFER_NO_SCHEDULE),),
+                        tuple(Taint(k, "", PREFER_NO_SCHEDULE) for k in "ab"),
+                    ]
                 ),
                 st.integers(0, 4),
             ),
@@ -157,7 +164,14 @@ def specs(draw):
     amounts = tuple((name, amount) for name, amount in (("cpu", cpu), ("memory", memory)) if amount)
     devices = draw(
         st.sampled_from(
-            [None, None, DeviceRequest(1, 1000), DeviceRequest(2, 1000), DeviceRequest(1, 300), DeviceRequest(2, 400)]
+            [
+                None,
+                None,
+                DeviceRequest(1, 1000),
+                DeviceRequest(2, 1000),
+                DeviceRequest(1, 300),
+                DeviceRequest(2, 400),
+            ]
         )
     )
     return PodSpec(

@@ -9,18 +9,16 @@ from property.builders_pods import HOSTNAME, NAMESPACES, ZONE, bound, clusters, 
 from property.profiles import examples
 
 from hoss.model.cluster import Cluster
-from hoss.model.pod_groups import group_of
-from hoss.model.pod_rules import PodAffinity, SpreadConstraint
-from hoss.model.taints import NO_EXECUTE, NO_SCHEDULE
-from scheduler_worker.core.framework import Code
-from scheduler_worker.core.ground import Ground
-from scheduler_worker.core.judge import judge, subject_of
-from scheduler_worker.core.placement import RunPlacer
+from hoss.model.node import NO_EXECUTE, NO_SCHEDULE
+from hoss.model.pod import PodAffinity, SpreadConstraint, group_of
+from scheduler_worker.core.framework.extension_points import Code
+from scheduler_worker.core.framework.static_fit import StaticFit
+from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
+from scheduler_worker.core.offline.scheduler import examine, explain_placement
+from scheduler_worker.core.placement.ranking import PodRanking, Ranking
+from scheduler_worker.core.placement.run_placer import RunPlacer
+from scheduler_worker.core.placement.ties import TieOrder
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.pod_ranking import PodRanking
-from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.static import StaticFit
-from scheduler_worker.core.ties import TieOrder
 
 PROFILE = default_profile()
 UNRESOLVABLE = ("node(s) didn't match pod affinity rules", "(missing required label)")
@@ -62,7 +60,11 @@ class Naive:
     def domain(self, key, node):
         """Pods on nodes with the same value of the key."""
         value = labels(node).get(key)
-        return [p for p in self.cluster.pods if value is not None and labels(self.node_of[p.node]).get(key) == value]
+        return [
+            p
+            for p in self.cluster.pods
+            if value is not None and labels(self.node_of[p.node]).get(key) == value
+        ]
 
     def selected(self, node):
         required = self.spec.required_node_affinity
@@ -132,7 +134,9 @@ class Naive:
         first = not anywhere and all(matches(t, self.spec) for t in self.rules.required)
         if not (has_keys and (near or first)):
             return "InterPodAffinity", "node(s) didn't match pod affinity rules"
-        if any(matches(t, p.spec) for t in self.rules.anti_required for p in self.domain(t.topology_key, node)):
+        if any(
+            matches(t, p.spec) for t in self.rules.anti_required for p in self.domain(t.topology_key, node)
+        ):
             return "InterPodAffinity", "node(s) didn't match pod anti-affinity rules"
         for p in self.cluster.pods:
             for t in (p.spec.pod_affinity or PodAffinity()).anti_required:
@@ -151,7 +155,11 @@ class Naive:
         points = 0
         for weighted, sign in ((self.rules.preferred, 1), (self.rules.anti_preferred, -1)):
             for w in weighted:
-                points += sign * w.weight * sum(matches(w.term, p.spec) for p in self.domain(w.term.topology_key, node))
+                points += (
+                    sign
+                    * w.weight
+                    * sum(matches(w.term, p.spec) for p in self.domain(w.term.topology_key, node))
+                )
         for p in self.cluster.pods:
             rules = p.spec.pod_affinity or PodAffinity()
             weights = [(t, 1) for t in rules.required] + [(w.term, w.weight) for w in rules.preferred]
@@ -204,16 +212,20 @@ class Naive:
 
 def clash(one, other):
     addresses = {one.host_ip, other.host_ip}
-    return (one.port, one.protocol) == (other.port, other.protocol) and (len(addresses) == 1 or "0.0.0.0" in addresses)
+    return (one.port, one.protocol) == (other.port, other.protocol) and (
+        len(addresses) == 1 or "0.0.0.0" in addresses
+    )
 
 
 @examples(400)
 @given(clusters(), pod_specs())
 def test_filters_and_scores_are_those_of_the_rules_written_down_pair_by_pair(cluster, spec):
-    ground, naive = Ground(cluster), Naive(cluster, spec)
-    got = judge(subject_of(spec, ground, PROFILE), ground, PROFILE)
+    ground, naive = ClusterSnapshot(cluster), Naive(cluster, spec)
+    got = explain_placement(examine(spec, ground, PROFILE), ground, PROFILE)
     expected = {node.name: naive.refusal(node) for node in cluster.nodes}
-    assert {n: (r.plugin, *r.reasons) for n, r in got.refusals.items()} == {n: r for n, r in expected.items() if r}
+    assert {n: (r.plugin, *r.reasons) for n, r in got.refusals.items()} == {
+        n: r for n, r in expected.items() if r
+    }
     for refusal in got.refusals.values():
         static = refusal.plugin in ("TaintToleration", "NodeAffinity")
         hopeless = static or any(refusal.reasons[0].endswith(text) for text in UNRESOLVABLE)
@@ -229,9 +241,13 @@ def test_filters_and_scores_are_those_of_the_rules_written_down_pair_by_pair(clu
 
 
 @examples(150)
-@given(clusters(), st.lists(pod_specs(), min_size=1, max_size=2), st.lists(st.integers(0, 1), min_size=1, max_size=6))
+@given(
+    clusters(),
+    st.lists(pod_specs(), min_size=1, max_size=2),
+    st.lists(st.integers(0, 1), min_size=1, max_size=6),
+)
 def test_a_worker_puts_each_pod_of_a_run_where_the_judge_would(cluster, specs, runs):
-    ground = Ground(cluster)
+    ground = ClusterSnapshot(cluster)
     ties = TieOrder(np.random.default_rng(7))
     placer, rankings, pods = RunPlacer(ground.cache, ties), {}, list(cluster.pods)
     for choice in runs:
@@ -240,11 +256,13 @@ def test_a_worker_puts_each_pod_of_a_run_where_the_judge_would(cluster, specs, r
         demand = pod_class.demand
         if demand not in rankings:
             kind = PodRanking if demand.about_pods else Ranking
-            rankings[demand] = kind(demand, StaticFit(demand.spec, PROFILE, ground.cache), PROFILE, ground.cache, ties)
+            rankings[demand] = kind(
+                demand, StaticFit(demand.spec, PROFILE, ground.cache), PROFILE, ground.cache, ties
+            )
         chosen = placer.place(rankings[demand], 3, group_of(spec)).nodes.tolist()
         for node in [*chosen, *[None] * (len(chosen) < 3)]:
-            now = Ground(Cluster(cluster.nodes, pods, cluster.namespaces))
-            verdict = judge(subject_of(spec, now, PROFILE), now, PROFILE)
+            now = ClusterSnapshot(Cluster(cluster.nodes, pods, cluster.namespaces))
+            verdict = explain_placement(examine(spec, now, PROFILE), now, PROFILE)
             if node is None:
                 assert not verdict.feasible
                 break

@@ -1,4 +1,5 @@
-"""Preempting workers that decide at the same moment and hear of each other, and the dispatcher of both, late and in any order."""
+"""Preempting workers that decide at the same moment and hear of each other, and the dispatcher of both, late
+and in any order."""
 
 from collections import Counter
 
@@ -8,12 +9,11 @@ from hypothesis import strategies as st
 from property.builders_race import Race
 from property.profiles import examples
 
-from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
+from hoss.model.cluster import PodDisruptionBudget, Threshold
 from hoss.model.node import NodeSpec
-from hoss.model.pod import HostPort, PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.pod import HostPort, PodAffinity, PodAffinityTerm, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
-from hoss.wire.pod_groups import group_defined
+from hoss.wire.convert_rules import group_defined
 
 NODES = 3
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
@@ -27,10 +27,12 @@ def pod(cpu, priority=0, **fields):
 
 
 def full_race(*low):
-    """Three nodes of 4,000 milli cpu, full of twelve pods that the dispatcher knows to be bound: one of each kind on a node, and
-    for the rest of the last."""
+    """Three nodes of 4,000 milli cpu, full of twelve pods that the dispatcher knows to be bound: one of each
+    kind on a node, and for the rest of the last."""
     amounts = (("cpu", 4000), ("memory", 2**36), ("pods", 110))
-    nodes = [NodeSpec(f"n{i}", (("kubernetes.io/hostname", f"n{i}"),), allocatable=amounts) for i in range(NODES)]
+    nodes = [
+        NodeSpec(f"n{i}", (("kubernetes.io/hostname", f"n{i}"),), allocatable=amounts) for i in range(NODES)
+    ]
     race = Race(2, nodes, tries=20)
     for spec in low[:-1]:
         race.submit(race.workers[0], spec, NODES)
@@ -60,7 +62,7 @@ def assert_every_view_is_the_ledgers(race):
         counted = Counter(
             {
                 (g, n): c
-                for g, row in cache.census._rows.items()
+                for g, row in cache.pod_index._rows.items()
                 for n, c in Counter(row.pods_on(everywhere).tolist()).items()
             }
         )
@@ -75,7 +77,9 @@ def test_two_workers_after_the_same_victims_evict_no_more_than_their_pods_need(h
         race.submit(worker, pod(2000, 10), count, lowest_priority=0)
     play(race, history)
     victims = [
-        eviction.victims[at : at + 16] for eviction in race.evictions() for at in range(0, len(eviction.victims), 16)
+        eviction.victims[at : at + 16]
+        for eviction in race.evictions()
+        for at in range(0, len(eviction.victims), 16)
     ]
     assert len(set(victims)) == len(victims) == 2 * (mine + yours)
     assert len(race.ledger.arbiters[0].reservations) == 4 * NODES - (mine + yours)
@@ -85,8 +89,8 @@ def test_two_workers_after_the_same_victims_evict_no_more_than_their_pods_need(h
 @examples(80)
 @given(moves, st.lists(st.integers(1, 2), min_size=2, max_size=4), st.integers(0, 2))
 def test_workers_that_ask_at_the_same_moment_do_not_overdraw_a_budget_together(history, counts, allowed):
-    """Its pods are the least urgent, so each worker would rather have them go; but there are others. Each class asks for itself,
-    also of one worker."""
+    """Its pods are the least urgent, so each worker would rather have them go; but there are others. Each
+    class asks for itself, also of one worker."""
     web = (("app", "web"),)
     race = full_race(pod(1000, labels=web), pod(1000, 5))
     race.budget = PodDisruptionBudget("default", "web", WEB, min_available=Threshold(NODES - allowed))
@@ -94,7 +98,9 @@ def test_workers_that_ask_at_the_same_moment_do_not_overdraw_a_budget_together(h
         urgent = pod(1000, 10, labels=(("job", str(number)),))
         race.submit(race.workers[number % 2], urgent, count, lowest_priority=0)
     play(race, history)
-    gone = [race._specs[e.victims[at : at + 16]] for e in race.evictions() for at in range(0, len(e.victims), 16)]
+    gone = [
+        race._specs[e.victims[at : at + 16]] for e in race.evictions() for at in range(0, len(e.victims), 16)
+    ]
     assert len(gone) == sum(counts)
     assert sum(spec.labels == web for spec in gone) <= allowed
     assert_every_view_is_the_ledgers(race)
@@ -106,7 +112,9 @@ def test_the_place_beside_a_shunned_pod_is_taken_from_that_pod_alone(history, by
     label = (("app", "web"),)
     low = pod(900, labels=label, host_ports=(HostPort(80),)) if by_port else pod(900, labels=label)
     race = Race(
-        2, [NodeSpec("n0", (("kubernetes.io/hostname", "n0"),), allocatable=(("cpu", 4000), ("pods", 110)))], tries=20
+        2,
+        [NodeSpec("n0", (("kubernetes.io/hostname", "n0"),), allocatable=(("cpu", 4000), ("pods", 110)))],
+        tries=20,
     )
     race.submit(race.workers[0], low, 1)
     race.submit(race.workers[0], pod(900), 3)

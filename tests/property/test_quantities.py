@@ -12,7 +12,9 @@ digits = st.text("0123456789", min_size=1, max_size=18)
 numbers = st.builds(
     "".join,
     st.tuples(
-        signs, digits, st.sampled_from(["", "."]).flatmap(lambda d: st.just(d) if not d else digits.map(d.__add__))
+        signs,
+        digits,
+        st.sampled_from(["", "."]).flatmap(lambda d: st.just(d) if not d else digits.map(d.__add__)),
     ),
 )
 decimal_suffixes = st.sampled_from(["n", "u", "m", "", "k", "M", "G", "T", "P", "E"])

@@ -3,10 +3,20 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.policy import Algorithm, Balance, Facts, Fallback, Match, Policy, Rule, Selector, facts_of_spec
-from dispatcher.core.policy_checks import covers
-from dispatcher.core.rule_index import RuleIndex
-from dispatcher.spec_facts import facts_from_bytes
+from dispatcher.core.policy.checks import covers
+from dispatcher.core.policy.index import RuleIndex
+from dispatcher.core.policy.rules import (
+    Algorithm,
+    Balance,
+    Facts,
+    Fallback,
+    Match,
+    Policy,
+    Rule,
+    Selector,
+    facts_of_spec,
+)
+from dispatcher.policy.documents import facts_from_bytes
 from hoss.model.selectors import Requirement
 from hoss.wire.convert import pod_spec_to_proto
 from tests.property.builders_pods import pod_specs
@@ -21,9 +31,13 @@ def some(words=WORDS):
 
 def requirements():
     key = st.sampled_from(KEYS)
-    listed = st.tuples(key, st.sampled_from(["In", "NotIn"]), st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
+    listed = st.tuples(
+        key, st.sampled_from(["In", "NotIn"]), st.lists(st.sampled_from(WORDS), min_size=1, max_size=3)
+    )
     there = st.tuples(key, st.sampled_from(["Exists", "DoesNotExist"]), st.just([]))
-    compared = st.tuples(key, st.sampled_from(["Gt", "Lt"]), st.lists(st.sampled_from("123"), min_size=1, max_size=1))
+    compared = st.tuples(
+        key, st.sampled_from(["Gt", "Lt"]), st.lists(st.sampled_from("123"), min_size=1, max_size=1)
+    )
     return st.one_of(listed, there, compared).map(lambda r: Requirement(r[0], r[1], tuple(r[2])))
 
 
@@ -62,7 +76,9 @@ def test_the_index_finds_the_rules_that_match_and_the_chain_to_the_first_that_de
         matching = [n for n, rule in enumerate(made) if rule.match.matches(pod)]
         assert index.matching(pod) == sum(1 << n for n in matching)
         deciding = [n for n in matching if made[n].fallback is not Fallback.NEXT_RULE]
-        assert index.lane(pod, b"spec").chain == tuple(n for n in matching if not deciding or n <= deciding[0])
+        assert index.sub_queue(pod, b"spec").chain == tuple(
+            n for n in matching if not deciding or n <= deciding[0]
+        )
 
 
 @given(matches, matches, st.lists(facts, min_size=1, max_size=20))
@@ -85,6 +101,6 @@ def test_facts_read_from_bytes_are_those_of_the_decoded_class(spec):
 
 def test_only_chains_that_hash_have_buckets():
     index = RuleIndex(Policy((Rule("a", balance=Balance(Algorithm.CONSISTENT_HASH)),)))
-    assert index.lane_of_all(b"x") == index.lane(Facts("a", {}, 0, ()), b"x")
-    assert len({index.lane_of_all(bytes([i])).bucket for i in range(64)}) > 10
-    assert RuleIndex(Policy()).lane_of_all(b"x").bucket == 0
+    assert index.sub_queue_of_all(b"x") == index.sub_queue(Facts("a", {}, 0, ()), b"x")
+    assert len({index.sub_queue_of_all(bytes([i])).bucket for i in range(64)}) > 10
+    assert RuleIndex(Policy()).sub_queue_of_all(b"x").bucket == 0

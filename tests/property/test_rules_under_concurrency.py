@@ -1,4 +1,5 @@
-"""Rules that cross nodes, with workers that decide at the same moment and hear of each other late, in any order."""
+"""Rules that cross nodes, with workers that decide at the same moment and hear of each other late, in any
+order."""
 
 from collections import Counter
 
@@ -9,18 +10,18 @@ from property.builders_race import Race
 from property.profiles import examples
 
 from hoss.model.node import NodeSpec
-from hoss.model.pod import HostPort, PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.pod import HostPort, PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
-from hoss.wire.pod_groups import group_defined
-from scheduler_worker.core.codes import Outcome
+from hoss.wire.convert_rules import group_defined
+from scheduler_worker.core.messages import Outcome
 
 AMOUNTS = (("cpu", 64_000), ("memory", 2**36), ("pods", 110))
 WEB = HostPort(80)
 
 moves = st.lists(
     st.tuples(
-        st.sampled_from(["place", "decide", "tell", "advance", "advance", "crash", "reap", "forget"]), st.integers(0, 1)
+        st.sampled_from(["place", "decide", "tell", "advance", "advance", "crash", "reap", "forget"]),
+        st.integers(0, 1),
     ),
     max_size=24,
 )
@@ -35,7 +36,11 @@ def rack(node):
 
 def racks(count):
     return [
-        NodeSpec(f"n{i}", labels=(("kubernetes.io/hostname", f"n{i}"), ("rack", f"r{rack(i)}")), allocatable=AMOUNTS)
+        NodeSpec(
+            f"n{i}",
+            labels=(("kubernetes.io/hostname", f"n{i}"), ("rack", f"r{rack(i)}")),
+            allocatable=AMOUNTS,
+        )
         for i in range(count)
     ]
 
@@ -50,18 +55,22 @@ def play(race, history):
     race.finish()
 
 
-def census_of(worker):
-    census = worker.scheduler.cache.census
+def index_of(worker):
+    pod_index = worker.scheduler.cache.pod_index
     everywhere = np.arange(worker.scheduler.cache.size)
     return Counter(
-        {(g, n): c for g, row in census._rows.items() for n, c in Counter(row.pods_on(everywhere).tolist()).items()}
+        {
+            (g, n): c
+            for g, row in pod_index._rows.items()
+            for n, c in Counter(row.pods_on(everywhere).tolist()).items()
+        }
     )
 
 
 def assert_everyone_counts_what_the_ledger_holds(race):
     held = Counter((group_defined(definition), node) for definition, node in race.placed())
     for worker in race.workers:
-        assert census_of(worker) == held
+        assert index_of(worker) == held
 
 
 @examples(60)
@@ -80,7 +89,9 @@ def test_two_workers_never_give_one_port_of_a_node_to_two_pods(history, shards, 
 
 @examples(40)
 @given(moves, st.booleans(), several, announced)
-def test_every_census_is_the_ledgers_whatever_order_verdicts_and_feed_come_in(history, anew, shards, announces):
+def test_every_census_is_the_ledgers_whatever_order_verdicts_and_feed_come_in(
+    history, anew, shards, announces
+):
     race = Race(2, racks(5), tries=10, shards=shards, announces=announces)
     for number, worker in enumerate(race.workers):
         race.submit(worker, pod(labels=(("app", f"a{number}"),)), 7)
@@ -110,7 +121,9 @@ def racks_of(race, name):
 def test_two_workers_never_bring_pods_together_that_keep_apart(history, shards, announces):
     race = Race(2, racks(4), tries=20, shards=shards, announces=announces)
     for worker in race.workers:
-        race.submit(worker, pod(labels=(("app", "db"),), pod_affinity=apart("db", "kubernetes.io/hostname")), 3)
+        race.submit(
+            worker, pod(labels=(("app", "db"),), pod_affinity=apart("db", "kubernetes.io/hostname")), 3
+        )
     play(race, history)
     nodes = [node for _, node in race.placed()]
     assert len(nodes) == len(set(nodes)) == 4
@@ -133,11 +146,14 @@ def test_two_workers_never_bring_a_pod_to_those_it_keeps_apart_from_nor_those_to
 
 @examples(100)
 @given(moves, st.tuples(st.integers(1, 5), st.integers(1, 5)), several, st.booleans(), announced)
-def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, pods, shards, one_batch, announces):
+def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(
+    history, pods, shards, one_batch, announces
+):
     race = Race(2, racks(4), tries=40, shards=shards, announces=announces)
     spread = (SpreadConstraint(1, "rack", app("web")),)
     for worker, count in zip(race.workers, pods, strict=True):
-        # A batch each, so that one worker's proposals are under way together; or one, whose pods count on each other.
+        # A batch each, so that one worker's proposals are under way together; or one, whose pods count on
+        # each other.
         for _ in range(1 if one_batch else count):
             race.submit(worker, pod(labels=(("app", "web"),), spread=spread), count if one_batch else 1)
     play(race, history)
@@ -149,11 +165,17 @@ def test_two_workers_never_spread_pods_more_unevenly_than_is_allowed(history, po
 
 @examples(30)
 @given(moves, st.integers(1, 4), st.integers(1, 4), several)
-def test_a_worker_by_itself_is_never_refused_for_rules_that_it_announced(history, apart_pods, spread_pods, shards):
+def test_a_worker_by_itself_is_never_refused_for_rules_that_it_announced(
+    history, apart_pods, spread_pods, shards
+):
     race = Race(1, racks(4), tries=1, shards=shards, announces=True)
     [worker] = race.workers
-    race.submit(worker, pod(labels=(("app", "db"),), pod_affinity=apart("db", "kubernetes.io/hostname")), apart_pods)
-    race.submit(worker, pod(labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", app("web")),)), spread_pods)
+    race.submit(
+        worker, pod(labels=(("app", "db"),), pod_affinity=apart("db", "kubernetes.io/hostname")), apart_pods
+    )
+    race.submit(
+        worker, pod(labels=(("app", "web"),), spread=(SpreadConstraint(1, "rack", app("web")),)), spread_pods
+    )
     play(race, [(move, 0) for move, _ in history if move in ("place", "decide", "tell", "advance")])
     assert worker.outcomes == [Outcome.BOUND] * (apart_pods + spread_pods)
     assert worker.scheduler.conflicts == 0

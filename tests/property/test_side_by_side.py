@@ -9,14 +9,13 @@ from property.profiles import examples
 from hoss.model.cluster import Cluster
 from hoss.model.fit import each_fits, fits
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
-from hoss.model.pod_groups import group_of
+from hoss.model.pod import PodSpec, group_of
+from scheduler_worker.core.cache.columns import RequestedResources
 from scheduler_worker.core.classes import compile_demand
-from scheduler_worker.core.ground import Ground
+from scheduler_worker.core.framework.registry import Weighted
+from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import REGISTRY, default_profile
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
-from scheduler_worker.core.registry import Weighted
-from scheduler_worker.core.view import Asked
 
 amounts = st.sampled_from([0, 1, 100, 333, 4000, 2**40 + 7, 2**50 + 3])
 
@@ -46,11 +45,11 @@ def plain_pods(draw):
 )
 def test_each_pod_passes_and_scores_on_its_nodes_as_alone(strategy, kinds, bound, pods):
     nodes = [NodeSpec(f"n{i}", allocatable=tuple(sorted(offered))) for i, offered in enumerate(kinds)]
-    cache, profile = Ground(Cluster(nodes, [], {})).cache, default_profile(strategy)
+    cache, profile = ClusterSnapshot(Cluster(nodes, [], {})).cache, default_profile(strategy)
     for turn, spec in enumerate(bound):  # whether it fits or not: nodes may be overcommitted
         cache.assume(np.array((turn,)), compile_demand(spec, cache.schema), group_of(spec))
     demands = [compile_demand(spec, cache.schema) for spec in pods]
-    asked = Asked(
+    asked = RequestedResources(
         np.stack([demand.request for demand in demands], axis=1)[:, :, None],
         np.stack([demand.nonzero for demand in demands], axis=1),
     )
@@ -68,7 +67,9 @@ def test_each_pod_passes_and_scores_on_its_nodes_as_alone(strategy, kinds, bound
 def test_what_fits_side_by_side_is_what_fits_alone(data):
     numbers = st.integers(0, 5)
     shape = (3, 2, 4)
-    column = st.lists(numbers, min_size=24, max_size=24).map(lambda values: np.array(values, np.int64).reshape(shape))
+    column = st.lists(numbers, min_size=24, max_size=24).map(
+        lambda values: np.array(values, np.int64).reshape(shape)
+    )
     allocatable, requested = data.draw(column), data.draw(column)
     requests = np.array(data.draw(st.lists(numbers, min_size=6, max_size=6)), np.int64).reshape(3, 2, 1)
     together = each_fits(allocatable, requested, requests)

@@ -2,12 +2,20 @@
 
 import pytest
 
-from hossctl.compare.axes import Mode
-from hossctl.compare.document import Cell, Comparison, Decision, Latency, Machine, Run, Service
-from hossctl.simulate.agreement import Beside, Check, Figure
-from hossctl.simulate.cluster import ServiceTimes
+from hossctl.choices import Mode
+from hossctl.compare.document import (
+    Cell,
+    Comparison,
+    ComparisonRun,
+    DecisionTimes,
+    Latency,
+    MachineInfo,
+    ServiceFigures,
+)
+from hossctl.simulate.agreement import AgreementFigure, Beside, Check
+from hossctl.simulate.measured import ServiceTimes
 
-MACHINE = Machine(cpu="c", cores=2, memory_mib=1, system="s", python="3", versions={})
+MACHINE = MachineInfo(cpu="c", cores=2, memory_mib=1, system="s", python="3", versions={})
 SERVICES = {"dispatcher": 2.0, "workers": 4.0, "resolvers": 1.0, "redis": 3.0}  # microseconds a pod
 
 
@@ -28,13 +36,24 @@ def a_run(
         workers=workers,
         nodes=300,
         fill=0.98,
-        decision=Decision(job_ms=10, task_ms=0.5),
+        decision=DecisionTimes(job_ms=10, task_ms=0.5),
     )
-    return Run.model_construct(
-        cell=cell, complete=fields.pop("complete", True), pods=pods, bound=pods, pods_per_second=pods_per_second,
-        proposals=pods, conflicts=conflicts, latency={"committing": Latency(p50=committing_ms, p99=0, p999=0)},
-        services={name: Service(cpu_seconds=used * pods / 1e6, peak_mib=1) for name, used in {**SERVICES, **(micros or {})}.items()}, **fields,
-    )  # fmt: skip
+    services = {
+        name: ServiceFigures(cpu_seconds=used * pods / 1e6, peak_mib=1)
+        for name, used in {**SERVICES, **(micros or {})}.items()
+    }
+    return ComparisonRun.model_construct(
+        cell=cell,
+        complete=fields.pop("complete", True),
+        pods=pods,
+        bound=pods,
+        pods_per_second=pods_per_second,
+        proposals=pods,
+        conflicts=conflicts,
+        latency={"committing": Latency(p50=committing_ms, p99=0, p999=0)},
+        services=services,
+        **fields,
+    )
 
 
 def checked(*runs, seeds=2):
@@ -59,12 +78,16 @@ def checked(*runs, seeds=2):
 def test_figures_agree_within_a_fifth_of_the_mean_and_are_unclear_where_that_is_not_known_well(
     measured, simulated, said
 ):
-    figure = Figure(measured, simulated, negligible=0.005)
+    figure = AgreementFigure(measured, simulated, negligible=0.005)
     assert (figure.agrees, figure.unclear) == (said == "agrees", said == "unclear")
 
 
 def test_a_cell_is_unclear_if_nothing_worse_keeps_it_from_agreeing():
-    good, unclear, apart = Figure([100.0], 100.0), Figure([80.0, 120.0], 130.0), Figure([100.0], 200.0)
+    good, unclear, apart = (
+        AgreementFigure([100.0], 100.0),
+        AgreementFigure([80.0, 120.0], 130.0),
+        AgreementFigure([100.0], 200.0),
+    )
     cell = a_run().cell
 
     def said(*figures):
@@ -92,8 +115,11 @@ def test_of_runs_with_one_number_of_workers_it_is_assumed():
 
 
 def test_messages_take_what_a_commit_takes_besides_the_services_in_runs_that_do_not_wait_for_one_another():
-    # A proposal of 1,000 pods takes the resolver 0.6 ms without what it tells the four workers, and the ledger 3 ms.
-    assert checked(a_run(), a_run(committing_ms=9.0)).times.hop_seconds == pytest.approx((8.25 - 3.6) / 2 / 1000)
+    # A proposal of 1,000 pods takes the resolver 0.6 ms without what it tells the four workers, and the
+    # ledger 3 ms.
+    assert checked(a_run(), a_run(committing_ms=9.0)).times.hop_seconds == pytest.approx(
+        (8.25 - 3.6) / 2 / 1000
+    )
     assert checked(a_run(committing_ms=1.0)).times.hop_seconds == ServiceTimes().hop_seconds
 
 

@@ -1,28 +1,44 @@
-"""The shapes of Omega's figures, on a small scale: half an hour, and a fuller cell so that little time suffices."""
+"""The shapes of Omega's figures, on a small scale: half an hour, and a fuller cell so that little time
+suffices."""
 
 from functools import cache
 
 import pytest
 
-from hossctl.simulate.ledger import Conflicts, Transactions
-from hossctl.simulate.omega import simulate
-from hossctl.simulate.omega_setting import Architecture, Cell, Setting
+from hossctl.simulate.omega import (
+    Architecture,
+    OmegaCell,
+    OmegaSetting,
+    SimulatedConflicts,
+    Transactions,
+    simulate,
+)
 
-CELL = Cell(nodes=4000, fill=0.7)
+CELL = OmegaCell(nodes=4000, fill=0.7)
 # The shapes hold of both; `make test` shows each with one of them.
-CONFLICTS = [Conflicts.RESOURCE_FIT, pytest.param(Conflicts.SEQUENCE_NUMBER, marks=pytest.mark.thorough)]
-TRANSACTIONS = [Transactions.INCREMENTAL, pytest.param(Transactions.ALL_OR_NOTHING, marks=pytest.mark.thorough)]
+CONFLICTS = [
+    SimulatedConflicts.RESOURCE_FIT,
+    pytest.param(SimulatedConflicts.SEQUENCE_NUMBER, marks=pytest.mark.thorough),
+]
+TRANSACTIONS = [
+    Transactions.INCREMENTAL,
+    pytest.param(Transactions.ALL_OR_NOTHING, marks=pytest.mark.thorough),
+]
 
 
 @cache
 def run(
     t_job,
     architecture=Architecture.SHARED_STATE,
-    conflicts=Conflicts.RESOURCE_FIT,
+    conflicts=SimulatedConflicts.RESOURCE_FIT,
     transactions=Transactions.INCREMENTAL,
     seed=1,
 ):
-    return simulate(Setting(architecture, t_job, conflicts, transactions, horizon_seconds=1800.0, cell=CELL, seed=seed))
+    return simulate(
+        OmegaSetting(
+            architecture, t_job, conflicts, transactions, horizon_seconds=1800.0, cell=CELL, seed=seed
+        )
+    )
 
 
 def service(*args, **kwargs):
@@ -30,13 +46,15 @@ def service(*args, **kwargs):
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_seed_others():
-    setting = Setting(Architecture.SHARED_STATE, 5.0, horizon_seconds=600.0, cell=CELL)
+    setting = OmegaSetting(Architecture.SHARED_STATE, 5.0, horizon_seconds=600.0, cell=CELL)
     first, again = simulate(setting), simulate(setting)
     assert first.figures == again.figures
     assert first.busyness == again.busyness
     assert (
         first.figures
-        != simulate(Setting(Architecture.SHARED_STATE, 5.0, horizon_seconds=600.0, cell=CELL, seed=2)).figures
+        != simulate(
+            OmegaSetting(Architecture.SHARED_STATE, 5.0, horizon_seconds=600.0, cell=CELL, seed=2)
+        ).figures
     )
 
 
@@ -60,8 +78,8 @@ def test_conflicts_grow_with_the_decision_time(conflicts):
 
 @pytest.mark.parametrize("transactions", TRANSACTIONS)
 def test_sequence_numbers_conflict_several_times_more_than_lack_of_room(transactions):
-    fine = service(10.0, conflicts=Conflicts.RESOURCE_FIT, transactions=transactions)
-    coarse = service(10.0, conflicts=Conflicts.SEQUENCE_NUMBER, transactions=transactions)
+    fine = service(10.0, conflicts=SimulatedConflicts.RESOURCE_FIT, transactions=transactions)
+    coarse = service(10.0, conflicts=SimulatedConflicts.SEQUENCE_NUMBER, transactions=transactions)
     assert coarse.conflict_fraction > 2 * fine.conflict_fraction
 
 
@@ -93,10 +111,14 @@ def test_one_scheduler_alone_meets_no_conflict():
 @pytest.mark.parametrize(
     ("conflicts", "transactions"),
     [
-        (Conflicts.RESOURCE_FIT, Transactions.INCREMENTAL),
-        (Conflicts.SEQUENCE_NUMBER, Transactions.ALL_OR_NOTHING),
-        pytest.param(Conflicts.RESOURCE_FIT, Transactions.ALL_OR_NOTHING, marks=pytest.mark.thorough),
-        pytest.param(Conflicts.SEQUENCE_NUMBER, Transactions.INCREMENTAL, marks=pytest.mark.thorough),
+        (SimulatedConflicts.RESOURCE_FIT, Transactions.INCREMENTAL),
+        (SimulatedConflicts.SEQUENCE_NUMBER, Transactions.ALL_OR_NOTHING),
+        pytest.param(
+            SimulatedConflicts.RESOURCE_FIT, Transactions.ALL_OR_NOTHING, marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            SimulatedConflicts.SEQUENCE_NUMBER, Transactions.INCREMENTAL, marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_no_node_is_ever_overcommitted_and_every_job_is_placed_where_there_is_time(conflicts, transactions):
@@ -106,7 +128,11 @@ def test_no_node_is_ever_overcommitted_and_every_job_is_placed_where_there_is_ti
 
 
 def test_a_cell_too_full_leaves_jobs_waiting_and_overcommits_nothing():
-    result = simulate(Setting(Architecture.SHARED_STATE, 0.1, horizon_seconds=900.0, cell=Cell(nodes=100, fill=0.9)))
+    result = simulate(
+        OmegaSetting(
+            Architecture.SHARED_STATE, 0.1, horizon_seconds=900.0, cell=OmegaCell(nodes=100, fill=0.9)
+        )
+    )
     assert result.overcommitted == 0
     assert result.utilisation > 0.95
     assert result.figures["batch"].scheduled < result.figures["batch"].submitted

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from hossctl.simulate.cluster import ServiceTimes
-from hossctl.simulate.planning import Wish, as_json, plan
+from hossctl.simulate.measured import ServiceTimes
+from hossctl.simulate.planning import PlanRequest, as_json, plan
 
-WISH = Wish(pods_per_second=20_000, nodes=1000, times=ServiceTimes())
+WISH = PlanRequest(pods_per_second=20_000, nodes=1000, times=ServiceTimes())
 
 
 def test_a_load_that_one_of_each_carries_is_planned_with_one_of_each():

@@ -1,17 +1,18 @@
-"""Makes nodes.csv and pods.csv beside it: a small trace in the format of the openb GPU trace, of the shape of that one.
+"""Makes nodes.csv and pods.csv beside it: a small trace in the format of the openb GPU trace, of the shape of
+that one.
 
     python tests/traces/make_trace.py               # the two files that the tests replay
     python tests/traces/make_trace.py --nodes 1000 --seed 7 DIRECTORY
 
-No row is taken from a recording. What was taken are proportions: of nodes with eight, four, two and no cards; of pods that want
-no card, a share of one, one, or several; of cpu and memory to cards; of what all pods ask for to what there is (98 % of the cards,
-two thirds of the cpu, half of the memory); of how long pods wait and live. So a replay fills the cards, few pods are large, and the
-last ones find only shares of cards left. Other than in the recording a few pods name the models of cards that they can use, and
-pods of several cards are so many that there are some.
+No row is taken from a recording. What was taken are proportions: of nodes with eight, four, two and no cards;
+of pods that want no card, a share of one, one, or several; of cpu and memory to cards; of what all pods ask
+for to what there is (98 % of the cards, two thirds of the cpu, half of the memory); of how long pods wait and
+live. So a replay fills the cards, few pods are large, and the last ones find only shares of cards left. Other
+than in the recording a few pods name the models of cards that they can use, and pods of several cards are so
+many that there are some.
 
-The same numbers make the same files, on every Python: of chance only `Random.random` is used, and no function that platforms
-round differently.
-"""
+The same numbers make the same files, on every Python: of chance only `Random.random` is used, and no function
+that platforms round differently."""
 
 import argparse
 import csv
@@ -96,7 +97,19 @@ def _pods(chance: Random, cards: float) -> Iterator[tuple[object, ...]]:
         life = int(_pick(chance, _LIVES) * (0.5 + chance.random()))
         known = "" if end == "Pending" else scheduled
         quality = _pick(chance, _QUALITIES)
-        yield f"pod-{number:04d}", cpu, memory, count, milli, models, quality, end, now, scheduled + life, known
+        yield (
+            f"pod-{number:04d}",
+            cpu,
+            memory,
+            count,
+            milli,
+            models,
+            quality,
+            end,
+            now,
+            scheduled + life,
+            known,
+        )
         number += 1
         now += int(2 * _MEAN_GAP_SECONDS * chance.random())
 
@@ -110,13 +123,17 @@ def _pick(chance: Random, weighted: Sequence[tuple[float, _T]]) -> _T:
     return weighted[-1][1]
 
 
-def _write(file: Path, columns: Sequence[str], rows: Iterator[Sequence[object]] | Sequence[Sequence[object]]) -> None:
+def _write(
+    file: Path, columns: Sequence[str], rows: Iterator[Sequence[object]] | Sequence[Sequence[object]]
+) -> None:
     with file.open("w", newline="", encoding="utf-8") as text:
         csv.writer(text, lineterminator="\n").writerows([columns, *rows])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A small trace in the format of openb: nodes.csv and pods.csv.")
+    parser = argparse.ArgumentParser(
+        description="A small trace in the format of openb: nodes.csv and pods.csv."
+    )
     parser.add_argument("directory", nargs="?", type=Path, default=Path(__file__).parent)
     parser.add_argument("--nodes", type=int, default=NODES, help=f"how many; {NODES} unless told otherwise")
     parser.add_argument("--seed", type=int, default=SEED, help="another one makes another trace")

@@ -1,15 +1,18 @@
-"""The small trace: that it is what its generator makes, that HOSS can read it, and that it is of the shape that it says."""
+"""The small trace: that it is what its generator makes, that HOSS can read it, and that it is of the shape
+that it says."""
 
 import pytest
 from traces.make_trace import FILES, FILL, make
 
-from hossctl.openb import read_nodes, read_trace
+from hossctl.traces.openb import read_nodes, read_trace
 
 
 def test_the_committed_files_are_what_the_generator_makes(tmp_path):
     make(tmp_path)
     for file in FILES:
-        assert (tmp_path / file.name).read_bytes() == file.read_bytes(), f"run tests/traces/make_trace.py: {file.name}"
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes(), (
+            f"run tests/traces/make_trace.py: {file.name}"
+        )
 
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 3), (10, 1), (500, 7)])
@@ -19,7 +22,11 @@ def test_traces_of_any_size_can_be_read_and_ask_for_nearly_all_cards(tmp_path, n
     asked = [pod.workload.template.spec.devices for pod in read_trace(tmp_path / "pods.csv")]
     cards = sum(node.cards for node in made)
     assert len(made) == nodes
-    assert FILL * cards <= sum(devices.count * devices.milli for devices in asked if devices) / 1000 <= FILL * cards + 8
+    assert (
+        FILL * cards
+        <= sum(devices.count * devices.milli for devices in asked if devices) / 1000
+        <= FILL * cards + 8
+    )
 
 
 def test_it_has_shares_whole_cards_several_cards_none_and_wishes_for_models():

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import Field
 
-from hoss.config import Document, parse_document
+from hoss.config import Document, load_document, parse_document, with_flags
 from hoss.errors import ConfigError
 
 HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: Example\n"
@@ -27,21 +27,26 @@ def test_a_good_document_is_read():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         (HEAD + "nmae: y\n", "example.yaml: nmae: Extra inputs are not permitted"),
         (HEAD + "items: [{size: big}]\n", "items.0.size: Input should be a valid integer"),
-        (HEAD.replace("v1alpha1", "v1"), "apiVersion: is 'hoss.dev/v1'; this release reads 'hoss.dev/v1alpha1'"),
+        (
+            HEAD.replace("v1alpha1", "v1"),
+            "apiVersion: is 'hoss.dev/v1'; this release reads 'hoss.dev/v1alpha1'",
+        ),
         (HEAD.replace("Example", "Other"), "kind: is 'Other'; this release reads 'Example'"),
         ("a: [", "example.yaml: is no valid YAML"),
         ("- 1\n", "holds list, not a mapping"),
+        (HEAD + "---\n" + HEAD, "example.yaml: holds 2 documents; give one"),
+        (HEAD + "items: " + "[" * 300, "is nested more than 200 levels deep"),
     ],
 )
-def test_a_bad_document_is_refused_with_file_field_and_value(text, said):
-    assert said in refusal(text)
+def test_a_bad_document_is_refused_with_file_field_and_value(text, error):
+    assert error in refusal(text)
 
 
-def test_a_bad_item_is_told_alone_and_not_that_its_list_is_too_short():
+def test_a_bad_item_is_reported_without_its_list_being_too_short():
     class Filled(Document):
         items: tuple[Item, ...] = Field(min_length=1)
 
@@ -50,3 +55,11 @@ def test_a_bad_item_is_told_alone_and_not_that_its_list_is_too_short():
     assert str(error.value).count(";") == 0
     with pytest.raises(ConfigError, match="items: Tuple should have at least 1 item"):
         parse_document(HEAD + "items: []\n", "Example", Filled, where="example.yaml")
+
+
+def test_flags_override_the_document_and_a_wrong_flag_is_named():
+    document = parse_document(HEAD + "name: y\n", "Example", Example, where="example.yaml")
+    assert with_flags(document, {"name": "z", "items": None}).name == "z"
+    assert with_flags(load_document(None, "Example", Example), {"name": None}) == Example()
+    with pytest.raises(ConfigError, match="flags: name: Input should be a valid string"):
+        with_flags(document, {"name": 1})

@@ -73,5 +73,7 @@ def test_an_expected_skip_fails_nothing_and_the_cpu_time_of_a_test_is_of_all_of_
     assert code == pytest.ExitCode.OK
     assert "UNEXPECTED" not in said
     cases = {case.get("name"): case for case in ET.parse(tmp_path / "report.xml").iter("testcase")}
-    spent = {each.get("name"): float(each.get("value")) for each in cases["test_that_is_dear"].iter("property")}
+    spent = {
+        each.get("name"): float(each.get("value")) for each in cases["test_that_is_dear"].iter("property")
+    }
     assert spent["cpu_seconds"] >= 0.3

@@ -1,7 +1,7 @@
--- The nodes that a proposal's pods may go to, read once each, and what a node says to a pod.
+-- The candidate nodes of a proposal, each read once, and the decision of a node on a pod.
 
--- Accounts by node, false where there is none. Read at once for all first candidates, and once more for all alternates
--- if any pod needs one.
+-- Accounts by node; false: there is none. One read for all first candidates, and one more for all
+-- alternates if any pod needs one.
 local accounts = {}
 local function read_accounts(nodes)
   local records = read_fields(ACCOUNTS, nodes)
@@ -14,12 +14,12 @@ local function read_accounts(nodes)
 end
 read_accounts(first)
 
-local alternates_each, alternate = tonumber(ARGV[12]), nil
+local alternates_each, alternate = args.alternates_each, nil
 do
   local alternates
   function alternate(position, rank)
     if not alternates then
-      alternates = cmsgpack.unpack(ARGV[13])
+      alternates = cmsgpack.unpack(args.alternates)
       read_accounts(alternates)
     end
     return alternates[(position - 1) * alternates_each + rank]
@@ -35,7 +35,7 @@ local function cards_of(node)
   end
   return used
 end
-if ARGV[15] ~= '' then
+if args.cards then
   local records = read_fields(CARDS, first)
   for i = 1, count do
     if cards[first[i]] == nil then
@@ -62,11 +62,12 @@ local function take_cards(used, mask, milli)
   end
 end
 
--- Nil and the mask of cards where the node takes a pod of the slot; else the verdict, and resource, asked and free.
+-- Nil and the card mask if the node accepts a pod of the slot; else the verdict, and resource, asked and
+-- free.
 local refusal
 do
-  -- The cards a pod gets: the fullest that fit, of equal ones the first (hoss.model.fit.pick_cards). Where nothing is
-  -- checked the emptiest are taken, full or not. Returns the mask of chosen slots and how many there are.
+  -- The pod's cards: the fullest that fit, and the first of equal ones (hoss.model.resources.pick_cards).
+  -- Without validation: the emptiest, full or not. Returns the mask and the number of chosen cards.
   local function pick_cards(used, want, milli)
     local mask, found, taken = 0, 0, {}
     local limit = unchecked and CLOSED_CARD - 1 - milli or WHOLE_CARD - milli
@@ -94,7 +95,8 @@ do
       return NODE_GONE, 0, 0, 0
     end
     if not unchecked then
-      local closed = account[3] ~= 0 and (has_flag(account, FLAG_UNSCHEDULABLE) or has_flag(account, FLAG_QUARANTINED))
+      local closed = account[3] ~= 0
+        and (has_flag(account, FLAG_UNSCHEDULABLE) or has_flag(account, FLAG_QUARANTINED))
       if closed and not tolerates_cordon(slot) then
         return NODE_UNSCHEDULABLE, 0, 0, 0
       end
@@ -104,7 +106,7 @@ do
       end
       for i = 1, #flat, 2 do
         local at, asked = flat[i], flat[i + 1]
-        -- Subtracted from allocatable: a shrunken node has requested > allocatable.
+        -- Compare before subtracting: a shrunken node can have requested > allocatable.
         local free = account[at] - account[at + 1]
         if asked > free then
           return CONFLICT_RESOURCE, (at - 5) / 2, asked, free
@@ -115,8 +117,8 @@ do
       if port then
         return CONFLICT_PORT, 0, port, 0
       end
-      local unknown = slot_groups[slot] ~= NO_GROUP and ignorance
-      unknown = unknown or guarded and judged_here and unknown_there(node, slot)
+      local unknown = slot_groups[slot] ~= NO_GROUP and below_watermark
+      unknown = unknown or constrained and validated_here and unknown_on_node(node, slot)
       if unknown then
         return CONFLICT_TOPOLOGY, 0, unknown, 0
       end

@@ -1,14 +1,16 @@
--- What a proposal takes as a conflict although it fits (docs/adr/0022-conflicts.md).
+-- Conflict criteria beyond fit (docs/adr/0022-conflicts.md).
 --
--- ARGV  24 a change of a node since the worker's snapshot that refuses its pods: '' none, 'version' any that another epoch made,
---          'strict' one of its spec
+-- args  criteria: which change of a node since the worker's snapshot refuses its pods: '' none, 'version' any that
+--       another epoch made, 'strict' any of its spec
 
--- Tells the seq of a change of a node that refuses the proposal's pods, or nil; nil itself where no change does.
+-- The seq of a change of the node that refuses the proposal's pods, or nil. The function is nil if no
+-- change does.
 local changed_since
-do  -- Lua takes 200 local names at once
-  local HISTORY = 64  -- entries of the feed that are read at most; of older snapshots every change counts
+do  -- Lua allows 200 local names at once
+  local HISTORY = 64  -- feed entries to read; for older snapshots every change counts
 
-  -- Nodes that others changed since the snapshot, with the seq of the last time; nil where the feed does not reach so far back.
+  -- Nodes that other epochs changed since the snapshot, with the seq of the last change; nil if the feed
+  -- does not go back that far.
   local function changed_by_others(epoch, snapshot_seq)
     if last_seq - snapshot_seq > HISTORY then
       return nil
@@ -37,7 +39,7 @@ do  -- Lua takes 200 local names at once
   local function change_check(criteria, epoch, snapshot_seq)
     if criteria == 'strict' then
       return function(_, account)
-        -- The account has the low half; the spec changed at or before the account did.
+        -- The account has the low half of the seq; the spec changed no later than the account did.
         local described = account[1] - (account[1] - account[4]) % 2 ^ 32
         return described > snapshot_seq and described
       end
@@ -55,5 +57,5 @@ do  -- Lua takes 200 local names at once
     end
   end
 
-  changed_since = change_check(ARGV[24], ARGV[4], tonumber(ARGV[5]))
+  changed_since = change_check(args.criteria, args.epoch, args.snapshot_seq)
 end

@@ -1,13 +1,14 @@
--- Gives nodes back to scheduling: one, or all whose time is over.
+-- Ends the quarantine of one node, or of all whose time is over.
 --
--- ARGV  2 feed window   3 node, or ''
+-- args  node (nil: any)
+--
 -- Returns the nodes.
 
 local ended, back, accounts = {}, {}, {}
 local quarantined = call('HGETALL', QUARANTINE)
 for i = 1, #quarantined, 2 do
   local node, record = quarantined[i], quarantined[i + 1]
-  if node == ARGV[3] or ARGV[3] == '' and unpack_values('<i8', record, 9) <= now_ms then
+  if node == args.node or not args.node and unpack_values('<i8', record, 9) <= now_ms then
     call('HDEL', QUARANTINE, node)
     ended[#ended + 1] = node
     local account = living(node)
@@ -18,6 +19,6 @@ for i = 1, #quarantined, 2 do
   end
 end
 if #back > 0 then
-  tell(back, accounts, {'x', #back})  -- to who waits for room it is as good as room given back
+  publish_nodes(back, accounts, {'x', #back})  -- for waiting pods this is like released room
 end
 return ended

@@ -1,32 +1,32 @@
--- Pods that have to go for another one of the batch (docs/adr/0011-preemption.md).
+-- Victims: pods that are evicted for another pod of the batch (docs/adr/0011-preemption.md).
 
-local evicting = ARGV[22] ~= '' and cmsgpack.unpack(ARGV[22]) or {}  -- by position: UIDs
-local must_go = ARGV[23] == '1'
+local evicting = args.victims or {}  -- by position: UIDs of the victims
+local must_go = args.victims_must_go
 local evicted, evicted_uids, evictions = {}, {}, {}
 local left_groups, left = {}, {}
 
--- What is done to make room for a pod, under one name: Lua takes 200 of them in a script.
-local room = {restated = 0}  -- pods that were counted anew
+-- Functions that make room for a pod. One table, because Lua allows 200 local names in a script.
+local room = {resized = 0}  -- number of resized pods
 
--- The records of the victims if all of them stand on the node, for good, and are less urgent; else nil.
-local function standing_victims(uids, node, priority)
-  local records, any_holds = read_fields(RESERVATIONS, uids), call('HLEN', HOLDS) > 0
+-- The victims' records if all of them are on the node, not prepared, and have a lower priority; else nil.
+local function evictable_victims(uids, node, priority)
+  local records, any_prepared = read_fields(RESERVATIONS, uids), call('HLEN', PREPARED) > 0
   for i = 1, #uids do
     local record = records[i]
     if not record or record:sub(1, 4) ~= node or unpack_values('<i4', record, 25) >= priority then
       return nil
     end
-    if ARGV[25] == '1' and call('HEXISTS', PENDING, string.format('%d', (unpack_values('<I8', record, 9)))) == 0 then
+    if args.victims_assumed and call('HEXISTS', PENDING, commit_field(record)) == 0 then
       return nil
     end
-    if any_holds and call('HEXISTS', HOLDS, hold_field(record)) == 1 then
+    if any_prepared and call('HEXISTS', PREPARED, commit_field(record)) == 1 then
       return nil
     end
   end
   return records
 end
 
--- Gives an account what a pod held of its amounts.
+-- Returns a pod's amounts to the account.
 function room.give_amounts(account, record)
   local resources, amounts = reserved_amounts(record)
   for r = 1, resources do
@@ -34,7 +34,7 @@ function room.give_amounts(account, record)
   end
 end
 
--- A pod with this reservation counts no more among those of its group.
+-- The pod with this reservation leaves its group.
 function room.count_left(record, node)
   local group = record:sub(33, 40)
   if group ~= NO_GROUP then
@@ -45,8 +45,8 @@ function room.count_left(record, node)
   end
 end
 
--- They are gone, for that pod.
-function room.note_eviction(uid, node, victims, records)
+-- Records the eviction of victims for the pod `uid`.
+function room.record_eviction(uid, node, victims, records)
   evictions[#evictions + 1] = uid .. node .. pack_values('<I4', #victims) .. concat(victims)
   for i = 1, #victims do
     evicted[victims[i]], evicted_uids[#evicted_uids + 1] = true, victims[i]
@@ -60,8 +60,8 @@ local function delete_evicted()
   end
 end
 
--- Gives the node what pods with these reservations hold, if a pod of the slot fits then, and returns the mask of its cards; else
--- nil, and nothing has changed.
+-- Releases what these pods hold on the node if a pod of the slot fits then, and returns the mask of its
+-- cards. Else nil, and nothing has changed.
 function room.make(node, holders, records, flat, slot)
   local account = accounts[node]
   local before, before_cards, before_ports = {unpack(account)}, cards[node], ports[node]
@@ -88,14 +88,15 @@ function room.make(node, holders, records, flat, slot)
   return mask
 end
 
--- Takes the pod's victims away if it fits then, and returns the mask of its cards; else nil, and nothing has changed.
+-- Evicts the pod's victims if the pod fits then, and returns the mask of its cards. Else nil, and nothing
+-- has changed.
 function room.evict(position, node, flat, slot)
   local victims = evicting[position]
   local urgency = (unpack_values('<i4', tails[slot], 17))
-  local records = accounts[node] and not held_back and standing_victims(victims, node, urgency)
+  local records = accounts[node] and not prepare_only and evictable_victims(victims, node, urgency)
   local mask = records and room.make(node, victims, records, flat, slot)
   if mask then
-    room.note_eviction(uids[position], node, victims, records)
+    room.record_eviction(uids[position], node, victims, records)
   end
   return mask or nil
 end

@@ -1,17 +1,24 @@
--- Puts in place what was loaded, and with it the ledger's epoch: the shard is whole from here on.
+-- Puts loaded keys in place, and the ledger's epoch: from now on the shard is whole.
 --
--- KEYS  after the shard's own those loaded, one for each of ARGV 7..
--- ARGV  2 the epoch   3 the seq   4 the next node's number   5 feed window   6 floors: u64 by shard
---       7.. which of the shard's keys each replaces
-for i = 7, #ARGV do
-  local key, loaded = KEYS[tonumber(ARGV[i])], KEYS[#KEYS - #ARGV + i]
+-- KEYS  after the shard's own keys the loaded ones, one for each of `replaced`
+-- args  replaced: the numbers of the keys that the loaded ones replace   new_epoch   seq   next_index
+--       free: indexes without a node, 4 bytes each   low_watermarks: u64 by shard
+--       lease_ms: of assumed commits   format: of what was loaded (an emptied Redis has forgotten it)
+for i = 1, #args.replaced do
+  local key, loaded = KEYS[args.replaced[i]], KEYS[#KEYS - #args.replaced + i]
   call('DEL', key)
   if call('EXISTS', loaded) == 1 then
     call('RENAME', loaded, key)
   end
 end
-call('DEL', FEED, KEYS[17])  -- accounts are as if no node had been in quarantine
-call('HMSET', META, 'epoch', ARGV[2], 'next_index', ARGV[4], 'floors', ARGV[6])
+call('DEL', FEED, QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED)  -- the accounts have no node in quarantine
+for _, field in ipairs(call('HKEYS', PENDING)) do
+  call('ZADD', LEASES, string.format('%d', leases.now() + args.lease_ms), field)
+end
+call(
+  'HMSET', META, 'epoch', args.new_epoch, 'next_index', args.next_index, 'free', args.free,
+  'floors', args.low_watermarks, 'format', args.format
+)
 call('HDEL', META, 'rules')
--- Whoever reads the feed sees a number that does not follow on his own, and takes a snapshot.
-publish(tonumber(ARGV[3]), ARGV[5], {'n', '', 'R', 0, 'a', ''})
+-- A feed reader sees a gap in the sequence numbers, and takes a snapshot.
+publish(args.seq, {'n', '', 'R', 0, 'a', ''})

@@ -1,20 +1,22 @@
--- From here on placements that only these rules see are noted no more.
+-- Forgets rules: placements that concern only them are not recorded any more.
 --
--- ARGV  2 feed window   3 keys of rules (MessagePack array)   4 this shard's floor
--- Returns the keys of those that were forgotten: registered before the floor and, as far as that is noted here, by no pod
--- used since. Takes a number, as registering does, for other resolvers to read the rules again.
+-- args  keys: of rules   low_watermark: of this shard
+--
+-- Returns the keys of the forgotten rules: registered before the low watermark and, as far as this shard
+-- knows, used by no pod since. Takes a seq, as a registration does, so that other resolvers read the rules
+-- again.
 
-local asked, seq, forgotten = cmsgpack.unpack(ARGV[3]), last_seq + 1, {}
+local asked, seq, forgotten = args.keys, last_seq + 1, {}
 for i = 1, #asked do
   local record = call('HGET', RULES, asked[i])
   local born = record and unpack_values('<I8', record)
-  if born and born <= tonumber(ARGV[4]) and call('HEXISTS', STAMPS, asked[i] .. 'u') == 0 then
+  if born and born <= args.low_watermark and call('HEXISTS', DOMAIN_VERSIONS, asked[i] .. 'u') == 0 then
     call('HDEL', RULES, asked[i])
     forgotten[#forgotten + 1] = asked[i]
   end
 end
 if #forgotten > 0 then
   call('HSET', META, 'rules', string.format('%d', seq))
-  publish(seq, ARGV[2], {'n', '', 'R', 0, 'a', ''})
+  publish(seq, {'n', '', 'R', 0, 'a', ''})
 end
 return concat(forgotten)

@@ -1,3 +1,5 @@
--- KEYS  after the shard's own one to be filled   ARGV  2 fields and values (MessagePack array)
+-- KEYS  after the shard's own keys the one to fill
+-- args  fields: and their values, in turn
+--
 -- Fills a hash that will replace one of the shard's.
-write_fields(KEYS[#KEYS], cmsgpack.unpack(ARGV[2]))
+write_fields(KEYS[#KEYS], args.fields)

@@ -1,6 +1,6 @@
--- What pods are besides amounts: which ports of their node they hold, and of which group they are.
+-- What pods hold besides amounts: the ports of their node, and membership in a group.
 
--- Ports that pods hold on a node: for each the pod's UID and a claim (resolver/core/ports.py).
+-- Ports that pods hold on a node: for each the pod's UID and a claim (resolver/core/values.py).
 local UID_BYTES, CLAIM_BYTES, EVERY_ADDRESS = 16, 12, rep('\0', 8)
 local function read_ports(node)
   local record, held = call('HGET', PORTS, node) or '', {}
@@ -18,8 +18,9 @@ local function write_ports(node, held)
   end
 end
 
--- Pods of groups came (sign 1) or went (-1). `keys` lists the groups' keys, `nodes` has for each key where its pods are or
--- were. A group's definition is kept as long as any pod is of it; `definitions` has those that come. Returns the definition of each.
+-- Pods of groups came (sign 1) or left (-1). `keys`: the groups' keys; `nodes`: for each key, the nodes of
+-- its pods. A group's definition is stored as long as the group has pods; `definitions` has those of new
+-- pods. Returns all definitions.
 local function count_groups(sign, keys, nodes, definitions)
   local found = {}
   for i = 1, #keys do
@@ -36,8 +37,8 @@ local function count_groups(sign, keys, nodes, definitions)
   return found
 end
 
--- Tells the feed of pods of groups that came and pods that left. Keys are listed, and for each key there is where its pods are, or
--- were, and its definition.
+-- Adds pods that came and pods that left to a feed entry: keys of groups, and for each key the nodes of
+-- its pods and the definition.
 local function append_groups(entry, came, came_to, came_definitions, left, left_from, left_definitions)
   local runs = {}
   local function append(sign, keys, nodes, definitions)
@@ -54,17 +55,19 @@ local function append_groups(entry, came, came_to, came_definitions, left, left_
   end
 end
 
--- Holds under way: seq of the commit -> pods that it still holds. The feed tells of them once they are kept.
-local function hold_field(record)
+-- Prepared commits: seq of the commit -> number of its pods. The feed shows the pods once they are
+-- committed.
+local function commit_field(record)
   return string.format('%d', (unpack_values('<I8', record, 9)))
 end
 
--- So many pods, by field, are held no more. Tells the feed which holds are over by that, and returns their fields.
-local function end_holds(entry, pods)
+-- Takes these numbers of pods, by field, from prepared commits. Adds the commits without pods left to the
+-- feed entry, and returns their fields.
+local function end_prepared(entry, pods)
   local over, packed = {}, {}
   for field, gone in pairs(pods) do
-    if call('HINCRBY', HOLDS, field, -gone) <= 0 then
-      call('HDEL', HOLDS, field)
+    if call('HINCRBY', PREPARED, field, -gone) <= 0 then
+      call('HDEL', PREPARED, field)
       over[#over + 1], packed[#packed + 1] = field, pack_values('<I8', tonumber(field))
     end
   end
@@ -75,8 +78,8 @@ local function end_holds(entry, pods)
   return over
 end
 
--- The number of the first port asked for that clashes with one held: the same port and protocol, and the same address or
--- either of them every address.
+-- The number of the first claimed port that clashes with a held one: same port and protocol, and the same
+-- address or one of them is every address.
 local function taken_port(held, asked)
   for i = 1, #asked do
     local port, address = asked[i]:sub(1, 4), asked[i]:sub(5)

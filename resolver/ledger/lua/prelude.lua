@@ -1,25 +1,87 @@
 -- Begins every script: the shard's keys, the ledger's epoch, and how records are read and written.
 --
--- KEYS  the shard's seventeen keys: as named below, and the nodes in quarantine (quarantining.lua).
--- ARGV  1: the epoch of the ledger the resolver knows, and the last seq of this shard that it has heard of. A script never
---       touches any other ledger, nor one that has lost what it had acknowledged.
+-- KEYS  the shard's keys, as named below.
+-- ARGV  1: a MessagePack map, `args`. For every script it has who writes, and what the writer knows: `ledger`
+--       (the epoch of the ledger); `known_seq`, the highest seq of this shard that the resolver knows, and
+--       `known_nonce`, the nonce there (nil: unknown); `nonce` of this change; `window`, the number of feed
+--       entries to keep; `term` of a dispatcher (0: not a dispatcher), and `journal_write`, the number of
+--       its last write to the journal (nil: none); `epoch` (decimal) and `worker`, of a
+--       worker (nil: not for a worker); `sending` of its proposal (nil: not a proposal). Each script says what
+--       else it has.
 --
--- Nodes are named by their index as 4 little-endian bytes, the very bytes that stand in messages and hash fields: no
--- script ever needs the number. Records are described in hoss/wire/account.py and docs/architecture.md.
+-- `args` is the only argument of a script; resolver/ledger/packing.py makes it. Columns that a script always
+-- reads are arrays in it; those that it may not need are strings, which are unpacked when they are needed.
+--
+-- This is the one place where a change is allowed or refused. A script touches no other ledger (OTHERLEDGER),
+-- and none that has lost acknowledged changes, even if others have written to it since (WENTBACK). It obeys no
+-- dispatcher after another one with a higher term (SUPERSEDED), and no worker whose epoch is over (FENCED). It
+-- decides no proposal after one of the same epoch with a higher `sending` (OLDCOPY): the worker may have been
+-- answered to a later copy, and may have placed the pods elsewhere.
+--
+-- A node's name is its index as 4 little-endian bytes, the same bytes as in messages and hash fields: no
+-- script needs the number. hoss/wire/columns.py and docs/architecture.md describe the records.
 
 local META, ACCOUNTS, CARDS, SPECS, NAMES, RESERVATIONS, PENDING, WORKERS, FEED = unpack(KEYS)
-local PORTS, GROUPS, GROUP_PODS, LABELS, RULES, STAMPS, HOLDS = unpack(KEYS, 10)
+local PORTS, GROUPS, GROUP_PODS, LABELS, RULES, DOMAIN_VERSIONS, PREPARED = unpack(KEYS, 10)
+local QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED = unpack(KEYS, 17)
 local call, rep, concat, floor = redis.call, string.rep, table.concat, math.floor
 local pack_values, unpack_values = struct.pack, struct.unpack
 
-local meta = call('HMGET', META, 'epoch', 'seq', 'shards', 'rules', 'floors')
-local known_epoch, heard_of = ARGV[1]:match('^(%S+) (%d+)$')
-if meta[1] ~= known_epoch then
+local meta = call(
+  'HMGET', META, 'epoch', 'seq', 'shards', 'rules', 'floors', 'lease_time', 'lease_seen', 'term',
+  'nonce'
+)
+local last_seq = tonumber(meta[2])
+
+-- NONCES has the nonces of the last changes, one after the other: reading one costs less than reading the entry
+-- of the feed. resolver/ledger/stored.py has the same two numbers.
+local NONCES_KEPT, NONCE_BYTES = 1024, 12
+local args = cmsgpack.unpack(ARGV[1])
+if meta[1] ~= args.ledger then
   return redis.error_reply('OTHERLEDGER ' .. (meta[1] or 'none'))
 end
-local last_seq = tonumber(meta[2])
-if last_seq < tonumber(heard_of) then
-  return redis.error_reply('WENTBACK ' .. meta[2] .. ' ' .. heard_of)
+do
+  local behind = last_seq - args.known_seq
+  local went_back = behind < 0
+  if args.known_nonce and behind == 0 then
+    went_back = meta[9] ~= args.known_nonce
+  elseif args.known_nonce and behind > 0 and behind < NONCES_KEPT then
+    local at = args.known_seq % NONCES_KEPT * NONCE_BYTES
+    went_back = call('GETRANGE', NONCES, at, at + NONCE_BYTES - 1) ~= args.known_nonce
+  end
+  if went_back then
+    return redis.error_reply(string.format('WENTBACK %d %d', last_seq, args.known_seq))
+  end
+  -- In WORKERS: the epoch, and if it is not 0, the highest `sending`.
+  local stored = args.epoch and call('HGET', WORKERS, args.worker) or ''
+  local sending = args.sending or 0
+  if args.epoch and (stored ~= args.epoch or sending > 0) then
+    local epoch, newest = string.match(stored, '^(%d+) (%d+)$')
+    newest = tonumber(newest or 0)
+    if (epoch or stored) ~= args.epoch then
+      return redis.error_reply('FENCED ' .. meta[2])
+    end
+    if args.sending and sending < newest then
+      return redis.error_reply('OLDCOPY ' .. meta[2])
+    end
+    if sending > newest then
+      call('HSET', WORKERS, args.worker, string.format('%s %d', args.epoch, sending))
+    end
+  end
+  local term = tonumber(meta[8] or 0)
+  if args.term > 0 and args.term < term then
+    return redis.error_reply('SUPERSEDED ' .. meta[8])
+  end
+  if args.term > term then
+    call('HSET', META, 'term', string.format('%d', args.term))
+  end
+  if args.journal_write then
+    local of, number = string.match(call('HGET', META, 'journal') or '0 0', '^(%d+) (%d+)$')
+    of = tonumber(of)
+    if args.term > of or args.term == of and args.journal_write > tonumber(number) then
+      call('HSET', META, 'journal', string.format('%d %d', args.term, args.journal_write))
+    end
+  end
 end
 
 local FLAG_GONE, FLAG_UNSCHEDULABLE, FLAG_SHRUNK, FLAG_QUARANTINED = 1, 2, 4, 8
@@ -27,16 +89,18 @@ local HEAD_BYTES, AMOUNT_BYTES, SPREAD_BYTES = 24, 16, 7
 local WHOLE_CARD, CLOSED_CARD, NO_CARD = 1000, 0x8000, 0xFFFF
 local CARDS_FORMAT = '<' .. rep('I2', 16)
 
--- Lua keeps one copy of equal strings and finds it by a hash that looks at every 3rd or 4th byte of a record only, from
--- the last one backwards: the high bytes of little-endian numbers, equal in all records. A batch of 1,000 then has chains
--- of thousands of strings, and takes 11 us a pod instead of 3. So account and reservation records in Redis end with 7 bytes that the
--- hash does see: the second byte of the node's index six times, and its first.
+-- Lua interns strings. Its hash looks only at every 3rd or 4th byte of a record, from the last one
+-- backwards: the high bytes of little-endian numbers, which are equal in all records. Then a batch of
+-- 1,000 has hash chains of thousands of strings, and takes 11 us per pod instead of 3. So account and
+-- reservation records end with 7 bytes that the hash does look at: the second byte of the node's index six
+-- times, and its first.
 local function spread(node)
   return rep(node:sub(2, 2), SPREAD_BYTES - 1) .. node:sub(1, 1)
 end
 
--- An account as a table: 1 seq, 2 born, 3 flags, 4 described; of resource r (from 0) allocatable at 5 + 2r and requested
--- at 6 + 2r; then the spread, and one number that is no part of the account.
+-- An account as a table: 1 seq, 2 born, 3 flags, 4 described; allocatable of resource r (from 0) at 5 +
+-- 2r, requested at 6 + 2r; then the spread, and one number (the end of `struct.unpack`) that is no part of
+-- the account.
 local account_formats = {}  -- by the number of values
 local function account_format(values)
   local format = account_formats[values]
@@ -47,7 +111,7 @@ local function account_format(values)
   return format
 end
 
--- A record of `resources` or more: one of fewer gets zeros.
+-- A record of at least `resources` resources; missing ones are zero.
 local function widen(record, resources)
   local missing = resources - (#record - HEAD_BYTES - SPREAD_BYTES) / AMOUNT_BYTES
   if missing <= 0 then
@@ -72,9 +136,9 @@ local function has_flag(account, flag)
   return floor(account[3] / flag) % 2 == 1
 end
 
-local function set_flag(account, flag, wanted)
-  if has_flag(account, flag) ~= wanted then
-    account[3] = account[3] + (wanted and flag or -flag)
+local function set_flag(account, flag, value)
+  if has_flag(account, flag) ~= value then
+    account[3] = account[3] + (value and flag or -flag)
   end
 end
 
@@ -87,7 +151,7 @@ local function overcommitted(account)
   return false
 end
 
--- HMGET and HMSET in steps that `unpack` can take.
+-- HMGET and HMSET in steps that `unpack` can handle.
 local STEP = 4000
 local function read_fields(key, fields)
   if #fields <= STEP then
@@ -109,7 +173,8 @@ local function write_fields(key, pairs_flat)
   end
 end
 
--- Accounts of equal width, joined. Returns the number of resources and the bytes; each account keeps its spread.
+-- Accounts, padded to equal width and joined. Returns the number of resources and the bytes, spreads
+-- included.
 local function join_accounts(records)
   local widest = 0
   for i = 1, #records do
@@ -122,11 +187,14 @@ local function join_accounts(records)
   return resources, concat(records)
 end
 
--- One entry of the feed and the shard's new seq. `fields` is a flat list of field names and values.
-local function publish(seq, window, fields)
+-- Appends one entry to the feed, with the nonce of this change, and sets the shard's seq and nonce. `fields`: a
+-- flat list of field names and values.
+local function publish(seq, fields)
   local text = string.format('%d', seq)
-  call('HSET', META, 'seq', text)
-  call('XADD', FEED, 'MAXLEN', '~', window, text .. '-0', unpack(fields))
+  fields[#fields + 1], fields[#fields + 2] = 'o', args.nonce
+  call('HMSET', META, 'seq', text, 'nonce', args.nonce)
+  call('SETRANGE', NONCES, seq % NONCES_KEPT * NONCE_BYTES, args.nonce)
+  call('XADD', FEED, 'MAXLEN', '~', args.window, text .. '-0', unpack(fields))
 end
 
 local function read_cards(node)
@@ -134,7 +202,7 @@ local function read_cards(node)
   return record and {unpack_values(CARDS_FORMAT, record)} or false
 end
 
--- Whether pods still hold a card that the node has no more: CLOSED_CARD and what they hold of it.
+-- Whether pods still hold a card that the node no longer has: CLOSED_CARD plus what they hold of it.
 local function has_closed_card(used)
   for slot = 1, used and 16 or 0 do
     if used[slot] >= CLOSED_CARD and used[slot] ~= NO_CARD then

@@ -1,40 +1,35 @@
--- What a proposal asks for, and whether it is heard at all: see commit.lua for ARGV.
+-- The arguments of a proposal, and whether it is decided at all. See commit.lua for `args`.
 
-local COMMITTED, DUPLICATE, CONFLICT_RESOURCE, CONFLICT_PORT, CONFLICT_DEVICE, CONFLICT_TOPOLOGY = 1, 2, 3, 4, 5, 6
-local NODE_GONE, NODE_UNSCHEDULABLE, STALE_EPOCH, GANG_ABORTED, CONFLICT_VERSION = 7, 8, 9, 10, 11
 local NO_NODE = '\255\255\255\255'
 
-local uids, first = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[11])
+local uids, first = args.uids, args.first
 local count = #uids
 
-if call('HGET', WORKERS, ARGV[3]) ~= ARGV[4] then
-  return {0, rep(string.char(STALE_EPOCH), count), concat(first), '', '', 0, '', '', '', '', last_seq, ''}
-end
-
-if ARGV[17] ~= '' and (meta[4] or '0') ~= ARGV[17] then
+if args.rules and (meta[4] or '0') ~= args.rules then
   return false
 end
 
-local slots, resources = cmsgpack.unpack(ARGV[10]), tonumber(ARGV[8])
-local unchecked, held_back = ARGV[7] ~= '0', ARGV[21] == '1'
-local snapshot_seq, seq = tonumber(ARGV[5]), last_seq + 1
+local slots, resources = args.slots, args.resources
+local unchecked, prepare_only = args.unchecked, args.prepare_only
+local snapshot_seq, seq = args.snapshot_seq, last_seq + 1
 local seq_bytes = pack_values('<I8', seq)
 
--- A worker that does not know what rules were forgotten by may have missed a pod that one of them was about.
-local ignorance
-if ARGV[17] ~= '' and meta[5] then
-  local floors = {unpack_values('<' .. rep('I8', shards), meta[5])}
+-- A worker whose knowledge is below the low watermarks may have refused_rules a pod that a forgotten rule was
+-- about.
+local below_watermark
+if args.rules and meta[5] then
+  local low_watermarks = {unpack_values('<' .. rep('I8', shards), meta[5])}
   for shard = 1, shards do
-    if floors[shard] > seen[shard] then
-      ignorance = ignorance or floors[shard]
+    if low_watermarks[shard] > seen[shard] then
+      below_watermark = below_watermark or low_watermarks[shard]
     end
   end
 end
 
--- Of groups that are new their definitions; of those that hold ports their claims.
+-- The definitions of new groups, and the port claims of those that hold ports.
 local definitions, claims, any_ports = {}, {}, false
 do
-  local groups = cmsgpack.unpack(ARGV[16])
+  local groups = args.groups
   for i = 1, #groups, 3 do
     local key, packed, asked = groups[i], groups[i + 2], {}
     for at = 1, #packed, CLAIM_BYTES do
@@ -45,12 +40,13 @@ do
   end
 end
 
--- What the pods of a slot share: places in the account and amounts asked there, in turn; the reservation's tail; group; cards.
-local wanted, tails, slot_groups, card_counts, card_millis = {}, {}, {}, {}, {}
-local tail_begins = seq_bytes .. pack_values('<I8', tonumber(ARGV[4]))
+-- What the pods of a slot share: pairs of a position in the account and the amount asked there; the end of
+-- the reservation; group; cards.
+local needed, tails, slot_groups, card_counts, card_millis = {}, {}, {}, {}, {}
+local tail_begins = seq_bytes .. pack_values('<I8', tonumber(args.epoch))
 local slot_format, slot_bytes = '<' .. rep('i8', resources), 16 + 8 * resources
 local function open_slot(slot)
-  local shared = ARGV[14]:sub(slot * slot_bytes + 1, (slot + 1) * slot_bytes)
+  local shared = args.shared:sub(slot * slot_bytes + 1, (slot + 1) * slot_bytes)
   local asked, flat = {unpack_values(slot_format, shared, 17)}, {}
   for r = 1, resources do
     if asked[r] > 0 then
@@ -61,13 +57,13 @@ local function open_slot(slot)
   tails[slot] = tail_begins .. shared
   slot_groups[slot] = shared:sub(9, 16)
   card_counts[slot], card_millis[slot] = 0, 0
-  if ARGV[15] ~= '' then
-    card_counts[slot], card_millis[slot] = unpack_values('<I2I2', ARGV[15], slot * 4 + 1)
+  if args.cards then
+    card_counts[slot], card_millis[slot] = unpack_values('<I2I2', args.cards, slot * 4 + 1)
   end
-  wanted[slot] = flat
+  needed[slot] = flat
   return flat
 end
 
 local function tolerates_cordon(slot)
-  return floor(ARGV[14]:byte(slot * slot_bytes + 7) / 2) % 2 == 1
+  return floor(args.shared:byte(slot * slot_bytes + 7) / 2) % 2 == 1
 end

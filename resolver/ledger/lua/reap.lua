@@ -1,27 +1,27 @@
--- Releases the oldest commit whose lease ended unconfirmed, if there is one, by the ledger's own clock.
+-- Releases what expired commits still hold, in order of their deadlines, by lease time, which goes on here.
 --
--- ARGV  2 feed window   3 how many of the oldest commits to look at
--- Returns the number of UIDs released, and 1 if a commit was reaped (ask again), else 0.
+-- args  most: the number of pods after which it stops
+--
+-- Returns the number of released UIDs, and 1 if more commits may be expired (call again), else 0, and the
+-- seq of the last change that was made here.
 
-local now = call('TIME')
-local now_ms = now[1] * 1000 + floor(now[2] / 1000)
-
--- Commits are numbered as time passes and leases are nearly alike, so what ends first is among the oldest.
-local seqs = call('HKEYS', PENDING)
-table.sort(seqs, function(a, b)
-  return tonumber(a) < tonumber(b)
-end)
-for i = 1, math.min(#seqs, tonumber(ARGV[3])) do
-  local record = call('HGET', PENDING, seqs[i])
-  if unpack_values('<I8', record) <= now_ms then
-    local uids = {}
-    for at = 9, #record, 16 do
-      uids[#uids + 1] = record:sub(at, at + 15)
-    end
-    call('HDEL', PENDING, seqs[i])
-    -- A pod may have been released and placed anew since: only what this commit reserved is taken.
-    local released = give_back(ARGV[2], uids, rep(pack_values('<I8', tonumber(seqs[i])), #uids))
-    return {#released, 1}
+local now, clock = leases.now()
+call('HMSET', META, 'lease_time', string.format('%d', now), 'lease_seen', string.format('%d', clock))
+local expired = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)
+local uids, seqs, most, ended = {}, {}, args.most, 0
+while ended < #expired and #uids < most do
+  ended = ended + 1
+  local field = expired[ended]
+  local listed, seq = call('HGET', PENDING, field) or '', pack_values('<I8', tonumber(field))
+  for at = 1, #listed, 16 do
+    uids[#uids + 1], seqs[#seqs + 1] = listed:sub(at, at + 15), seq
   end
+  leases.finish(field)
 end
-return {0, 0}
+-- A pod may have been released and placed again: only what these commits reserved is released.
+local released = release_pods(uids, concat(seqs))
+if #released > 0 then
+  call('HSET', META, 'leases_ended', string.format('%d', last_seq + 1))
+end
+local more = ended < #expired or #expired == 100
+return {#released, more and 1 or 0, tonumber(call('HGET', META, 'leases_ended') or 0)}

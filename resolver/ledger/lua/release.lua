@@ -1,2 +1,5 @@
--- ARGV  2 feed window   3 UIDs (MessagePack array)   4 seqs, u64 each, or ''   Returns the UIDs released, joined.
-return concat(give_back(ARGV[2], cmsgpack.unpack(ARGV[3]), ARGV[4] ~= '' and ARGV[4] or nil))
+-- args  uids   seqs: of their reservations, u64 each (nil: any)
+--       as_of: the seq up to which the writer knew the shard; reservations that are newer stay (nil: any)
+--
+-- Returns the released UIDs, joined.
+return concat(release_pods(args.uids, args.seqs, args.as_of))

@@ -1,10 +1,12 @@
--- Takes nodes out of service: from here on they get nothing. What they hold is released afterwards, in steps.
+-- Removes nodes from service: they get nothing from now on. What they hold is released afterwards, in
+-- steps; then forget_nodes.lua forgets them. Until then REMOVED has their names.
 --
--- ARGV  2 feed window   3 names (MessagePack array)
--- Returns the seq of the removal, the indexes removed (u32 each), the positions (from 0) of names that are not there, and of
--- these the indexes of nodes that were removed before: what they held may not be released yet.
+-- args  names
+--
+-- Returns the seq of the removal, the removed indexes (u32 each), the positions (from 0) of names that are
+-- not there, and the indexes of those that were removed before: what they hold may not be released yet.
 
-local names, seq = cmsgpack.unpack(ARGV[3]), last_seq + 1
+local names, seq = args.names, last_seq + 1
 local nodes, records, missing, before = {}, {}, {}, {}
 for position = 1, #names do
   local node = call('HGET', NAMES, names[position])
@@ -20,6 +22,7 @@ for position = 1, #names do
     call('HSET', ACCOUNTS, node, records[#records])
     call('HDEL', SPECS, node)
     call('HDEL', LABELS, node)
+    call('HSET', REMOVED, node, names[position])
   end
 end
 if #nodes == 0 then
@@ -28,5 +31,5 @@ end
 local removed = concat(nodes)
 local entry = {'n', removed, 'R', 0, 'a', '', 'g', removed}
 entry[4], entry[6] = join_accounts(records)
-publish(seq, ARGV[2], entry)
+publish(seq, entry)
 return {seq, removed, missing, concat(before)}

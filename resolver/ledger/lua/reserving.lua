@@ -1,4 +1,4 @@
--- Giving a node's room to a pod, in what was read; it is written when all pods are decided.
+-- Reserves room on nodes, in memory. Everything is written after all pods are decided.
 
 local verdicts, chosen, conflicts, duplicates = {}, {}, {}, {}
 local reservations, reserved_uids, taken = {}, {}, {}
@@ -13,7 +13,7 @@ local function refuse_from(node)
   end
 end
 
--- The pod counts among those of its group, and holds the ports of its group.
+-- The pod joins its group, and holds the group's ports.
 local function count_in(group, node, uid)
   local on = placed[group]
   if not on then
@@ -31,15 +31,15 @@ local function count_in(group, node, uid)
 end
 
 local function reserve(position, node, slot, mask)
-  local account, flat, uid = accounts[node], wanted[slot], uids[position]
+  local account, flat, uid = accounts[node], needed[slot], uids[position]
   for i = 1, #flat, 2 do
     local at = flat[i] + 1
     account[at] = account[at] + flat[i + 1]
   end
   if unchecked then
-    -- What exceeds from now on was not the node's doing: of a scheduler that does not look it stays to be found, of pods that
-    -- stand there already it is reported, and the node gets nothing more.
-    set_flag(account, FLAG_SHRUNK, ARGV[7] == '2' and (overcommitted(account) or has_flag(account, FLAG_SHRUNK)))
+    -- Without validation, overcommitment is not the node's doing: an audit has to find it. Only for
+    -- existing pods it counts as if the node had shrunk: it is reported, and the node gets nothing more.
+    set_flag(account, FLAG_SHRUNK, args.existing and (overcommitted(account) or has_flag(account, FLAG_SHRUNK)))
   end
   local held = '\0\0\0\0'
   if mask > 0 then
@@ -54,8 +54,8 @@ local function reserve(position, node, slot, mask)
   if slot_groups[slot] ~= NO_GROUP then
     count_in(slot_groups[slot], node, uid)
   end
-  if guarded then
-    count_placed(position, node, slot, seq)
+  if constrained then
+    record_placement(position, node, slot, seq)
   end
   taken[uid] = node
   local done = #reserved_uids + 1
@@ -65,7 +65,7 @@ local function reserve(position, node, slot, mask)
   verdicts[position], chosen[position] = COMMITTED, node
 end
 
--- A node that has shrunk may have room for all it holds again.
+-- A shrunken node may have room for all its pods again.
 local function fit_again(node)
   local account = accounts[node]
   if has_flag(account, FLAG_SHRUNK) then

@@ -1,6 +1,8 @@
--- Appends the resource names not yet in the schema. Without the prelude: the schema lies beside the shards.
+-- Appends new resource names to the schema. Without the prelude: the schema is not part of a shard.
 --
--- KEYS  1 the schema   ARGV  1 the number of names there have been: fewer means that it was lost   2.. names
+-- KEYS  1 the schema
+-- ARGV  1 the number of names known: fewer means that the schema was lost   2.. names
+--
 -- Returns the whole schema.
 local names, known = redis.call('LRANGE', KEYS[1], 0, -1), {}
 if #names < tonumber(ARGV[1]) then

@@ -1,26 +1,32 @@
 -- Adds nodes or changes them by name. What is requested on them stays.
 --
--- ARGV  2 feed window   3 R   4 names, each once   5 NodeSpec messages   6 allocatable, row by row (R each)
---       7 unschedulable (0 or 1)   8 cards   (4 to 8: MessagePack arrays)
---       9 the NodeSpec that the only node must have now, or '' for any
---      10 labels of each node, a MessagePack map or '' for none  (MessagePack array)
--- Returns the seq, indexes (u32 each), and the positions (from 0) of nodes that have less than what is requested on them; or
--- false when argument 9 did not hold.
+-- args  by node: names (each once)   specs: NodeSpec messages   unschedulable   card_counts   resource_versions
+--       (0: not known)   labels: a MessagePack map, or '' for none
+--       allocatable: row by row, `resources` each
+--       expected: the current NodeSpec of the only node (nil: any)
+--
+-- Returns the seq, indexes (u32 each), and the positions (from 0) of overcommitted nodes; or false if
+-- the only node has another spec than `expected`.
 
-local names, specs = cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5])
-local allocatable, closed = cmsgpack.unpack(ARGV[6]), cmsgpack.unpack(ARGV[7])
-local card_counts, resources = cmsgpack.unpack(ARGV[8]), tonumber(ARGV[3])
-local labels = cmsgpack.unpack(ARGV[10])
+local names, specs, labels, versions = args.names, args.specs, args.labels, args.resource_versions
+local allocatable, card_counts, resources = args.allocatable, args.card_counts, args.resources
 local seq, shards = last_seq + 1, tonumber(meta[3])
 local shard = tonumber(META:match(':(%d+)}'))
 
-if ARGV[9] ~= '' and call('HGET', SPECS, call('HGET', NAMES, names[1]) or '') ~= ARGV[9] then
+if args.expected and call('HGET', SPECS, call('HGET', NAMES, names[1]) or '') ~= args.expected then
   return false
 end
 
+-- The index that is free longest, or else one that no node ever had.
+local free = call('HGET', META, 'free') or ''
+local free_at = 1
 local function new_node(name)
-  local index = (call('HINCRBY', META, 'next_index', 1) - 1) * shards + shard
-  local node = pack_values('<I4', index)
+  local node = free:sub(free_at, free_at + 3)
+  if node ~= '' then
+    free_at = free_at + 4
+  else
+    node = pack_values('<I4', (call('HINCRBY', META, 'next_index', 1) - 1) * shards + shard)
+  end
   call('HSET', NAMES, name, node)
   return node
 end
@@ -29,7 +35,8 @@ local function new_account(node)
   return read_account(rep('\0', HEAD_BYTES) .. spread(node), resources)
 end
 
--- A node's cards after it says that it has `count`. A card that goes while pods hold it stays, closed, until they leave.
+-- A node's cards after its card count becomes `count`. A card that goes away while pods hold it stays,
+-- closed, until those pods leave.
 local function resize_cards(used, count)
   if not used then
     used = {}
@@ -58,7 +65,14 @@ local function upsert(position)
   indexes[position] = node
   local record = call('HGET', ACCOUNTS, node)
   local account = record and read_account(record, resources) or new_account(node)
-  if record and not has_flag(account, FLAG_GONE) and call('HGET', SPECS, node) == spec then
+  local there = record and not has_flag(account, FLAG_GONE)
+  local older = false
+  if versions[position] > 0 then
+    local known = tonumber(call('HGET', VERSIONS, node) or 0)
+    older = there and versions[position] < known
+    call('HSET', VERSIONS, node, string.format('%d', math.max(known, versions[position])))
+  end
+  if there and (older or call('HGET', SPECS, node) == spec) then
     if overcommitted(account) or has_flag(account, FLAG_SHRUNK) then
       over[#over + 1] = position - 1
     end
@@ -67,6 +81,9 @@ local function upsert(position)
   if not record or has_flag(account, FLAG_GONE) then
     account[2] = seq
     set_flag(account, FLAG_GONE, false)
+    -- Its quarantine may have ended while it was removed.
+    set_flag(account, FLAG_QUARANTINED, call('HEXISTS', QUARANTINE, node) == 1)
+    call('HDEL', REMOVED, node)
   end
   local exceeded = overcommitted(account)
   for at = 5, #account - 3, 2 do
@@ -80,9 +97,10 @@ local function upsert(position)
     cards[node], touched_cards[node] = resize_cards(used, card_counts[position]), true
   end
   local exceeds = overcommitted(account) or has_closed_card(cards[node])
-  -- What was exceeded before the node changed, unless by an earlier change, is overcommitment and stays to be found.
+  -- Only a change of the node sets FLAG_SHRUNK. What was exceeded before is overcommitment, which an audit
+  -- has to find.
   set_flag(account, FLAG_SHRUNK, exceeds and (has_flag(account, FLAG_SHRUNK) or not exceeded))
-  set_flag(account, FLAG_UNSCHEDULABLE, closed[position] == 1)
+  set_flag(account, FLAG_UNSCHEDULABLE, args.unschedulable[position])
   account[1], account[4] = seq, seq % 2 ^ 32
   if exceeds then
     over[#over + 1] = position - 1
@@ -105,11 +123,14 @@ end
 for position = 1, #names do
   upsert(position)
 end
+if free_at > 1 then
+  call('HSET', META, 'free', free:sub(free_at))
+end
 if #touched == 0 then
   return {last_seq, concat(indexes), over}
 end
 local entry = {'n', concat(touched), 'R', 0, 'a', '', 's', concat(spec_entries)}
 entry[4], entry[6] = join_accounts(records)
 append_cards(entry, touched, touched_cards, cards)
-publish(seq, ARGV[2], entry)
+publish(seq, entry)
 return {seq, concat(indexes), over}

@@ -5,6 +5,8 @@ Rules, texts and weights are kube-scheduler's of release 1.36.
 
 from dataclasses import replace
 
+from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
 from scheduler_worker.core.plugins.device_cards import DeviceCards
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
@@ -15,14 +17,16 @@ from scheduler_worker.core.plugins.node_affinity import NodeAffinity
 from scheduler_worker.core.plugins.node_name import NodeName
 from scheduler_worker.core.plugins.node_ports import NodePorts
 from scheduler_worker.core.plugins.node_unschedulable import NodeUnschedulable
+from scheduler_worker.core.plugins.node_volume_limits import NodeVolumeLimits
 from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
 from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
 from scheduler_worker.core.plugins.scoring_strategies import LEAST_ALLOCATED
 from scheduler_worker.core.plugins.taint_toleration import TaintToleration
 from scheduler_worker.core.plugins.topology_spread import PodTopologySpread
-from scheduler_worker.core.profile import Profile
-from scheduler_worker.core.registry import Registry, Weighted
+from scheduler_worker.core.plugins.volume_binding import VolumeBinding
+from scheduler_worker.core.plugins.volume_restrictions import VolumeRestrictions
+from scheduler_worker.core.plugins.volume_zone import VolumeZone
 
 REGISTRY = Registry(
     {
@@ -36,6 +40,10 @@ REGISTRY = Registry(
             NodeAffinity,
             NodePorts,
             ResourcesFit,
+            VolumeRestrictions,
+            NodeVolumeLimits,
+            VolumeBinding,
+            VolumeZone,
             PodTopologySpread,
             InterPodAffinity,
             BalancedAllocation,
@@ -48,8 +56,9 @@ REGISTRY = Registry(
 )
 
 
-# kube-scheduler's default order and weights; cards, which it does not know, come last. What a policy says of nodes comes first
-# and outweighs all other scores together: a rule's nodes are left for others only when none of them has room.
+# kube-scheduler's default order and weights; cards, which it does not know, come last. The policy's nodes
+# come first and outweigh all other scores together: pods of a rule go elsewhere only if none of its nodes has
+# room.
 DEFAULT_PLUGINS = (
     Weighted(SchedulingGates.name),
     Weighted(PolicyNodes.name, 20),
@@ -59,6 +68,10 @@ DEFAULT_PLUGINS = (
     Weighted(NodeAffinity.name, 2),
     Weighted(NodePorts.name),
     Weighted(ResourcesFit.name, 1),
+    Weighted(VolumeRestrictions.name),
+    Weighted(NodeVolumeLimits.name),
+    Weighted(VolumeBinding.name),
+    Weighted(VolumeZone.name),
     Weighted(PodTopologySpread.name, 2),
     Weighted(InterPodAffinity.name, 2),
     Weighted(BalancedAllocation.name, 1),

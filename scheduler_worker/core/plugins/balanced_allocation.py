@@ -1,4 +1,4 @@
-"""NodeResourcesBalancedAllocation: prefers nodes on which the pod brings cpu and memory use closer together."""
+"""NodeResourcesBalancedAllocation: prefers nodes on which the pod balances the use of cpu and memory."""
 
 from math import floor
 
@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.resources import CPU, MEMORY
+from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.view import Asked, NodeView, OneNode
 
 
 class BalancedAllocation:
@@ -18,16 +18,16 @@ class BalancedAllocation:
     side_by_side = True
 
     def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
-        """See DynamicScore. Of plain requests; nothing to say on pods that request neither."""
+        """See DynamicScore. None for pods that request neither cpu nor memory."""
         request = demand.request[:2]
         if not (request[CPU] or request[MEMORY]):
             return None
-        # Where both are asked for, a node with room uses no more of them than it has, and the others do not count.
+        # If both are requested, a feasible node never uses more than it has, and other nodes do not count.
         return _score(request[:, None], view, clip=not (request[CPU] and request[MEMORY]))
 
-    def score_each(self, asked: Asked, view: NodeView) -> NDArray[np.float64]:
+    def score_each(self, requested: RequestedResources, view: NodeView) -> NDArray[np.float64]:
         """See SideBySideScore."""
-        return _score(asked.request[:2], view, clip=False)
+        return _score(requested.request[:2], view, clip=False)
 
     def score_one(self, demand: Demand, node: OneNode) -> int:
         """See OneNodeScore. The same operations on the same doubles."""
@@ -40,9 +40,9 @@ class BalancedAllocation:
 
 
 def _score(request: NDArray[np.int64], view: NodeView, *, clip: bool) -> NDArray[np.float64]:
-    """Of cpu and memory, (2, 1) or (2, k, 1), on the view's nodes."""
+    """Scores of the view's nodes for requests of cpu and memory, (2, 1) or (2, k, 1)."""
     used = view.requested[:2].astype(np.float64)  # exact: amounts stop at 2^53
-    # Where the node offers only one of the two there is nothing to balance, else half of their difference counts.
+    # A node that offers only one of the two has nothing to balance; otherwise half of the difference counts.
     halves = 1.0 - view.mean_factors
     before = _balance(used / view.divisors, halves, clip=clip)
     used += request.astype(np.float64)
@@ -59,8 +59,10 @@ def _balance_of_one(cpu: int, memory: int, node: OneNode) -> int:
     return floor((1.0 - spread * 0.5) * 100.0)
 
 
-def _balance(fractions: NDArray[np.float64], halves: NDArray[np.float64], *, clip: bool) -> NDArray[np.float64]:
-    """Of the used fractions (2, n), which are overwritten."""
+def _balance(
+    fractions: NDArray[np.float64], halves: NDArray[np.float64], *, clip: bool
+) -> NDArray[np.float64]:
+    """The balance of the used fractions (2, n), which are overwritten."""
     if clip:
         np.minimum(fractions, 1.0, out=fractions)
     spread: NDArray[np.float64] = fractions[CPU]

@@ -1,24 +1,24 @@
 """DeviceCards: a share of an accelerator must fit on one card, whole cards must be free."""
 
-from hoss.model.fit import WHOLE_CARD_MILLI, cards_fit
+from hoss.model.fit import cards_fit
 from hoss.model.pod import DeviceRequest
-from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE
-from scheduler_worker.core.cards import pods_that_fit
-from scheduler_worker.core.catalogue import Mask
+from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE, WHOLE_CARD_MILLI
+from scheduler_worker.core.cache.assumptions import pods_that_fit
+from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework import Refusals
-from scheduler_worker.core.view import Asked, NodeView, OneNode
+from scheduler_worker.core.framework.extension_points import Refusals
+from scheduler_worker.core.nodes import Mask
 
 
 class DeviceCards:
-    """The ledger's rule for cards (hoss.model.fit.cards_fit)."""
+    """The ledger's rule for cards (hoss.model.resources.cards_fit)."""
 
     name = "DeviceCards"
     one_at_a_time = True
     side_by_side = True
 
     def passes(self, demand: Demand, view: NodeView) -> Mask | None:
-        """See DynamicFilter. Cards of a view with pods ahead are as they were before those."""
+        """See DynamicFilter. The cards of a view do not include its pods ahead."""
         if demand.devices is None or view.cards_used is None:
             return None
         if view.ahead is not None:
@@ -33,8 +33,8 @@ class DeviceCards:
         most = WHOLE_CARD_MILLI - devices.milli
         return sum([used <= most for used in node.cards_used]) >= devices.count
 
-    def passes_each(self, asked: Asked, view: NodeView) -> Mask | None:  # noqa: ARG002 - plain demands want no cards
-        """See SideBySideFilter."""
+    def passes_each(self, requested: RequestedResources, view: NodeView) -> Mask | None:  # noqa: ARG002
+        """See SideBySideFilter. Plain demands request no cards."""
         return None
 
     def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:

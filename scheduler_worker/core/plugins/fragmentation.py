@@ -1,16 +1,17 @@
-"""How much of a node's free GPU a workload cannot use: the measure of fragmentation that FGD descends.
+"""Fragmentation as FGD measures it: how much of a node's free GPU a workload cannot use.
 
-Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent",
-USENIX ATC 2023, section 3. The workload is a set of task classes m with popularity p_m, adding up to 1. For a node n,
+Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+Descent", USENIX ATC 2023, section 3. The workload is a set of task classes m with popularity p_m, adding up
+to 1. For a node n,
 
     F_n = sum over m of p_m x F_n(m)
     F_n(m) = all free GPU of the node           if a task of m asks for no GPU, or does not fit on the node
            = what is free on cards with less free than m asks of each card          otherwise
 
-Rearranged for arrays: F_n = total free - sum over shapes k of W_nk x U_nk, where a *shape* is (cards, milli of each),
-U_nk is what is free on cards large enough for k (0 if those are too few), and W_nk is the popularity of
-the classes of shape k whose cpu and memory the node has free. Amounts of GPU are thousandths of a card.
-"""
+Rearranged for arrays: F_n = total free - sum over shapes k of W_nk x U_nk, where a *shape* is (cards, milli
+of each), U_nk is what is free on cards large enough for k (0 if those are too few), and W_nk is the
+popularity of the classes of shape k whose cpu and memory the node has free. Amounts of GPU are thousandths of
+a card."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,11 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import WHOLE_CARD_MILLI
+from hoss.model.resources import WHOLE_CARD_MILLI
 
 
 class TaskClass(NamedTuple):
-    """What fragmentation knows of a pod: cpu in thousandths of a core, memory in bytes, cards and milli of each."""
+    """A pod's requests: cpu in thousandths of a core, memory in bytes, cards, and milli of each card."""
 
     cpu: int
     memory: int
@@ -31,60 +32,83 @@ class TaskClass(NamedTuple):
     milli: int
 
 
+# A sum over a node's cards has the number of large enough ones above this bit and what is free on them below.
+_COUNT_SHIFT = 16
+_FREE = (1 << _COUNT_SHIFT) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Popularity:
-    """The workload's classes that ask for GPU, c of them, of s shapes. Weights are shares of all pods."""
+    """The c classes of the workload that request GPU, by shape; they have s shapes with t different amounts of
+    each card. Weights are shares of all pods."""
 
-    cpu: NDArray[np.int64]  # (c,)
-    memory: NDArray[np.int64]  # (c,)
-    weights: NDArray[np.float64]  # (c, s): the class's popularity in its shape's column
-    cards: NDArray[np.int64]  # (s,)
-    milli: NDArray[np.int64]  # (s,)
+    cpu: NDArray[np.int64]  # (c, 1)
+    memory: NDArray[np.int64]  # (c, 1)
+    weights: NDArray[np.float64]  # (c, 1)
+    first: NDArray[np.intp]  # (s,): the first class of each shape
+    cards: NDArray[np.int64]  # (s, 1)
+    amounts: NDArray[np.intp]  # (s,): which of the t amounts
+    # (t, 1001): of a card with so much free, that and one counted card if it is large enough, else 0
+    large_enough: NDArray[np.int32]
 
     @classmethod
     def of(cls, counts: Mapping[TaskClass, int]) -> "Popularity":
-        """From how many pods of each class there were, those without GPU included."""
+        """From the number of pods of each class, those without GPU included."""
         total = max(sum(counts.values()), 1)
-        classes = [task for task in counts if task.cards]
-        shapes = sorted({(task.cards, task.milli) for task in classes})
-        weights = np.zeros((len(classes), len(shapes)))
-        for row, task in enumerate(classes):
-            weights[row, shapes.index((task.cards, task.milli))] = counts[task] / total
+        classes = sorted((task for task in counts if task.cards), key=_shape)
+        shapes = sorted({_shape(task) for task in classes})
+        amounts, of_shape = np.unique(np.array([milli for _, milli in shapes], np.int32), return_inverse=True)
+        free = np.arange(WHOLE_CARD_MILLI + 1, dtype=np.int32)
         return cls(
-            cpu=np.array([task.cpu for task in classes], np.int64),
-            memory=np.array([task.memory for task in classes], np.int64),
-            weights=weights,
-            cards=np.array([cards for cards, _ in shapes], np.int64),
-            milli=np.array([milli for _, milli in shapes], np.int64),
+            cpu=np.array([[task.cpu] for task in classes], np.int64).reshape(-1, 1),
+            memory=np.array([[task.memory] for task in classes], np.int64).reshape(-1, 1),
+            weights=np.array([[counts[task] / total] for task in classes]).reshape(-1, 1),
+            first=np.searchsorted([shapes.index(_shape(task)) for task in classes], np.arange(len(shapes))),
+            cards=np.array([[cards] for cards, _ in shapes], np.int64).reshape(-1, 1),
+            amounts=of_shape,
+            large_enough=np.where(free >= amounts[:, None], free + (1 << _COUNT_SHIFT), 0).astype(np.int32),
         )
+
+
+def _shape(task: TaskClass) -> tuple[int, int]:
+    return task.cards, task.milli
 
 
 def fragmentation(
     popularity: Popularity, cpu: NDArray[np.int64], memory: NDArray[np.int64], cards: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """F of n nodes with this much free: `cpu` and `memory` are (n,), `cards` is (n, slots), 0 where there is no card."""
-    roomy = (popularity.cpu <= cpu[:, None]) & (popularity.memory <= memory[:, None])  # (n, c)
-    weights = roomy @ popularity.weights  # (n, s)
-    large_enough = cards[:, :, None] >= popularity.milli  # (n, slots, s)
-    usable = (large_enough * cards[:, :, None]).sum(axis=1)
-    usable[large_enough.sum(axis=1) < popularity.cards] = 0
-    lost: NDArray[np.float64] = cards.sum(axis=1) - (weights * usable).sum(axis=1)
+    """F of n nodes with these free amounts: `cpu` and `memory` are (n,), `cards` is (n, slots), 0 for no
+    card."""
+    lost: NDArray[np.float64] = cards.sum(axis=1).astype(np.float64)
+    if len(popularity.first):
+        roomy = (popularity.cpu <= cpu) & (popularity.memory <= memory)  # (c, n)
+        # Sums, and no matrix product: its threads would keep other workers' cores busy.
+        weights = np.add.reduceat(roomy * popularity.weights, popularity.first, axis=0)  # (s, n)
+        # A look-up for each card is quicker than comparing it with each amount.
+        sums = popularity.large_enough.take(cards.T, axis=1).sum(axis=1, dtype=np.int32)  # (t, n)
+        sums = sums.take(popularity.amounts, axis=0)
+        weights *= sums & _FREE
+        weights *= sums >> _COUNT_SHIFT >= popularity.cards
+        lost -= weights.sum(axis=0)
     return lost
 
 
 def free_on_cards(used: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """What is free of each card, 0 for absent ones: (n, slots), slots being as many as any of the nodes has."""
+    """The free part of each card, 0 for absent ones: (n, slots), with as many slots as any node has."""
     present = used <= WHOLE_CARD_MILLI
     slots = int(present.any(axis=0).nonzero()[0].max(initial=-1)) + 1
-    free: NDArray[np.int64] = np.where(present[:, :slots], WHOLE_CARD_MILLI - used[:, :slots].astype(np.int64), 0)
+    free: NDArray[np.int64] = np.where(
+        present[:, :slots], WHOLE_CARD_MILLI - used[:, :slots].astype(np.int64), 0
+    )
     return free
 
 
 def free_after(free: NDArray[np.int64], count: int, milli: int) -> NDArray[np.int64]:
-    """`free` (n, slots) once a pod has taken `milli` of the `count` fullest cards it fits on, of equal ones the first.
+    """`free`, (n, slots), after a pod took `milli` of the `count` fullest cards that it fits on, first ones
+    first.
 
-    These are the cards the ledger picks (hoss.model.fit.pick_cards). Of a node where they are too few, what there is.
-    """
+    The ledger picks the same cards (hoss.model.resources.pick_cards). On a node with too few cards the pod
+    takes all that fit."""
     never = 2 * WHOLE_CARD_MILLI
     order = np.where(free >= milli, free, never)
     after: NDArray[np.int64] = free.copy()

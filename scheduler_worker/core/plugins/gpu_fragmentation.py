@@ -1,4 +1,4 @@
-"""GpuFragmentation: puts a pod where it makes the least of the free GPU useless to the pods that usually come (FGD)."""
+"""GpuFragmentation: puts a pod where it makes the least free GPU useless to the usual workload (FGD)."""
 
 from collections import Counter
 
@@ -7,30 +7,40 @@ from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
 from hoss.model.resources import CPU, MEMORY
+from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework import MAX_SCORE
-from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass, fragmentation, free_after, free_on_cards
-from scheduler_worker.core.view import NodeView
+from scheduler_worker.core.framework.extension_points import MAX_SCORE
+from scheduler_worker.core.plugins.fragmentation import (
+    Popularity,
+    TaskClass,
+    fragmentation,
+    free_after,
+    free_on_cards,
+)
 
-# Popularity is drawn up anew when half as many pods again have come: all scores change with it.
+# Popularity is computed again when the number of pods has grown by half: all scores change with it.
 _GROWTH = 1.5
-# From here on older pods count half, so that the workload of this year is not last year's.
+# From this number on older pods count half, so that popularity follows the workload.
 _MEMORY_PODS = 200_000
 
 
 class GpuFragmentation:
     """Fragmentation gradient descent: see scheduler_worker.core.plugins.fragmentation.
 
-    With D thousandths of a card more or less fragmented once the pod is there (on the cards the ledger would pick), the score is
-    100 / (1 + e^(D / steepness)), rounded down. Whole numbers on purpose: nodes that differ by a few thousandths count
-    as equal, which allocates more in the end (docs/benchmarks.md). Popularity is learnt from the pods this worker is given.
-    """
+    If the pod, on the cards that the ledger would pick, changes fragmentation by D thousandths of a card, the
+    score is 100 / (1 + e^(D / steepness)), rounded down. With whole numbers nodes that differ by a few
+    thousandths are equal, which allocates more in the end (docs/benchmarks.md). Popularity is learnt from
+    this worker's pods."""
 
     name = "GpuFragmentation"
     reads_cards = True
 
     def __init__(self, steepness: float = 2500.0) -> None:
-        if not isinstance(steepness, (int, float)) or isinstance(steepness, bool) or not 1 <= steepness <= 1e6:
+        if (
+            not isinstance(steepness, (int, float))
+            or isinstance(steepness, bool)
+            or not 1 <= steepness <= 1e6
+        ):
             raise ConfigError(f"is {steepness!r}; it must be a number from 1 to 1,000,000", where="steepness")
         self.version = 0
         self._steepness = steepness
@@ -54,18 +64,23 @@ class GpuFragmentation:
             return None
         growth = np.zeros(view.requested.shape[1])
         free = free_on_cards(view.cards_used)
-        at = free.any(axis=1).nonzero()[0]  # elsewhere there is nothing to fragment
+        at = free.any(axis=1).nonzero()[0]  # other nodes have nothing to fragment
         if len(at):
             free = free[at]
             cpu = view.allocatable[CPU, at] - view.requested[CPU, at]
             memory = view.allocatable[MEMORY, at] - view.requested[MEMORY, at]
             devices = demand.devices
             later = free if devices is None else free_after(free, devices.count, devices.milli)
-            growth[at] = fragmentation(
-                self._popularity, cpu - demand.request[CPU], memory - demand.request[MEMORY], later
-            ) - fragmentation(self._popularity, cpu, memory, free)
+            before_and_after = fragmentation(
+                self._popularity,
+                np.concatenate((cpu, cpu - demand.request[CPU])),
+                np.concatenate((memory, memory - demand.request[MEMORY])),
+                np.concatenate((free, later)),
+            )
+            growth[at] = before_and_after[len(at) :] - before_and_after[: len(at)]
         growth /= self._steepness
-        np.clip(growth, -50.0, 50.0, out=growth)  # beyond, the score is 0 or 100 anyway, and e^x has its limits
+        # Beyond, the score is 0 or 100 anyway, and e^x has its limits
+        np.clip(growth, -50.0, 50.0, out=growth)
         return np.floor(MAX_SCORE / (1.0 + np.exp(growth)))
 
     def _learn(self) -> None:

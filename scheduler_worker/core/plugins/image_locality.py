@@ -4,9 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
-from scheduler_worker.core.catalogue import NodeCatalogue
-from scheduler_worker.core.changes import NodeIndexes
-from scheduler_worker.core.framework import MAX_SCORE
+from scheduler_worker.core.framework.extension_points import MAX_SCORE
+from scheduler_worker.core.nodes import NodeCatalogue, NodeIndexes
 
 _MIB = 2**20
 _LEAST_BYTES = 23 * _MIB  # below, fetching is quick anyway
@@ -14,10 +13,11 @@ _MOST_BYTES_PER_CONTAINER = 1000 * _MIB
 
 
 class ImageLocality:
-    """An image counts in proportion to how many nodes have it, so that a new image does not draw all pods to one node."""
+    """An image counts in proportion to the nodes that have it, so that a new image does not draw all pods to
+    one node."""
 
     name = "ImageLocality"
-    of_all_nodes = True  # a score depends on who else has the images: see StaticScore
+    of_all_nodes = True  # a score depends on the other nodes with the images: see StaticScore
 
     def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64] | None:
         """The score itself, 0 to 100. See StaticScore."""
@@ -33,6 +33,6 @@ class ImageLocality:
         scores: NDArray[np.int64] = MAX_SCORE * (held - _LEAST_BYTES) // (most - _LEAST_BYTES)
         return scores
 
-    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:  # noqa: ARG002 - see StaticScore
+    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:  # noqa: ARG002
         """As it is."""
         return raw

@@ -1,19 +1,22 @@
-"""InterPodAffinity: where pods want or shun each other's company, in both directions."""
+"""InterPodAffinity: affinity and anti-affinity between pods, in both directions."""
 
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.pod import PodSpec
-from hoss.model.pod_groups import group_of
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
-from scheduler_worker.core.bound_runs import Bounds
-from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.catalogue import Mask
-from scheduler_worker.core.framework import MAX_SCORE, FilterStanding, Refusals, ScoreStanding
-from scheduler_worker.core.questions import Bearing, Matching
-from scheduler_worker.core.tally import DomainSums
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, group_of
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.framework.extension_points import (
+    MAX_SCORE,
+    Bounds,
+    FilterState,
+    Refusals,
+    ScoreState,
+)
+from scheduler_worker.core.nodes import Mask
+from scheduler_worker.core.pod_index.counter import DomainSums
+from scheduler_worker.core.pod_index.selector_query import CarriedTerm, Matching
 
 _NOT_NEAR = "node(s) didn't match pod affinity rules"
 _TOO_NEAR = "node(s) didn't match pod anti-affinity rules"
@@ -25,55 +28,56 @@ class InterPodAffinity:
 
     name = "InterPodAffinity"
 
-    def filter_standing(self, spec: PodSpec, cache: NodeInfoCache) -> FilterStanding | None:
-        """See PodFilter. Pods that come later may bring rules that this one falls under, so there always is one."""
-        return _Company(spec, cache)
+    def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
+        """See PodFilter. There always is one: pods that come later may carry terms that match this one."""
+        return _AffinityFilter(spec, cache)
 
-    def score_standing(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreStanding | None:
+    def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
         """See PodScore."""
-        return _Attraction(spec, cache)
+        return _AffinityScore(spec, cache)
 
 
 class _Sums:
-    """What a standing reads: by the class's own rules, and by those of pods in the census that it falls under."""
+    """The counts that a state reads: for the class's own terms, and for terms of other pods that match it."""
 
     def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
-        self.bearings: list[Bearing] = []  # the others' rules
+        self.terms: list[CarriedTerm] = []  # of other pods
         self._spec = spec
-        self._census = cache.census
-        self._bearings_version = -1  # grows with the known namespaces too
+        self._pod_index = cache.pod_index
+        self._terms_version = -1  # grows with the known namespaces too
         self._held: list[DomainSums] = []
         self._versions: list[int] = []
 
-    def of(self, question: Matching | Bearing, key: str) -> DomainSums:
-        """Those of one rule, kept up to date from now on."""
-        sums = self._census.tally(question).by_domain(key)
+    def of(self, query: Matching | CarriedTerm, key: str) -> DomainSums:
+        """The sums of one query, kept up to date from now on."""
+        sums = self._pod_index.counter(query).by_domain(key)
         self._held.append(sums)
         return sums
 
-    def refresh(self, ask: Callable[[], None]) -> bool:
-        """Whether any has changed since the last time. `ask` looks all up again where there are new rules."""
-        asked = self._bearings_version != self._census.bearings_version
-        if asked:
-            self._bearings_version = self._census.bearings_version
-            self.bearings = self._census.bearings_about(self._spec.namespace, self._spec.labels)
+    def refresh(self, connect: Callable[[], None]) -> bool:
+        """Whether any sum has changed since the last call. `connect` looks up all of them if terms
+        changed."""
+        reconnected = self._terms_version != self._pod_index.terms_version
+        if reconnected:
+            self._terms_version = self._pod_index.terms_version
+            self.terms = self._pod_index.terms_about(self._spec.namespace, self._spec.labels)
             self._held, self._versions = [], []
-            ask()
+            connect()
         versions = [sums.refresh() for sums in self._held]
         changed = versions != self._versions
         self._versions = versions
-        return changed or asked
+        return changed or reconnected
 
 
-class _Company:
+class _AffinityFilter:
     def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
         self._cache = cache
         self._affinity = spec.pod_affinity or PodAffinity()
         self._sums = _Sums(spec, cache)
         self._near: list[DomainSums] = []
-        self._shunned: list[DomainSums] = []
-        self._shunning: list[DomainSums] = []
+        self._avoided: list[DomainSums] = []
+        self._avoiding: list[DomainSums] = []
         self._self = group_of(spec)
         self._may_be_first = False
         self._connect()
@@ -83,7 +87,7 @@ class _Company:
         if not self._sums.refresh(self._connect) and len(self.passed) == size:
             return False
         passed = self._is_near(size)
-        for sums in (*self._shunned, *self._shunning):
+        for sums in (*self._avoided, *self._avoiding):
             passed &= (sums.sums == 0).take(sums.column.codes[:size])
         self.passed = passed
         return True
@@ -91,37 +95,39 @@ class _Company:
     @property
     def steady(self) -> bool:
         """Whether no pod of the class changes it."""
-        return not (self._near or self._shunned or self._shunning)
+        return not (self._near or self._avoided or self._avoiding)
 
     def bounds(self) -> Bounds | None:
-        """See FilterStanding. Not of pods that want to be near their own kind."""
+        """See FilterState. None for pods with affinity to their own kind."""
         if self._near and self._may_be_first:
             return None
         size = self._cache.size
-        shunned = zip(self._affinity.anti_required, self._shunned, strict=True)
-        return Bounds(self.passed, tuple(sums.column.codes[:size] for term, sums in shunned if self._itself(term)))
+        avoided = zip(self._affinity.anti_required, self._avoided, strict=True)
+        return Bounds(
+            self.passed, tuple(sums.column.codes[:size] for term, sums in avoided if self._itself(term))
+        )
 
     def refusals(self) -> Refusals:
         size = self._cache.size
         far = ~self._is_near(size)
-        too_near = _any_pod(self._shunned, size) & ~far
-        kept_away = _any_pod(self._shunning, size) & ~far & ~too_near
+        too_near = _any_pod(self._avoided, size) & ~far
+        kept_away = _any_pod(self._avoiding, size) & ~far & ~too_near
         return Refusals(((_NOT_NEAR, far), (_TOO_NEAR, too_near), (_KEPT_AWAY, kept_away)), unresolvable=far)
 
     def _connect(self) -> None:
         required = self._affinity.required
-        # A pod that all its own terms match may be the first of its kind.
-        self._may_be_first = Matching(required).includes(self._self, self._cache.census.namespaces)
+        # A pod that matches all its own terms may be the first of its kind.
+        self._may_be_first = Matching(required).includes(self._self, self._cache.pod_index.namespaces)
         self._near = [self._sums.of(Matching(required), term.topology_key) for term in required]
-        self._shunned = [self._sums.of(Matching((t,)), t.topology_key) for t in self._affinity.anti_required]
-        self._shunning = [
-            self._sums.of(bearing, bearing.term.topology_key)
-            for bearing in self._sums.bearings
-            if bearing.points is None
+        self._avoided = [self._sums.of(Matching((t,)), t.topology_key) for t in self._affinity.anti_required]
+        self._avoiding = [
+            self._sums.of(carried, carried.term.topology_key)
+            for carried in self._sums.terms
+            if carried.points is None
         ]
 
     def _itself(self, term: PodAffinityTerm) -> bool:
-        return Matching((term,)).includes(self._self, self._cache.census.namespaces)
+        return Matching((term,)).includes(self._self, self._cache.pod_index.namespaces)
 
     def _is_near(self, size: int) -> Mask:
         near = np.ones(size, np.bool_)
@@ -132,14 +138,14 @@ class _Company:
         return near
 
 
-class _Attraction:
+class _AffinityScore:
     def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
         affinity = spec.pod_affinity or PodAffinity()
         self._cache = cache
         self._own: list[tuple[PodAffinityTerm, int]] = [(p.term, p.weight) for p in affinity.preferred]
         self._own += [(p.term, -p.weight) for p in affinity.anti_preferred]
-        own, namespaces = group_of(spec), cache.census.namespaces
-        self._attracts_itself = any(Matching((term,)).includes(own, namespaces) for term in affinity.required)
+        own, namespaces = group_of(spec), cache.pod_index.namespaces
+        self._matches_itself = any(Matching((term,)).includes(own, namespaces) for term in affinity.required)
         self._sums = _Sums(spec, cache)
         self._weighted: list[tuple[DomainSums, int]] = []
         self._raw: NDArray[np.float64] = np.zeros(0)  # (size,), whole numbers
@@ -169,8 +175,8 @@ class _Attraction:
 
     @property
     def flat(self) -> bool:
-        """Whether no node attracts more than another, and no pod of the class changes that."""
-        return not (self._own or self._attracts_itself or self._raw.any())
+        """Whether all nodes score alike, and no pod of the class changes that."""
+        return not (self._own or self._matches_itself or self._raw.any())
 
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
         packed = feasible.tobytes()
@@ -190,9 +196,9 @@ class _Attraction:
     def _connect(self) -> None:
         self._weighted = [(self._sums.of(Matching((t,)), t.topology_key), weight) for t, weight in self._own]
         self._weighted += [
-            (self._sums.of(bearing, bearing.term.topology_key), bearing.points)
-            for bearing in self._sums.bearings
-            if bearing.points is not None
+            (self._sums.of(carried, carried.term.topology_key), carried.points)
+            for carried in self._sums.terms
+            if carried.points is not None
         ]
 
 

@@ -5,9 +5,8 @@ from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeSelectorTerm, Requirement
-from scheduler_worker.core.catalogue import Mask, NodeCatalogue
-from scheduler_worker.core.changes import NodeIndexes
-from scheduler_worker.core.framework import MAX_SCORE, Code, Rejection
+from scheduler_worker.core.framework.extension_points import MAX_SCORE, Code, Rejection
+from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
 
 
 class NodeAffinity:
@@ -36,11 +35,13 @@ class NodeAffinity:
         """See StaticFilter."""
         mask: Mask | None = None
         if spec.node_selector:
-            wanted = tuple(Requirement(key, "In", (value,)) for key, value in spec.node_selector)
-            mask = catalogue.matches(NodeSelectorTerm(wanted), at)
+            requirements = tuple(Requirement(key, "In", (value,)) for key, value in spec.node_selector)
+            mask = catalogue.matches(NodeSelectorTerm(requirements), at)
         if spec.required_node_affinity is not None:
             terms = [catalogue.matches(term, at) for term in spec.required_node_affinity.terms]
-            matched = terms[0] if len(terms) == 1 else np.logical_or.reduce(terms or [np.zeros(len(at), np.bool_)])
+            matched = (
+                terms[0] if len(terms) == 1 else np.logical_or.reduce(terms or [np.zeros(len(at), np.bool_)])
+            )
             mask = matched if mask is None else mask & matched
         return mask
 

@@ -1,8 +1,7 @@
 """NodeName: a pod that names its node goes there or nowhere."""
 
 from hoss.model.pod import PodSpec
-from scheduler_worker.core.catalogue import Mask, NodeCatalogue
-from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
 
 
 class NodeName:

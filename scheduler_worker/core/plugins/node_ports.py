@@ -3,20 +3,20 @@
 import numpy as np
 
 from hoss.model.pod import PodSpec
-from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.catalogue import Mask
-from scheduler_worker.core.framework import FilterStanding, Refusals
-from scheduler_worker.core.questions import PortHolders
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.framework.extension_points import FilterState, Refusals
+from scheduler_worker.core.nodes import Mask
+from scheduler_worker.core.pod_index.selector_query import PortHolders
 
 _REASON = "node(s) didn't have free ports for the requested pod ports"
 
 
 class NodePorts:
-    """Ports clash with the same number and protocol on the same address, or where one of the addresses is 0.0.0.0."""
+    """Ports clash if number and protocol are equal, and the addresses are equal or one of them is 0.0.0.0."""
 
     name = "NodePorts"
 
-    def filter_standing(self, spec: PodSpec, cache: NodeInfoCache) -> FilterStanding | None:
+    def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
         """See PodFilter."""
         return _FreePorts(spec, cache) if spec.host_ports else None
 
@@ -25,7 +25,7 @@ class _FreePorts:
     def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
         self._cache = cache
-        self._holders = cache.census.tally(PortHolders(spec.host_ports))
+        self._holders = cache.pod_index.counter(PortHolders(spec.host_ports))
         self._position = -1
 
     def refresh(self) -> bool:

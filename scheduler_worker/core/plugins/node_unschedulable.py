@@ -1,15 +1,14 @@
-"""NodeUnschedulable: cordoned nodes take no pods, save those that tolerate the cordon."""
+"""NodeUnschedulable: cordoned nodes take only pods that tolerate the cordon."""
 
 import numpy as np
 
+from hoss.model.node import CORDON
 from hoss.model.pod import PodSpec
-from hoss.model.taints import CORDON
-from scheduler_worker.core.catalogue import Mask, NodeCatalogue
-from scheduler_worker.core.changes import NodeIndexes
+from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
 
 
 class NodeUnschedulable:
-    """What the ledger said of a node counts too: it may be ahead of the node's spec."""
+    """A cordon in the ledger counts too: it may be ahead of the node's spec."""
 
     name = "NodeUnschedulable"
     reason = "node(s) were unschedulable"

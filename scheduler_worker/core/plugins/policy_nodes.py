@@ -1,13 +1,12 @@
-"""PolicyNodes: the dispatcher's policy gives the pods of a rule some of the nodes, as the only ones or as the preferred."""
+"""PolicyNodes: the dispatcher's policy requires or prefers some of the nodes for the pods of a rule."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeSelectorTerm
-from scheduler_worker.core.catalogue import Mask, NodeCatalogue
-from scheduler_worker.core.changes import NodeIndexes
-from scheduler_worker.core.framework import MAX_SCORE
+from scheduler_worker.core.framework.extension_points import MAX_SCORE
+from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
 
 
 class PolicyNodes:
@@ -17,9 +16,13 @@ class PolicyNodes:
     reason = "node(s) were outside the nodes of the policy's rule"
 
     def reason_for(self, spec: PodSpec) -> str:
-        """With the rule and its nodes: whoever reads it may not know the policy. See StaticFilter."""
+        """With the rule and its nodes, for readers who do not know the policy. See StaticFilter."""
         scope = spec.scope
-        return self.reason if scope is None else f"node(s) were outside the nodes of policy rule {scope.rule} ({scope})"
+        return (
+            self.reason
+            if scope is None
+            else f"node(s) were outside the nodes of policy rule {scope.rule} ({scope})"
+        )
 
     def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
         """See StaticFilter."""

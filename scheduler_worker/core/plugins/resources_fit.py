@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from hoss.errors import ConfigError
 from hoss.model.fit import each_fits, fits, insufficient
 from hoss.model.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from scheduler_worker.core.catalogue import Mask
+from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework import Refusals
+from scheduler_worker.core.framework.extension_points import Refusals
+from scheduler_worker.core.nodes import Mask
 from scheduler_worker.core.plugins.scoring_strategies import (
     DEFAULT_RESOURCES,
     LEAST_ALLOCATED,
@@ -23,7 +24,6 @@ from scheduler_worker.core.plugins.scoring_strategies import (
     read_shape,
     weighted_score,
 )
-from scheduler_worker.core.view import Asked, NodeView, OneNode
 
 _COLUMN_OF_ALL = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": EPHEMERAL_STORAGE}
 _REPORTED_FIRST = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
@@ -32,8 +32,7 @@ _REPORTED_FIRST = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
 class ResourcesFit:
     """`strategy` is LeastAllocated (spread), MostAllocated (pack) or RequestedToCapacityRatio (by `shape`).
 
-    `resources` are those that are scored, with weights: cpu and memory alike unless given.
-    """
+    `resources` are scored, with weights; by default cpu and memory alike."""
 
     name = "NodeResourcesFit"
 
@@ -47,11 +46,13 @@ class ResourcesFit:
             raise ConfigError(f"is {strategy!r}; it is one of {', '.join(STRATEGIES)}", where="strategy")
         if (strategy == REQUESTED_TO_CAPACITY_RATIO) != (shape is not None):
             problem = "is missing" if shape is None else "was given"
-            raise ConfigError(f"{problem}; it belongs to {REQUESTED_TO_CAPACITY_RATIO}, always", where="shape")
+            raise ConfigError(
+                f"{problem}; it belongs to {REQUESTED_TO_CAPACITY_RATIO}, always", where="shape"
+            )
         self._strategy = strategy
         self._resources = read_resources(resources)
         self._shape = None if shape is None else read_shape(shape)
-        # Which nearly everyone has, and which therefore has a way of its own.
+        # The most common configuration has a faster implementation.
         self._plain = self._shape is None and dict(self._resources) == dict(DEFAULT_RESOURCES)
         self.one_at_a_time = self.side_by_side = self._plain
 
@@ -67,13 +68,13 @@ class ResourcesFit:
             return False
         return all(node.allocatable[row] - node.requested[row] >= amount for row, amount in demand.amounts)
 
-    def passes_each(self, asked: Asked, view: NodeView) -> Mask:
+    def passes_each(self, requested: RequestedResources, view: NodeView) -> Mask:
         """See SideBySideFilter."""
-        return each_fits(view.allocatable, view.requested, asked.request)
+        return each_fits(view.allocatable, view.requested, requested.request)
 
-    def score_each(self, asked: Asked, view: NodeView) -> NDArray[np.float64]:
+    def score_each(self, requested: RequestedResources, view: NodeView) -> NDArray[np.float64]:
         """See SideBySideScore. Of the mean of cpu and memory."""
-        return self._mean_of_cpu_and_memory(asked.nonzero, view)
+        return self._mean_of_cpu_and_memory(requested.nonzero, view)
 
     def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
         """See DynamicFilter. Resources no node ever offered count as allocatable 0."""
@@ -104,16 +105,18 @@ class ResourcesFit:
     def score_one(self, demand: Demand, node: OneNode) -> int:
         """See OneNodeScore. Of the mean of cpu and memory."""
         total = offered = 0
-        for row, asked in enumerate(demand.nonzero_amounts):
-            allocatable, used = node.allocatable[row], node.nonzero_requested[row] + asked
+        for row, amount in enumerate(demand.nonzero_amounts):
+            allocatable, used = node.allocatable[row], node.nonzero_requested[row] + amount
             if allocatable:
-                part = min(used, allocatable) if self._strategy == MOST_ALLOCATED else max(allocatable - used, 0)
+                part = (
+                    min(used, allocatable) if self._strategy == MOST_ALLOCATED else max(allocatable - used, 0)
+                )
                 total += part * 100 // allocatable
                 offered += 1
         return total // max(offered, 1)
 
     def _amounts(self, name: str, weight: int, demand: Demand, view: NodeView) -> Amounts | None:
-        """The resource's columns; None for one the pod does not ask for, unless every node has it."""
+        """The resource's columns; None for one that the pod does not request, unless every node has it."""
         if name in _COLUMN_OF_ALL:
             row = _COLUMN_OF_ALL[name]
             if row in (CPU, MEMORY):
@@ -127,8 +130,8 @@ class ResourcesFit:
         return Amounts(view.requested[row] + demand.request[row], view.allocatable[row], weight)
 
     def _mean_of_cpu_and_memory(self, nonzero: NDArray[np.int64], view: NodeView) -> NDArray[np.float64]:
-        """Over cpu and memory, as far as the node offers them, of 100 x (free or used) / allocatable. (2, 1) or (2, k, 1) are
-        asked for."""
+        """The mean of 100 x (free or used) / allocatable over cpu and memory, as far as the node offers them.
+        `nonzero` is (2, 1) or (2, k, 1)."""
         used = view.nonzero_requested + nonzero
         allocatable = view.allocatable[:2]
         if self._strategy == MOST_ALLOCATED:

@@ -1,11 +1,11 @@
 """SchedulingGates: a pod with gates is not ready to be scheduled."""
 
 from hoss.model.pod import PodSpec
-from scheduler_worker.core.framework import Code, Rejection
+from scheduler_worker.core.framework.extension_points import Code, Rejection
 
 
 class SchedulingGates:
-    """spec.schedulingGates, which whoever set them takes away one by one (KEP-3521)."""
+    """spec.schedulingGates; their owners remove them one by one (KEP-3521)."""
 
     name = "SchedulingGates"
 

@@ -1,7 +1,6 @@
-"""How NodeResourcesFit turns requested and allocatable amounts into a score: the arguments and rules of kube-scheduler 1.36.
-
-(NodeResourcesFitArgs.scoringStrategy; plugins/noderesources.) All arithmetic is on integers, quotients are truncated.
-"""
+"""Scoring strategies of NodeResourcesFit, with the arguments and rules of kube-scheduler 1.36
+(NodeResourcesFitArgs.scoringStrategy; plugins/noderesources). All arithmetic is on integers, quotients are
+truncated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ _FULL = 100
 
 
 def read_resources(given: Sequence[Mapping[str, Any]] | None) -> tuple[tuple[str, int], ...]:
-    """`[{name: cpu, weight: 1}, ...]` as pairs. ConfigError for a weight outside 1 to 100 or a name given twice."""
+    """`[{name: cpu, weight: 1}, ...]` as pairs. ConfigError for a weight outside 1 to 100 or a name given
+    twice."""
     if given is None:
         return DEFAULT_RESOURCES
     entries = _entries(given, "resources", {"name", "weight"})
@@ -42,11 +42,11 @@ def read_resources(given: Sequence[Mapping[str, Any]] | None) -> tuple[tuple[str
 
 
 def read_shape(given: Sequence[Mapping[str, Any]] | None) -> NDArray[np.int64]:
-    """`[{utilization: 0, score: 0}, {utilization: 100, score: 10}]` as the score of each whole percentage: (101,).
+    """`[{utilization: 0, score: 0}, {utilization: 100, score: 10}]` as the score of each whole percentage:
+    (101,).
 
-    Between two points the score lies on the line through them, before the first and after the last it stays.
-    ConfigError unless utilizations grow from point to point within 0 to 100 and scores lie in 0 to 10.
-    """
+    The score is linear between two points, and constant before the first and after the last. ConfigError
+    unless utilizations grow from point to point within 0 to 100 and scores are from 0 to 10."""
     entries = _entries(given or (), "shape", {"utilization", "score"})
     points: list[tuple[int, int]] = []
     for i, entry in enumerate(entries):
@@ -61,7 +61,7 @@ def read_shape(given: Sequence[Mapping[str, Any]] | None) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """One resource of n nodes, the asking pod included in `used`."""
+    """One resource of n nodes; `used` includes the pod to be placed."""
 
     used: NDArray[np.int64]  # (n,)
     allocatable: NDArray[np.int64]  # (n,)
@@ -71,11 +71,11 @@ class Amounts:
 def weighted_score(
     strategy: str, resources: Sequence[Amounts], nodes: int, shape: NDArray[np.int64] | None
 ) -> NDArray[np.float64]:
-    """The score of `nodes` nodes by any strategy; `shape` belongs to RequestedToCapacityRatio. See DynamicScore.
+    """The score of `nodes` nodes by any strategy; `shape` belongs to RequestedToCapacityRatio. See
+    DynamicScore.
 
-    A resource that a node does not offer is left out there. With a shape, so is one whose score is 0, and the mean is
-    rounded; else it is truncated.
-    """
+    A resource that a node does not offer is left out for it. With a shape, resources with score 0 are left
+    out as well, and the mean is rounded; otherwise it is truncated."""
     total, weights = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
     for amounts in resources:
         offered = amounts.allocatable > 0

@@ -1,23 +1,29 @@
-"""The domains of topology spread constraints: which nodes take part in counting, and how many pods are in each domain."""
+"""The domains of topology spread constraints: which nodes take part in counting, and how many pods are in
+each domain."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.pod import PodSpec
-from hoss.model.pod_rules import SpreadConstraint
-from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.catalogue import LabelColumn, Mask
+from hoss.model.pod import PodSpec, SpreadConstraint
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.nodes import LabelColumn, Mask
 from scheduler_worker.core.plugins.node_affinity import NodeAffinity
 from scheduler_worker.core.plugins.taint_toleration import TaintToleration
-from scheduler_worker.core.questions import Peers
-from scheduler_worker.core.tally import DomainSums, Tally
+from scheduler_worker.core.pod_index.counter import DomainSums, PodCounter
+from scheduler_worker.core.pod_index.selector_query import Peers
 
 
 class SpreadDomains:
-    """Of several constraints of one class. Whether a node takes part is looked at again when specs of nodes change."""
+    """The domains of several constraints of one class. Which nodes take part is computed again when node
+    specs change."""
 
     def __init__(
-        self, spec: PodSpec, constraints: tuple[SpreadConstraint, ...], cache: NodeInfoCache, *, all_keys: bool
+        self,
+        spec: PodSpec,
+        constraints: tuple[SpreadConstraint, ...],
+        cache: NodeInfoCache,
+        *,
+        all_keys: bool,
     ) -> None:
         self.has_all_keys: Mask = np.zeros(0, np.bool_)  # (size,)
         self._spec = spec
@@ -25,7 +31,9 @@ class SpreadDomains:
         self._cache = cache
         self._all_keys = all_keys  # whether only nodes with the keys of all constraints take part
         self._columns: list[LabelColumn] = [cache.catalogue.column(c.topology_key) for c in constraints]
-        self._tallies: list[Tally] = [cache.census.tally(Peers(spec.namespace, c.selector)) for c in constraints]
+        self._counters: list[PodCounter] = [
+            cache.pod_index.counter(Peers(spec.namespace, c.selector)) for c in constraints
+        ]
         self._sums: list[DomainSums] = []
         self._found: list[NDArray[np.intp]] = []
         self._eligible: list[Mask] = []
@@ -34,10 +42,10 @@ class SpreadDomains:
         self._versions: list[int] = []
 
     def refresh(self) -> bool:
-        """Take in what happened; whether anything changed."""
+        """Bring it up to date with the cache; whether anything changed."""
         stale = self.nodes_changed()
         if stale:
-            self._look_at_nodes(self._cache.size)
+            self._select_nodes(self._cache.size)
             self._position = self._cache.spec_changes.position
         versions = [sums.refresh() for sums in self._sums]
         changed = stale or versions != self._versions
@@ -45,8 +53,10 @@ class SpreadDomains:
         return changed
 
     def nodes_changed(self) -> bool:
-        """Whether `refresh` will look at all nodes again."""
-        return self._position != self._cache.spec_changes.position or len(self.has_all_keys) != self._cache.size
+        """Whether `refresh` will compute again which nodes take part."""
+        return (
+            self._position != self._cache.spec_changes.position or len(self.has_all_keys) != self._cache.size
+        )
 
     def codes(self, index: int) -> NDArray[np.int32]:
         """Per node the number of its domain, -1 without one: (size,)."""
@@ -58,7 +68,7 @@ class SpreadDomains:
 
     def counts_of_nodes(self, index: int) -> NDArray[np.int32]:
         """Pods on each node, whether it takes part or not: (size,)."""
-        return self._tallies[index].counts[: self._cache.size]
+        return self._counters[index].counts[: self._cache.size]
 
     def found(self, index: int) -> NDArray[np.intp]:
         """Numbers of the domains that have a node which takes part."""
@@ -73,14 +83,15 @@ class SpreadDomains:
         return self._keyless[index]
 
     def distinct(self, index: int, at: Mask) -> int:
-        """How many domains these nodes lie in. To be without the label is a domain too, the one of the empty value."""
+        """How many domains these nodes are in. Nodes without the label are in the domain of the empty
+        value."""
         column = self._columns[index]
-        reached = np.zeros(len(column.numbers) + 1, np.bool_)
+        reached = np.zeros(column.size + 1, np.bool_)
         reached[self.codes(index)[at]] = True
         empty = column.numbers.get("")
         return int(reached.sum()) - (empty is not None and bool(reached[empty] and reached[-1]))
 
-    def _look_at_nodes(self, size: int) -> None:
+    def _select_nodes(self, size: int) -> None:
         cache, at = self._cache, np.arange(size)
         present = cache.present
         self.has_all_keys = np.logical_and.reduce([self.codes(i) >= 0 for i in range(len(self._columns))])
@@ -91,7 +102,7 @@ class SpreadDomains:
             tolerated = TaintToleration().admits(self._spec, cache.catalogue, at)
         self._sums, self._found, self._eligible = [], [], []
         self._keyless = [bool((self.codes(i) < 0).any()) for i in range(len(self._columns))]
-        for constraint, column, tally in zip(self._constraints, self._columns, self._tallies, strict=True):
+        for constraint, column, counter in zip(self._constraints, self._columns, self._counters, strict=True):
             eligible = np.zeros(len(column.codes), np.bool_)
             eligible[:size] = taking_part
             if constraint.honor_node_affinity and matching is not None:
@@ -99,8 +110,8 @@ class SpreadDomains:
             if constraint.honor_taints and tolerated is not None:
                 eligible[:size] &= tolerated
             self._eligible.append(eligible)
-            self._sums.append(DomainSums(tally, column, eligible))
-            found = np.zeros(len(column.numbers) + 1, np.bool_)
+            self._sums.append(DomainSums(counter, column, eligible))
+            found = np.zeros(column.size + 1, np.bool_)
             found[column.codes[eligible]] = True
             found[-1] = False
             self._found.append(np.flatnonzero(found))

@@ -1,13 +1,13 @@
-"""TaintToleration: keeps pods off nodes whose taints they do not tolerate, and prefers nodes with fewer soft ones."""
+"""TaintToleration: refuses nodes with untolerated taints, and prefers nodes with fewer PreferNoSchedule
+taints."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.node import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint, Toleration
 from hoss.model.pod import PodSpec
-from hoss.model.taints import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint, Toleration
-from scheduler_worker.core.catalogue import Mask, NodeCatalogue
-from scheduler_worker.core.changes import NodeIndexes
-from scheduler_worker.core.framework import MAX_SCORE
+from scheduler_worker.core.framework.extension_points import MAX_SCORE
+from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
 
 
 class TaintToleration:
@@ -18,7 +18,9 @@ class TaintToleration:
 
     def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
         """See StaticFilter."""
-        untolerated = [_count(taints, spec.tolerations, (NO_SCHEDULE, NO_EXECUTE)) for taints in catalogue.taint_sets]
+        untolerated = [
+            _count(taints, spec.tolerations, (NO_SCHEDULE, NO_EXECUTE)) for taints in catalogue.taint_sets
+        ]
         return catalogue.by_taints(np.array(untolerated), at) == 0 if any(untolerated) else None
 
     def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64]:

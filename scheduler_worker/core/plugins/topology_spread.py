@@ -1,16 +1,20 @@
-"""PodTopologySpread: pods of a kind are to be spread evenly over the domains of a topology key."""
+"""PodTopologySpread: spreads matching pods evenly over the domains of a topology key."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.pod import PodSpec
-from hoss.model.pod_rules import SpreadConstraint
-from scheduler_worker.core.bound_runs import Bounds, Skew
-from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.catalogue import Mask
-from scheduler_worker.core.changes import NodeIndexes
-from scheduler_worker.core.even_runs import Evenly
-from scheduler_worker.core.framework import MAX_SCORE, FilterStanding, Refusals, ScoreStanding
+from hoss.model.pod import PodSpec, SpreadConstraint
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.framework.extension_points import (
+    MAX_SCORE,
+    Bounds,
+    DefaultSpreading,
+    FilterState,
+    Refusals,
+    ScoreState,
+    Skew,
+)
+from scheduler_worker.core.nodes import Mask, NodeIndexes
 from scheduler_worker.core.plugins.spread_domains import SpreadDomains
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -21,20 +25,21 @@ _SKEWED = "node(s) didn't match pod topology spread constraints"
 
 
 class PodTopologySpread:
-    """DoNotSchedule constraints filter, ScheduleAnyway ones score; a pod without any scores by the system's defaults."""
+    """DoNotSchedule constraints filter, ScheduleAnyway ones score; a pod without any scores by the system's
+    defaults."""
 
     name = "PodTopologySpread"
 
-    def filter_standing(self, spec: PodSpec, cache: NodeInfoCache) -> FilterStanding | None:
+    def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
         """See PodFilter."""
         required = tuple(constraint for constraint in spec.spread if constraint.required)
         return _Skew(spec, required, cache) if required else None
 
-    def score_standing(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreStanding | None:
+    def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
         """See PodScore."""
         if spec.spread:
-            wished = tuple(constraint for constraint in spec.spread if not constraint.required)
-            return _Evenness(spec, wished, cache, by_default=False) if wished else None
+            preferred = tuple(constraint for constraint in spec.spread if not constraint.required)
+            return _Evenness(spec, preferred, cache, by_default=False) if preferred else None
         if spec.default_spread is None:
             return None
         defaults = (
@@ -45,7 +50,9 @@ class PodTopologySpread:
 
 
 class _Skew:
-    def __init__(self, spec: PodSpec, constraints: tuple[SpreadConstraint, ...], cache: NodeInfoCache) -> None:
+    def __init__(
+        self, spec: PodSpec, constraints: tuple[SpreadConstraint, ...], cache: NodeInfoCache
+    ) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
         self._cache = cache
         self._constraints = constraints
@@ -75,7 +82,7 @@ class _Skew:
         return Refusals(((_NO_KEY, without_key), (_SKEWED, skewed)), unresolvable=without_key)
 
     def bounds(self) -> Bounds | None:
-        """See FilterStanding. Of one constraint, if the pods that it is about count in their own domains."""
+        """See FilterState. For one constraint whose matching pods count in their own domains."""
         if not any(self._self):
             return Bounds(self.passed)
         domains, (constraint, *more) = self._domains, self._constraints
@@ -83,11 +90,13 @@ class _Skew:
             return None
         found = domains.found(0).tolist()
         compared = found if len(found) >= constraint.min_domains else ()
-        skew = Skew(domains.codes(0), domains.counts(0)[:-1].tolist(), compared, margin=constraint.max_skew - 1)
+        skew = Skew(
+            domains.codes(0), domains.counts(0)[:-1].tolist(), compared, margin=constraint.max_skew - 1
+        )
         return Bounds(domains.has_all_keys, skew=skew)
 
     def _within(self, index: int) -> Mask:
-        """Which nodes lie in domains that one more pod would not lift too far above the emptiest."""
+        """Which nodes are in domains where one more pod keeps the skew to the emptiest domain allowed."""
         constraint = self._constraints[index]
         counts = self._domains.counts(index)
         found = counts.take(self._domains.found(index))
@@ -100,13 +109,18 @@ class _Skew:
 
 class _Evenness:
     def __init__(
-        self, spec: PodSpec, constraints: tuple[SpreadConstraint, ...], cache: NodeInfoCache, *, by_default: bool
+        self,
+        spec: PodSpec,
+        constraints: tuple[SpreadConstraint, ...],
+        cache: NodeInfoCache,
+        *,
+        by_default: bool,
     ) -> None:
         self._cache = cache
         self._constraints = constraints
         self._by_default = by_default
         self._labels = dict(spec.labels)
-        # The defaults do not ask a node for all keys: clusters without zones are spread over hosts.
+        # The defaults do not require all keys of a node: clusters without zones are spread over hosts.
         self._domains = SpreadDomains(spec, constraints, cache, all_keys=not by_default)
         self._considered = b""  # which nodes the last `scores` considered, to be compared with
         self._at: NDArray[np.intp] = np.zeros(0, np.intp)  # these nodes
@@ -142,15 +156,15 @@ class _Evenness:
             scores *= considered
         return scores
 
-    def evenly(self, feasible: NodeIndexes, weight: int) -> Evenly | None:
-        """The same about feasible nodes, for a whole run; after `scores` of these. None where one pod does not count as one
-        in its domains, or for other than the defaults."""
+    def default_spreading(self, feasible: NodeIndexes, weight: int) -> DefaultSpreading | None:
+        """The same for a whole run on these feasible nodes, after `scores` of them. None if a pod does not
+        count as one in its domains, and for other constraints than the defaults."""
         selector = self._constraints[0].selector
         itself = selector is not None and selector.matches(self._labels)
         if not (self._by_default and itself and self._domains.counting(1)[feasible].all()):
             return None
         host, zone = self._constraints
-        return Evenly(
+        return DefaultSpreading(
             hosts=self._domains.counts_of_nodes(0)[feasible],
             has_host=self._domains.codes(0)[feasible] >= 0,
             zones=self._domains.codes(1)[feasible],
@@ -162,13 +176,13 @@ class _Evenness:
         )
 
     def _size(self, index: int, considered: Mask) -> int:
-        """How many domains the nodes lie in."""
+        """How many domains the nodes are in."""
         if self._constraints[index].topology_key == HOSTNAME:
             return int(np.count_nonzero(considered))
         return self._domains.distinct(index, considered)
 
     def _points(self, index: int, size: int) -> NDArray[np.float64]:
-        """What the constraint adds for each node, the fuller its domain the more; nothing without the key."""
+        """The constraint's points for each node: more for a fuller domain, 0 without the key."""
         constraint, codes = self._constraints[index], self._domains.codes(index)
         weight, least = np.log(size + 2), constraint.max_skew - 1
         if constraint.topology_key == HOSTNAME:

@@ -1,5 +1,5 @@
 // The control plane that the end-to-end tests run against: no code of ours, three commands of others at pinned versions.
-// `make controlplane` builds them; hossctl/kube_binaries.py says where they go.
+// `make controlplane` builds them; hossctl/local/control_plane.py says where they go.
 module hoss.dev/controlplane
 
 go 1.26.0

@@ -11,13 +11,18 @@ from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
 from hoss.client.resolver import ResolverClient
-from hoss.wire.columns import U32, decode, decode_uids, uid_text
+from hoss.wire.columns import U32, decode, decode_uids
+from hoss.wire.uids import uid_text
 
 
 def assigned(api: Api) -> dict[str, str]:
     """Nodes by UID, of the pods that take room."""
     pods = api("GET", "/api/v1/pods")["items"]
-    there = [p for p in pods if p["spec"].get("nodeName") and p["status"].get("phase") not in ("Succeeded", "Failed")]
+    there = [
+        p
+        for p in pods
+        if p["spec"].get("nodeName") and p["status"].get("phase") not in ("Succeeded", "Failed")
+    ]
     return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in there}
 
 
@@ -62,7 +67,8 @@ def overcommitted(api: Api) -> dict[str, int]:
         for container in pod["spec"]["containers"]:
             used[pod["spec"].get("nodeName", "")] += _milli(container["resources"]["requests"]["cpu"])
     offered = {
-        n["metadata"]["name"]: _milli(n["status"]["allocatable"]["cpu"]) for n in api("GET", "/api/v1/nodes")["items"]
+        n["metadata"]["name"]: _milli(n["status"]["allocatable"]["cpu"])
+        for n in api("GET", "/api/v1/nodes")["items"]
     }
     return {name: used[name] - milli for name, milli in offered.items() if used[name] > milli}
 

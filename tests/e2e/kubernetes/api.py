@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import urllib3
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 
 class Api:
@@ -31,7 +31,9 @@ class Api:
         assert status < 300, f"{method} {path}: {status} {answer}"
         return answer
 
-    def create_node(self, name: str, *, cpu: str = "4", memory: str = "8Gi", pods: int = 110, **spec: Any) -> Any:
+    def create_node(
+        self, name: str, *, cpu: str = "4", memory: str = "8Gi", pods: int = 110, **spec: Any
+    ) -> Any:
         """A plain Node object, ready, as KWOK's are."""
         amounts = {"cpu": cpu, "memory": memory, "pods": str(pods)}
         return self(
@@ -101,9 +103,9 @@ class Api:
 
 def find_events(api: Api, name: str) -> list[Any]:
     """Of a pod of this name."""
-    found: list[Any] = api("GET", f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}")[
-        "items"
-    ]
+    found: list[Any] = api(
+        "GET", f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
+    )["items"]
     return found
 
 
@@ -114,11 +116,21 @@ def events_of(api: Api, name: str) -> list[tuple[str, str]]:
 
 def patch_pod(api: Api, name: str, body: Any) -> None:
     """A merge patch."""
-    api("PATCH", f"/api/v1/namespaces/default/pods/{name}", body, **{"Content-Type": "application/merge-patch+json"})
+    api(
+        "PATCH",
+        f"/api/v1/namespaces/default/pods/{name}",
+        body,
+        **{"Content-Type": "application/merge-patch+json"},
+    )
 
 
 def resize(api: Api, name: str, cpu: str) -> None:
     """In place, as `kubectl patch --subresource resize` does."""
     container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
     patch = {"Content-Type": "application/strategic-merge-patch+json"}
-    api("PATCH", f"/api/v1/namespaces/default/pods/{name}/resize", {"spec": {"containers": [container]}}, **patch)
+    api(
+        "PATCH",
+        f"/api/v1/namespaces/default/pods/{name}/resize",
+        {"spec": {"containers": [container]}},
+        **patch,
+    )

@@ -1,4 +1,5 @@
-"""A real control plane for the whole run. Every test finds it without nodes, pods and webhooks, and leaves as it likes."""
+"""A real control plane for the whole run. Every test finds it without nodes, pods and webhooks, and leaves as
+it likes."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,8 @@ from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import Guarded
 
 from hoss.errors import ConfigError
-from hossctl.kube_binaries import find_binaries
-from hossctl.kube_control_plane import ControlPlane
-from hossctl.kube_guard import NAMESPACE
+from hossctl.local.binding_webhook import NAMESPACE
+from hossctl.local.control_plane import ControlPlane, find_binaries
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture
 def own_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of this test alone, for tests that stop or freeze its parts, or start a kube-scheduler."""
+    """A control plane of this test alone, for tests that stop or freeze its parts, or start a
+    kube-scheduler."""
     plane = _start(tmp_path_factory)
     yield plane
     plane.stop()

@@ -1,4 +1,5 @@
-"""A proxy before the real API server that is slow, refuses, hangs, cuts watches, and loses answers of what was done."""
+"""A proxy before the real API server that is slow, refuses, hangs, cuts watches, and loses answers of what
+was done."""
 
 import asyncio
 import math
@@ -13,7 +14,7 @@ import orjson
 from aiohttp import web
 from waiting import DEADLINE_SECONDS
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 _LOOK_SECONDS = 0.02
 _HEADERS = ("Authorization", "Content-Type", "Accept")
@@ -21,7 +22,8 @@ _HEADERS = ("Authorization", "Content-Type", "Accept")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with requests of these methods whose path, with its query, has `path` in it; of `share` of them."""
+    """What is wrong with requests of these methods whose path, with its query, has `path` in it; of `share`
+    of them."""
 
     path: str = ""
     methods: tuple[str, ...] = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -39,7 +41,8 @@ class Fault:
 
 
 class FaultyApi:
-    """Listens on `url` with plain HTTP; `kubeconfig` is an administrator's. `faults` may be set at any time; the first that hits counts."""
+    """Listens on `url` with plain HTTP; `kubeconfig` is an administrator's. `faults` may be set at any time;
+    the first that hits counts."""
 
     def __init__(self, plane: ControlPlane, directory: Path) -> None:
         self.faults: tuple[Fault, ...] = ()
@@ -50,7 +53,9 @@ class FaultyApi:
         self._over = asyncio.Event()
         self._port = 0
         ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve(ready)), daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: self._loop.run_until_complete(self._serve(ready)), daemon=True
+        )
         self._thread.start()
         assert ready.wait(DEADLINE_SECONDS), "the proxy does not start"
         self.url = f"http://127.0.0.1:{self._port}"
@@ -73,7 +78,9 @@ class FaultyApi:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self._port = runner.addresses[0][1]
         connector = aiohttp.TCPConnector(limit=0, ssl=False)
-        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=None)
+        ) as session:
             self._session = session
             ready.set()
             await self._over.wait()
@@ -105,7 +112,9 @@ class FaultyApi:
                     return self._cut(request)
                 if "watch=" in request.query_string:
                     return await self._pass_on(request, answer)
-                return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)
+                return web.Response(
+                    status=answer.status, body=await answer.read(), content_type=answer.content_type
+                )
         except (aiohttp.ClientError, OSError):
             return self._cut(request)
 
@@ -138,7 +147,9 @@ class FaultyApi:
 
     def _ends_after_seconds(self, request: web.Request) -> float:
         """By the faults of this moment: it may have begun before them."""
-        return next((f.ends_after_seconds for f in self.faults if f.ends_after_seconds and f.hits(request)), math.inf)
+        return next(
+            (f.ends_after_seconds for f in self.faults if f.ends_after_seconds and f.hits(request)), math.inf
+        )
 
     def _cut(self, request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:
         if request.transport is not None:

@@ -1,4 +1,5 @@
-"""A cluster whose bindings a resolver judges: the manifests of deploy/ on a real API server, and the rights that they give."""
+"""A cluster whose bindings a resolver judges: the manifests of deploy/ on a real API server, and the rights
+that they give."""
 
 import asyncio
 import base64
@@ -17,12 +18,13 @@ from waiting import DEADLINE_SECONDS, wait_until
 from hoss.certificates import validity
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
-from hoss.wire.columns import NONE_U32, decode_uids, uid_from_text
-from hossctl.kube_control_plane import ControlPlane
-from hossctl.kube_guard import NAMESPACE, guard_objects, path_of
-from hossctl.ports import free_ports
-from hossctl.process import Service, stop_all
-from hossctl.redis_server import RedisServer
+from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.uids import uid_from_text
+from hossctl.local.binding_webhook import NAMESPACE, path_of, webhook_objects
+from hossctl.local.control_plane import ControlPlane
+from hossctl.local.ports import free_ports
+from hossctl.local.process import ServiceProcess, stop_all
+from hossctl.local.redis_server import RedisServer
 
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/hoss-binding-guard"
 SECRET = "/api/v1/namespaces/hoss-system/secrets/hoss-binding-guard"
@@ -33,7 +35,8 @@ ResultT = TypeVar("ResultT")
 
 
 class Guarded:
-    """Redis, a resolver, and the webhook. `add_node` puts a node into API server and ledger, as the mirror does."""
+    """Redis, a resolver, and the webhook. `add_node` puts a node into API server and ledger, as the mirror
+    does."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Guarded:
         self._kubeconfig = directory / "resolver.kubeconfig"
         self._install(plane, failure_policy, authority)
         self.redis = RedisServer.start(directory / "redis")
-        self.resolver: Service
+        self.resolver: ServiceProcess
         self.start_resolver()
 
     @property
@@ -61,11 +64,17 @@ class Guarded:
         return f"https://127.0.0.1:{self._webhook_port}/bindings"
 
     def start_resolver(self, *, asked: bool = True) -> None:
-        """Start it where it always is, and return once it serves, and where it is to be `asked` the API server does so."""
+        """Start it where it always is, and return once it serves, and where it is to be `asked` the API
+        server does so."""
         arguments = ["--listen", f"127.0.0.1:{self._port}", "--redis-url", self.redis.url]
-        arguments += ["--kubeconfig", str(self._kubeconfig), "--webhook-listen", f"127.0.0.1:{self._webhook_port}"]
+        arguments += [
+            "--kubeconfig",
+            str(self._kubeconfig),
+            "--webhook-listen",
+            f"127.0.0.1:{self._webhook_port}",
+        ]
         arguments += ["--webhook-host", "127.0.0.1", *self._flags]
-        self.resolver = Service("resolver", "resolver", arguments, self._directory)
+        self.resolver = ServiceProcess("resolver", "resolver", arguments, self._directory)
         self.resolver.wait_ready(time.monotonic() + DEADLINE_SECONDS)
         if asked:
             await_guard(self.api)
@@ -126,7 +135,9 @@ class Guarded:
 def await_guard(api: Api) -> None:
     """Return once the API server asks the guard."""
     probe = {"metadata": {"name": "probe", "namespace": "default", "uid": "0" * 32}}
-    wait_until(lambda: "not among the nodes" in str(api.bind(probe, "none", dry_run=True)), "the guard is asked")
+    wait_until(
+        lambda: "not among the nodes" in str(api.bind(probe, "none", dry_run=True)), "the guard is asked"
+    )
 
 
 def install(api: Api, url: str, *, failure_policy: str, authority: bytes = b"") -> None:
@@ -134,7 +145,7 @@ def install(api: Api, url: str, *, failure_policy: str, authority: bytes = b"") 
     api.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})  # may be there
     api.request("POST", _ACCOUNTS, {"metadata": {"name": "hoss-resolver"}})
     api.request("DELETE", SECRET)
-    for document in guard_objects(url, failure_policy=failure_policy, authority=authority):
+    for document in webhook_objects(url, failure_policy=failure_policy, authority=authority):
         apply(api, document)
 
 

@@ -1,5 +1,5 @@
-"""What makes manifests of deploy/: `kubectl kustomize` or kustomize, and helm. Found on PATH, or built once by `python renderers.py`,
-which needs Go, into the cache in which the control plane is."""
+"""What makes manifests of deploy/: `kubectl kustomize` or kustomize, and helm. Found on PATH, or built once
+by `python renderers.py`, which needs Go, into the cache in which the control plane is."""
 
 import os
 import shutil
@@ -25,7 +25,11 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 def missing() -> str:
     """What is not there, and how to get it; "" where all is."""
     lacking = [name for name, found in (("kustomize", _kustomize()), ("helm", _helm())) if not found]
-    return f"no {' and no '.join(lacking)}: `make controlplane` builds them where Go is installed" if lacking else ""
+    return (
+        f"no {' and no '.join(lacking)}: `make controlplane` builds them where Go is installed"
+        if lacking
+        else ""
+    )
 
 
 def kustomized(overlay: str) -> str:
@@ -36,7 +40,17 @@ def kustomized(overlay: str) -> str:
 def templated(*flags: str, namespace: str = "hoss-system") -> str:
     """The chart as a release of that namespace."""
     chart = str(DEPLOY / "helm" / "hoss")
-    command = [*_helm(), "template", "hoss", chart, "--kube-version", _KUBERNETES, "--namespace", namespace, *flags]
+    command = [
+        *_helm(),
+        "template",
+        "hoss",
+        chart,
+        "--kube-version",
+        _KUBERNETES,
+        "--namespace",
+        namespace,
+        *flags,
+    ]
     return _output(command)
 
 
@@ -87,7 +101,12 @@ def main() -> int:
             sys.stderr.write(f"there is no {name}, and no Go to build it with: its tests will be skipped\n")
             continue
         sys.stderr.write(f"building {_VERSIONED[name]}\n")
-        environment = {**os.environ, "GOBIN": str(_directory(name)), "CGO_ENABLED": "0", "GOFLAGS": "-trimpath"}
+        environment = {
+            **os.environ,
+            "GOBIN": str(_directory(name)),
+            "CGO_ENABLED": "0",
+            "GOFLAGS": "-trimpath",
+        }
         built = subprocess.run(["go", "install", _VERSIONED[name]], env=environment, check=False)
         if built.returncode:
             return built.returncode

@@ -1,4 +1,5 @@
-"""An API server that is slow, refuses, hangs or loses answers: nothing is lost, bound twice or overcommitted, and the ledger agrees."""
+"""An API server that is slow, refuses, hangs or loses answers: nothing is lost, bound twice or overcommitted,
+and the ledger agrees."""
 
 import concurrent.futures
 import time
@@ -12,7 +13,7 @@ from e2e.kubernetes.api import Api
 from e2e.kubernetes.faulty_api import Fault, FaultyApi
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 NODES, PODS = 12, 300  # of 4 cores and 100 milli each: room for them, and for what others bring
 
@@ -86,7 +87,8 @@ def test_an_api_server_that(api: Api, cluster: Cluster, faulty: FaultyApi, fault
 def test_bindings_that_arrive_after_they_were_given_up_are_found_out(
     api: Api, cluster: Cluster, faulty: FaultyApi
 ) -> None:
-    """Requests hang for longer than anybody waits for them; their pods keep their room, and those deleted meanwhile lose it."""
+    """Requests hang for longer than anybody waits for them; their pods keep their room, and those deleted
+    meanwhile lose it."""
     faulty.faults = (Fault("/binding", methods=("POST",), hangs=True),)
     create(api, range(40))
     wait_until(lambda: len(reserved(cluster)) == 44, "all are reserved")
@@ -98,7 +100,9 @@ def test_bindings_that_arrive_after_they_were_given_up_are_found_out(
     assert_all_is_well(api, cluster, 39)
 
 
-def test_news_that_come_late_are_taken_in_as_they_are_by_then(api: Api, cluster: Cluster, faulty: FaultyApi) -> None:
+def test_news_that_come_late_are_taken_in_as_they_are_by_then(
+    api: Api, cluster: Cluster, faulty: FaultyApi
+) -> None:
     create(api, range(50))
     assert_all_is_well(api, cluster, 55)
     faulty.faults = (Fault("watch=", hangs=True),)
@@ -129,7 +133,9 @@ def test_a_new_leader_commits_nothing_before_its_mirror_is_complete(
         assert len(reserved(cluster)) == 1
         assert "mirror_complete" not in cluster.log("dispatcher-2")
         faulty.faults = ()
-        wait_until(lambda: "Insufficient cpu" in run_hoss(cluster, "get", "pods"), "it says that there is no room")
+        wait_until(
+            lambda: "Insufficient cpu" in run_hoss(cluster, "get", "pods"), "it says that there is no room"
+        )
         api.delete_pod("static")
         wait_until(lambda: "nodeName" in api.pod("late")["spec"], "there is room")
         assert overcommitted(api) == {}

@@ -7,15 +7,32 @@ import sys
 
 from waiting import COMMAND_SECONDS
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 
 def test_the_proof_says_who_bound_what_and_that_the_guard_lets_nothing_be_overcommitted(
     control_plane: ControlPlane,  # skips where there are no binaries
 ) -> None:
-    command = [sys.executable, "-m", "hossctl", "bench", "guard", "--nodes", "6", "--workers", "1", "--fill", "90"]
+    command = [
+        sys.executable,
+        "-m",
+        "hossctl",
+        "bench",
+        "guard",
+        "--nodes",
+        "6",
+        "--workers",
+        "1",
+        "--fill",
+        "90",
+    ]
     done = subprocess.run(
-        [*command, "-o", "json"], capture_output=True, text=True, timeout=COMMAND_SECONDS, env=os.environ, check=False
+        [*command, "-o", "json"],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        env=os.environ,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -32,7 +49,18 @@ def test_the_proof_says_who_bound_what_and_that_the_guard_lets_nothing_be_overco
 def test_the_latency_of_bindings_is_told_for_both_ways_of_asking_and_what_they_cost_by_process(
     control_plane: ControlPlane,  # skips where there are no binaries
 ) -> None:
-    command = [sys.executable, "-m", "hossctl", "bench", "guard", "--latency", "--rate", "40", "--seconds", "1.5"]
+    command = [
+        sys.executable,
+        "-m",
+        "hossctl",
+        "bench",
+        "guard",
+        "--latency",
+        "--rate",
+        "40",
+        "--seconds",
+        "1.5",
+    ]
     done = subprocess.run(
         [*command, "--nodes", "3", "-o", "json"],
         capture_output=True,

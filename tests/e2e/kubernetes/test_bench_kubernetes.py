@@ -7,7 +7,7 @@ import sys
 
 from waiting import COMMAND_SECONDS
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 
 def test_hoss_and_kube_scheduler_bind_the_same_pods_in_turns_and_the_figures_say_at_what_cost(
@@ -15,7 +15,9 @@ def test_hoss_and_kube_scheduler_bind_the_same_pods_in_turns_and_the_figures_say
 ) -> None:
     size = ["--nodes", "5", "--initial-pods", "5", "--pods", "40"]
     command = [sys.executable, "-m", "hossctl", "bench", "kubernetes", *size, "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, env=os.environ, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=COMMAND_SECONDS, env=os.environ, check=False
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert [turn["scheduler"] for turn in document["turns"]] == ["kube-scheduler", "hoss"]

@@ -12,20 +12,25 @@ from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import await_guard, install
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
-from hossctl.ports import free_ports
+from hossctl.local.control_plane import ControlPlane
+from hossctl.local.ports import free_ports
 
 
 @pytest.fixture
-def guarded_cluster(tmp_path: Path, own_control_plane: ControlPlane) -> Iterator[Callable[..., tuple[Api, Cluster]]]:
-    """Starts a platform whose resolver guards the bindings: `guarded_cluster("--reservation-lease-seconds", "2")`."""
+def guarded_cluster(
+    tmp_path: Path, own_control_plane: ControlPlane
+) -> Iterator[Callable[..., tuple[Api, Cluster]]]:
+    """Starts a platform whose resolver guards the bindings: `guarded_cluster("--reservation-lease-seconds",
+    "2")`."""
     made: list[Cluster] = []
 
     def make(*flags: str) -> tuple[Api, Cluster]:
         api, (port,) = Api(own_control_plane), free_ports(1)
         install(api, f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
         webhook = ["--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1"]
-        made.append(Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig, resolver_flags=[*webhook, *flags]))
+        made.append(
+            Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig, resolver_flags=[*webhook, *flags])
+        )
         await_guard(api)
         return api, made[0]
 
@@ -45,7 +50,9 @@ def test_kube_scheduler_and_hoss_fill_the_same_nodes_and_overcommit_none(
     own_control_plane.start_scheduler()
     # 6 of them fit on a node, 120 in all: with 116 there is hardly a choice left at the end.
     names = [
-        (f"{scheduler}-{number}", scheduler) for number in range(58) for scheduler in ("hoss", "default-scheduler")
+        (f"{scheduler}-{number}", scheduler)
+        for number in range(58)
+        for scheduler in ("hoss", "default-scheduler")
     ]
     with concurrent.futures.ThreadPoolExecutor(8) as several:
         list(several.map(lambda pod: api.create_pod(pod[0], cpu="300m", scheduler=pod[1]), names))

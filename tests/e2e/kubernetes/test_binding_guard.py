@@ -1,4 +1,5 @@
-"""The guard against a real API server, with the manifest and the rights of deploy/kustomize/components/guard."""
+"""The guard against a real API server, with the manifest and the rights of
+deploy/kustomize/components/guard."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from waiting import wait_until
 
 from hoss.model.node import NodeSpec, Taint
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import uid_from_text
+from hoss.wire.uids import uid_from_text
 
 
 def test_what_fits_is_reserved_before_it_is_bound_and_what_would_overcommit_is_denied_with_the_numbers(
@@ -33,7 +34,12 @@ def test_what_fits_is_reserved_before_it_is_bound_and_what_would_overcommit_is_d
 def test_the_older_way_to_bind_is_guarded_as_well(guarded: Guarded, api: Api) -> None:
     pod = api.create_pod("greedy", cpu="2")
     metadata = {name: pod["metadata"][name] for name in ("name", "namespace")}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"kind": "Node", "name": "n1"}}
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": metadata,
+        "target": {"kind": "Node", "name": "n1"},
+    }
     status, answer = api.request("POST", "/api/v1/namespaces/default/bindings", binding)
     assert (status, answer["reason"]) == (403, "Forbidden")
     assert "asks for 2 of cpu, and 1 is free" in answer["message"]
@@ -47,7 +53,9 @@ def test_a_dry_run_is_judged_and_reserves_nothing(guarded: Guarded, api: Api) ->
     assert guarded.requested_cpu("n1") == 0
 
 
-def test_a_question_that_is_asked_again_gets_the_same_answer_and_reserves_once(guarded: Guarded, api: Api) -> None:
+def test_a_question_that_is_asked_again_gets_the_same_answer_and_reserves_once(
+    guarded: Guarded, api: Api
+) -> None:
     pod = api.create_pod("p", cpu="600m")
     assert api.bind(pod, "n1", dry_run=True)[0] == 201
     assert api.bind(pod, "n1")[0] == 201
@@ -78,13 +86,15 @@ def test_pods_that_cannot_be_bound_anyway_reserve_nothing(guarded: Guarded, api:
     another = api.create_pod("gone")
     status, answer = api.bind(gone, "n1")
     assert status == 409
-    assert "is another one by now" in answer["message"]
+    assert "is another pod now" in answer["message"]
     assert guarded.holds(gone, another) == [False, False]
 
 
 def test_namespaces_that_the_selector_exempts_are_not_judged(guarded: Guarded, api: Api) -> None:
     api.request(
-        "POST", "/api/v1/namespaces", {"metadata": {"name": "free", "labels": {"hoss.dev/binding-guard": "off"}}}
+        "POST",
+        "/api/v1/namespaces",
+        {"metadata": {"name": "free", "labels": {"hoss.dev/binding-guard": "off"}}},
     )
     for namespace in ("kube-system", "free"):
         pod = api.create_pod("greedy", cpu="2", namespace=namespace)
@@ -93,7 +103,8 @@ def test_namespaces_that_the_selector_exempts_are_not_judged(guarded: Guarded, a
 
 
 def test_a_node_that_is_cordoned_or_not_ready_is_judged_by_its_room_alone(guarded: Guarded, api: Api) -> None:
-    """kube-scheduler binds pods of DaemonSets to such nodes, as they tolerate it; what tolerates it not is its own to know."""
+    """kube-scheduler binds pods of DaemonSets to such nodes, as they tolerate it; what tolerates it not is
+    its own to know."""
     amounts = (("cpu", 1000), ("memory", 8 * GI), ("pods", 110))
     not_ready = Taint("node.kubernetes.io/not-ready", "", "NoExecute")
     for name, spec in (
@@ -102,7 +113,10 @@ def test_a_node_that_is_cordoned_or_not_ready_is_judged_by_its_room_alone(guarde
     ):
         api.create_node(name, cpu="1", unschedulable=spec.unschedulable)
         guarded.ask(lambda resolver, spec=spec: resolver.upsert_nodes([spec]))
-        agent, greedy = api.create_pod(f"agent-{name}", cpu="700m"), api.create_pod(f"greedy-{name}", cpu="700m")
+        agent, greedy = (
+            api.create_pod(f"agent-{name}", cpu="700m"),
+            api.create_pod(f"greedy-{name}", cpu="700m"),
+        )
         assert api.bind(agent, name)[0] == 201
         assert api.bind(greedy, name)[0] == 403
         assert guarded.requested_cpu(name) == 700
@@ -132,7 +146,9 @@ def test_without_a_resolver_ignore_lets_bindings_pass_and_fail_holds_them_up(
     wait_until(lambda: api.bind(held_up, "n1")[0] == 201, "Ignore lets it pass")
 
 
-def test_while_the_ledger_is_away_the_failure_policy_decides(make_guarded: Callable[..., Guarded], api: Api) -> None:
+def test_while_the_ledger_is_away_the_failure_policy_decides(
+    make_guarded: Callable[..., Guarded], api: Api
+) -> None:
     guarded = make_guarded(failure_policy="Fail")
     guarded.add_node("n1")
     pod = api.create_pod("p")
@@ -200,7 +216,8 @@ def test_pods_with_rules_of_their_own_are_judged_on_a_ledger_of_several_shards(
 
 
 def test_resolvers_are_not_asked_about_what_they_bind_themselves(guarded: Guarded, api: Api) -> None:
-    """They look the reservation up before they bind; here is none, and nobody but the resolver's own look would say so."""
+    """They look the reservation up before they bind; here is none, and nobody but the resolver's own look
+    would say so."""
     pod = api.create_pod("greedy", cpu="2")
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -9,13 +9,14 @@ from e2e.kubernetes.agreement import assigned, overcommitted, reserved, run_hoss
 from e2e.kubernetes.api import Api, events_of, find_events
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
-from hossctl.process import Service, launch_python
+from hossctl.local.control_plane import ControlPlane
+from hossctl.local.process import ServiceProcess, launch_python
 
 DAY = 86_400
 
-# Imported by every Python process that has its directory on the path, before anything else. For our own modules alone: gRPC's Python
-# half would hand a deadline by this clock to its other half, which goes by the machine's.
+# Imported by every Python process that has its directory on the path, before anything else. For our own
+# modules alone: gRPC's Python half would hand a deadline by this clock to its other half, which goes by the
+# machine's.
 WRONG_CLOCK = """
 import datetime, sys, time
 right, right_ns = time.time, time.time_ns
@@ -58,8 +59,11 @@ def test_pods_are_bound_told_and_taken_over_by_whoever_has_a_wrong_clock(
         wait_until(lambda: len(assigned(api)) == 1, "it is bound")
         cluster.kill(part)
         with monkeypatch.context() as patched:
-            patched.setattr(Service, "launch", staticmethod(launch_python))  # a fork has imported its clock already
-            patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])))
+            # A fork has imported its clock already.
+            patched.setattr(ServiceProcess, "launch", staticmethod(launch_python))
+            patched.setenv(
+                "PYTHONPATH", os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+            )
             starts = {"dispatcher": cluster.start_dispatcher, "resolver": cluster.start_resolver}
             starts.get(part, lambda: cluster.start_worker("w1"))()
         for name in ("during", "waits"):
@@ -69,7 +73,9 @@ def test_pods_are_bound_told_and_taken_over_by_whoever_has_a_wrong_clock(
         wait_until(lambda: _told(api, told), "the other is told why it waits")
         if part == "dispatcher":
             (event, *_) = [event for name in ("during", "waits") for event in find_events(api, name)]
-            assert event["firstTimestamp"][:10] != event["metadata"]["creationTimestamp"][:10], "its clock is wrong"
+            assert event["firstTimestamp"][:10] != event["metadata"]["creationTimestamp"][:10], (
+                "its clock is wrong"
+            )
         assert asked.exists(), f"{part} has never looked at its wrong clock"
         api.delete_pod("before")
         wait_until(lambda: len(assigned(api)) == 1, "it is gone")

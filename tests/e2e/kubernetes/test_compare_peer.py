@@ -1,4 +1,5 @@
-"""`hoss bench compare --peer kube-scheduler` at a size that takes seconds: one load, in process, by kube-scheduler and by HOSS beside it."""
+"""`python -m tools.peers` at a size that takes seconds: one load, in process, by kube-scheduler and by HOSS beside
+it."""
 
 import asyncio
 import json
@@ -13,10 +14,10 @@ import pytest
 from waiting import COMMAND_SECONDS, DEADLINE_SECONDS, wait_until
 
 from hoss.errors import HossError
-from hossctl.bench.kube_ground import opened
-from hossctl.compare.axes import Mode
-from hossctl.compare.document import Comparison, Run
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.bench.api_server import opened
+from hossctl.choices import Mode
+from hossctl.compare.document import Comparison, ComparisonRun
+from hossctl.local.control_plane import ControlPlane
 
 
 def test_the_same_load_runs_on_kube_scheduler_and_on_hoss_beside_it_and_what_the_peer_does_not_say_is_absent(
@@ -24,9 +25,8 @@ def test_the_same_load_runs_on_kube_scheduler_and_on_hoss_beside_it_and_what_the
     tmp_path: Path,
 ) -> None:
     size = ["--nodes", "3", "--fills", "1.0", "--workers", "2", "--modes", "single", "--loads", "constrained"]
-    file = tmp_path / "compare.json"
-    command = [sys.executable, "-m", "hossctl", "bench", "compare", *size, "--peer", "kube-scheduler"]
-    command += ["--repeat", "1", "--json", str(file), "--html", str(tmp_path / "page.html")]
+    file = tmp_path / "out" / "comparison.json"
+    command = [sys.executable, "-m", "tools.peers", *size, "--repeat", "1", "--out", str(file.parent)]
     environment = {**os.environ, "HOSS_HOME": str(tmp_path / "home")}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=COMMAND_SECONDS, env=environment, check=False
@@ -52,7 +52,7 @@ def test_the_same_load_runs_on_kube_scheduler_and_on_hoss_beside_it_and_what_the
     assert "Beside kube-scheduler: on the same API server 2 schedulers with HOSS placed" in " ".join(
         done.stdout.split()
     )
-    assert "kube-scheduler, 1" in (tmp_path / "page.html").read_text()
+    assert "kube-scheduler, 1" in file.with_suffix(".html").read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -62,11 +62,12 @@ def test_an_interrupted_comparison_ends_its_control_plane_and_keeps_what_was_bou
     number: signal.Signals,
 ) -> None:
     size = ["--nodes", "60", "--fills", "1.0", "--workers", "1", "--modes", "single", "--loads", "uniform"]
-    file = tmp_path / "compare.json"
-    command = [sys.executable, "-m", "hossctl", "bench", "compare", *size, "--peer", "kube-scheduler"]
-    command += ["--repeat", "1", "--json", str(file)]
+    file = tmp_path / "out" / "comparison.json"
+    command = [sys.executable, "-m", "tools.peers", *size, "--repeat", "1", "--out", str(file.parent)]
     environment = {**os.environ, "HOSS_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
-    comparing = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    comparing = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_until(lambda: some_bound(tmp_path), "kube-scheduler has bound some", seconds=COMMAND_SECONDS)
     services = psutil.Process(comparing.pid).children(recursive=True)
     assert {"kube-apiserver", "etcd", "kube-scheduler"} <= {process.name() for process in services}
@@ -74,7 +75,10 @@ def test_an_interrupted_comparison_ends_its_control_plane_and_keeps_what_was_bou
     _, errors = comparing.communicate(timeout=DEADLINE_SECONDS)
     assert comparing.returncode == 130, errors
     found = Comparison.model_validate_json(file.read_text())
-    assert [(run.cell.mode, run.complete) for run in found.runs] == [(Mode.SINGLE, True), (Mode.KUBE_SCHEDULER, False)]
+    assert [(run.cell.mode, run.complete) for run in found.runs] == [
+        (Mode.SINGLE, True),
+        (Mode.KUBE_SCHEDULER, False),
+    ]
     assert 0 < found.runs[1].bound < found.runs[1].pods
     # An init that takes its time to notice the dead leaves them as zombies.
     assert not [p for p in services if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
@@ -89,12 +93,14 @@ def some_bound(directory: Path) -> bool:
             return bool((await api.get("/api/v1/pods", params, patience_seconds=0.0))["items"])
 
     try:
-        return any(asyncio.run(ask(found)) for found in directory.glob("hoss-compare-*/control-plane/kubeconfig"))
+        return any(
+            asyncio.run(ask(found)) for found in directory.glob("hoss-compare-*/control-plane/kubeconfig")
+        )
     except (HossError, OSError):
         return False  # it has only begun
 
 
-def check_outcome(run: Run, single: Run) -> None:
+def check_outcome(run: ComparisonRun, single: ComparisonRun) -> None:
     """Some pods have no place: jobs that keep apart by host are larger than there are hosts."""
     assert run.complete
     assert (run.pods, run.seed) == (single.pods, single.seed)

@@ -7,10 +7,9 @@ from e2e.kubernetes.api import Api
 from waiting import wait_until
 
 from hoss.kube.api import Refused
-from hossctl.bench.kube_ground import opened
-from hossctl.kube_control_plane import HOSS, ControlPlane
-from hossctl.kube_guard import CONFIGURATIONS
-from hossctl.kube_rights import grant, grant_guard
+from hossctl.bench.api_server import opened
+from hossctl.local.binding_webhook import CONFIGURATIONS, grant, grant_webhook
+from hossctl.local.control_plane import HOSS, ControlPlane
 
 
 def test_a_binding_is_accepted_whatever_it_asks_of_the_node(api: Api) -> None:
@@ -31,7 +30,9 @@ def test_a_real_kube_scheduler_schedules_the_pods_that_are_its_own(own_control_p
     assert "nodeName" not in api.pod("others")["spec"]
 
 
-def test_a_user_who_is_granted_hoss_s_rights_has_those_and_had_none_before(own_control_plane: ControlPlane) -> None:
+def test_a_user_who_is_granted_hoss_s_rights_has_those_and_had_none_before(
+    own_control_plane: ControlPlane,
+) -> None:
     """As which HOSS is measured beside kube-scheduler."""
     binding = {"target": {"kind": "Node", "name": "n1"}, "metadata": {"name": "absent"}}
 
@@ -64,7 +65,7 @@ def test_who_is_granted_a_guard_has_its_resolver_s_rights_and_is_not_asked_about
         ):
             assert (await hoss.ask("GET", path)).status == 403
             await grant(administrator, HOSS)
-            await grant_guard(administrator, HOSS, "https://127.0.0.1:1/bindings", failure_policy="Fail")
+            await grant_webhook(administrator, HOSS, "https://127.0.0.1:1/bindings", failure_policy="Fail")
             (hook,) = (await hoss.get(path))["webhooks"]
             assert hook["matchConditions"][0]["expression"] == f'request.userInfo.username != "{HOSS}"'
             assert (await hoss.ask("GET", CONFIGURATIONS)).status == 403  # others' are none of its business

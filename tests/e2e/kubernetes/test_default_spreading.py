@@ -1,4 +1,5 @@
-"""Pods of a StatefulSet are spread by default, as kube-scheduler does it, with no Service and no constraint of theirs."""
+"""Pods of a StatefulSet are spread by default, as kube-scheduler does it, with no Service and no constraint
+of theirs."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from e2e.cluster import Cluster
 from e2e.kubernetes.api import Api
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 PODS = 6
 
@@ -37,7 +38,10 @@ def stateful_set(api: Api) -> Iterator[dict[str, object]]:
 
 def places(api: Api, names: list[str]) -> Counter[str]:
     """Pods by node, once all are bound."""
-    nodes = {name: wait_until(lambda name=name: api.pod(name)["spec"].get("nodeName"), "it is bound") for name in names}
+    nodes = {
+        name: wait_until(lambda name=name: api.pod(name)["spec"].get("nodeName"), "it is bound")
+        for name in names
+    }
     return Counter(nodes.values())
 
 

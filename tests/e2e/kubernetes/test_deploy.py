@@ -12,8 +12,8 @@ from e2e.kubernetes.guarded import apply
 from e2e.kubernetes.renderers import Objects, objects_of
 from waiting import wait_until
 
-from dispatcher import __main__ as dispatcher
-from dispatcher.policy_document import parse_policy
+from dispatcher.flags import parse_flags, read_config
+from dispatcher.policy.documents import parse_policy
 from resolver import __main__ as resolver
 from scheduler_worker import __main__ as scheduler_worker
 
@@ -66,17 +66,25 @@ def define_service_monitors(api: Api) -> None:
             "group": "monitoring.coreos.com",
             "scope": "Namespaced",
             "names": {"kind": "ServiceMonitor", "plural": "servicemonitors", "singular": "servicemonitor"},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+            ],
         },
     }
-    api.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)  # it may be there
-    wait_until(lambda: api.request("GET", "/apis/monitoring.coreos.com/v1/servicemonitors")[0] == 200, "it is served")
+    # It may be there.
+    api.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    wait_until(
+        lambda: api.request("GET", "/apis/monitoring.coreos.com/v1/servicemonitors")[0] == 200, "it is served"
+    )
 
 
 def test_a_namespace_of_restricted_pods_takes_every_pod(api: Api, overlay: str) -> None:
     objects = objects_of(renderers.kustomized(overlay))
     apply(api, objects["Namespace", NAMESPACE])
-    assert objects["Namespace", NAMESPACE]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert (
+        objects["Namespace", NAMESPACE]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        == "restricted"
+    )
     for name, template, _ in workloads(objects):
         spec = template["spec"]
         if (kind := objects.get(("StatefulSet", name))) and "volumeClaimTemplates" in kind["spec"]:
@@ -89,9 +97,11 @@ def test_the_services_understand_their_flags_and_configuration(
     overlay: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     read: dict[str, Callable[[list[str]], Any]] = {
-        "dispatcher": lambda _: dispatcher._config(dispatcher._flags()),
-        "resolver": lambda _: resolver._configuration(resolver._arguments()),
-        "scheduler_worker": lambda flags: scheduler_worker._config(scheduler_worker._parser().parse_args(flags)),
+        "dispatcher": lambda _: read_config(parse_flags()),
+        "resolver": lambda _: resolver._configuration(resolver._parser().parse_args()),
+        "scheduler_worker": lambda flags: scheduler_worker._config(
+            scheduler_worker._parser().parse_args(flags)
+        ),
     }
     objects = objects_of(renderers.kustomized(overlay))
     given = {"$(POD_IP)": "10.0.0.1", "$(REDIS_URL)": objects["ConfigMap", "hoss-redis"]["data"]["url"]}
@@ -131,7 +141,10 @@ def test_every_port_that_is_named_is_one_of_the_pods_it_is_about(overlay: str) -
         own = offered[template["metadata"]["labels"]["app.kubernetes.io/component"]]
         probes = [probe for name, probe in container.items() if name.endswith("Probe")]
         asked = {
-            asked["port"] for probe in probes for asked in probe.values() if isinstance(asked, dict) and "port" in asked
+            asked["port"]
+            for probe in probes
+            for asked in probe.values()
+            if isinstance(asked, dict) and "port" in asked
         }
         assert asked <= {*own, *own.values()}
     for (kind, name), found in objects.items():

@@ -10,7 +10,7 @@ from e2e.kubernetes.agreement import assigned, reserved, run_hoss
 from e2e.kubernetes.api import Api, find_events
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 GROUP = {"annotations": {"hoss.dev/min-available": "3", "scheduling.k8s.io/group-name": "train"}}
 REPLICAS = {
@@ -45,7 +45,9 @@ def create(api: Api, *names: str, metadata: Any = GROUP) -> None:
 def told(api: Api, name: str) -> str:
     """Why a pod waits, by its condition."""
     conditions = api.pod(name)["status"].get("conditions", ())
-    return next((c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), "")
+    return next(
+        (c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
+    )
 
 
 def await_placed(api: Api, cluster: Cluster, pods: int) -> None:
@@ -62,7 +64,9 @@ def test_a_gang_that_does_not_fit_binds_nobody_and_when_room_comes_all(
         api.create_node(name, cpu="1")
     create(api, "a", "b", "c", metadata=metadata)
     for name in ("a", "b", "c"):
-        wait_until(lambda name=name: "2 of the 3 pods it needs fit" in told(api, name), "it says why it waits")
+        wait_until(
+            lambda name=name: "2 of the 3 pods it needs fit" in told(api, name), "it says why it waits"
+        )
     assert reserved(cluster) == assigned(api) == {}, "nothing is held meanwhile"
     api.create_node("n3", cpu="1")
     await_placed(api, cluster, 3)
@@ -77,7 +81,8 @@ def test_pods_of_a_gang_wait_for_each_other_and_are_replaced_one_by_one(api: Api
         wait_until(lambda name=name: told(api, name) == said, "it says for what it waits")
     why = {"hoss.dev/refused-by": "GangScheduling"}
     wait_until(
-        lambda: why in [event["metadata"].get("annotations") for event in find_events(api, "a")], "programs can read it"
+        lambda: why in [event["metadata"].get("annotations") for event in find_events(api, "a")],
+        "programs can read it",
     )
     create(api, "c")
     await_placed(api, cluster, 3)
@@ -111,6 +116,8 @@ def test_a_new_dispatcher_waits_for_what_the_old_one_waited_for_and_for_nobody_o
 def test_a_pod_whose_gang_cannot_be_is_told_so(api: Api, cluster: Cluster) -> None:
     api.create_node("n1")
     create(api, "alone", metadata={"annotations": {"hoss.dev/min-available": "2"}})
-    said = "is 2, and the pod has neither a controller nor a PodGroup by which the others of its gang are known"
+    said = (
+        "is 2, and the pod has neither a controller nor a PodGroup by which the others of its gang are known"
+    )
     wait_until(lambda: said in told(api, "alone"), "it says what is wrong")
     assert assigned(api) == {}

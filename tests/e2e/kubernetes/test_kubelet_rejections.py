@@ -1,4 +1,5 @@
-"""Kubelets' second opinion: what they reject is counted and looked into, and its room is free. The test says what kubelets say."""
+"""Kubelets' second opinion: what they reject is counted and looked into, and its room is free. The test says
+what kubelets say."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,14 +12,15 @@ from e2e.kubernetes.agreement import assigned, reserved, run_hoss
 from e2e.kubernetes.api import Api
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 @pytest.fixture
 def start(tmp_path: Path, control_plane: ControlPlane, api: Api) -> Iterator[Callable[..., Cluster]]:
-    """Starts a platform with a worker, and a node of one core; arguments are fields of the dispatcher's section `kubernetes`."""
+    """Starts a platform with a worker, and a node of one core; arguments are fields of the dispatcher's
+    section `kubernetes`."""
     made: list[Cluster] = []
 
     def make(**fields: Any) -> Cluster:
@@ -68,7 +70,9 @@ def test_a_rejected_pod_gives_its_room_back_and_the_wrong_account_is_named(
     wait_until(lambda: reserved(cluster) == assigned(api), "its room is free")
     assert len(reserved(cluster)) == 1
     told = wait_until(lambda: reported(cluster), "it is reported")
-    assert "kubelets have rejected 1 pods, the latest default/mine on node n1 (OutOfcpu, overcommitted)" in told
+    assert (
+        "kubelets have rejected 1 pods, the latest default/mine on node n1 (OutOfcpu, overcommitted)" in told
+    )
     assert "1 of the others were placed by other schedulers" in told
     counted = status(cluster)["dispatcher"]["counters"]
     assert (counted["pods_rejected"], counted["pods_rejected_OutOfcpu"]) == (1, 1)
@@ -77,7 +81,9 @@ def test_a_rejected_pod_gives_its_room_back_and_the_wrong_account_is_named(
     assert "clean" in run_hoss(cluster, "audit")
 
 
-def test_a_kubelet_that_counts_more_than_the_api_server_has_is_told_of(api: Api, start: Callable[..., Cluster]) -> None:
+def test_a_kubelet_that_counts_more_than_the_api_server_has_is_told_of(
+    api: Api, start: Callable[..., Cluster]
+) -> None:
     cluster = start()
     api.create_pod("mine", scheduler="hoss", cpu="800m")
     wait_until(lambda: api.pod("mine")["spec"].get("nodeName"), "it is bound")

@@ -1,4 +1,5 @@
-"""Leader election by a Lease of a real API server, in front of the lease in a real Redis whose term fences."""
+"""Leader election by a Lease of a real API server, in front of the lease in a real Redis whose term
+fences."""
 
 import asyncio
 import time
@@ -14,13 +15,13 @@ from e2e.kubernetes.api import Api
 from e2e.kubernetes.faulty_api import Fault, FaultyApi
 from waiting import DEADLINE_SECONDS, until, wait_until
 
-from dispatcher.kubernetes_lease import KubernetesLease
-from dispatcher.lease import Granted, Held, RedisLease
+from dispatcher.leader.kubernetes_lease import KubernetesLease
+from dispatcher.leader.lease import Granted, LeaseHeld, RedisLease
 from hoss.errors import LedgerUnavailable
 from hoss.kube.access import load_access
 from hoss.kube.api import KubeApi
-from hossctl.kube_control_plane import ControlPlane
-from hossctl.redis_server import RedisServer
+from hossctl.local.control_plane import ControlPlane
+from hossctl.local.redis_server import RedisServer
 
 NAME = "default/hoss"
 PATH = "/apis/coordination.k8s.io/v1/namespaces/default/leases/hoss"
@@ -78,7 +79,7 @@ def test_one_of_two_holds_it_and_the_cluster_sees_who(
     async def run() -> None:
         async with candidates(redis, [control_plane.kubeconfig] * 2) as (first, second):
             term = (await granted(first, "a:1")).term
-            assert await second.acquire("b:2") == Held(0, "a:1")
+            assert await second.acquire("b:2") == LeaseHeld(0, "a:1")
             spec = api("GET", PATH)["spec"]
             assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == (
                 "a:1",
@@ -98,13 +99,16 @@ def test_a_holder_whose_clock_is_wrong_keeps_it_as_long_as_it_renews_and_no_long
     control_plane: ControlPlane, redis: RedisServer, hours: int
 ) -> None:
     async def run() -> None:
-        async with candidates(redis, [control_plane.kubeconfig] * 2, skew=timedelta(hours=hours)) as (first, second):
+        async with candidates(redis, [control_plane.kubeconfig] * 2, skew=timedelta(hours=hours)) as (
+            first,
+            second,
+        ):
             term = (await granted(first, "a:1")).term
             until_then = time.monotonic() + 2 * SECONDS
             while time.monotonic() < until_then:
                 with suppress(LedgerUnavailable):  # an answer that the machine held up is none
                     assert await first.renew(term, "a:1")
-                    assert isinstance(await second.acquire("b:2"), Held)
+                    assert isinstance(await second.acquire("b:2"), LeaseHeld)
                 await asyncio.sleep(0.1)
             begun = time.monotonic()
             assert (await granted(second, "b:2")).term > term

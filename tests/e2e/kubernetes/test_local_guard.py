@@ -11,8 +11,8 @@ import pytest
 from e2e.kubernetes.api import Api
 from waiting import COMMAND_SECONDS, wait_until
 
-from hossctl.kube_control_plane import ControlPlane
-from hossctl.kube_guard import CONFIGURATIONS, LOCAL_NAME
+from hossctl.local.binding_webhook import CONFIGURATIONS, LOCAL_NAME
+from hossctl.local.control_plane import ControlPlane
 
 Hoss = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -53,13 +53,17 @@ def test_up_has_every_binding_judged_and_down_leaves_the_cluster_as_it_was(
     assert own["spec"]["schedulerName"] == "hoss"
 
 
-def test_down_says_how_to_take_the_guard_out_where_it_cannot(hoss: Hoss, own_control_plane: ControlPlane) -> None:
+def test_down_says_how_to_take_the_guard_out_where_it_cannot(
+    hoss: Hoss, own_control_plane: ControlPlane
+) -> None:
     kubeconfig = str(own_control_plane.kubeconfig)
     assert hoss("up", "--kubeconfig", kubeconfig, "--guard", "--workers", "1").returncode == 0
     own_control_plane.kill("kube-apiserver")
     done = hoss("down")
     assert done.returncode == 0
-    assert f"kubectl --kubeconfig {kubeconfig} delete validatingwebhookconfiguration {LOCAL_NAME}" in done.stderr
+    assert (
+        f"kubectl --kubeconfig {kubeconfig} delete validatingwebhookconfiguration {LOCAL_NAME}" in done.stderr
+    )
 
 
 def test_a_guard_without_a_cluster_is_refused(hoss: Hoss) -> None:

@@ -1,4 +1,5 @@
-"""All sources of pods, held to one contract: the API server asked and watched, and the dictionary that stands in for it elsewhere."""
+"""All sources of pods, held to one contract: the API server asked and watched, and the dictionary that stands
+in for it elsewhere."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,14 +11,14 @@ from e2e.kubernetes.api import Api
 from pods_in_memory import PodsInMemory
 from waiting import DEADLINE_SECONDS, until
 
-from hoss import rpc
+from hoss import serving
 from hoss.errors import TransportError
 from hoss.kube.access import load_access
 from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Reflector
-from hoss.wire.columns import uid_from_text
-from hossctl.kube_control_plane import ControlPlane
-from resolver.pod_source import KubePods, PodSource, WatchedPods, pending_elsewhere
+from hoss.wire.uids import uid_from_text
+from hossctl.local.control_plane import ControlPlane
+from resolver.kubernetes.pod_source import KubePods, PodSource, WatchedPods, pods_of_other_schedulers
 
 
 class Source:
@@ -40,8 +41,10 @@ async def source(request: pytest.FixtureRequest) -> AsyncIterator[Source]:
     asked = KubePods(client, patience_seconds=DEADLINE_SECONDS)
     if request.param == "watch":
         watched = WatchedPods(asked)
-        async with rpc.background(
-            Reflector(client, "/api/v1/pods", watched.told, params=pending_elsewhere(["hoss"])).run()
+        async with serving.background(
+            Reflector(
+                client, "/api/v1/pods", watched.on_changes, params=pods_of_other_schedulers(["hoss"])
+            ).run()
         ):
             yield Source(watched, api.create_pod, api.delete_pod)
     else:
@@ -90,14 +93,16 @@ async def test_a_pod_that_was_told_of_is_not_asked_for_and_one_that_is_bound_is_
     api.create_node("n1")
     watched = WatchedPods(others)
     ours, theirs = api.create_pod("ours", scheduler="hoss"), api.create_pod("theirs")
-    reflector = Reflector(client, "/api/v1/pods", watched.told, params=pending_elsewhere(["hoss"]))
-    async with rpc.background(reflector.run()):
+    reflector = Reflector(
+        client, "/api/v1/pods", watched.on_changes, params=pods_of_other_schedulers(["hoss"])
+    )
+    async with serving.background(reflector.run()):
         await asyncio.wait_for(reflector.complete.wait(), DEADLINE_SECONDS)
         found = await watched.find("default", "theirs", _uid(theirs))
         assert found is not None
         assert found["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "100m"
-        assert watched.at_hand("default", "theirs", _uid(theirs)) == found
-        assert watched.at_hand("default", "theirs", _uid(ours)) is None  # another one than is expected
+        assert watched.cached("default", "theirs", _uid(theirs)) == found
+        assert watched.cached("default", "theirs", _uid(ours)) is None  # another one than is expected
         assert others.found == 0
         assert await watched.find("default", "ours", _uid(ours)) is None
         assert api.bind(theirs, "n1")[0] == 201

@@ -1,4 +1,5 @@
-"""Less urgent pods of a real API server go for more urgent ones: deleted there, and gone before the others are bound."""
+"""Less urgent pods of a real API server go for more urgent ones: deleted there, and gone before the others
+are bound."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserve
 from e2e.kubernetes.api import Api, events_of, resize
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
@@ -57,11 +58,15 @@ def test_a_less_urgent_pod_goes_whoever_has_placed_it(api: Api, cluster: Cluster
     assert "clean" in run_hoss(cluster, "audit")
 
 
-def test_the_preemptor_is_nominated_and_bound_only_when_its_victim_has_left(api: Api, cluster: Cluster) -> None:
+def test_the_preemptor_is_nominated_and_bound_only_when_its_victim_has_left(
+    api: Api, cluster: Cluster
+) -> None:
     low_pod(api, grace=300)
     high_pod(api)
     wait_until(lambda: "deletionTimestamp" in api.pod("low")["metadata"], "the victim is asked to leave")
-    wait_until(lambda: api.pod("high")["status"].get("nominatedNodeName") == "n1", "the preemptor is nominated")
+    wait_until(
+        lambda: api.pod("high")["status"].get("nominatedNodeName") == "n1", "the preemptor is nominated"
+    )
     conditions = {c["type"]: c.get("reason") for c in api.pod("low")["status"]["conditions"]}
     assert conditions["DisruptionTarget"] == "PreemptionByScheduler"
     told = ("Preempted", f"Preempted by pod {api.pod('high')['metadata']['uid']} on node n1")
@@ -73,10 +78,15 @@ def test_the_preemptor_is_nominated_and_bound_only_when_its_victim_has_left(api:
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
 
 
-def test_a_preemptor_whose_node_goes_before_it_is_bound_is_placed_on_another(api: Api, cluster: Cluster) -> None:
+def test_a_preemptor_whose_node_goes_before_it_is_bound_is_placed_on_another(
+    api: Api, cluster: Cluster
+) -> None:
     low_pod(api, grace=300)
     high_pod(api)
-    wait_until(lambda: api.pod("high")["status"].get("nominatedNodeName") == "n1", "it has its place and waits for it")
+    wait_until(
+        lambda: api.pod("high")["status"].get("nominatedNodeName") == "n1",
+        "it has its place and waits for it",
+    )
     api("DELETE", "/api/v1/nodes/n1")
     api.delete_pod("low")
     wait_until(lambda: "n1" not in run_hoss(cluster, "get", "nodes"), "nothing holds the node any more")
@@ -86,10 +96,15 @@ def test_a_preemptor_whose_node_goes_before_it_is_bound_is_placed_on_another(api
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
 
 
-def test_a_preemptor_that_changes_before_it_is_bound_is_placed_as_it_is_by_then(api: Api, cluster: Cluster) -> None:
+def test_a_preemptor_that_changes_before_it_is_bound_is_placed_as_it_is_by_then(
+    api: Api, cluster: Cluster
+) -> None:
     low_pod(api, grace=300)
     high_pod(api)
-    wait_until(lambda: api.pod("high")["status"].get("nominatedNodeName") == "n1", "it has its place and waits for it")
+    wait_until(
+        lambda: api.pod("high")["status"].get("nominatedNodeName") == "n1",
+        "it has its place and waits for it",
+    )
     resize(api, "high", "2")
     wait_until(lambda: set(reserved(cluster)) <= set(assigned(api)), "its place is given back")
     api.delete_pod("low")
@@ -106,7 +121,9 @@ def test_a_worker_that_dies_while_it_preempts_costs_nobody_else_a_place(
     api.create_node("n2", cpu="1")
     lows = ["low-0", "low-1"]
     for name in lows:
-        api.create_pod(name, cpu="800m", scheduler="hoss", priorityClassName="low", terminationGracePeriodSeconds=300)
+        api.create_pod(
+            name, cpu="800m", scheduler="hoss", priorityClassName="low", terminationGracePeriodSeconds=300
+        )
     wait_until(lambda: all(node_of(api, name) for name in lows), "the less urgent pods are bound")
 
     def leaving() -> list[str]:
@@ -119,7 +136,9 @@ def test_a_worker_that_dies_while_it_preempts_costs_nobody_else_a_place(
     cluster.start_worker("w2")
     (victim,) = wait_until(leaving, "a victim is asked to leave")
     node = node_of(api, victim)
-    wait_until(lambda: api.pod("high")["status"].get("nominatedNodeName") == node, "the preemptor has its place")
+    wait_until(
+        lambda: api.pod("high")["status"].get("nominatedNodeName") == node, "the preemptor has its place"
+    )
     assert not node_of(api, "high")
     api.delete_pod(victim)
     assert wait_until(lambda: node_of(api, "high"), "the preemptor is bound") == node
@@ -155,7 +174,10 @@ def test_a_pod_that_a_disruption_budget_protects_is_not_the_one_that_goes(api: A
     api(
         "POST",
         budgets,
-        {"metadata": {"name": "keep"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}},
+        {
+            "metadata": {"name": "keep"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
+        },
     )
     try:
         for name in ("kept", "free"):

@@ -1,4 +1,5 @@
-"""The services work with the rights that deploy/ gives them, on an API server that grants nobody anything else; and use them."""
+"""The services work with the rights that deploy/ gives them, on an API server that grants nobody anything
+else; and use them."""
 
 import itertools
 import json
@@ -13,8 +14,8 @@ from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
-from hossctl.ports import free_ports
+from hossctl.local.control_plane import ControlPlane
+from hossctl.local.ports import free_ports
 
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
 
@@ -60,8 +61,12 @@ def reasons(api: Api, name: str) -> set[str]:
 def granted() -> set[str]:
     """As "account verb resource", by the overlay's roles."""
     found = list(renderers.objects_of(renderers.kustomized("guard")).values())
-    rules = {(d["kind"], d["metadata"]["name"]): d["rules"] for d in found if d["kind"] in ("ClusterRole", "Role")}
-    bindings = [(d["subjects"], d["roleRef"]) for d in found if d["kind"] in ("ClusterRoleBinding", "RoleBinding")]
+    rules = {
+        (d["kind"], d["metadata"]["name"]): d["rules"] for d in found if d["kind"] in ("ClusterRole", "Role")
+    }
+    bindings = [
+        (d["subjects"], d["roleRef"]) for d in found if d["kind"] in ("ClusterRoleBinding", "RoleBinding")
+    ]
     return {
         f"{subject['name']} {verb} {resource}"
         for subjects, role in bindings
@@ -74,7 +79,9 @@ def granted() -> set[str]:
 def used(plane: ControlPlane) -> tuple[set[str], set[str]]:
     """What was asked and allowed, as `granted`, and what was asked and refused."""
     allowed, refused = set[str](), set[str]()
-    for line in plane.audit_log.read_text().rpartition("\n")[0].splitlines():  # the last one may be half written
+    for line in (
+        plane.audit_log.read_text().rpartition("\n")[0].splitlines()
+    ):  # the last one may be half written
         event = json.loads(line)
         about = event["objectRef"]
         resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
@@ -84,7 +91,9 @@ def used(plane: ControlPlane) -> tuple[set[str], set[str]]:
     return allowed, refused
 
 
-def test_hoss_may_do_what_it_does_and_does_what_it_may(control_plane: ControlPlane, api: Api, cluster: Cluster) -> None:
+def test_hoss_may_do_what_it_does_and_does_what_it_may(
+    control_plane: ControlPlane, api: Api, cluster: Cluster
+) -> None:
     await_guard(api)
     api.create_node("n1", cpu="1")
     low = api.create_pod("low", cpu="600m", scheduler="hoss", terminationGracePeriodSeconds=0)

@@ -11,7 +11,7 @@ from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserve
 from e2e.kubernetes.api import Api, events_of, find_events, patch_pod, resize
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 
 @pytest.fixture
@@ -57,7 +57,9 @@ def test_a_pod_that_was_created_on_its_node_is_in_the_ledger_too(api: Api, clust
     await_agreement(api, cluster)
 
 
-def test_what_others_overcommit_is_counted_and_reported_and_gets_nothing_more(api: Api, cluster: Cluster) -> None:
+def test_what_others_overcommit_is_counted_and_reported_and_gets_nothing_more(
+    api: Api, cluster: Cluster
+) -> None:
     api.create_node("n1", cpu="1")
     for name in ("a", "b"):
         assert api.bind(api.create_pod(name, cpu="800m"), "n1")[0] == 201
@@ -132,7 +134,9 @@ def test_a_gated_pod_waits_until_the_last_gate_is_removed(api: Api, cluster: Clu
     wait_until(lambda: node_of(api, "gated"), "it is bound")
 
 
-def test_a_pod_with_a_volume_claim_is_not_placed_by_rules_that_hoss_does_not_know(api: Api, cluster: Cluster) -> None:
+def test_a_pod_with_a_volume_claim_is_not_placed_by_rules_that_hoss_does_not_know(
+    api: Api, cluster: Cluster
+) -> None:
     api.create_node("n1")
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
     api.create_pod("claims", scheduler="hoss", volumes=[claim])
@@ -150,7 +154,9 @@ def test_what_hoss_is_told_to_ignore_keeps_no_pod_waiting(
         f"kubernetes: {{kubeconfig: {control_plane.kubeconfig}, ignored: [persistent volume claims]}}\n"
     )
     api.create_node("n1")
-    cluster = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig, dispatcher_flags=("--config", str(document)))
+    cluster = Cluster(
+        tmp_path, kubeconfig=control_plane.kubeconfig, dispatcher_flags=("--config", str(document))
+    )
     try:
         cluster.start_worker("w1")
         volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -220,11 +226,15 @@ def test_a_gated_pod_may_change_before_its_gate_goes(api: Api, cluster: Cluster)
         api.create_node(name)
     api.create_pod("gated", scheduler="hoss", schedulingGates=[{"name": "example.com/wait"}])
     wait_until(lambda: "gated" in run_hoss(cluster, "get", "pods"), "HOSS has seen it")
-    patch_pod(api, "gated", {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n2"}, "schedulingGates": None}})
+    patch_pod(
+        api, "gated", {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n2"}, "schedulingGates": None}}
+    )
     assert wait_until(lambda: node_of(api, "gated"), "it is bound") == "n2"
 
 
-def test_pods_that_a_taint_sends_away_are_left_to_the_clusters_own_controllers(api: Api, cluster: Cluster) -> None:
+def test_pods_that_a_taint_sends_away_are_left_to_the_clusters_own_controllers(
+    api: Api, cluster: Cluster
+) -> None:
     api.create_node("n1")
     create(api, ["stays"])
     wait_until(lambda: node_of(api, "stays"), "it is bound")
@@ -232,7 +242,8 @@ def test_pods_that_a_taint_sends_away_are_left_to_the_clusters_own_controllers(a
     taint = {"key": "maintenance", "effect": "NoExecute"}
     api("PATCH", "/api/v1/nodes/n1", {"spec": {"taints": [taint]}}, **merge)
     wait_until(
-        lambda: "maintenance" in run_hoss(cluster, "get", "nodes", "-o", "wide"), "the ledger knows of the taint"
+        lambda: "maintenance" in run_hoss(cluster, "get", "nodes", "-o", "wide"),
+        "the ledger knows of the taint",
     )
     assert "clean" in run_hoss(cluster, "audit")  # so the workers' views agree with it
     create(api, ["waits"])
@@ -242,7 +253,9 @@ def test_pods_that_a_taint_sends_away_are_left_to_the_clusters_own_controllers(a
 
 
 @pytest.mark.parametrize("part", ["dispatcher", "resolver", "w1", "redis"])
-def test_whoever_is_killed_under_load_no_pod_is_lost_or_bound_twice(api: Api, cluster: Cluster, part: str) -> None:
+def test_whoever_is_killed_under_load_no_pod_is_lost_or_bound_twice(
+    api: Api, cluster: Cluster, part: str
+) -> None:
     for number in range(20):
         api.create_node(f"n{number}", cpu="4")
     names = [f"load-{number}" for number in range(700)]
@@ -265,7 +278,9 @@ def test_whoever_is_killed_under_load_no_pod_is_lost_or_bound_twice(api: Api, cl
     assert "clean" in run_hoss(cluster, "audit")
 
 
-def test_an_api_server_that_is_away_for_a_while_loses_nothing(tmp_path: Path, own_control_plane: ControlPlane) -> None:
+def test_an_api_server_that_is_away_for_a_while_loses_nothing(
+    tmp_path: Path, own_control_plane: ControlPlane
+) -> None:
     api = Api(own_control_plane)
     for number in range(10):
         api.create_node(f"n{number}", cpu="4")
@@ -310,9 +325,12 @@ def test_users_see_what_kube_scheduler_would_tell_them(api: Api, cluster: Cluste
     annotations = [event["metadata"]["annotations"] for event in find_events(api, "told")]
     assert {"hoss.dev/refused-by": "NodeResourcesFit"} in annotations, "programs need not parse the message"
     api.create_node("n2", cpu="4")
-    wait_until(lambda: condition_of(api, "told").get("status") == "True", "the API server says that it is scheduled")
     wait_until(
-        lambda: ("Scheduled", "Successfully assigned default/told to n2") in events_of(api, "told"), "so does an event"
+        lambda: condition_of(api, "told").get("status") == "True", "the API server says that it is scheduled"
+    )
+    wait_until(
+        lambda: ("Scheduled", "Successfully assigned default/told to n2") in events_of(api, "told"),
+        "so does an event",
     )
 
 
@@ -338,7 +356,9 @@ def test_pods_deleted_while_they_are_being_bound_leave_nothing_behind(api: Api, 
     await_agreement(api, cluster)
 
 
-def test_a_binding_that_the_api_server_refuses_is_given_back_told_and_tried_again(api: Api, cluster: Cluster) -> None:
+def test_a_binding_that_the_api_server_refuses_is_given_back_told_and_tried_again(
+    api: Api, cluster: Cluster
+) -> None:
     """Refused by a policy of somebody else's, until it is gone."""
     policy = {
         "metadata": {"name": "nobody"},
@@ -346,14 +366,22 @@ def test_a_binding_that_the_api_server_refuses_is_given_back_told_and_tried_agai
             "failurePolicy": "Fail",
             "matchConstraints": {
                 "resourceRules": [
-                    {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["pods/binding"],
+                    }
                 ]
             },
             "validations": [{"expression": "false", "message": "nobody is bound today"}],
         },
     }
     kind = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-    binding = {"metadata": {"name": "nobody"}, "spec": {"policyName": "nobody", "validationActions": ["Deny"]}}
+    binding = {
+        "metadata": {"name": "nobody"},
+        "spec": {"policyName": "nobody", "validationActions": ["Deny"]},
+    }
     api.create_node("n1", cpu="1")
     api("POST", kind, policy)
     api("POST", f"{kind[:-3]}ybindings", binding)

@@ -9,7 +9,7 @@ from e2e.kubernetes.agreement import assigned, reserved
 from e2e.kubernetes.api import Api
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 NODES, PODS = 500, 1500
 
@@ -21,7 +21,9 @@ def test_a_filled_cluster_is_known_before_anything_is_placed_and_that_is_soon(
     with concurrent.futures.ThreadPoolExecutor(8) as several:
         list(several.map(lambda i: api.create_node(f"n{i}", cpu="1"), range(NODES)))
         list(
-            several.map(lambda i: api.create_pod(f"p{i}", cpu="300m", nodeName=f"n{1 + i % (NODES - 1)}"), range(PODS))
+            several.map(
+                lambda i: api.create_pod(f"p{i}", cpu="300m", nodeName=f"n{1 + i % (NODES - 1)}"), range(PODS)
+            )
         )
     cluster = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)
     try:

@@ -11,7 +11,7 @@ from e2e.kubernetes.api import Api
 from e2e.test_tracing import Traced
 from waiting import wait_until
 
-from hossctl.kube_control_plane import ControlPlane
+from hossctl.local.control_plane import ControlPlane
 
 
 @pytest.fixture

@@ -62,7 +62,8 @@ def test_files_that_somebody_else_renews_are_taken_up_without_a_restart(
     )
     guarded.add_node("n1", cpu=1000)
     first = guarded.served_until()
-    (directory / "tls.key").write_bytes(_issued(authority, hours=3).key)  # half of a renewal: the old one serves on
+    # Half of a renewal: the old one serves on.
+    (directory / "tls.key").write_bytes(_issued(authority, hours=3).key)
     wait_until(lambda: "certificate_not_renewed" in guarded.log(), "the mismatch is told")
     assert guarded.served_until() == first
     _write(directory, _issued(authority, hours=2))

@@ -7,7 +7,15 @@ import grpc.aio
 import pytest
 
 from hoss.client.errors import refuse, translate
-from hoss.errors import ConfigError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
+from hoss.errors import (
+    ConfigError,
+    InvalidInput,
+    LedgerUnavailable,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    TransportError,
+)
 
 
 class Context:
@@ -25,6 +33,7 @@ class Context:
         (ConfigError("bad"), InvalidInput),
         (NotFound("no node"), NotFound),
         (LedgerUnavailable("Redis is away"), LedgerUnavailable),
+        (OutcomeUnknown("Redis did not answer"), OutcomeUnknown),
         (Overloaded("1000 pods wait", 1.5), Overloaded),
     ],
 )
@@ -41,7 +50,10 @@ def test_how_long_to_wait_crosses_grpc_and_a_message_too_large_is_no_full_queue(
         asyncio.run(refuse(Context(), Overloaded("full", 1.5)))
     assert translate(status.value, "dispatcher at h:1").retry_after_seconds == 1.5
     too_large = grpc.aio.AioRpcError(
-        grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata(), grpc.aio.Metadata(), details="larger than max"
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.aio.Metadata(),
+        grpc.aio.Metadata(),
+        details="larger than max",
     )
     assert type(translate(too_large, "dispatcher at h:1")) is TransportError
 
@@ -56,8 +68,14 @@ def test_a_peer_that_cannot_be_reached_is_named():
 
 
 def test_where_nobody_listens_the_error_says_why_and_what_to_look_at():
-    told = "connections to all backends failing; last error: UNKNOWN: ipv4:1.2.3.4:1: Failed to connect: Connection refused"
-    status = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details=told)
+    details = (
+        "connections to all backends failing; last error: UNKNOWN: ipv4:1.2.3.4:1: Failed to connect: "
+        "Connection refused"
+    )
+    status = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details
+    )
     assert str(translate(status, "dispatcher h:1")) == (
-        "dispatcher h:1 cannot be reached (Connection refused): see that it runs there and that the address is right"
+        "dispatcher h:1 cannot be reached (Connection refused): "
+        "see that it runs there and that the address is right"
     )

@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 from waiting import DEADLINE_SECONDS
 
-from hoss.client.feed import Subscription, follow
+from hoss.client.feed import Subscription
 from hoss.errors import InvalidInput
 from hoss.v1 import resolver_pb2 as pb
 
@@ -22,6 +22,19 @@ def broken(code, text=""):
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=text)
 
 
+class Call:
+    """A stream of replies, as gRPC returns it."""
+
+    def __init__(self, messages):
+        self._messages = messages
+
+    def __aiter__(self):
+        return self._messages
+
+    def cancel(self):
+        """Nobody is there to be told: tests/simulation/test_network.py has this with a server."""
+
+
 class Resolver:
     """Plays one list of messages (or an error) a stream, and keeps the requests; then it stays silent."""
 
@@ -33,7 +46,10 @@ class Resolver:
         self._streams = list(streams)
         self.done = asyncio.Event()
 
-    async def Feed(self, request):  # noqa: N802 - gRPC's name
+    def Feed(self, request):  # noqa: N802 - gRPC's name
+        return Call(self._messages(request))
+
+    async def _messages(self, request):
         self.requests.append(request)
         if not self._streams:
             self.done.set()
@@ -46,7 +62,7 @@ class Resolver:
 
 async def followed(resolver):
     applied = []
-    task = asyncio.ensure_future(follow(resolver, "test", applied.append))
+    task = asyncio.ensure_future(Subscription(resolver, "test", applied.append).follow())
     await asyncio.wait_for(resolver.done.wait(), DEADLINE_SECONDS)
     task.cancel()
     return [message.seq for message in applied]
@@ -66,8 +82,9 @@ async def test_a_gap_is_not_applied_and_a_snapshot_is_asked_for():
 
 
 async def test_a_request_the_resolver_refuses_is_not_repeated():
+    resolver = Resolver([broken(grpc.StatusCode.INVALID_ARGUMENT, "no such field")])
     with pytest.raises(InvalidInput, match="no such field"):
-        await follow(Resolver([broken(grpc.StatusCode.INVALID_ARGUMENT, "no such field")]), "test", lambda _: None)
+        await Subscription(resolver, "test", lambda _: None).follow()
 
 
 async def test_who_catches_up_returns_at_the_streams_end_and_resumes_the_next_time():
@@ -91,7 +108,9 @@ async def test_who_catches_up_anew_asks_for_snapshots():
 
 async def test_who_catches_up_is_not_done_when_the_stream_breaks_or_has_a_gap():
     resolver = Resolver(
-        [SNAPSHOT, broken(grpc.StatusCode.UNAVAILABLE)], [delta(8, 7)], [pb.FeedMessage(shard=0, seq=9, snapshot=True)]
+        [SNAPSHOT, broken(grpc.StatusCode.UNAVAILABLE)],
+        [delta(8, 7)],
+        [pb.FeedMessage(shard=0, seq=9, snapshot=True)],
     )
     applied = []
     await asyncio.wait_for(Subscription(resolver, "test", applied.append).catch_up(), DEADLINE_SECONDS)

@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from hoss.client.patience import Patience
+from hoss.client.backoff import Patience
 from hoss.errors import Overloaded
 
 SOON = Overloaded("full", 0.001)
 
 
-def test_every_wait_is_told():
-    told = []
-    asyncio.run(Patience(told.append).wait(SOON))
-    assert told == [SOON]
+def test_every_wait_is_reported():
+    waits = []
+    asyncio.run(Patience(waits.append).wait(SOON))
+    assert waits == [SOON]
 
 
 def test_patience_runs_out_and_the_error_is_raised():

@@ -1,4 +1,5 @@
-"""deploy/ agrees with the code: what the compose file starts has the flags, files, ports and labels that it names."""
+"""deploy/ agrees with the code: what the compose file starts has the flags, files, ports and labels that it
+names."""
 
 import json
 import re
@@ -10,11 +11,11 @@ import yaml
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
-from dispatcher.core.policy_checks import doubts
-from dispatcher.policy_document import parse_policy
+from dispatcher.core.policy.checks import document_warnings
+from dispatcher.policy.documents import parse_policy
 from hoss.healthcheck import main as healthcheck
 from hossctl.commands import nodes
-from hossctl.nodes import read_nodes_file
+from hossctl.load.nodes import read_nodes_file
 from scheduler_worker.config import parse_labels
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -27,7 +28,8 @@ WORKERS = {name: service for name, service in OURS.items() if service["command"]
 
 def flags(service):
     """A service's flags by name; those that may be repeated as the last one given."""
-    return dict(flag.removeprefix("--").split("=", 1) for flag in service["command"][1:])
+    given = (flag.removeprefix("--").partition("=") for flag in service["command"][1:])
+    return {name: value for name, _, value in given}  # "" for a flag without a value
 
 
 def test_the_cluster_is_redis_two_resolvers_a_dispatcher_four_different_workers_and_nodes():
@@ -126,7 +128,7 @@ def test_images_are_pinned_to_a_release():
 
 def test_every_rule_of_the_policy_finds_a_worker():
     policy_text = (DEPLOY / "policy.yaml").read_text()
-    assert doubts(parse_policy(policy_text)) == []
+    assert document_warnings(parse_policy(policy_text)) == []
     labels = [parse_labels([flags(worker)["label"]]) for worker in WORKERS.values()]
     for rule in yaml.safe_load(policy_text)["rules"]:
         wanted = rule["workers"]["matchLabels"].items()

@@ -1,4 +1,5 @@
-"""The dispatcher's machine on a clock of the test's own, with workers and a ledger that do what the test says."""
+"""The dispatcher's machine on a clock of the test's own, with workers and a ledger that do what the test
+says."""
 
 import random
 from collections.abc import Iterator
@@ -9,11 +10,11 @@ import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine, Settings
-from dispatcher.core.membership import Vitals
-from dispatcher.core.podsets import NewJob, NewPods, NewTemplate, Order, Submission
-from dispatcher.core.podtable import Phase
-from dispatcher.core.policy import Policy, Rule
-from dispatcher.core.templates import Kind
+from dispatcher.core.pods.sets import NewJob, NewPods, NewTemplate, Order, Submission
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.pods.templates import TemplateKind
+from dispatcher.core.policy.rules import Policy, Rule
+from dispatcher.core.workers.reports import Heartbeat
 from hoss.model.pod import PodSpec, QosClass
 
 NONE = 0xFFFFFFFF
@@ -21,7 +22,8 @@ FOREVER_SECONDS = 1e9
 
 
 class Bench:
-    """One machine under test. `sent` holds the work batches on their way, by worker name; `told` all other instructions."""
+    """One machine under test. `sent` holds the outstanding work batches by worker name; `emitted` all other
+    instructions."""
 
     def __init__(self, policy: Policy | None = None, settings: Settings | None = None) -> None:
         self._specs: dict[bytes, PodSpec] = {}
@@ -33,18 +35,18 @@ class Bench:
         )
         self.now = 1000.0
         self.sent: dict[str, list[m.SendWork]] = {}
-        self.told: list[m.Instruction] = []
+        self.emitted: list[m.Instruction] = []
         self._links = count(1)
         self._orders = count(1)
 
     # --- what happens ---
 
-    def tell(self, event: m.Event) -> None:
+    def handle(self, event: m.Event) -> None:
         self._take(self.machine.handle(event, self.now))
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.tell(m.Tick())
+        self.handle(m.Tick())
 
     def pump(self) -> None:
         self._take(self.machine.pump(self.now))
@@ -52,13 +54,13 @@ class Bench:
     def join(self, name: str, *, window: int = 2000, ready: bool = True, **labels: str) -> int:
         """A worker registers, gets its epoch and says that its cache is filled; returns its link."""
         link = self.register(name, window=window, **labels)
-        self.tell(m.EpochGranted(link, epoch=link))
-        self.tell(m.Heard(link, Vitals(ready=ready)))
+        self.handle(m.EpochGranted(link, epoch=link))
+        self.handle(m.HeartbeatReceived(link, Heartbeat(ready=ready)))
         return link
 
     def register(self, name: str, *, window: int = 2000, **labels: str) -> int:
         link = next(self._links)
-        self.tell(m.Registered(link, name, labels, incarnation=link, window=window))
+        self.handle(m.Registered(link, name, labels, incarnation=link, window=window))
         return link
 
     def job(self, name: str, replicas: int, *, spec: PodSpec | None = None, **kind: str) -> np.ndarray:
@@ -76,13 +78,17 @@ class Bench:
 
     def admit_order(self, order: Order) -> np.ndarray:
         submission = self.accept(order)
-        self.tell(m.Admitted(submission))
-        return np.concatenate([np.arange(s.first, s.first + s.count, dtype=np.uint32) for s in submission.sets])
+        self.handle(m.Admitted(submission))
+        return np.concatenate(
+            [np.arange(s.first, s.first + s.count, dtype=np.uint32) for s in submission.sets]
+        )
 
     def accept(self, order: Order) -> Submission:
         return self.machine.registry.accept(order, 0)
 
-    def answer(self, worker: str, code: m.OutcomeCode, *, node: int = 0, reason: str = "", **known) -> m.SendWork:
+    def answer(
+        self, worker: str, code: m.OutcomeCode, *, node: int = 0, reason: str = "", **known
+    ) -> m.SendWork:
         """A worker answers its oldest batch, every pod alike."""
         work = self.sent[worker].pop(0)
         self.outcomes(work, range(len(work.uids)), code, node=node, reason=reason, **known)
@@ -102,7 +108,7 @@ class Bench:
     ) -> None:
         n = len(positions)
         bound = code == m.OutcomeCode.BOUND
-        self.tell(
+        self.handle(
             m.OutcomesArrived(
                 link=work.link if link is None else link,
                 batch=work.batch,
@@ -113,7 +119,7 @@ class Bench:
                 texts=(reason,) if reason else (),
                 commits={0: np.array([work.batch], np.uint64)} if bound else {},
                 refused_by=(frozenset(refused_by),) if reason else (),
-                seen={} if seen is None else {0: seen},
+                view={} if seen is None else {0: seen},
             )
         )
 
@@ -132,13 +138,15 @@ class Bench:
         return sum(len(work.uids) for work in self.sent.get(worker, []))
 
     def instructions(self, kind):
-        return [instruction for instruction in self.told if isinstance(instruction, kind)]
+        return [instruction for instruction in self.emitted if isinstance(instruction, kind)]
 
     def _template(self, spec: PodSpec, **kind: str) -> NewTemplate:
         data = repr(spec).encode()
         self._specs[data] = spec
         fields = {"scheduler_name": "hoss", "priority_class_name": "", "owner_kind": "Job", **kind}
-        return NewTemplate(data, Kind(spec.namespace, qos_class=QosClass.BURSTABLE, **fields), spec.priority)
+        return NewTemplate(
+            data, TemplateKind(spec.namespace, qos_class=QosClass.BURSTABLE, **fields), spec.priority
+        )
 
     def _take(self, instructions: list[m.Instruction]) -> None:
         for instruction in instructions:
@@ -146,7 +154,7 @@ class Bench:
                 worker = self.machine.members.on_link(instruction.link)
                 self.sent.setdefault(worker.name, []).append(instruction)
             else:
-                self.told.append(instruction)
+                self.emitted.append(instruction)
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
-"""Kubernetes mode: what the API server says of pods counts, whatever is heard of them besides."""
+"""Kubernetes mode: the API server decides where pods are, whatever workers and the ledger report."""
 
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
+from dispatcher.core.bound.disruption_budgets import victim_candidates
 from dispatcher.core.machine import Settings
-from dispatcher.core.occupancy import lower_pods
-from dispatcher.core.podtable import Phase
+from dispatcher.core.pods.table import Phase
 from hoss.model.pod import PodSpec
 
 NOWHERE = 0xFFFFFFFF
@@ -22,7 +22,7 @@ def refused(rows, reason="admission webhook says no"):
 
 def released(bench):
     release = bench.instructions(m.Release)[-1]
-    bench.tell(m.Released(release.rows))
+    bench.handle(m.Released(release.rows))
     return release
 
 
@@ -36,7 +36,7 @@ def node_of(bench, rows):
 
 def test_a_pod_on_a_node_is_bound_and_to_be_reserved_and_no_worker_gets_it(bench):
     rows = bench.pods("a")
-    bench.tell(assigned(rows, 5))
+    bench.handle(assigned(rows, 5))
     bench.join("w1")
     assert bench.all_are(rows, Phase.BOUND)
     assert (node_of(bench, rows), reserved_rows(bench)) == ([5], rows.tolist())
@@ -47,15 +47,17 @@ def test_our_own_binding_is_confirmed_and_nothing_is_reserved_twice(bench):
     bench.join("w1")
     rows = bench.pods("a")
     bench.answer("w1", m.OutcomeCode.BOUND, node=5)
-    bench.tell(assigned(rows, 5))
+    bench.handle(assigned(rows, 5))
     assert bench.machine.registry.pods.assigned[rows].all()
     assert not reserved_rows(bench)
 
 
-def test_a_pod_that_somebody_else_bound_meanwhile_stays_there_though_our_worker_has_a_reservation_elsewhere(bench):
+def test_a_pod_that_somebody_else_bound_meanwhile_stays_there_though_our_worker_has_a_reservation_elsewhere(
+    bench,
+):
     bench.join("w1")
     rows = bench.pods("a")
-    bench.tell(assigned(rows, 5))
+    bench.handle(assigned(rows, 5))
     bench.machine.check()
     bench.answer("w1", m.OutcomeCode.BOUND, node=9)
     assert node_of(bench, rows) == [5]
@@ -66,16 +68,16 @@ def test_a_pod_that_somebody_else_bound_meanwhile_stays_there_though_our_worker_
 def test_a_worker_s_refusal_of_a_pod_that_is_assigned_meanwhile_changes_nothing(bench):
     bench.join("w1")
     rows = bench.pods("a")
-    bench.tell(assigned(rows, 5))
+    bench.handle(assigned(rows, 5))
     bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="0/1 nodes are available")
     assert bench.all_are(rows, Phase.BOUND)
 
 
 def test_a_reservation_that_the_ledger_lost_is_made_again_where_the_pod_is(bench):
     rows = bench.pods("a")
-    bench.tell(assigned(rows, 5))
+    bench.handle(assigned(rows, 5))
     uids = bench.machine.registry.pods.uid[rows]
-    bench.tell(m.Verified(rows, uids, np.full(1, NOWHERE, np.uint32)))
+    bench.handle(m.Verified(rows, uids, np.full(1, NOWHERE, np.uint32)))
     assert bench.all_are(rows, Phase.BOUND)
     assert reserved_rows(bench) == rows.tolist() * 2
 
@@ -84,7 +86,7 @@ def test_a_refused_binding_gives_back_its_reservation_before_the_pod_is_tried_ag
     bench.join("w1")
     rows = bench.pods("a")
     bench.answer("w1", m.OutcomeCode.BOUND, node=5)
-    bench.tell(refused(rows))
+    bench.handle(refused(rows))
     assert bench.all_are(rows, Phase.BACKOFF)
     assert released(bench).nodes.tolist() == [5]
     assert bench.all_are(rows, Phase.SCHEDULING)
@@ -96,7 +98,7 @@ def test_a_pod_whose_binding_is_refused_often_is_tried_ever_more_slowly(bench):
     rows = bench.pods("a")
     for _ in range(4):
         bench.answer("w1", m.OutcomeCode.BOUND, node=5)
-        bench.tell(refused(rows))
+        bench.handle(refused(rows))
         released(bench)
     assert bench.all_are(rows, Phase.BACKOFF)
     bench.pass_time(30)
@@ -107,25 +109,25 @@ def test_a_binding_that_was_made_after_all_counts_though_its_reservation_is_bein
     bench.join("w1")
     rows = bench.pods("a")
     bench.answer("w1", m.OutcomeCode.BOUND, node=5)
-    bench.tell(refused(rows))
-    bench.tell(assigned(rows, 5))
+    bench.handle(refused(rows))
+    bench.handle(assigned(rows, 5))
     released(bench)
     assert bench.all_are(rows, Phase.BOUND)
     assert (node_of(bench, rows), reserved_rows(bench)) == ([5], rows.tolist())
 
 
-def test_a_refusal_of_what_is_assigned_by_now_is_old_news(bench):
+def test_a_refusal_of_a_pod_that_is_assigned_by_now_is_outdated(bench):
     rows = bench.pods("a")
-    bench.tell(assigned(rows, 5))
-    bench.tell(refused(rows))
+    bench.handle(assigned(rows, 5))
+    bench.handle(refused(rows))
     assert bench.all_are(rows, Phase.BOUND)
     assert not bench.instructions(m.Release)
 
 
 def test_an_assigned_pod_that_is_deleted_gives_back_its_reservation_and_is_forgotten(bench):
     rows = bench.pods("a")
-    bench.tell(assigned(rows, 5))
-    bench.tell(m.Deleted(rows))
+    bench.handle(assigned(rows, 5))
+    bench.handle(m.Deleted(rows))
     released(bench)
     bench.pass_time(2)
     assert bench.instructions(m.Forget)
@@ -133,11 +135,11 @@ def test_an_assigned_pod_that_is_deleted_gives_back_its_reservation_and_is_forgo
 
 def test_the_name_of_a_deleted_pod_is_free_while_others_of_its_list_live(bench):
     rows = bench.pods("web-0", "web-1")
-    bench.tell(m.Deleted(rows[:1]))
-    bench.machine.registry.vacate(rows[:1])
+    bench.handle(m.Deleted(rows[:1]))
+    bench.machine.registry.release_names(rows[:1])
     (again,) = bench.pods("web-0")
     assert bench.machine.registry.directory.row_of_name("default", "web-0") == again
-    bench.tell(m.Deleted(rows[1:]))
+    bench.handle(m.Deleted(rows[1:]))
     bench.pass_time(2)
     assert bench.machine.registry.directory.row_of_name("default", "web-0") == again
 
@@ -146,75 +148,83 @@ def victims_of(bench, rows, preemptor, *, node=5):
     uids = bench.machine.registry.pods.uid
     by = uids[preemptor].tobytes()
     nodes = np.full(len(rows), node, np.uint32)
-    return m.Evicted(uids[rows].copy(), nodes, ("preempted by default/b on node n5",) * len(rows), (by,) * len(rows))
+    return m.Evicted(
+        uids[rows].copy(), nodes, ("preempted by default/b on node n5",) * len(rows), (by,) * len(rows)
+    )
 
 
 @pytest.fixture
 def cluster_bench(new_bench):
-    return new_bench(settings=Settings(worker_timeout_seconds=1e9, victims_leave_by_word=True))
+    return new_bench(settings=Settings(worker_timeout_seconds=1e9, victims_end_by_event=True))
 
 
 def test_a_victim_that_is_on_a_node_is_deleted_there_and_stays_until_it_is_gone(cluster_bench):
     bench = cluster_bench
     victim, preemptor = bench.pods("a"), bench.pods("b")
-    bench.tell(assigned(victim, 5))
-    bench.tell(victims_of(bench, victim, preemptor[0]))
+    bench.handle(assigned(victim, 5))
+    bench.handle(victims_of(bench, victim, preemptor[0]))
     (removal,) = bench.instructions(m.Remove)
     assert removal.rows.tolist() == victim.tolist()
     assert removal.preemptors == (bench.machine.registry.pods.uid[preemptor[0]].tobytes(),)
     assert bench.all_are(victim, Phase.BOUND)
     before = len(reserved_rows(bench))
-    bench.tell(m.Verified(victim, bench.machine.registry.pods.uid[victim], np.full(1, NOWHERE, np.uint32)))
+    bench.handle(m.Verified(victim, bench.machine.registry.pods.uid[victim], np.full(1, NOWHERE, np.uint32)))
     assert len(reserved_rows(bench)) == before, "its room is another's"
-    assert not len(lower_pods(bench.machine.registry, np.array([5], np.uint32), 1, 10, assigned=True).rows)
+    assert not len(
+        victim_candidates(bench.machine.registry, np.array([5], np.uint32), 1, 10, assigned=True).rows
+    )
 
 
 def test_a_preemptor_waits_for_word_of_every_victim_s_end_however_long_it_takes(cluster_bench):
     bench = cluster_bench
     victims, preemptor = bench.pods("a", "c"), bench.pods("b")
-    bench.tell(assigned(victims, 5))
-    bench.tell(assigned(preemptor, 5))
+    bench.handle(assigned(victims, 5))
+    bench.handle(assigned(preemptor, 5))
     nominations = bench.machine.settlement.nominations
     nominations.add(preemptor, np.array([1], np.uint32), bench.now)
-    bench.tell(victims_of(bench, victims, preemptor[0]))
+    bench.handle(victims_of(bench, victims, preemptor[0]))
     bench.pass_time(1000)
-    assert nominations.waits(int(preemptor[0]))
+    assert nominations.is_nominated(int(preemptor[0]))
     for row in victims:
-        assert nominations.leaving_for(bench.machine.registry.pods.uid[preemptor[0]].tobytes())
-        bench.tell(m.Deleted(np.array([row], np.uint32)))
+        assert nominations.has_victims(bench.machine.registry.pods.uid[preemptor[0]].tobytes())
+        bench.handle(m.Deleted(np.array([row], np.uint32)))
     bench.pass_time(0.1)
-    assert not nominations.waits(int(preemptor[0]))
+    assert not nominations.is_nominated(int(preemptor[0]))
 
 
 def test_a_preemptor_for_whom_nobody_had_to_go_waits_only_until_that_is_known(cluster_bench):
     bench = cluster_bench
     preemptor = bench.pods("b")
-    bench.tell(assigned(preemptor, 5))
+    bench.handle(assigned(preemptor, 5))
     nominations = bench.machine.settlement.nominations
     nominations.add(preemptor, np.array([1], np.uint32), bench.now)
     bench.pass_time(1000)
-    assert nominations.without_word(int(preemptor[0]))
-    nominations.nobody_went(int(preemptor[0]))
+    assert nominations.victims_unknown(int(preemptor[0]))
+    nominations.no_victims(int(preemptor[0]))
     bench.pass_time(0.1)
-    assert not nominations.waits(int(preemptor[0]))
+    assert not nominations.is_nominated(int(preemptor[0]))
 
 
 def asking(bench, milli, *, labels=()):
     return bench._template(PodSpec(requests=(("cpu", milli),), labels=labels))
 
 
-def respecify(bench, rows, template):
-    bench.tell(m.Respecified(tuple((row, template) for row in rows.tolist())))
+def replace_template(bench, rows, template):
+    bench.handle(m.PodsChanged(tuple((row, template) for row in rows.tolist())))
 
 
-@pytest.mark.parametrize("changed", [{"milli": 200}, {"milli": 100, "labels": (("a", "b"),)}], ids=["size", "labels"])
+@pytest.mark.parametrize(
+    "changed", [{"milli": 200}, {"milli": 100, "labels": (("a", "b"),)}], ids=["size", "labels"]
+)
 def test_a_pod_that_changes_on_its_node_is_reserved_as_it_is_now(bench, changed):
     rows = bench.pods("a", spec=PodSpec(requests=(("cpu", 100),)))
-    bench.tell(assigned(rows, 5))
-    bench.told.clear()
+    bench.handle(assigned(rows, 5))
+    bench.emitted.clear()
     template = asking(bench, **changed)
-    respecify(bench, rows, template)
-    assert [type(told) for told in bench.told] == [m.Reserve], "in one step: nobody else can have the room in between"
+    replace_template(bench, rows, template)
+    assert [type(told) for told in bench.emitted] == [m.Reserve], (
+        "in one step: nobody else can have the room in between"
+    )
     assert (node_of(bench, rows), bench.all_are(rows, Phase.BOUND)) == ([5], True)
     templates = bench.machine.registry.templates
     assert templates.spec(int(bench.machine.registry.pods.template[rows[0]])) == template.spec
@@ -222,31 +232,31 @@ def test_a_pod_that_changes_on_its_node_is_reserved_as_it_is_now(bench, changed)
 
 def test_a_change_that_the_ledger_has_nothing_of_asks_nothing_of_it(bench):
     rows = bench.pods("a", spec=PodSpec())
-    bench.tell(assigned(rows, 5))
-    bench.told.clear()
-    respecify(bench, rows, bench._template(PodSpec(images=("new",))))
-    assert not bench.told
+    bench.handle(assigned(rows, 5))
+    bench.emitted.clear()
+    replace_template(bench, rows, bench._template(PodSpec(images=("new",))))
+    assert not bench.emitted
 
 
 def test_a_pod_whose_room_is_another_s_already_gets_none_back_by_a_change(bench):
     rows = bench.pods("a", spec=PodSpec(requests=(("cpu", 100),)))
-    bench.tell(assigned(rows, 5))
+    bench.handle(assigned(rows, 5))
     pods = bench.machine.registry.pods
     pods.eviction[rows] = bench.machine.registry.reasons.number("preempted")
-    bench.told.clear()
-    respecify(bench, rows, asking(bench, 200))
-    assert not bench.told
+    bench.emitted.clear()
+    replace_template(bench, rows, asking(bench, 200))
+    assert not bench.emitted
 
 
 def test_a_preemptor_whose_worker_died_is_bound_by_nobody_before_it_is_known_who_went_for_it(new_bench):
-    bench = new_bench(settings=Settings(worker_timeout_seconds=1e9, victims_leave_by_word=True))
+    bench = new_bench(settings=Settings(worker_timeout_seconds=1e9, victims_end_by_event=True))
     link = bench.join("w1")
     rows = bench.pods("a")
-    bench.tell(m.LinkClosed(link))
-    bench.tell(m.Fenced("w1", np.array([5], np.uint32), {0: np.array([7], np.uint64)}))
+    bench.handle(m.LinkClosed(link))
+    bench.handle(m.Fenced("w1", np.array([5], np.uint32), {0: np.array([7], np.uint64)}))
     nominations = bench.machine.settlement.nominations
     assert bench.all_are(rows, Phase.BOUND)
-    assert nominations.without_word(int(rows[0]))
-    nominations.nobody_went(int(rows[0]))
+    assert nominations.victims_unknown(int(rows[0]))
+    nominations.no_victims(int(rows[0]))
     bench.pass_time(1)
-    assert not nominations.waits(int(rows[0]))
+    assert not nominations.is_nominated(int(rows[0]))

@@ -1,4 +1,5 @@
-"""What waits costs nothing: a pod's way takes as many operations behind a short queue as behind a long one."""
+"""Waiting pods cost nothing: sending a pod takes as many operations behind a short queue as behind a long
+one."""
 
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 
 from dispatcher.core import machine as machine_module
 from dispatcher.core import messages as m
-from dispatcher.core.podsets import NewGang, NewJob, Order
+from dispatcher.core.pods.sets import NewGang, NewJob, Order
 from hoss.model.pod import PodSpec
 
 BOUND = m.OutcomeCode.BOUND
@@ -32,7 +33,9 @@ def operations(action):
 
 def admit_gang(bench, number):
     template, gang = bench._template(PodSpec()), NewGang("default", f"g{number}", 4)
-    return bench.admit_order(Order(f"gang-{number}", (template,), (NewJob(f"g{number}", 0, 4, 0),), None, (gang,)))
+    return bench.admit_order(
+        Order(f"gang-{number}", (template,), (NewJob(f"g{number}", 0, 4, 0),), None, (gang,))
+    )
 
 
 def a_worker_and_this_many_waiting(bench, gangs, jobs):
@@ -50,8 +53,8 @@ def operations_of_ten_seconds(bench):
         for _ in range(10):
             work = bench.answer("w1", BOUND, node=1)
             rows = bench.machine.registry.directory.rows_of_uids(work.uids)
-            bench.tell(m.Deleted(rows))
-            bench.tell(m.Released(rows))
+            bench.handle(m.Deleted(rows))
+            bench.handle(m.Released(rows))
             bench.pass_time(1.0)
 
     forgotten = len(bench.instructions(m.Forget))
@@ -85,7 +88,7 @@ def test_pods_deleted_while_they_wait_are_swept_out_the_rarer_the_more_wait(benc
     bench.pass_time(1.0)
     forgotten = []
     for rows in jobs[:12]:
-        bench.tell(m.Deleted(rows))
+        bench.handle(m.Deleted(rows))
         bench.pass_time(1.0)
         forgotten.append(len(bench.instructions(m.Forget)))
     # 50 entries keep the next sweep off for 5 seconds, the 49 to 44 that are left then for 4.9 to 4.4.
@@ -100,17 +103,17 @@ def test_nothing_is_swept_where_no_pod_was_deleted_while_it_waited(bench, monkey
     monkeypatch.setattr(bench.machine.queues, "sweep", lambda: swept.append(True) or 0)
     work = bench.answer("w1", BOUND, node=1)
     rows = bench.machine.registry.directory.rows_of_uids(work.uids)
-    bench.tell(m.Deleted(rows))
-    bench.tell(m.Released(rows))
+    bench.handle(m.Deleted(rows))
+    bench.handle(m.Released(rows))
     bench.pass_time(2.0)
     assert (len(bench.instructions(m.Forget)), swept) == (1, [])
 
 
 def test_a_pod_assigned_by_others_while_it_waited_is_swept_out_before_its_row_is_anothers(bench):
     rows = bench.job("waits", 3)
-    bench.tell(m.Assigned(rows, np.full(3, 7, np.uint32)))
-    bench.tell(m.Deleted(rows))
-    bench.tell(m.Released(rows))
+    bench.handle(m.Assigned(rows, np.full(3, 7, np.uint32)))
+    bench.handle(m.Deleted(rows))
+    bench.handle(m.Released(rows))
     bench.pass_time(2.0)
     assert len(bench.instructions(m.Forget)) == 1
-    assert bench.machine.queues.standing().tolist() == []
+    assert bench.machine.queues.all_rows().tolist() == []

@@ -1,12 +1,12 @@
-"""The ways of choosing among workers that fit."""
+"""The algorithms that choose among eligible workers."""
 
 import random
 from collections import Counter
 
 import pytest
 
-from dispatcher.core.balance import WorkerLoad, make_balancer
-from dispatcher.core.policy import Algorithm, Balance
+from dispatcher.core.dispatch.balance import WorkerLoad, make_balancer
+from dispatcher.core.policy.rules import Algorithm, Balance
 
 
 def load(name, outstanding=0, *, weight=1.0, micros=1.0, window=2000):
@@ -29,7 +29,9 @@ def test_equally_loaded_workers_are_chosen_alike_often():
 
 
 def test_of_two_choices_the_busiest_of_all_is_never_taken():
-    counts = Counter(choices(Algorithm.POWER_OF_TWO_CHOICES, [load("a", 10), load("b", 20), load("c", 30)], 3000))
+    counts = Counter(
+        choices(Algorithm.POWER_OF_TWO_CHOICES, [load("a", 10), load("b", 20), load("c", 30)], 3000)
+    )
     assert counts["c"] == 0
     assert counts["a"] > counts["b"] > 0
 

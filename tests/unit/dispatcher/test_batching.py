@@ -1,14 +1,14 @@
-"""When pods leave the queue, in which batches, and to whom."""
+"""When pods leave the queue, in which batches, and to which worker."""
 
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.costs import CostReport
-from dispatcher.core.dispatch import CHEAP_MICROS, BatchRules
+from dispatcher.core.dispatch.batches import CHEAP_MICROS, BatchRules
 from dispatcher.core.machine import Settings
-from dispatcher.core.membership import Vitals, WorkerState
-from dispatcher.core.podtable import Phase
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.workers.membership import WorkerState
+from dispatcher.core.workers.reports import CostReport, Heartbeat
 from hoss.model.pod import PodSpec
 
 
@@ -44,7 +44,7 @@ def test_pods_of_a_class_that_the_worker_measured_as_cheap_travel_in_larger_batc
     [class_id] = bench.sent["w1"][0].run_classes.tolist()
     bench.answer("w1", m.OutcomeCode.BOUND)
     costs = CostReport(np.array([class_id], np.uint32), np.array([micros]))
-    bench.tell(m.Heard(link, Vitals(ready=True), costs))
+    bench.handle(m.HeartbeatReceived(link, Heartbeat(ready=True), costs))
     bench.sent["w1"].clear()
     bench.job("second", 4000)
     assert [len(work.uids) for work in bench.sent["w1"]] == sizes
@@ -105,9 +105,9 @@ def test_a_class_is_defined_once_per_link_and_again_after_the_worker_came_back(b
     bench.job("first", 500)
     bench.job("second", 500)
     assert [len(work.classes) for work in bench.sent["w1"]] == [1, 0]
-    bench.tell(m.LinkClosed(link))
+    bench.handle(m.LinkClosed(link))
     fence = bench.instructions(m.Fence)[0]
-    bench.tell(m.Fenced("w1", np.full(len(fence.uids), 0xFFFFFFFF, np.uint32), {}))
+    bench.handle(m.Fenced("w1", np.full(len(fence.uids), 0xFFFFFFFF, np.uint32), {}))
     bench.sent.clear()
     bench.join("w1")
     assert len(bench.sent["w1"][0].classes) == 1
@@ -130,12 +130,12 @@ def test_a_worker_whose_cache_is_not_filled_gets_nothing(bench):
 
 def test_cordoned_and_draining_workers_get_nothing_and_a_draining_one_is_asked_for_what_it_has(bench):
     bench.join("w1")
-    bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
+    bench.handle(m.WorkerStateRequested("w1", WorkerState.CORDONED))
     rows = bench.job("job", 10)
     assert bench.in_hand("w1") == 0
-    bench.tell(m.StateWanted("w1", WorkerState.READY))
+    bench.handle(m.WorkerStateRequested("w1", WorkerState.READY))
     assert bench.in_hand("w1") == 10
-    bench.tell(m.StateWanted("w1", WorkerState.DRAINING))
+    bench.handle(m.WorkerStateRequested("w1", WorkerState.DRAINING))
     assert len(bench.instructions(m.SendDrain)) == 1
     bench.join("w2")
     bench.answer("w1", m.OutcomeCode.RETURNED)

@@ -1,13 +1,13 @@
-"""Pods that change while they wait: what comes next is decided about the pod as it is now."""
+"""Pods that change while they wait: later decisions are about the pod as it is now."""
 
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.podsets import NewPods, Order
-from dispatcher.core.podtable import Phase
-from dispatcher.core.policy import Match, Rule, Selector
-from dispatcher.core.settlement import CHANGED
+from dispatcher.core.bound.settlement import CHANGED
+from dispatcher.core.pods.sets import NewPods, Order
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.policy.rules import Match, Rule, Selector
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import Requirement
 
@@ -17,7 +17,7 @@ SMALL, LARGE = PodSpec(requests=(("cpu", 100),)), PodSpec(requests=(("cpu", 900)
 
 def change(bench, rows, spec, **kind):
     template = bench._template(spec, **kind)
-    bench.tell(m.Respecified(tuple((row, template) for row in rows.tolist())))
+    bench.handle(m.PodsChanged(tuple((row, template) for row in rows.tolist())))
 
 
 def sent_spec(bench, worker):
@@ -70,7 +70,7 @@ def test_a_reservation_of_what_the_pod_was_is_given_back_and_the_pod_is_placed_a
     assert (release.rows.tolist(), release.nodes.tolist()) == (rows.tolist(), [5])
     registry = bench.machine.registry
     assert registry.reasons.texts[int(registry.pods.reason[rows[0]])] == CHANGED
-    bench.tell(m.Released(rows))
+    bench.handle(m.Released(rows))
     assert bench.all_are(rows, Phase.SCHEDULING)
     assert sent_spec(bench, "w1") == LARGE
     bench.answer("w1", m.OutcomeCode.BOUND, node=6)
@@ -84,7 +84,7 @@ def test_a_pod_that_changed_while_it_was_being_bound_is_counted_as_it_is_now(ben
     change(bench, rows, LARGE)
     assert bench.all_are(rows, Phase.BOUND), "the API server may have bound it already"
     assert not bench.instructions(m.Reserve)
-    bench.tell(m.Assigned(rows, np.array([5], np.uint32)))
+    bench.handle(m.Assigned(rows, np.array([5], np.uint32)))
     (reserve,) = bench.instructions(m.Reserve)
     assert reserve.rows.tolist() == rows.tolist()
 
@@ -94,9 +94,9 @@ def test_a_binding_that_was_not_asked_for_is_withdrawn_and_counts_as_no_attempt(
     rows = bench.pods("a", spec=SMALL)
     bench.answer("w1", m.OutcomeCode.BOUND, node=5)
     change(bench, rows, LARGE)
-    bench.tell(m.BindingRefused(rows, (CHANGED,), attempted=False))
+    bench.handle(m.BindingRefused(rows, (CHANGED,), attempted=False))
     assert bench.all_are(rows, Phase.BACKOFF)
-    bench.tell(m.Released(rows))
+    bench.handle(m.Released(rows))
     assert sent_spec(bench, "w1") == LARGE
     assert bench.machine.registry.pods.attempts[rows].tolist() == [0]
 
@@ -121,7 +121,7 @@ def test_a_gated_pod_that_changes_stays_gated_and_loses_its_gate_as_it_is_then(b
     change(bench, rows, SMALL)
     bench.pass_time(10)
     assert bench.all_are(rows, Phase.UNSCHEDULABLE)
-    bench.tell(m.GatesRemoved(rows, frozenset(["a.io/quota"])))
+    bench.handle(m.GatesRemoved(rows, frozenset(["a.io/quota"])))
     assert sent_spec(bench, "w1") == SMALL
 
 
@@ -132,7 +132,7 @@ def test_a_change_of_a_pod_that_is_gone_or_waits_for_its_time_does_nothing_by_it
     for _ in range(4):
         bench.answer("w1", m.OutcomeCode.CONFLICT)
     if end is Phase.DELETED:
-        bench.tell(m.Deleted(rows))
+        bench.handle(m.Deleted(rows))
     change(bench, rows, LARGE)
     assert bench.all_are(rows, end)
 
@@ -144,10 +144,10 @@ def test_what_is_reserved_when_a_dispatcher_starts_is_counted_anew_where_it_is(b
     submission = bench.accept(Order("request", (template,), (), pods))
     bench.machine.restore_bound(np.array([0, 1], np.uint32), np.array([5, 5], np.uint32))
     bench.machine.restore_mirrored(submission)
-    bench.tell(m.Assigned(np.array([0], np.uint32), np.array([5], np.uint32)))
-    bench.tell(m.Admitted(submission))
+    bench.handle(m.Assigned(np.array([0], np.uint32), np.array([5], np.uint32)))
+    bench.handle(m.Admitted(submission))
     assert [wanted.rows.tolist() for wanted in bench.instructions(m.Reserve)] == [[0]]
-    bench.tell(m.Assigned(np.array([1], np.uint32), np.array([5], np.uint32)))
+    bench.handle(m.Assigned(np.array([1], np.uint32), np.array([5], np.uint32)))
     assert bench.instructions(m.Reserve)[1].rows.tolist() == [1], "it was reserved and not yet bound"
     bench.join("w1")
     assert bench.in_hand("w1") == 1

@@ -1,14 +1,20 @@
-"""What the dispatcher knows beside pods and nodes, and whom it tells."""
+"""Namespaces, services and other cluster objects, and which workers get them."""
 
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.cluster_objects import Applied, ClusterObjects
-from dispatcher.core.podtable import Phase
-from hoss.model.cluster import Service
-from hoss.model.cluster_objects import Namespace, ObjectKey, PodDisruptionBudget, PriorityClass, Threshold, key_of
-from hoss.model.pod import PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from dispatcher.core.cluster.objects import Applied, ClusterObjects
+from dispatcher.core.pods.table import Phase
+from hoss.model.cluster import (
+    Namespace,
+    ObjectKey,
+    PodDisruptionBudget,
+    PriorityClass,
+    Service,
+    Threshold,
+    key_of,
+)
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
 
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
@@ -46,7 +52,7 @@ def test_every_namespace_has_the_label_of_its_name():
 
 def test_a_namespace_with_pods_stays_without_its_labels_when_it_is_removed():
     objects = ClusterObjects()
-    objects.use("shop")
+    objects.use(["shop"])
     objects.apply([TEAM_A])
     objects.remove([key_of(TEAM_A)])
     assert objects.namespaces["shop"] == {"kubernetes.io/metadata.name": "shop"}
@@ -70,33 +76,33 @@ def test_a_budget_says_how_many_pods_are_to_stay_and_rounds_percentages_up(budge
 
 def test_workers_hear_of_namespaces_and_services_when_they_join_and_when_they_change(bench):
     link = bench.join("w")
-    assert [n.name for n in bench.instructions(m.SendSurroundings)[-1].surroundings.namespaces] == ["default"]
+    assert [n.name for n in bench.instructions(m.SendNamespaces)[-1].snapshot.namespaces] == ["default"]
     service = Service("shop", (("app", "web"),), "web")
-    bench.tell(m.ObjectsApplied((TEAM_A, service)))
-    told = bench.instructions(m.SendSurroundings)[-1]
-    assert (told.link, set(told.surroundings.namespaces), told.surroundings.services) == (
+    bench.handle(m.ObjectsApplied((TEAM_A, service)))
+    told = bench.instructions(m.SendNamespaces)[-1]
+    assert (told.link, set(told.snapshot.namespaces), told.snapshot.services) == (
         link,
         {Namespace("default"), TEAM_A},
         (service,),
     )
 
 
-def test_what_placing_does_not_depend_on_is_told_to_no_worker(bench):
+def test_what_placing_does_not_depend_on_is_sent_to_no_worker(bench):
     bench.join("w")
-    bench.told.clear()
-    bench.tell(m.ObjectsApplied((BUDGET, PriorityClass("high", 1))))
-    bench.tell(m.ObjectsRemoved((key_of(BUDGET),)))
-    assert bench.told == []
+    bench.emitted.clear()
+    bench.handle(m.ObjectsApplied((BUDGET, PriorityClass("high", 1))))
+    bench.handle(m.ObjectsRemoved((key_of(BUDGET),)))
+    assert bench.emitted == []
 
 
 def test_a_worker_hears_of_the_namespace_of_new_pods_before_it_gets_them(bench):
     bench.join("w")
-    bench.told.clear()
+    bench.emitted.clear()
     bench.job("j", 3, spec=PodSpec(namespace="new"))
-    (told,) = bench.told
-    assert Namespace("new") in told.surroundings.namespaces
+    (told,) = bench.emitted
+    assert Namespace("new") in told.snapshot.namespaces
     bench.job("k", 3, spec=PodSpec(namespace="new"))
-    assert bench.told == [told]
+    assert bench.emitted == [told]
 
 
 def apart_from_team_a() -> PodSpec:
@@ -113,7 +119,7 @@ def test_other_labels_of_a_namespace_wake_pods_that_select_by_them_or_are_in_it(
     rows = bench.job("j", 1, spec=spec)
     bench.answer("w", m.OutcomeCode.UNSCHEDULABLE, reason="no", refused_by=("InterPodAffinity",), seen=0)
     bench.pass_time(60)
-    bench.tell(m.ObjectsApplied((TEAM_A,)))
+    bench.handle(m.ObjectsApplied((TEAM_A,)))
     bench.pass_time(1)
     assert bench.all_are(rows, Phase.SCHEDULING if woken else Phase.UNSCHEDULABLE)
 
@@ -121,6 +127,6 @@ def test_other_labels_of_a_namespace_wake_pods_that_select_by_them_or_are_in_it(
 def test_a_pod_refused_while_the_labels_changed_is_tried_again_soon(bench):
     bench.join("w")
     rows = bench.job("j", 1, spec=apart_from_team_a())
-    bench.tell(m.ObjectsApplied((TEAM_A,)))
+    bench.handle(m.ObjectsApplied((TEAM_A,)))
     bench.answer("w", m.OutcomeCode.UNSCHEDULABLE, reason="no", refused_by=("InterPodAffinity",), seen=0)
     assert bench.all_are(rows, Phase.BACKOFF)

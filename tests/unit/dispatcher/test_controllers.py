@@ -1,11 +1,10 @@
-"""Default spreading by what a pod's controller selects."""
+"""Default spreading by the selector of a pod's controller."""
 
 import pytest
 
-from dispatcher.core.controllers import Controllers
-from dispatcher.core.pod_objects import PodReader
+from dispatcher.core.kubernetes.pod_objects import Controllers, PodReader
+from hoss.manifests.cluster import read_controller
 from hoss.model.cluster import OwnerReference
-from hoss.model.cluster_manifest import read_controller
 from hoss.model.selectors import LabelSelector, Requirement
 
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
@@ -13,7 +12,9 @@ SPREAD = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAn
 
 
 def controller(kind, selector):
-    return read_controller({"metadata": {"name": "web", "namespace": "default"}, "spec": {"selector": selector}}, kind)
+    return read_controller(
+        {"metadata": {"name": "web", "namespace": "default"}, "spec": {"selector": selector}}, kind
+    )
 
 
 def pod(kind="StatefulSet", *, version="apps/v1", name="web", namespace="default", labels=None, **spec):
@@ -40,7 +41,8 @@ def spread(known, made):
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"), [("StatefulSet", "apps/v1"), ("ReplicaSet", "apps/v1"), ("ReplicationController", "v1")]
+    ("kind", "version"),
+    [("StatefulSet", "apps/v1"), ("ReplicaSet", "apps/v1"), ("ReplicationController", "v1")],
 )
 def test_a_pod_is_spread_among_those_that_its_controller_selects(known, kind, version):
     assert spread(known, pod(kind, version=version)) == WEB

@@ -1,15 +1,16 @@
-"""Bad policies, bad submissions, bad workers: each is refused with the place, the value and what would be right."""
+"""Bad policies, bad submissions, bad workers: each is refused with the place, the value and what would be
+right."""
 
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from dispatcher.core.policy import Algorithm, Balance, Fallback
-from dispatcher.core.policy_checks import doubts
-from dispatcher.intake import read_order
-from dispatcher.link import outcomes, registration
-from dispatcher.policy_document import DEFAULT_YAML, parse_policy
+from dispatcher.api.intake import read_order
+from dispatcher.core.policy.checks import document_warnings
+from dispatcher.core.policy.rules import Algorithm, Balance, Fallback
+from dispatcher.policy.documents import DEFAULT_YAML, parse_policy
+from dispatcher.workers.link import read_outcomes, read_registration
 from hoss.errors import ConfigError, InvalidInput
 from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.v1 import common_pb2, workerlink_pb2
@@ -48,16 +49,28 @@ rules:
     ("rules", "told"),
     [
         ("[]", ["rules", "at least 1 item"]),
-        ("[{name: a, balance: {algorithm: Luck}}]", ["rules.0.balance.algorithm", "'Luck'", "LeastOutstanding"]),
+        (
+            "[{name: a, balance: {algorithm: Luck}}]",
+            ["rules.0.balance.algorithm", "'Luck'", "LeastOutstanding"],
+        ),
         (
             "[{name: a, balance: {algorithm: Random, bound: 2}}]",
             ["rules.0.balance", "bound is a parameter of ConsistentHash, not of Random"],
         ),
         ("[{name: a, balance: {algorithm: ConsistentHash, bound: 0.5}}]", ["rules.0.balance.bound", "0.5"]),
-        ("[{name: a, balance: {algorithm: PowerOfTwoChoices, choices: 9}}]", ["rules.0.balance.choices", "9"]),
-        ("[{name: a, balance: {algorithm: WeightedRoundRobin, weightLabel: '-'}}]", ["weightLabel", "no valid key"]),
+        (
+            "[{name: a, balance: {algorithm: PowerOfTwoChoices, choices: 9}}]",
+            ["rules.0.balance.choices", "9"],
+        ),
+        (
+            "[{name: a, balance: {algorithm: WeightedRoundRobin, weightLabel: '-'}}]",
+            ["weightLabel", "no valid key"],
+        ),
         ("[{name: a, nodes: {partition: Soft}}]", ["rules.0.nodes", "selects every node"]),
-        ("[{name: a, nodes: {matchLabels: {pool: b}, partition: Half}}]", ["rules.0.nodes.partition", "'Half'"]),
+        (
+            "[{name: a, nodes: {matchLabels: {pool: b}, partition: Half}}]",
+            ["rules.0.nodes.partition", "'Half'"],
+        ),
         (
             "[{name: a, match: {labels: {matchExpressions: [{key: x, operator: In, values: [a b]}]}}}]",
             ["rules.0.match.labels.matchExpressions.0", "'a b'"],
@@ -65,8 +78,14 @@ rules:
         ("[{name: a, fallback: Never}]", ["rules.0.fallback", "'Never'", "AnyWorker"]),
         ("[{name: a, wrkers: {}}]", ["rules.0.wrkers", "not permitted"]),
         ("[{name: a}, {name: a}]", ["rules", "must differ"]),
-        ("[{name: a, match: {priority: {min: 5, max: 1}}}]", ["rules.0.match.priority", "min 5 is above max 1"]),
-        ("[{name: a, workers: {matchLabels: {'-x': y}}}]", ["rules.0.workers.matchLabels", "-x", "no valid key"]),
+        (
+            "[{name: a, match: {priority: {min: 5, max: 1}}}]",
+            ["rules.0.match.priority", "min 5 is above max 1"],
+        ),
+        (
+            "[{name: a, workers: {matchLabels: {'-x': y}}}]",
+            ["rules.0.workers.matchLabels", "-x", "no valid key"],
+        ),
         (
             "[{name: a, workers: {matchExpressions: [{key: x, operator: Exists, values: [y]}]}}]",
             ["rules.0.workers.matchExpressions.0", "takes no values"],
@@ -116,10 +135,10 @@ def test_a_policy_has_the_name_of_its_metadata():
 
 def test_the_example_policies_leave_no_doubt():
     root = Path(__file__).parents[3]
-    manual = (root / "docs/operations.md").read_text()
+    manual = (root / "docs/operations/policy.md").read_text()
     example = manual[manual.index("    apiVersion: hoss.dev/v1alpha1\n    kind: SchedulingPolicy") :]
     for text in ((root / "deploy/policy.yaml").read_text(), dedent(example[: example.index("\n\n|")])):
-        assert doubts(parse_policy(text)) == []
+        assert document_warnings(parse_policy(text)) == []
 
 
 def submit(**changes):
@@ -147,7 +166,10 @@ JOB = [pb.Job(name="a", template=0, replicas=1)]
     ("request_message", "told"),
     [
         (submit(), "give jobs, or pods with names"),
-        (submit(jobs=[pb.Job(name="a", template=1, replicas=1)]), "jobs[0].template: 1 names no template; there are 1"),
+        (
+            submit(jobs=[pb.Job(name="a", template=1, replicas=1)]),
+            "jobs[0].template: 1 names no template; there are 1",
+        ),
         (submit(jobs=[pb.Job(name="a", replicas=0)]), "jobs[0].replicas: 0 is not from 1 to 10000000"),
         (submit(jobs=[pb.Job(name="a", replicas=10_000_001)]), "jobs[0].replicas"),
         (submit(jobs=[pb.Job(name="", replicas=1)]), "jobs[0].name: '' is no valid name"),
@@ -155,7 +177,10 @@ JOB = [pb.Job(name="a", template=0, replicas=1)]
         (submit(jobs=JOB, amount=-1), "templates[0].spec.requests: -1 of 'cpu' is not from 0 to 2^53"),
         (submit(jobs=JOB, namespace=""), "templates[0].spec.namespace: '' is no valid namespace"),
         (submit(jobs=JOB, qos="Better"), "templates[0].qos_class: 'Better' is none of BestEffort"),
-        (submit(jobs=JOB, asked="no"), "templates[0].required_during_execution: is 'no'; allowed: report, evict"),
+        (
+            submit(jobs=JOB, asked="no"),
+            "templates[0].required_during_execution: is 'no'; allowed: report, evict",
+        ),
         (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 3)), "pods.templates: 3 bytes"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 8)), "pods.templates: 2 rows where 1"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\1\0\0\0")), "pods.templates: 1 names no template"),
@@ -176,22 +201,27 @@ def test_a_bad_submission_names_the_field_and_the_value(request_message, told):
         (workerlink_pb2.Register(name="w", window=0), "register.window: 0 is not from 1"),
         (
             workerlink_pb2.Register(
-                name="w", window=1, labels=[common_pb2.Label(key="a", value="1"), common_pb2.Label(key="a", value="2")]
+                name="w",
+                window=1,
+                labels=[common_pb2.Label(key="a", value="1"), common_pb2.Label(key="a", value="2")],
             ),
             "register.labels: 'a' is given twice ('1' and '2')",
         ),
-        (workerlink_pb2.Register(name="w", window=1, labels=[common_pb2.Label(key="a b")]), "'a b' is no valid key"),
+        (
+            workerlink_pb2.Register(name="w", window=1, labels=[common_pb2.Label(key="a b")]),
+            "'a b' is no valid key",
+        ),
     ],
 )
 def test_a_bad_registration_is_refused(register, told):
     with pytest.raises(InvalidInput) as caught:
-        registration(register, 1)
+        read_registration(register, 1)
     assert told in str(caught.value)
 
 
 def test_outcome_columns_of_different_length_are_refused():
     with pytest.raises(InvalidInput, match=r"outcomes.codes: 1 rows where 2"):
-        outcomes(workerlink_pb2.Outcomes(positions=b"\0" * 8, codes=b"\1", nodes=b"\0" * 8), 1)
+        read_outcomes(workerlink_pb2.Outcomes(positions=b"\0" * 8, codes=b"\1", nodes=b"\0" * 8), 1)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +230,10 @@ def test_outcome_columns_of_different_length_are_refused():
         ("", ConflictRule()),
         ("conflicts: {}", ConflictRule()),
         ("conflicts: {criteria: Version}", ConflictRule(Criteria.VERSION)),
-        ("conflicts: {criteria: Strict, commit: AllOrNothing}", ConflictRule(Criteria.STRICT, all_or_nothing=True)),
+        (
+            "conflicts: {criteria: Strict, commit: AllOrNothing}",
+            ConflictRule(Criteria.STRICT, all_or_nothing=True),
+        ),
         ("conflicts: {displace: {minPriorityGap: 100}}", ConflictRule(displace_gap=100)),
     ],
 )
@@ -216,11 +249,15 @@ def test_a_rule_says_how_conflicts_of_its_pods_are_decided(written, rule):
         ("{commit: Sometimes}", "rules.0.conflicts.commit"),
         ("{displace: {}}", "rules.0.conflicts.displace.minPriorityGap"),
         ("{displace: {minPriorityGap: 0}}", "rules.0.conflicts.displace.minPriorityGap"),
-        ("{displace: {minPriorityGap: 5}, commit: AllOrNothing}", "displace is for pods that are reserved one by one"),
+        (
+            "{displace: {minPriorityGap: 5}, commit: AllOrNothing}",
+            "displace is for pods that are reserved one by one",
+        ),
     ],
 )
 def test_a_rule_that_decides_conflicts_in_a_way_there_is_not_is_refused_with_its_place(written, complaint):
-    text = f"apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nrules:\n  - name: a\n    conflicts: {written}\n"
+    head = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
+    text = f"{head}rules:\n  - name: a\n    conflicts: {written}\n"
     with pytest.raises(ConfigError) as refused:
         parse_policy(text)
     assert complaint in str(refused.value)

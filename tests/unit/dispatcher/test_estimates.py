@@ -1,11 +1,11 @@
-"""How long pods take a worker, by what was measured."""
+"""Estimates of how long pods take a worker, from measurements."""
 
 import numpy as np
 import pytest
 
-from dispatcher.core.costs import REMEMBERED_CLASSES, ClassCosts, CostReport
-from dispatcher.core.estimates import DEFAULT_MICROS, Estimates
-from dispatcher.core.membership import Batch, Vitals, Worker
+from dispatcher.core.dispatch.estimates import DEFAULT_MICROS, Estimates
+from dispatcher.core.workers.membership import Batch, Worker
+from dispatcher.core.workers.reports import REMEMBERED_CLASSES, ClassCosts, CostReport, Heartbeat
 
 
 def report(**micros):
@@ -28,8 +28,8 @@ def estimates():
     return Estimates()
 
 
-def test_a_class_nobody_measured_takes_what_the_workers_pods_take_on_the_whole(estimates):
-    fresh, seasoned = Worker("w1", 0), Worker("w2", 1, vitals=Vitals(seen_micros=70.0))
+def test_an_unmeasured_class_takes_what_the_workers_pods_take_on_the_whole(estimates):
+    fresh, seasoned = Worker("w1", 0), Worker("w2", 1, heartbeat=Heartbeat(seen_micros=70.0))
     assert estimates.per_pod(fresh, ids(1)).tolist() == [DEFAULT_MICROS]
     assert estimates.per_pod(seasoned, ids(1)).tolist() == [70.0]
 
@@ -44,16 +44,16 @@ def test_a_worker_s_own_measure_comes_before_that_of_others(estimates):
 
 
 def test_classes_new_to_the_worker_cost_what_its_first_pods_take_more(estimates):
-    worker = Worker("w", 0, vitals=Vitals(first_micros=50.0))
+    worker = Worker("w", 0, heartbeat=Heartbeat(first_micros=50.0))
     estimates.learn(worker, report(c1=2.0, c2=3.0))
     assert estimates.price(worker, ids(1, 2), ids(100, 10), new_classes=2) == 200 + 30 + 100
 
 
-def test_what_is_in_hand_is_priced_anew_when_costs_are_told(estimates):
+def test_outstanding_work_is_priced_anew_when_costs_are_reported(estimates):
     worker = Worker("w", 0)
     sent = batch(1, (1,), (100,))
     sent.micros = estimates.price(worker, sent.classes, sent.counts, 0)
-    worker.take_on(sent)
+    worker.add_batch(sent)
     worker.answered(sent, 40)
     assert worker.work_micros == pytest.approx(60 * DEFAULT_MICROS)
     estimates.learn(worker, report(c1=1000.0))
@@ -65,7 +65,7 @@ def test_nothing_in_hand_is_no_work(estimates):
     for serial in range(3):
         sent = batch(serial, (1, 2), (30, 41))
         sent.micros = 0.1 + serial
-        worker.take_on(sent)
+        worker.add_batch(sent)
     for sent in list(worker.batches.values()):
         worker.answered(sent, 30)
         worker.answered(sent, 41)

@@ -1,9 +1,9 @@
-"""Pods whose reservation the ledger took away for others."""
+"""Pods whose reservation the ledger removed in favour of others."""
 
 import numpy as np
 
 from dispatcher.core import messages as m
-from dispatcher.core.podtable import Phase
+from dispatcher.core.pods.table import Phase
 
 NOWHERE = 0xFFFFFFFF
 
@@ -30,12 +30,15 @@ def test_a_victim_is_queued_again_with_the_reason_and_as_if_never_tried(bench):
     rows = bound_job(bench)
     bench.machine.registry.pods.attempts[rows] = 7
     revision = bench.machine.log.revision
-    bench.tell(evicted(bench, rows[:1]))
+    bench.handle(evicted(bench, rows[:1]))
     assert bench.phases(rows) == [Phase.SCHEDULING, Phase.BOUND, Phase.BOUND]
     assert reason(bench, rows[0]) == "preempted by default/urgent on node n3"
     assert bench.machine.registry.pods.attempts[rows[0]] == 0
     (logged,) = bench.machine.log.since(revision)
-    assert (logged.phases.tolist(), logged.texts) == ([Phase.QUEUED], ("preempted by default/urgent on node n3",))
+    assert (logged.phases.tolist(), logged.texts) == (
+        [Phase.QUEUED],
+        ("preempted by default/urgent on node n3",),
+    )
     bench.answer("w1", m.OutcomeCode.BOUND, node=4)
     assert bench.phases(rows) == [Phase.BOUND] * 3
     assert reason(bench, rows[0]) == ""
@@ -44,35 +47,35 @@ def test_a_victim_is_queued_again_with_the_reason_and_as_if_never_tried(bench):
     assert not bench.instructions(m.Verify)
 
 
-def test_an_eviction_told_twice_is_taken_once(bench):
+def test_an_eviction_reported_twice_counts_once(bench):
     rows = bound_job(bench)
     told = evicted(bench, rows)
-    bench.tell(told)
+    bench.handle(told)
     work = bench.sent["w1"][-1]
-    bench.tell(told)
+    bench.handle(told)
     assert bench.sent["w1"] == [work]
     assert bench.machine.counters["evicted"] == 3
 
 
 def test_pods_bound_elsewhere_deleted_or_unknown_are_passed_over(bench):
     rows = bound_job(bench)
-    bench.tell(m.Deleted(rows[:1]))
-    bench.tell(evicted(bench, rows[:1]))
-    bench.tell(evicted(bench, rows[1:], node=5))
+    bench.handle(m.Deleted(rows[:1]))
+    bench.handle(evicted(bench, rows[:1]))
+    bench.handle(evicted(bench, rows[1:], node=5))
     strangers = np.full((2, 16), 0xAB, np.uint8)
-    bench.tell(m.Evicted(strangers, np.full(2, 3, np.uint32), ("preempted", "preempted")))
+    bench.handle(m.Evicted(strangers, np.full(2, 3, np.uint32), ("preempted", "preempted")))
     assert bench.phases(rows) == [Phase.DELETED, Phase.BOUND, Phase.BOUND]
 
 
 def test_a_pod_evicted_before_its_worker_says_that_it_is_bound_is_looked_up_then(bench):
     bench.join("w1")
     rows = bench.job("job", 2)
-    bench.tell(evicted(bench, rows[:1]))
+    bench.handle(evicted(bench, rows[:1]))
     assert bench.all_are(rows, Phase.SCHEDULING)
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     (verify,) = bench.instructions(m.Verify)
     assert verify.rows.tolist() == rows[:1].tolist()
-    bench.tell(m.Verified(verify.rows, verify.uids, np.array([NOWHERE], np.uint32)))
+    bench.handle(m.Verified(verify.rows, verify.uids, np.array([NOWHERE], np.uint32)))
     assert bench.phases(rows) == [Phase.SCHEDULING, Phase.BOUND]
     texts, last = bench.machine.registry.reasons.texts, bench.machine.registry.pods.eviction
     assert [texts[i] for i in last[rows]] == ["preempted by default/urgent on node n3", ""]
@@ -84,48 +87,48 @@ def test_a_reservation_lost_later_for_another_reason_is_not_laid_to_an_eviction_
     bench.join("w1")
     rows = bench.job("job", 1)
     uids = bench.machine.registry.pods.uid[rows].copy()
-    bench.tell(evicted(bench, rows))
+    bench.handle(evicted(bench, rows))
     bench.answer("w1", m.OutcomeCode.BOUND, node=4)
-    bench.tell(m.Verified(rows, uids, np.array([4], np.uint32)))
-    bench.tell(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
+    bench.handle(m.Verified(rows, uids, np.array([4], np.uint32)))
+    bench.handle(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
     assert reason(bench, rows[0]) == ""
     assert (bench.machine.counters["evicted"], bench.machine.counters["reservations_lost"]) == (0, 1)
 
 
-def test_an_eviction_of_a_pod_whose_news_came_out_of_order_before_is_told_with_its_reason(bench):
+def test_an_eviction_of_a_pod_with_events_out_of_order_is_published_with_its_reason(bench):
     rows = bound_job(bench, 1)
     uids = bench.machine.registry.pods.uid[rows].copy()
-    bench.machine.registry.pods.doubted[rows] = True
-    bench.tell(evicted(bench, rows, by="default/later"))
-    bench.tell(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
+    bench.machine.registry.pods.uncertain[rows] = True
+    bench.handle(evicted(bench, rows, by="default/later"))
+    bench.handle(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
     assert reason(bench, rows[0]) == "preempted by default/later on node n3"
 
 
-def test_an_eviction_that_a_lookup_told_of_first_does_not_count_against_a_later_place(bench):
+def test_an_eviction_that_a_lookup_found_first_does_not_count_against_a_later_place(bench):
     rows = bound_job(bench, 1)
     uids = bench.machine.registry.pods.uid[rows].copy()
-    bench.tell(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
+    bench.handle(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
-    bench.told.clear()
-    bench.tell(evicted(bench, rows))
+    bench.emitted.clear()
+    bench.handle(evicted(bench, rows))
     assert bench.phases(rows) == [Phase.BOUND]
     assert [verify.rows.tolist() for verify in bench.instructions(m.Verify)] == [rows.tolist()]
-    bench.tell(m.Verified(rows, uids, np.array([3], np.uint32)))
+    bench.handle(m.Verified(rows, uids, np.array([3], np.uint32)))
     assert bench.phases(rows) == [Phase.BOUND]
 
 
-def test_a_victim_is_no_suspect_for_what_happened_before_it_was_bound_and_the_journal_hears_of_it(bench):
+def test_a_victim_is_no_suspect_for_what_happened_before_it_was_bound_and_the_journal_gets_it(bench):
     bench.join("w1")
     rows = bench.job("job", 1)
-    bench.tell(m.LinkClosed(bench.machine.members.get("w1").link))
+    bench.handle(m.LinkClosed(bench.machine.members.get("w1").link))
     bench.sent["w1"] = []
-    bench.tell(m.Fenced("w1", np.array([NOWHERE], np.uint32), {}))
+    bench.handle(m.Fenced("w1", np.array([NOWHERE], np.uint32), {}))
     bench.join("w1")
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     registry = bench.machine.registry
     assert registry.pods.faults[rows[0]] == 1
-    registry.tried.clear()
-    bench.tell(evicted(bench, rows))
+    registry.attempts_changed.clear()
+    bench.handle(evicted(bench, rows))
     assert registry.pods.faults[rows[0]] == 0
     assert not registry.faults.of(rows[0])
-    assert [tried.tolist() for tried in registry.tried] == [rows.tolist()]
+    assert [tried.tolist() for tried in registry.attempts_changed] == [rows.tolist()]

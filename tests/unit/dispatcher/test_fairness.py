@@ -5,14 +5,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dispatcher import policy_document
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Settings
-from dispatcher.core.membership import Vitals, WorkerState
-from dispatcher.core.podsets import NewGang, NewJob, Order
-from dispatcher.core.podtable import Phase
-from dispatcher.core.policy import Match, Policy, Rule
-from dispatcher.core.sharing import Sharing
+from dispatcher.core.pods.sets import NewGang, NewJob, Order
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.policy.rules import Match, Policy, Rule, Sharing
+from dispatcher.core.workers.membership import WorkerState
+from dispatcher.core.workers.reports import Heartbeat
+from dispatcher.policy import documents
 from hoss.errors import ConfigError
 from hoss.model.pod import DeviceRequest, PodSpec
 
@@ -27,7 +27,7 @@ def of(tenant: str, *, priority: int = 0, labels=(), devices=None, **requests: i
 @pytest.fixture
 def cluster(bench):
     """A cluster of 100 cores and 1,000 units of memory, with room for 10,000 pods."""
-    bench.tell(m.AllocatableChanged({"cpu": 100_000, "memory": 1000, "pods": 10_000}))
+    bench.handle(m.AllocatableChanged({"cpu": 100_000, "memory": 1000, "pods": 10_000}))
     return bench
 
 
@@ -50,7 +50,7 @@ def test_a_single_pod_behind_a_flood_goes_with_the_very_next_batch(cluster):
     assert tenants_of(cluster, cluster.sent["w1"][-1]) == {"a": 499, "b": 1}
 
 
-def test_a_single_pod_in_another_lane_goes_first_too(new_bench):
+def test_a_single_pod_in_another_sub_queue_goes_first_too(new_bench):
     rules = (Rule("of-a", Match(namespaces=frozenset({"a"}))), Rule("rest"))
     bench = new_bench(policy=Policy(rules))
     bench.join("w1", window=1000)
@@ -74,7 +74,7 @@ def test_what_a_tenant_holds_of_its_dominant_resource_counts_not_its_pods(cluste
 
 def test_a_tenant_of_weight_three_gets_three_times_as_much(new_bench):
     bench = new_bench(policy=Policy(sharing=Sharing(weights={"a": 3.0})))
-    bench.tell(m.AllocatableChanged({"cpu": 1_000_000, "pods": 100_000}))
+    bench.handle(m.AllocatableChanged({"cpu": 1_000_000, "pods": 100_000}))
     bench.join("w1", window=1000)
     for tenant in ("a", "b"):
         bench.job("job", 50_000, spec=of(tenant, cpu=10))
@@ -100,13 +100,13 @@ def test_what_was_given_back_counts_no_more_a_second_later(cluster):
     cluster.answer("w1", m.OutcomeCode.BOUND)
     cluster.job("b", 40, spec=of("b", cpu=100))
     cluster.answer("w1", m.OutcomeCode.BOUND)
-    cluster.tell(m.Deleted(rows))
+    cluster.handle(m.Deleted(rows))
     cluster.join("w2", window=20, ready=False)
-    cluster.tell(m.StateWanted("w1", WorkerState.CORDONED))
+    cluster.handle(m.WorkerStateRequested("w1", WorkerState.CORDONED))
     cluster.now += 2.0
     first = cluster.job("again", 10, spec=of("a", cpu=100))
     second = cluster.job("more", 10, spec=of("b", cpu=100))
-    cluster.tell(m.Heard(cluster.machine.members.get("w2").link, Vitals(ready=True)))
+    cluster.handle(m.HeartbeatReceived(cluster.machine.members.get("w2").link, Heartbeat(ready=True)))
     (work, *_) = cluster.sent["w2"]
     assert tenants_of(cluster, work) == {"a": 10}
     assert cluster.all_are(first, Phase.SCHEDULING)
@@ -151,7 +151,7 @@ def test_a_policy_that_tells_tenants_apart_otherwise_holds_for_pods_that_wait(cl
 
 
 def test_shares_of_cards_count_as_parts_of_whole_ones(bench):
-    bench.tell(m.AllocatableChanged({"nvidia.com/gpu": 10, "pods": 1000}))
+    bench.handle(m.AllocatableChanged({"nvidia.com/gpu": 10, "pods": 1000}))
     bench.job("shares", 4, spec=of("a", devices=DeviceRequest(1, 500)))
     bench.join("w1")
     (holding,) = bench.machine.tenants.holdings(bench.now)
@@ -166,7 +166,7 @@ def test_a_gang_that_waits_for_a_worker_does_not_hold_up_other_tenants(cluster):
         cluster.outcomes(cluster.sent[name][0], range(10), m.OutcomeCode.BOUND)
     templates, gang = (cluster._template(of("a", cpu=1)),), NewGang("a", "gang", 90)
     order = Order("gang-order", templates, (NewJob("gang", 0, 90, gang=0),), None, (gang,))
-    cluster.tell(m.Admitted(cluster.accept(order)))
+    cluster.handle(m.Admitted(cluster.accept(order)))
     lone = cluster.pods("lone", spec=of("b", cpu=1))
     cluster.pass_time(0.1)
     assert cluster.all_are(lone, Phase.SCHEDULING)
@@ -206,7 +206,7 @@ def test_before_the_time_priority_is_strict_and_after_it_the_aged_get_a_tenth(ne
     assert 700 <= gone <= 1100  # of 20 batches of 500
 
 
-def test_the_aged_of_another_lane_get_their_turn_too(new_bench):
+def test_the_aged_of_another_sub_queue_get_their_turn_too(new_bench):
     rules = (Rule("of-a", Match(namespaces=frozenset({"a"}))), Rule("rest"))
     bench = new_bench(Policy(rules), Settings(worker_timeout_seconds=FOREVER_SECONDS))
     bench.join("w1", window=1000)
@@ -232,13 +232,15 @@ def test_with_aging_off_nobody_is_lifted(new_bench):
 
 
 def policy_text(tenants: str) -> str:
-    return f"{policy_document.DEFAULT_YAML}tenants: {tenants}\n"
+    return f"{documents.DEFAULT_YAML}tenants: {tenants}\n"
 
 
 def test_the_policy_document_says_who_shares_and_with_what_weight():
-    by_label = policy_document.parse_policy(policy_text("{by: {label: team}, weights: {red: 3}, defaultWeight: 0.5}"))
+    by_label = documents.parse_policy(
+        policy_text("{by: {label: team}, weights: {red: 3}, defaultWeight: 0.5}")
+    )
     assert by_label.sharing == Sharing("team", {"red": 3.0}, 0.5)
-    assert policy_document.parse_policy(policy_document.DEFAULT_YAML).sharing == Sharing()
+    assert documents.parse_policy(documents.DEFAULT_YAML).sharing == Sharing()
 
 
 @pytest.mark.parametrize(
@@ -253,4 +255,4 @@ def test_the_policy_document_says_who_shares_and_with_what_weight():
 )
 def test_a_bad_tenants_section_is_refused_naming_the_field(tenants, told):
     with pytest.raises(ConfigError, match=told):
-        policy_document.parse_policy(policy_text(tenants))
+        documents.parse_policy(policy_text(tenants))

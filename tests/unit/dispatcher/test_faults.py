@@ -1,21 +1,21 @@
-"""Pods whose worker dies: whom it is laid to, how they travel from then on, and when they are given up."""
+"""Pods whose worker dies: which ones become suspects, how suspects travel, and when they are given up."""
 
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Settings
-from dispatcher.core.podtable import Phase
+from dispatcher.core.pods.table import Phase
 
 NONE = 0xFFFFFFFF
 
 
 def lose(bench, name: str) -> None:
     """A worker's stream ends and it is fenced; nothing it had is reserved."""
-    bench.tell(m.LinkClosed(bench.machine.members.get(name).link))
+    bench.handle(m.LinkClosed(bench.machine.members.get(name).link))
     bench.sent[name] = []
     fence = bench.instructions(m.Fence)[-1]
-    bench.tell(m.Fenced(name, np.full(len(fence.uids), NONE, np.uint32), {}))
+    bench.handle(m.Fenced(name, np.full(len(fence.uids), NONE, np.uint32), {}))
 
 
 def run_with_poison(bench, poison: int, rounds: int = 200) -> None:
@@ -65,7 +65,7 @@ def test_while_a_worker_has_suspects_it_gets_nothing_else(bench):
     assert bench.in_hand("w1") == 50
 
 
-def test_suspects_go_to_no_worker_that_has_something_in_hand(bench):
+def test_suspects_go_to_no_worker_with_outstanding_pods(bench):
     bench.join("w2")
     bench.job("long", 500)
     bench.join("w1")
@@ -83,7 +83,7 @@ def test_pods_that_find_no_node_are_never_given_up(bench):
     rows = bench.pods("big")
     for _ in range(50):
         bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="0/5 nodes are available: 5 Insufficient cpu.")
-        bench.tell(m.ClusterChanged())
+        bench.handle(m.ClusterChanged())
         bench.pass_time(11.0)
         bench.pass_time(0.2)
     assert bench.phases(rows) == [Phase.SCHEDULING]
@@ -95,8 +95,8 @@ def test_a_worker_that_only_was_fenced_leaves_no_suspects(bench):
     rows = bench.job("job", 10)
     work = bench.sent["w1"].pop()
     bench.outcomes(work, [0], m.OutcomeCode.FENCED)
-    bench.tell(m.Fenced("w1", np.full(9, NONE, np.uint32), {}))
-    assert not bench.machine.registry.faults.suspects(rows).any()
+    bench.handle(m.Fenced("w1", np.full(9, NONE, np.uint32), {}))
+    assert not bench.machine.registry.faults.suspect(rows).any()
 
 
 def test_an_invalid_pod_is_given_up_at_once_with_the_workers_reason(bench):
@@ -112,7 +112,7 @@ def test_a_retried_pod_is_queued_with_its_faults_forgiven(bench):
     rows = bench.pods("poison", "other")
     run_with_poison(bench, rows[0])
     bench.machine.registry.faults.forgive(rows)
-    bench.tell(m.Retried(rows))
+    bench.handle(m.Retried(rows))
     assert bench.phases(rows) == [Phase.SCHEDULING, Phase.BOUND]
     assert not bench.machine.registry.faults
     bench.answer("w1", m.OutcomeCode.BOUND)
@@ -129,7 +129,7 @@ def test_faults_are_forgotten_with_the_pods_they_concern(bench):
     bench.outcomes(bench.sent["w1"][0], range(6), m.OutcomeCode.BOUND)
     faults.sweep()
     assert faults.get(1).rows.tolist() == rows[6:].tolist()
-    bench.tell(m.Deleted(rows[6:]))
+    bench.handle(m.Deleted(rows[6:]))
     faults.sweep()
     assert faults.get(1) is None
     assert faults.changed == {1}
@@ -152,14 +152,16 @@ def test_a_gang_is_suspect_as_a_whole_and_travels_alone(bench, new_gang):
 
 @pytest.fixture
 def new_gang():
-    from dispatcher.core.podsets import NewGang, NewJob, Order  # noqa: PLC0415 - as the fixture alone needs them
+    from dispatcher.core.pods.sets import NewGang, NewJob, Order  # noqa: PLC0415 - only this needs them
     from hoss.model.pod import PodSpec  # noqa: PLC0415
 
     def make(bench, pods: int) -> np.ndarray:
         template = bench._template(PodSpec())
-        order = Order("gang", (template,), (NewJob("gang", 0, pods, 0),), None, (NewGang("default", "g", pods),))
+        order = Order(
+            "gang", (template,), (NewJob("gang", 0, pods, 0),), None, (NewGang("default", "g", pods),)
+        )
         submission = bench.accept(order)
-        bench.tell(m.Admitted(submission))
+        bench.handle(m.Admitted(submission))
         first = submission.sets[0].first
         return np.arange(first, first + pods, dtype=np.uint32)
 

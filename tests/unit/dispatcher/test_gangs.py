@@ -1,12 +1,12 @@
-"""Gangs in the dispatcher: they queue, travel and come back whole until their minimum is bound."""
+"""Gangs in the dispatcher: queued, sent and returned as a whole until their minimum is bound."""
 
 import numpy as np
 import pytest
 
+from dispatcher.api.intake import read_order
 from dispatcher.core import messages as m
-from dispatcher.core.podsets import NewGang, NewJob, NewPods, Order
-from dispatcher.core.podtable import Phase
-from dispatcher.intake import read_order
+from dispatcher.core.pods.sets import NewGang, NewJob, NewPods, Order
+from dispatcher.core.pods.table import Phase
 from hoss.errors import InvalidInput
 from hoss.model.pod import PodSpec
 from hoss.v1 import dispatcher_pb2 as pb
@@ -24,8 +24,10 @@ def gang_of(bench):
         new = tuple(NewJob(f"g{number}-{i}", i, replicas, 0) for i, (replicas, _) in enumerate(jobs))
         gangs = (NewGang("default", f"g{number}", minimum),)
         submission = bench.accept(Order(f"gang-{number}", templates, new, None, gangs))
-        bench.tell(m.Admitted(submission))
-        return np.concatenate([np.arange(s.first, s.first + s.count, dtype=np.uint32) for s in submission.sets])
+        bench.handle(m.Admitted(submission))
+        return np.concatenate(
+            [np.arange(s.first, s.first + s.count, dtype=np.uint32) for s in submission.sets]
+        )
 
     return admit
 
@@ -63,7 +65,7 @@ def test_a_gang_that_does_not_fit_is_tried_again_whole(bench, gang_of):
     bench.join("w1")
     gang_of(3, (2, 0), (2, 1))
     bench.answer("w1", UNSCHEDULABLE, reason="gang g0: 2 of the 3 pods it needs fit")
-    bench.tell(m.ClusterChanged())
+    bench.handle(m.ClusterChanged())
     bench.pass_time(2.0)
     (work,) = bench.sent["w1"]
     assert (len(work.uids), work.gang_minimum) == (4, 3)
@@ -77,7 +79,7 @@ def test_pods_of_a_gang_that_come_back_at_different_times_leave_together(bench, 
     assert not bench.sent["w1"]
     bench.outcomes(work, [2, 3], UNSCHEDULABLE, reason="full")
     assert not bench.sent["w1"]
-    bench.tell(m.ClusterChanged())
+    bench.handle(m.ClusterChanged())
     bench.pass_time(2.0)
     assert [len(work.uids) for work in bench.sent["w1"]] == [4]
 
@@ -102,7 +104,9 @@ def test_of_a_gang_larger_than_a_batch_the_rest_follows_when_the_minimum_is_boun
     assert all(work.gang_minimum == 0 for work in bench.sent["w1"])
 
 
-def test_invariant_5_a_part_of_a_gang_that_a_worker_bound_is_given_back_and_not_reported_as_bound(bench, gang_of):
+def test_invariant_5_a_part_of_a_gang_that_a_worker_bound_is_given_back_and_not_reported_as_bound(
+    bench, gang_of
+):
     bench.join("w1")
     rows = gang_of(4, (4, 0))
     work = bench.sent["w1"].pop()
@@ -112,7 +116,7 @@ def test_invariant_5_a_part_of_a_gang_that_a_worker_bound_is_given_back_and_not_
     assert not bench.instructions(m.Confirm)
     assert Phase.BOUND not in bench.phases(rows)
     bench.outcomes(work, [3], UNSCHEDULABLE, reason="full")
-    bench.tell(m.Released(release.rows))
+    bench.handle(m.Released(release.rows))
     bench.pass_time(2.0)
     assert [len(work.uids) for work in bench.sent["w1"]] == [4]
 
@@ -120,21 +124,21 @@ def test_invariant_5_a_part_of_a_gang_that_a_worker_bound_is_given_back_and_not_
 def test_what_a_dead_worker_reserved_of_a_gang_stands_if_it_is_enough_and_goes_back_if_not(bench, gang_of):
     link = bench.join("w1")
     enough, too_few = gang_of(2, (3, 0)), gang_of(3, (3, 0))
-    bench.tell(m.LinkClosed(link))
+    bench.handle(m.LinkClosed(link))
     (fence,) = bench.instructions(m.Fence)
     reserved = np.array([1, 1, 0xFFFFFFFF, 1, 1, 0xFFFFFFFF], np.uint32)
-    bench.tell(m.Fenced("w1", reserved, {0: np.array([5], np.uint64)}))
+    bench.handle(m.Fenced("w1", reserved, {0: np.array([5], np.uint64)}))
     assert bench.phases(enough) == [Phase.BOUND, Phase.BOUND, Phase.QUEUED]
     (release,) = bench.instructions(m.Release)
     assert release.rows.tolist() == too_few[:2].tolist()
-    bench.tell(m.Released(release.rows))
+    bench.handle(m.Released(release.rows))
     assert bench.all_are(too_few, Phase.QUEUED)
     assert len(fence.uids) == 6
 
 
 def test_deletions_that_leave_fewer_than_the_minimum_make_the_gang_smaller(bench, gang_of):
     rows = gang_of(4, (4, 0))
-    bench.tell(m.Deleted(rows[:1]))
+    bench.handle(m.Deleted(rows[:1]))
     bench.join("w1")
     assert [(len(work.uids), work.gang_minimum) for work in bench.sent["w1"]] == [(3, 3)]
 
@@ -145,7 +149,7 @@ def test_a_deleted_pod_that_the_others_waited_for_sets_them_free(bench, gang_of)
     work = bench.sent["w1"].pop()
     bench.outcomes(work, [0], UNSCHEDULABLE, reason="full")
     bench.outcomes(work, [1, 2], m.OutcomeCode.RETURNED)
-    bench.tell(m.Deleted(rows[:1]))
+    bench.handle(m.Deleted(rows[:1]))
     assert [len(work.uids) for work in bench.sent["w1"]] == [2]
 
 
@@ -155,7 +159,7 @@ def test_a_gang_of_listed_pods(bench):
     names, gangs = ("a", "b", "c"), np.array([1, 0, 1], np.uint32)
     pods = NewPods(names, np.zeros(3, np.uint32), None, gangs)
     order = Order("r", (template,), (), pods, (NewGang("default", "g", 2),))
-    bench.tell(m.Admitted(bench.accept(order)))
+    bench.handle(m.Admitted(bench.accept(order)))
     bench.pass_time(1.0)
     assert sorted((len(work.uids), work.gang_minimum) for work in bench.sent["w1"]) == [(1, 0), (2, 2)]
 
@@ -166,11 +170,11 @@ def test_a_starting_dispatcher_gives_back_half_a_gang_that_nobody_confirmed(benc
     rows = np.arange(4, dtype=np.uint32)
     bench.machine.restore_bound(rows[:2], np.array([1, 2], np.uint32))
     (release,) = bench.machine.restore_gangs(rows[:2], bench.now)
-    bench.tell(m.Admitted(half))
+    bench.handle(m.Admitted(half))
     assert release.rows.tolist() == [0, 1]
     bench.join("w1")
     assert "w1" not in bench.sent
-    bench.tell(m.Released(release.rows))
+    bench.handle(m.Released(release.rows))
     assert [len(work.uids) for work in bench.sent["w1"]] == [4]
 
 
@@ -179,7 +183,11 @@ def test_a_starting_dispatcher_gives_back_half_a_gang_that_nobody_confirmed(benc
     [
         ([{"replicas": 3, "min_available": 4}], [], r"jobs\[0\].min_available: 4 is over its 3 replicas"),
         ([{"replicas": 5000, "min_available": 2000}], [], r"2000 is over its 1000 pods of a gang"),
-        ([{"replicas": 3, "gang": 1}], [4], r"gangs\[0\].min_available: 4 is over the 3 pods of gang default/g"),
+        (
+            [{"replicas": 3, "gang": 1}],
+            [4],
+            r"gangs\[0\].min_available: 4 is over the 3 pods of gang default/g",
+        ),
         ([{"replicas": 3, "gang": 2}], [2], r"jobs\[0\].gang: 2 names no gang; there are 1"),
         ([{"replicas": 3, "gang": 1, "min_available": 2}], [2], "give one of them"),
         ([{"replicas": 3}], [0], r"gangs\[0\].min_available: 0 is not from 1 to 1000"),

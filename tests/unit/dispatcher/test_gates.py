@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from dispatcher.api.intake import read_order
 from dispatcher.core import messages as m
-from dispatcher.core.podtable import Phase
-from dispatcher.intake import read_order
+from dispatcher.core.pods.table import Phase
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import template_to_proto
@@ -18,7 +18,7 @@ def reason(bench, row):
 
 
 def remove(bench, rows, *gates):
-    bench.tell(m.GatesRemoved(rows, frozenset(gates)))
+    bench.handle(m.GatesRemoved(rows, frozenset(gates)))
 
 
 def test_a_gated_pod_waits_outside_the_queues_whatever_happens(bench):
@@ -26,7 +26,7 @@ def test_a_gated_pod_waits_outside_the_queues_whatever_happens(bench):
     rows = bench.job("job", 5, gates=GATES)
     assert bench.all_are(rows, Phase.UNSCHEDULABLE)
     assert reason(bench, rows[0]) == "SchedulingGated: waits for gates a.io/quota, b.io/data"
-    bench.tell(m.ClusterChanged())
+    bench.handle(m.ClusterChanged())
     bench.pass_time(400.0)
     assert bench.in_hand("w1") == 0
     assert bench.all_are(rows, Phase.UNSCHEDULABLE)
@@ -73,7 +73,7 @@ def test_gated_and_free_pods_of_one_kind_are_one_class(bench):
 
 def test_deleted_gated_pods_are_forgotten(bench):
     rows = bench.job("job", 2, gates=GATES)
-    bench.tell(m.Deleted(rows))
+    bench.handle(m.Deleted(rows))
     remove(bench, rows, *GATES)
     bench.pass_time(2.0)
     assert bench.machine.registry.pods.size == 0

@@ -1,17 +1,15 @@
-"""Whom a change of the cluster may help: one row a rule, each a sentence."""
+"""Which pods a cluster change may help: one row per rule, each a sentence."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dispatcher.core.changes import ANYTHING, Aspect, Changes, History, NodeChange, Room, together
-from dispatcher.core.hints import HINTS, worth_another_attempt
-from hoss.model.node import NodeSpec
-from hoss.model.pod import DeviceRequest, HostPort, PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from dispatcher.core.changes import ANYTHING, Aspect, ChangeHistory, Changes, NodeChange, Room, merge
+from dispatcher.core.queue.hints import HINTS, worth_another_attempt
+from hoss.model.node import NodeSpec, Taint, Toleration
+from hoss.model.pod import DeviceRequest, HostPort, PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
-from hoss.model.taints import Taint, Toleration
 
 SCHEMA = ("cpu", "memory", "ephemeral-storage", "pods")
 ZONE, HOST = "zone", "kubernetes.io/hostname"
@@ -28,7 +26,9 @@ def room(cpu=4000, pods=10, cards=()):
 
 
 def node(aspects=Aspect.ADDED, labels=(), before=(), **fields):
-    return Changes(nodes=(NodeChange(NodeSpec("n1", labels=tuple(labels), **fields), aspects, tuple(before)),))
+    return Changes(
+        nodes=(NodeChange(NodeSpec("n1", labels=tuple(labels), **fields), aspects, tuple(before)),)
+    )
 
 
 def pods(app, namespace="default", **fields):
@@ -46,7 +46,9 @@ def term(app, key=ZONE, namespaces=("default",), **fields):
 PLAIN = PodSpec(requests=(("cpu", 1000),))
 CARDS = PodSpec(devices=DeviceRequest(1, 500))
 ON_SSD = PodSpec(node_selector=(("disk", "ssd"),))
-IN_ZONE_A = PodSpec(required_node_affinity=NodeSelector((NodeSelectorTerm((Requirement(ZONE, "In", ("a",)),)),)))
+IN_ZONE_A = PodSpec(
+    required_node_affinity=NodeSelector((NodeSelectorTerm((Requirement(ZONE, "In", ("a",)),)),))
+)
 NAMED = PodSpec(node_name="n1")
 TOLERANT = PodSpec(tolerations=(Toleration("gpu", "Exists"),))
 PORTS = PodSpec(host_ports=(HostPort(80),))
@@ -71,8 +73,10 @@ ROWS = [
     ("two quarters of two cards are free", "DeviceCards", CARDS, room(cards=([750, 750],)), False),
     ("cpu is free where there are no cards", "DeviceCards", CARDS, room(), False),
     ("the last taint is gone", "TaintToleration", PLAIN, node(Aspect.TAINTS), True),
-    ("another taint is there instead", "TaintToleration", PLAIN, node(Aspect.TAINTS, taints=(GPU_TAINT,)), False),
-    ("the taint that is left is tolerated", "TaintToleration", TOLERANT, node(Aspect.TAINTS, taints=(GPU_TAINT,)), True),
+    ("another taint is there instead", "TaintToleration",
+     PLAIN, node(Aspect.TAINTS, taints=(GPU_TAINT,)), False),
+    ("the taint that is left is tolerated", "TaintToleration",
+     TOLERANT, node(Aspect.TAINTS, taints=(GPU_TAINT,)), True),
     ("a soft taint keeps nobody away", "TaintToleration", PLAIN,
      node(Aspect.TAINTS, taints=(Taint("a", "", "PreferNoSchedule"),)), True),
     ("a new node without taints", "TaintToleration", PLAIN, node(), True),
@@ -85,25 +89,33 @@ ROWS = [
     ("a node gets another label", "NodeAffinity", ON_SSD, node(Aspect.LABELS, [("disk", "hdd")]), False),
     ("a new node in the zone", "NodeAffinity", IN_ZONE_A, node(labels=[(ZONE, "a")]), True),
     ("a new node in another zone", "NodeAffinity", IN_ZONE_A, node(labels=[(ZONE, "b")]), False),
-    ("a node with the label loses a taint", "NodeAffinity", ON_SSD, node(Aspect.TAINTS, [("disk", "ssd")]), False),
+    ("a node with the label loses a taint", "NodeAffinity",
+     ON_SSD, node(Aspect.TAINTS, [("disk", "ssd")]), False),
     ("the node it names comes", "NodeName", NAMED, node(), True),
     ("the node it names changes its labels", "NodeName", NAMED, node(Aspect.LABELS), False),
-    ("the port's owner leaves", "NodePorts", PORTS, Changes(left=pods("x", host_ports=(HostPort(80),))), True),
-    ("the owner of another port leaves", "NodePorts", PORTS, Changes(left=pods("x", host_ports=(HostPort(81),))), False),
+    ("the port's owner leaves", "NodePorts",
+     PORTS, Changes(deleted_pods=pods("x", host_ports=(HostPort(80),))), True),
+    ("the owner of another port leaves", "NodePorts",
+     PORTS, Changes(deleted_pods=pods("x", host_ports=(HostPort(81),))), False),
     ("the owner of the same UDP port leaves", "NodePorts", PORTS,
-     Changes(left=pods("x", host_ports=(HostPort(80, "UDP"),))), False),
+     Changes(deleted_pods=pods("x", host_ports=(HostPort(80, "UDP"),))), False),
     ("the port's owner on one address leaves", "NodePorts", PORTS,
-     Changes(left=pods("x", host_ports=(HostPort(80, "TCP", "10.0.0.1"),))), True),
-    ("a pod it wants to be near comes", "InterPodAffinity", NEAR_DB, Changes(came=pods("db")), True),
-    ("a pod it wants to be near leaves", "InterPodAffinity", NEAR_DB, Changes(left=pods("db")), False),
-    ("a pod like it comes in another namespace", "InterPodAffinity", NEAR_DB, Changes(came=pods("db", "other")), False),
+     Changes(deleted_pods=pods("x", host_ports=(HostPort(80, "TCP", "10.0.0.1"),))), True),
+    ("a pod it wants to be near comes", "InterPodAffinity", NEAR_DB, Changes(bound_pods=pods("db")), True),
+    ("a pod it wants to be near leaves", "InterPodAffinity",
+     NEAR_DB, Changes(deleted_pods=pods("db")), False),
+    ("a pod like it comes in another namespace", "InterPodAffinity",
+     NEAR_DB, Changes(bound_pods=pods("db", "other")), False),
     ("a pod comes in a namespace that a selector may mean", "InterPodAffinity",
-     PodSpec(pod_affinity=PodAffinity(required=(term("db", namespaces=(), namespace_selector=LabelSelector()),))),
-     Changes(came=pods("db", "other")), True),
-    ("the pod it shuns is deleted", "InterPodAffinity", FAR_FROM_DB, Changes(left=pods("db")), True),
-    ("a pod it does not shun is deleted", "InterPodAffinity", FAR_FROM_DB, Changes(left=pods("cache")), False),
-    ("the pod it shuns comes", "InterPodAffinity", FAR_FROM_DB, Changes(came=pods("db")), False),
-    ("the pod that shuns it is deleted", "InterPodAffinity", WEB, Changes(left=pods("x", pod_affinity=SHUNS_WEB)), True),
+     PodSpec(pod_affinity=PodAffinity(required=(
+         term("db", namespaces=(), namespace_selector=LabelSelector()),))),
+     Changes(bound_pods=pods("db", "other")), True),
+    ("the pod it shuns is deleted", "InterPodAffinity", FAR_FROM_DB, Changes(deleted_pods=pods("db")), True),
+    ("a pod it does not shun is deleted", "InterPodAffinity",
+     FAR_FROM_DB, Changes(deleted_pods=pods("cache")), False),
+    ("the pod it shuns comes", "InterPodAffinity", FAR_FROM_DB, Changes(bound_pods=pods("db")), False),
+    ("the pod that shuns it is deleted", "InterPodAffinity",
+     WEB, Changes(deleted_pods=pods("x", pod_affinity=SHUNS_WEB)), True),
     ("a node of a new zone comes", "InterPodAffinity", FAR_FROM_DB, node(labels=[(ZONE, "c")]), True),
     ("a node without a zone comes", "InterPodAffinity", FAR_FROM_DB, node(labels=[(HOST, "n1")]), False),
     ("a node moves to another zone", "InterPodAffinity", FAR_FROM_DB,
@@ -111,20 +123,26 @@ ROWS = [
     ("a node gets a label that is no domain", "InterPodAffinity", FAR_FROM_DB,
      node(Aspect.LABELS, [(ZONE, "b"), ("x", "y")], [(ZONE, "b")]), False),
     ("room alone separates nobody", "InterPodAffinity", FAR_FROM_DB, room(), False),
-    ("a counted pod leaves", "PodTopologySpread", SPREAD, Changes(left=pods("web")), True),
-    ("a counted pod comes", "PodTopologySpread", SPREAD, Changes(came=pods("web")), True),
-    ("a pod that is not counted leaves", "PodTopologySpread", SPREAD, Changes(left=pods("db")), False),
-    ("a counted pod of another namespace leaves", "PodTopologySpread", SPREAD, Changes(left=pods("web", "other")), False),
-    ("a constraint that only prefers refuses nobody", "PodTopologySpread", SOFT_SPREAD, Changes(left=pods("web")), False),
+    ("a counted pod leaves", "PodTopologySpread", SPREAD, Changes(deleted_pods=pods("web")), True),
+    ("a counted pod comes", "PodTopologySpread", SPREAD, Changes(bound_pods=pods("web")), True),
+    ("a pod that is not counted leaves", "PodTopologySpread",
+     SPREAD, Changes(deleted_pods=pods("db")), False),
+    ("a counted pod of another namespace leaves", "PodTopologySpread",
+     SPREAD, Changes(deleted_pods=pods("web", "other")), False),
+    ("a constraint that only prefers refuses nobody", "PodTopologySpread",
+     SOFT_SPREAD, Changes(deleted_pods=pods("web")), False),
     ("a zone's node goes", "PodTopologySpread", SPREAD, node(Aspect.REMOVED, [(ZONE, "c")]), True),
     ("a node of a zone comes", "PodTopologySpread", SPREAD, node(labels=[(ZONE, "c")]), True),
     ("taints do not matter to it", "PodTopologySpread", SPREAD, node(Aspect.TAINTS, [(ZONE, "c")]), False),
-    ("taints decide which nodes count", "PodTopologySpread", SPREAD_BY_TAINTS, node(Aspect.TAINTS, [(ZONE, "c")]), True),
+    ("taints decide which nodes count", "PodTopologySpread",
+     SPREAD_BY_TAINTS, node(Aspect.TAINTS, [(ZONE, "c")]), True),
     ("a plugin from outside is woken by everything", "example.com/Custom", PLAIN, node(Aspect.LABELS), True),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("plugin", "spec", "changes", "helps"), [row[1:] for row in ROWS], ids=[r[0] for r in ROWS])
+@pytest.mark.parametrize(
+    ("plugin", "spec", "changes", "helps"), [row[1:] for row in ROWS], ids=[r[0] for r in ROWS]
+)
 def test_hint(plugin, spec, changes, helps):
     assert worth_another_attempt(spec, frozenset({plugin}), changes) is helps
 
@@ -148,57 +166,57 @@ def test_one_plugin_that_changes_its_mind_is_enough():
 
 
 def test_changes_together_are_what_each_of_them_is():
-    both = together([room(cpu=100), node(Aspect.TAINTS), room(cpu=2000)])
+    both = merge([room(cpu=100), node(Aspect.TAINTS), room(cpu=2000)])
     assert len(both.rooms) == 1
     assert worth_another_attempt(PLAIN, frozenset({"NodeResourcesFit"}), both)
     assert worth_another_attempt(PLAIN, frozenset({"TaintToleration"}), both)
 
 
-def test_a_view_misses_what_the_feed_told_after_it():
-    history = History()
+def test_a_view_misses_what_the_feed_reported_after_it():
+    history = ChangeHistory()
     sent = history.number
-    history.note(room(), now=0.0, shard=0, seq=7)
-    assert not list(history.missed(sent, {0: 7}))
-    assert list(history.missed(sent, {0: 6}))
-    assert list(history.missed(sent, {}))
-    assert not list(history.missed(history.number, {}))
+    history.record(room(), now=0.0, shard=0, seq=7)
+    assert not list(history.unseen_by(sent, {0: 7}))
+    assert list(history.unseen_by(sent, {0: 6}))
+    assert list(history.unseen_by(sent, {}))
+    assert not list(history.unseen_by(history.number, {}))
 
 
 def test_a_view_too_old_for_the_history_may_miss_anything():
-    history = History()
+    history = ChangeHistory()
     for seq in range(1, 400):
-        history.note(room(), now=float(seq), shard=0, seq=seq)
-    assert ANYTHING in list(history.missed(0, {0: 5}))
-    assert ANYTHING not in list(history.missed(0, {0: 390}))
+        history.record(room(), now=float(seq), shard=0, seq=seq)
+    assert ANYTHING in list(history.unseen_by(0, {0: 5}))
+    assert ANYTHING not in list(history.unseen_by(0, {0: 390}))
 
 
-def test_what_was_told_once_is_not_told_again_with_what_comes_after_it():
-    history = History()
-    history.note(node(Aspect.TAINTS), now=0.0, shard=0, seq=1)
-    assert len(history.untold(0.0)) == 1
-    history.note(node(Aspect.LABELS), now=0.01, shard=0, seq=2)
-    (told,) = history.untold(0.05)
+def test_a_change_is_processed_once_and_not_again_with_later_ones():
+    history = ChangeHistory()
+    history.record(node(Aspect.TAINTS), now=0.0, shard=0, seq=1)
+    assert len(history.take_pending(0.0)) == 1
+    history.record(node(Aspect.LABELS), now=0.01, shard=0, seq=2)
+    (told,) = history.take_pending(0.05)
     assert [change.aspects for change in told.nodes] == [Aspect.LABELS]
-    assert history.all_told
+    assert history.none_pending
 
 
-def test_the_dispatchers_own_doings_are_told_a_moment_later_and_hold_nothing_else_up():
-    history = History()
+def test_the_dispatchers_own_changes_are_processed_a_moment_later_and_delay_nothing_else():
+    history = ChangeHistory()
     for step in range(5):
-        history.note(Changes(left=pods("db")), now=0.01 * step)
-        history.note(node(Aspect.TAINTS), now=0.01 * step, shard=0, seq=step)
-    (told,) = history.untold(0.05)
-    assert (len(told.nodes), told.left) == (5, frozenset())
-    assert not history.untold(0.05)
-    assert not history.all_told
-    assert [told.left for told in history.untold(0.2)] == [pods("db")]
-    assert history.all_told
+        history.record(Changes(deleted_pods=pods("db")), now=0.01 * step)
+        history.record(node(Aspect.TAINTS), now=0.01 * step, shard=0, seq=step)
+    (told,) = history.take_pending(0.05)
+    assert (len(told.nodes), told.deleted_pods) == (5, frozenset())
+    assert not history.take_pending(0.05)
+    assert not history.none_pending
+    assert [told.deleted_pods for told in history.take_pending(0.2)] == [pods("db")]
+    assert history.none_pending
 
 
 def test_a_view_is_held_against_the_dispatchers_own_doings_by_number():
-    history = History()
-    history.note(Changes(left=pods("db")), now=0.0)
+    history = ChangeHistory()
+    history.record(Changes(deleted_pods=pods("db")), now=0.0)
     sent = history.number
-    assert not list(history.missed(sent, {0: 9}))
-    history.note(Changes(left=pods("db")), now=0.01)
-    assert list(history.missed(sent, {0: 9}))
+    assert not list(history.unseen_by(sent, {0: 9}))
+    history.record(Changes(deleted_pods=pods("db")), now=0.01)
+    assert list(history.unseen_by(sent, {0: 9}))

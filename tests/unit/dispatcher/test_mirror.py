@@ -1,13 +1,13 @@
-"""From what is told of pods and nodes to what the registry and the ledger take in."""
+"""From changes of pod and node objects to changes of the registry and the ledger."""
 
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.mirror import NodeMirror, PodMirror, gangs_of
-from dispatcher.core.pod_objects import GonePod, SeenPod
-from dispatcher.core.podsets import NewGang, NewPods
-from dispatcher.core.rejections import Rejection
+from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, gangs_of
+from dispatcher.core.kubernetes.pod_objects import GonePod, SeenPod
+from dispatcher.core.kubernetes.rejections import KubeletRejection
+from dispatcher.core.pods.sets import NewGang, NewPods
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate
 
@@ -44,7 +44,7 @@ def known(bench):
     return make
 
 
-def test_a_known_pod_that_waits_still_may_have_changed_and_is_told_of(mirror, known):
+def test_a_known_pod_that_still_waits_may_have_changed_and_is_planned(mirror, known):
     rows = known(1)
     again = seen(1)
     plan = mirror.plan([again])
@@ -71,7 +71,9 @@ def test_a_known_pod_that_is_on_a_node_now_is_assigned_there(mirror, known):
 
 
 @pytest.mark.parametrize(
-    "end", [GonePod(uid(1)), seen(1, "n1", ended=True), seen(1, leaving=True)], ids=["gone", "ended", "leaving"]
+    "end",
+    [GonePod(uid(1)), seen(1, "n1", ended=True), seen(1, leaving=True)],
+    ids=["gone", "ended", "leaving"],
 )
 def test_a_known_pod_that_is_gone_has_ended_or_leaves_without_a_node_goes(mirror, known, end):
     rows = known(1)
@@ -84,13 +86,13 @@ def test_a_pod_that_is_being_deleted_on_its_node_keeps_its_room_until_it_is_gone
     assert (len(plan.gone), len(plan.assigned)) == (0, 1)
 
 
-def test_a_pod_on_an_unknown_node_waits_for_the_node_and_is_told_of_then(mirror):
+def test_a_pod_on_an_unknown_node_waits_until_the_node_is_known(mirror):
     assert not mirror.plan([seen(1, "n9"), seen(2, "n9")])
-    assert mirror.astray == {"n9": 2}
+    assert mirror.on_unknown_nodes == {"n9": 2}
     mirror.plan([GonePod(uid(2))])
     mirror.nodes["n9"] = 9
-    assert [pod.name for pod in mirror.plan(mirror.take_found()).new] == ["p1"]
-    assert not mirror.astray
+    assert [pod.name for pod in mirror.plan(mirror.take_resolved()).new] == ["p1"]
+    assert not mirror.on_unknown_nodes
 
 
 def test_a_pod_that_we_cannot_place_is_remembered_as_long_as_it_waits(mirror):
@@ -100,7 +102,7 @@ def test_a_pod_that_we_cannot_place_is_remembered_as_long_as_it_waits(mirror):
     assert not mirror.unplaceable
 
 
-def test_nodes_are_told_when_they_differ_and_not_at_every_heartbeat(bench):
+def test_nodes_are_upserted_when_they_differ_and_not_at_every_heartbeat(bench):
     nodes = NodeMirror(bench.machine.registry)
     plan = nodes.plan([NODE], [], {})
     assert plan.upserts == (NODE,)
@@ -117,34 +119,34 @@ def test_a_node_without_pods_is_removed_with_its_object(bench):
 def test_a_node_that_goes_under_its_pods_is_closed_and_removed_when_the_last_is_gone(bench, known):
     rows, nodes = known(1), NodeMirror(bench.machine.registry)
     nodes.done(nodes.plan([NODE], [], {}))
-    bench.tell(m.Assigned(rows, np.array([7], np.uint32)))
+    bench.handle(m.Assigned(rows, np.array([7], np.uint32)))
     plan = nodes.plan([], ["n1"], {"n1": 7})
     assert plan.upserts == (NodeSpec("n1", unschedulable=True),)
     nodes.done(plan)
     assert not nodes.plan([], [], {"n1": 7})
-    bench.tell(m.Deleted(rows))
+    bench.handle(m.Deleted(rows))
     assert nodes.plan([], [], {"n1": 7}).removals == ("n1",)
 
 
 def test_a_node_that_comes_back_is_as_it_was(bench, known):
     rows, nodes = known(1), NodeMirror(bench.machine.registry)
     nodes.done(nodes.plan([NODE], [], {}))
-    bench.tell(m.Assigned(rows, np.array([7], np.uint32)))
+    bench.handle(m.Assigned(rows, np.array([7], np.uint32)))
     nodes.done(nodes.plan([], ["n1"], {"n1": 7}))
     assert nodes.plan([NODE], [], {"n1": 7}).upserts == (NODE,)
-    assert not nodes.doomed
+    assert not nodes.terminating
 
 
 def test_a_node_that_the_ledger_has_from_an_earlier_time_and_that_is_not_there_goes(bench):
     nodes = NodeMirror(bench.machine.registry)
-    nodes.known_before(["n1", "old"])
+    nodes.restore(["n1", "old"])
     plan = nodes.plan([NODE], ["old"], {"n1": 7, "old": 8})
     assert (plan.upserts, plan.removals) == ((NODE,), ("old",))
 
 
-def test_a_rejection_is_told_once_however_often_the_pod_is_seen_and_it_ends_the_pod(mirror, known):
+def test_a_rejection_is_reported_once_however_often_the_pod_is_seen_and_it_ends_the_pod(mirror, known):
     rows = known(1)
-    told = seen(1, "n1", ended=True, rejection=Rejection("OutOfcpu", "no"))
+    told = seen(1, "n1", ended=True, rejection=KubeletRejection("OutOfcpu", "no"))
     plan = mirror.plan([told])
     assert (plan.gone.tolist(), plan.rejected) == (rows.tolist(), (told,))
     assert not mirror.plan([told]).rejected
@@ -154,7 +156,12 @@ def test_a_rejection_is_told_once_however_often_the_pod_is_seen_and_it_ends_the_
 
 def test_pods_of_one_gang_are_accepted_as_such_and_the_largest_minimum_counts():
     train, serve = NewGang("default", "train", 2, "train"), NewGang("default", "serve", 2, "serve")
-    pods = [seen(1, gang=train), seen(2), seen(3, gang=serve), seen(4, gang=NewGang("default", "train", 3, "train"))]
+    pods = [
+        seen(1, gang=train),
+        seen(2),
+        seen(3, gang=serve),
+        seen(4, gang=NewGang("default", "train", 3, "train")),
+    ]
     gangs, of_pods = gangs_of(pods)
     assert gangs == (NewGang("default", "train", 3, "train"), serve)
     assert of_pods.tolist() == [1, 0, 2, 1]

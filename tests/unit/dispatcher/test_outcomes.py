@@ -1,11 +1,11 @@
-"""What workers answer, and what becomes of the pods."""
+"""Outcomes of workers, and what happens to the pods."""
 
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.podtable import Phase
-from dispatcher.core.queues import PATIENT_ATTEMPTS
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.queue.queues import PATIENT_ATTEMPTS
 
 
 def test_bound_pods_are_confirmed_and_reported_with_their_node(bench):
@@ -39,7 +39,7 @@ def test_released_room_wakes_unschedulable_pods_after_their_backoff(bench):
     bench.join("w1")
     bench.pods("p")
     bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="full")
-    bench.tell(m.ClusterChanged())
+    bench.handle(m.ClusterChanged())
     bench.pass_time(0.5)
     assert bench.in_hand("w1") == 0
     bench.pass_time(0.6)
@@ -52,7 +52,7 @@ def test_each_refusal_doubles_the_backoff_up_to_ten_seconds(bench):
     waits = []
     for _ in range(6):
         bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="full")
-        bench.tell(m.ClusterChanged())
+        bench.handle(m.ClusterChanged())
         begun = bench.now
         while not bench.in_hand("w1"):
             bench.pass_time(0.1)
@@ -63,7 +63,7 @@ def test_each_refusal_doubles_the_backoff_up_to_ten_seconds(bench):
 def test_a_change_while_the_pod_was_with_its_worker_is_not_missed(bench):
     bench.join("w1")
     rows = bench.pods("p")
-    bench.tell(m.ClusterChanged())
+    bench.handle(m.ClusterChanged())
     bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="full")
     assert bench.phases(rows) == [Phase.BACKOFF]
     bench.pass_time(1.1)
@@ -93,7 +93,7 @@ def test_an_invalid_pod_fails_with_the_reason_and_is_not_tried_again(bench):
     bench.join("w1")
     rows = bench.pods("p")
     bench.answer("w1", m.OutcomeCode.INVALID, reason="unknown resource")
-    bench.tell(m.ClusterChanged())
+    bench.handle(m.ClusterChanged())
     bench.pass_time(400.0)
     assert bench.phases(rows) == [Phase.FAILED]
     assert bench.in_hand("w1") == 0
@@ -106,7 +106,7 @@ def test_an_outcome_for_a_batch_nobody_sent_is_counted_and_changes_nothing(bench
     ghost = m.OutcomesArrived(
         link, 999, np.arange(3, dtype=np.uint32), np.ones(3, np.uint8), np.zeros(3, np.uint32), None, (), {}
     )
-    bench.tell(ghost)
+    bench.handle(ghost)
     bench.outcomes(work, [10, 5000], m.OutcomeCode.BOUND)
     assert bench.all_are(rows, Phase.SCHEDULING)
     assert bench.machine.counters["ignored_outcomes"] == 5
@@ -137,7 +137,7 @@ def test_a_pod_answered_twice_is_answered_once(bench, again):
 
 def test_deleting_a_queued_pod_takes_it_from_the_queue(bench):
     rows = bench.job("job", 10)
-    bench.tell(m.Deleted(rows[:4]))
+    bench.handle(m.Deleted(rows[:4]))
     bench.join("w1")
     assert bench.in_hand("w1") == 6
     assert bench.phases(rows[:4]) == [Phase.DELETED] * 4
@@ -149,10 +149,10 @@ def test_deleting_a_bound_pod_gives_its_reservation_back_and_wakes_what_waits(be
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     waiting = bench.pods("waiting")
     bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="full")
-    bench.tell(m.Deleted(bound))
+    bench.handle(m.Deleted(bound))
     (release,) = bench.instructions(m.Release)
     assert (release.rows.tolist(), release.nodes.tolist()) == (bound.tolist(), [3])
-    bench.tell(m.Released(bound))
+    bench.handle(m.Released(bound))
     bench.pass_time(1.1)
     bench.pass_time(0.1)
     assert bench.phases(waiting) == [Phase.SCHEDULING]
@@ -161,7 +161,7 @@ def test_deleting_a_bound_pod_gives_its_reservation_back_and_wakes_what_waits(be
 def test_a_pod_deleted_while_its_worker_binds_it_gives_the_reservation_back(bench):
     bench.join("w1")
     rows = bench.job("job", 10)
-    bench.tell(m.Deleted(rows[:1]))
+    bench.handle(m.Deleted(rows[:1]))
     assert not bench.instructions(m.Release)
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     (release,) = bench.instructions(m.Release)
@@ -174,7 +174,7 @@ def test_a_bound_pod_whose_lease_ran_out_is_queued_again(bench):
     rows = bench.job("job", 3)
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     uids = bench.machine.registry.pods.uid[rows]
-    bench.tell(m.Verified(rows, uids, np.array([3, 0xFFFFFFFF, 3], np.uint32)))
+    bench.handle(m.Verified(rows, uids, np.array([3, 0xFFFFFFFF, 3], np.uint32)))
     assert bench.phases(rows) == [Phase.BOUND, Phase.SCHEDULING, Phase.BOUND]
 
 
@@ -182,22 +182,22 @@ def test_pods_of_a_removed_node_are_looked_up(bench):
     bench.join("w1")
     rows = bench.job("job", 3)
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
-    bench.tell(m.NodesGone(np.array([4], np.uint32)))
+    bench.handle(m.NodesGone(np.array([4], np.uint32)))
     assert not bench.instructions(m.Verify)
-    bench.tell(m.NodesGone(np.array([3, 4], np.uint32)))
+    bench.handle(m.NodesGone(np.array([3, 4], np.uint32)))
     assert bench.instructions(m.Verify)[0].rows.tolist() == rows.tolist()
 
 
 def test_a_submission_is_forgotten_only_when_nothing_refers_to_its_pods_any_more(bench):
     bench.join("w1")
     rows = bench.job("job", 2)
-    bench.tell(m.Deleted(rows))
+    bench.handle(m.Deleted(rows))
     bench.pass_time(2.0)
     assert not bench.instructions(m.Forget)
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     bench.pass_time(2.0)
     assert not bench.instructions(m.Forget)
-    bench.tell(m.Released(rows))
+    bench.handle(m.Released(rows))
     bench.pass_time(2.0)
     assert len(bench.instructions(m.Forget)) == 1
     assert bench.machine.registry.pods.size == 0
@@ -207,7 +207,7 @@ def test_a_submission_is_forgotten_only_when_nothing_refers_to_its_pods_any_more
 
 def test_rows_that_lie_deleted_in_a_queue_are_not_given_to_others_before_the_queue_let_go(bench):
     rows = bench.job("job", 10)
-    bench.tell(m.Deleted(rows))
+    bench.handle(m.Deleted(rows))
     bench.pass_time(2.0)
     again = bench.job("next", 10)
     assert set(again.tolist()) == set(rows.tolist())
@@ -219,7 +219,7 @@ def test_what_comes_to_a_queue_is_counted_by_the_event_that_brought_it(bench):
     bench.join("w1")
     bench.job("job", 10)
     bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="full")
-    bench.tell(m.ClusterChanged())
+    bench.handle(m.ClusterChanged())
     bench.pass_time(0.1)
     for _ in range(PATIENT_ATTEMPTS):
         bench.pass_time(2.0)

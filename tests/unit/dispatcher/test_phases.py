@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.podtable import Phase
-from hoss.model.histograms import BOUNDS_SECONDS, Histogram
+from dispatcher.core.pods.table import Phase
+from hoss.model.statistics import BOUNDS_SECONDS, Histogram
 
 
 def answer_bound(bench, work, *, deciding=0.0, committing=0.0, refused=None):
     pods = len(work.uids)
-    bench.tell(
+    bench.handle(
         m.OutcomesArrived(
             work.link,
             work.batch,
@@ -105,14 +105,14 @@ def test_a_pod_counts_as_scheduled_from_its_submission_once_it_is_bound(bench):
 def test_pods_that_waited_for_gates_or_lost_a_place_do_not_count_as_scheduled(bench):
     bench.join("w")
     gated = bench.job("gated", 3, gates=("a.io/quota",))
-    bench.tell(m.GatesRemoved(gated, frozenset({"a.io/quota"})))
+    bench.handle(m.GatesRemoved(gated, frozenset({"a.io/quota"})))
     bench.answer("w", m.OutcomeCode.BOUND)
     rows = bench.job("evicted", 2)
     bench.answer("w", m.OutcomeCode.BOUND)
     times = bench.machine.settlement.times
     assert times.scheduled.counts.sum() == 2
     pods = bench.machine.registry.pods
-    bench.tell(m.Evicted(pods.uid[rows], pods.node[rows], ("made way",) * 2))
+    bench.handle(m.Evicted(pods.uid[rows], pods.node[rows], ("made way",) * 2))
     bench.answer("w", m.OutcomeCode.BOUND)
     assert bench.all_are(rows, Phase.BOUND)
     assert times.scheduled.counts.sum() == 2

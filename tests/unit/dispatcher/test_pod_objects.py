@@ -1,17 +1,23 @@
-"""Pods as an API server tells of them."""
+"""Reading pod objects of an API server."""
 
 import pytest
 
-from dispatcher.core.pod_objects import PodReader
-from dispatcher.core.podsets import NewGang
+from dispatcher.core.kubernetes.pod_objects import PodReader
+from dispatcher.core.pods.sets import NewGang
 from hoss.errors import InvalidInput
-from hoss.model.during_execution import ANNOTATION, DuringExecution
+from hoss.manifests.pod import ANNOTATION
+from hoss.model.pod import DuringExecution
 
 UID = "11111111-2222-3333-4444-5555555555{:02}"
 
 
 def pod(number=1, *, name="", labels=None, annotations=None, owner="", status=None, deleted=False, **spec):
-    metadata = {"uid": UID.format(number), "namespace": "default", "name": name or f"p{number}", "labels": labels or {}}
+    metadata = {
+        "uid": UID.format(number),
+        "namespace": "default",
+        "name": name or f"p{number}",
+        "labels": labels or {},
+    }
     if annotations:
         metadata["annotations"] = annotations
     if owner:
@@ -43,7 +49,9 @@ def test_pods_that_differ_in_names_uids_tokens_and_nodes_only_share_one_template
 
 
 @pytest.mark.parametrize(
-    "other", [{"labels": {"a": "b"}}, {"owner": "Job"}, {"priority": 5}, {"nodeSelector": {"zone": "a"}}], ids=str
+    "other",
+    [{"labels": {"a": "b"}}, {"owner": "Job"}, {"priority": 5}, {"nodeSelector": {"zone": "a"}}],
+    ids=str,
 )
 def test_pods_that_are_placed_otherwise_have_templates_of_their_own(reader, other):
     assert reader.read(pod(1)).template != reader.read(pod(2, **other)).template
@@ -67,12 +75,16 @@ def test_gates_are_told(reader):
     assert reader.read(pod(schedulingGates=[{"name": "b/x"}, {"name": "a/x"}])).gates == ("a/x", "b/x")
 
 
-CLAIM = {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}], "resourceClaims": [{"name": "gpu"}]}
+CLAIM = {
+    "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}],
+    "resourceClaims": [{"name": "gpu"}],
+}
 
 
 def test_what_restricts_nodes_by_rules_that_hoss_does_not_know_is_a_problem_of_ours_alone(reader):
     assert (
-        reader.read(pod(**CLAIM)).problem == "HOSS does not place pods with persistent volume claims, resource claims"
+        reader.read(pod(**CLAIM)).problem
+        == "HOSS does not place pods with persistent volume claims, resource claims"
     )
     assert not reader.read(pod(schedulerName="others", **CLAIM)).problem
 
@@ -156,7 +168,10 @@ def test_of_which_gang_a_pod_is_its_annotation_and_its_group_or_controller_say(r
     ("annotations", "problem"),
     [
         ({MINIMUM: "many", GROUP: "g"}, "is 'many'; it is a whole number of pods"),
-        ({MINIMUM: "1001", GROUP: "g"}, "is 1001; 1000 at most, which is as many as the ledger decides at once"),
+        (
+            {MINIMUM: "1001", GROUP: "g"},
+            "is 1001; 1000 at most, which is as many as the ledger decides at once",
+        ),
         ({MINIMUM: "2"}, "is 2, and the pod has neither a controller nor a PodGroup"),
     ],
 )
@@ -164,3 +179,15 @@ def test_a_gang_that_cannot_be_is_the_pod_s_problem(reader, annotations, problem
     read = reader.read(member(annotations))
     assert read.gang is None
     assert read.problem.startswith(f"metadata.annotations[hoss.dev/min-available]: {problem}")
+
+
+def test_a_pod_of_ours_with_too_many_terms_is_not_placed_and_any_pod_is_read():
+    terms = [
+        {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": str(number)}}} for number in range(5)
+    ]
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    strict = PodReader(("hoss",), max_pod_terms=4)
+    assert "has 5 affinity terms" in strict.read(pod(1, affinity=affinity)).problem
+    assert "max_pod_terms of the dispatcher allows 4" in strict.read(pod(1, affinity=affinity)).problem
+    assert not strict.read(pod(2, affinity=affinity, schedulerName="default-scheduler")).problem
+    assert not PodReader(("hoss",), max_pod_terms=5).read(pod(1, affinity=affinity)).problem

@@ -4,12 +4,11 @@ import random
 
 import pytest
 
-from dispatcher.cluster_changes import NodeHistory
 from dispatcher.core.machine import Machine, Settings
-from dispatcher.core.policy import Policy
-from dispatcher.journal import MemoryJournal
-from dispatcher.policies import Policies, StaleVersion
-from dispatcher.policy_surroundings import PolicySurroundings
+from dispatcher.core.policy.rules import Policy
+from dispatcher.journal.memory import MemoryJournal
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.policy.source import ActivePolicy, StaleVersion
 from dispatcher.runtime import Runtime
 from hoss.errors import ConfigError, LedgerUnavailable
 
@@ -17,9 +16,8 @@ BAD = "kind: Nonsense\n"
 
 
 def document(name):
-    return (
-        f"apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\nmetadata: {{name: {name}}}\nrules: [{{name: all}}]\n"
-    )
+    head = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
+    return f"{head}metadata: {{name: {name}}}\nrules: [{{name: all}}]\n"
 
 
 class DoubtfulJournal(MemoryJournal):
@@ -27,10 +25,10 @@ class DoubtfulJournal(MemoryJournal):
 
     away = False
 
-    async def keep_policy(self, policy):
+    async def save_policy(self, policy):
         if self.away:
             raise LedgerUnavailable("Redis is away")
-        await super().keep_policy(policy)
+        await super().save_policy(policy)
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def start(journal):
     async def begin(file=None):
         machine = Machine(Settings(), Policy(), lambda _: None, random.Random(1))
         runtime = Runtime(machine, None, journal)
-        policies = Policies(runtime, PolicySurroundings(machine, NodeHistory()), file)
+        policies = ActivePolicy(runtime, ClusterNodes(), file)
         await policies.restore()
         return policies
 
@@ -58,7 +56,7 @@ def start(journal):
 
 
 def state(policies):
-    told = policies.told(with_text=True)
+    told = policies.message(with_text=True)
     assert told.version == policies.policy.version
     return told.name, told.version, told.source
 
@@ -72,9 +70,9 @@ async def test_a_file_is_followed_while_running(start, file):
     policies = await start(file)
     assert state(policies) == ("one", 1, f"file {file}")
     file.write_text(document("two"))
-    await policies.look_at_file()
+    await policies.poll_file()
     assert state(policies) == ("two", 2, f"file {file}")
-    await policies.look_at_file()
+    await policies.poll_file()
     assert state(policies)[1] == 2
 
 
@@ -87,7 +85,7 @@ async def test_a_mounted_config_map_is_followed_when_its_link_is_exchanged(start
     policies = await start(tmp_path / "policy.yaml")
     (tmp_path / "..data_new").symlink_to("..data_2")
     (tmp_path / "..data_new").replace(tmp_path / "..data")
-    await policies.look_at_file()
+    await policies.poll_file()
     assert state(policies)[:2] == ("life-2", 2)
 
 
@@ -96,14 +94,14 @@ async def test_a_bad_file_leaves_the_old_policy_and_says_why(start, file, bad):
     file.write_text(document("one"))
     policies = await start(file)
     file.unlink() if bad is None else file.write_text(bad)
-    await policies.look_at_file()
+    await policies.poll_file()
     assert state(policies)[:2] == ("one", 1)
-    refusal = policies.told(with_text=False).refusal
+    refusal = policies.message(with_text=False).refusal
     assert (refusal.source, str(file) in refusal.reason) == (f"file {file}", True)
     (problem,) = policies.problems()
     assert problem.startswith(f"the policy of file {file} is refused, version 1 stays: ")
     file.write_text(document("one"))  # as it was
-    await policies.look_at_file()
+    await policies.poll_file()
     assert not policies.problems()
     assert state(policies)[:2] == ("one", 1)
 
@@ -113,20 +111,20 @@ async def test_a_bad_policy_by_command_leaves_the_old_one_and_is_remembered(star
     with pytest.raises(ConfigError, match="apiVersion"):
         await policies.set(BAD, 0)
     assert state(policies) == ("default", 1, "default")
-    assert policies.told(with_text=False).refusal.source == "command"
+    assert policies.message(with_text=False).refusal.source == "command"
     assert not policies.problems()  # whoever set it was told
     await policies.set(document("good"), 0)
-    assert not policies.told(with_text=False).HasField("refusal")
+    assert not policies.message(with_text=False).HasField("refusal")
 
 
 async def test_a_policy_by_command_survives_a_restart(start):
     first = await start()
     await first.set(document("mine"), 0)
-    since = first.told(with_text=True).since_unix_ms
+    since = first.message(with_text=True).since_unix_ms
     second = await start()
     assert state(second) == ("mine", 2, "command")
-    assert second.told(with_text=True).yaml == document("mine")
-    assert second.told(with_text=True).since_unix_ms == since
+    assert second.message(with_text=True).yaml == document("mine")
+    assert second.message(with_text=True).since_unix_ms == since
 
 
 async def test_over_a_restart_the_command_wins_if_it_came_after_the_files_content(start, file):
@@ -167,10 +165,12 @@ async def test_a_bad_file_refuses_the_very_first_start_only(start, file):
     assert policies.problems()
 
 
-async def test_a_kept_policy_that_this_release_refuses_ends_the_start_and_says_what_to_do(start, journal, file):
+async def test_a_kept_policy_that_this_release_refuses_ends_the_start_and_says_what_to_do(
+    start, journal, file
+):
     await (await start()).set(document("mine"), 0)
-    kept = await journal.kept_policy()
-    await journal.keep_policy(type(kept)(kept.version, BAD, kept.source, kept.since_ms, ""))
+    kept = await journal.saved_policy()
+    await journal.save_policy(type(kept)(kept.version, BAD, kept.source, kept.since_ms, ""))
     with pytest.raises(ConfigError, match=r"version 2 in the journal.*--policy FILE"):
         await start()
     file.write_text(document("file"))
@@ -192,8 +192,8 @@ async def test_a_policy_that_cannot_be_made_durable_is_not_in_force(start, journ
     with pytest.raises(LedgerUnavailable):
         await policies.set(document("mine"), 0)
     file.write_text(document("two"))
-    await policies.look_at_file()
+    await policies.poll_file()
     assert state(policies)[:2] == ("one", 1)
     journal.away = False
-    await policies.look_at_file()
+    await policies.poll_file()
     assert state(policies)[:2] == ("two", 2)

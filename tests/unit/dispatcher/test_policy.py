@@ -1,23 +1,14 @@
-"""Rules, selectors and fallbacks; and what pods are told while nobody may have them."""
+"""Rules, selectors and fallbacks, and the reason that pods get while no worker may have them."""
 
 from dataclasses import replace
 
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.podtable import Phase
-from dispatcher.core.policy import (
-    Algorithm,
-    Balance,
-    Fallback,
-    Match,
-    Policy,
-    Rule,
-    Selector,
-    facts_of,
-)
-from dispatcher.core.rule_index import RuleIndex
-from dispatcher.link import work_message
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.policy.index import RuleIndex
+from dispatcher.core.policy.rules import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector, facts_of
+from dispatcher.workers.link import work_message
 from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, QosClass
 from hoss.model.selectors import NodeScope, Requirement
@@ -85,14 +76,18 @@ def test_pods_of_a_rule_that_no_worker_matches_wait_and_go_when_one_comes(new_be
     bench.join("general", role="general")
     rows = bench.job("job", 10, spec=GPU_POD)
     assert bench.all_are(rows, Phase.QUEUED)
-    (lane,) = bench.machine.queues.active.lanes()
-    assert bench.machine.routing.destination(lane).problem == "no registered worker matches rule gpu: role=gpu"
+    (sub_queue,) = bench.machine.queues.active.sub_queues()
+    assert (
+        bench.machine.routing.destination(sub_queue).problem
+        == "no registered worker matches rule gpu: role=gpu"
+    )
     bench.join("special", role="gpu")
     assert bench.in_hand("special") == 10
 
 
 @pytest.mark.parametrize(
-    ("fallback", "goes_to"), [(Fallback.WAIT, None), (Fallback.NEXT_RULE, "general"), (Fallback.ANY_WORKER, "other")]
+    ("fallback", "goes_to"),
+    [(Fallback.WAIT, None), (Fallback.NEXT_RULE, "general"), (Fallback.ANY_WORKER, "other")],
 )
 def test_the_fallback_says_what_happens_while_no_worker_matches(new_bench, fallback, goes_to):
     bench = new_bench(Policy((Rule("gpu", GPU_RULE.match, GPU_RULE.workers, fallback=fallback), REST)))
@@ -107,14 +102,16 @@ def test_the_fallback_says_what_happens_while_no_worker_matches(new_bench, fallb
     else:
         assert bench.all_are(rows, Phase.SCHEDULING)
         worker = bench.machine.registry.pods.worker[rows[0]]
-        assert bench.machine.members.numbered(worker).name == goes_to
+        assert bench.machine.members.name_of(worker) == goes_to
 
 
 def test_when_the_last_matching_worker_dies_the_fallback_takes_over(new_bench):
-    bench = new_bench(Policy((Rule("gpu", GPU_RULE.match, GPU_RULE.workers, fallback=Fallback.NEXT_RULE), REST)))
+    bench = new_bench(
+        Policy((Rule("gpu", GPU_RULE.match, GPU_RULE.workers, fallback=Fallback.NEXT_RULE), REST))
+    )
     special = bench.join("special", role="gpu")
     bench.join("general", role="general")
-    bench.tell(m.LinkClosed(special))
+    bench.handle(m.LinkClosed(special))
     bench.job("job", 10, spec=GPU_POD)
     assert bench.in_hand("general") == 10
 
@@ -124,8 +121,8 @@ def test_pods_that_no_rule_matches_wait_and_say_so(new_bench):
     bench.join("special", role="gpu")
     rows = bench.job("job", 10)
     assert bench.all_are(rows, Phase.QUEUED)
-    lane = bench.machine.registry.templates.lane[bench.machine.registry.pods.template[rows[0]]]
-    assert bench.machine.routing.destination(int(lane)).problem == "no rule of the policy matches"
+    sub_queue = bench.machine.registry.templates.sub_queue[bench.machine.registry.pods.template[rows[0]]]
+    assert bench.machine.routing.destination(int(sub_queue)).problem == "no rule of the policy matches"
 
 
 def test_a_new_policy_applies_to_pods_that_wait_and_keeps_their_order(new_bench):

@@ -1,9 +1,9 @@
-"""Doubts about a policy by itself, and where it does not fit the cluster."""
+"""Warnings about a policy by itself, and where it does not fit the cluster."""
 
 import pytest
 
-from dispatcher.core.policy_checks import Surroundings, doubts, mismatches
-from dispatcher.policy_document import DEFAULT_YAML, parse_policy
+from dispatcher.core.policy.checks import PolicyContext, cluster_warnings, document_warnings
+from dispatcher.policy.documents import DEFAULT_YAML, parse_policy
 
 HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
 
@@ -13,7 +13,8 @@ def policy(rules):
 
 
 def label(key, operator, *values):
-    return f"match: {{labels: {{matchExpressions: [{{key: {key}, operator: {operator}, values: {list(values)}}}]}}}}"
+    expression = f"{{key: {key}, operator: {operator}, values: {list(values)}}}"
+    return f"match: {{labels: {{matchExpressions: [{expression}]}}}}"
 
 
 @pytest.mark.parametrize(
@@ -45,36 +46,38 @@ def label(key, operator, *values):
 )
 def test_a_rule_behind_one_that_matches_all_its_pods_is_never_reached(earlier, later, hidden):
     first = f"{{name: first{', ' if earlier else ''}{earlier}}}"
-    told = doubts(policy(f"[{first}, {{name: second, {later}}}]"))
+    told = document_warnings(policy(f"[{first}, {{name: second, {later}}}]"))
     assert any(
-        text.startswith("rule second is never reached: rule first before it matches every pod") for text in told
+        text.startswith("rule second is never reached: rule first before it matches every pod")
+        for text in told
     ) == (hidden)
 
 
 def test_the_default_policy_leaves_no_doubt():
-    assert doubts(parse_policy(DEFAULT_YAML)) == []
+    assert document_warnings(parse_policy(DEFAULT_YAML)) == []
 
 
 def test_pods_that_nobody_takes_are_warned_of():
-    assert doubts(policy("[{name: a, match: {namespaces: [b]}}]")) == [
+    assert document_warnings(policy("[{name: a, match: {namespaces: [b]}}]")) == [
         "no rule matches every pod: pods that match none wait until the policy changes"
     ]
 
 
 def test_next_rule_on_the_last_rule_is_warned_of():
-    assert doubts(policy("[{name: a, fallback: NextRule}]")) == [
+    assert document_warnings(policy("[{name: a, fallback: NextRule}]")) == [
         "rule a is the last one, so its fallback NextRule is as good as Wait"
     ]
 
 
 def test_a_rule_whose_labels_contradict_each_other_matches_no_pod():
-    rules = "{name: a, match: {labels: {matchLabels: {app: x}, matchExpressions: [{key: app, operator: NotIn, values: [x]}]}}}"
-    assert doubts(policy(f"[{rules}, {{name: rest}}]")) == [
+    expression = "{key: app, operator: NotIn, values: [x]}"
+    rules = f"{{name: a, match: {{labels: {{matchLabels: {{app: x}}, matchExpressions: [{expression}]}}}}}}"
+    assert document_warnings(policy(f"[{rules}, {{name: rest}}]")) == [
         "rule a matches no pod: no value of label app meets app=x,app notin (x)"
     ]
 
 
-AROUND = Surroundings(
+AROUND = PolicyContext(
     workers=({"role": "gpu"}, {}),
     nodes=({"pool": "gpu"},),
     resources=frozenset({"cpu", "x.io/y"}),
@@ -104,4 +107,6 @@ AROUND = Surroundings(
     ],
 )
 def test_what_does_not_fit_the_cluster_is_told_while_it_lasts(rule, told):
-    assert mismatches(policy(f"[{{name: gold, {rule}}}]"), AROUND) == ([f"rule gold: {told}"] if told else [])
+    assert cluster_warnings(policy(f"[{{name: gold, {rule}}}]"), AROUND) == (
+        [f"rule gold: {told}"] if told else []
+    )

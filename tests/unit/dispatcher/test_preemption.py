@@ -1,12 +1,12 @@
-"""What the dispatcher knows of bound pods when a worker asks, and what it tells of those that others make room for."""
+"""Victim candidates for a worker that asks, and pods that wait for their victims to leave."""
 
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.occupancy import budgets_now, lower_pods
-from dispatcher.core.podtable import Phase
-from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
+from dispatcher.core.bound.disruption_budgets import budgets_now, victim_candidates
+from dispatcher.core.pods.table import Phase
+from hoss.model.cluster import PodDisruptionBudget, Threshold
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
 
@@ -27,7 +27,7 @@ def bench(bench):
 
 
 def asked(bench, nodes, *, priority=10, limit=100):
-    found = lower_pods(bench.machine.registry, np.array(nodes, np.uint32), priority, limit)
+    found = victim_candidates(bench.machine.registry, np.array(nodes, np.uint32), priority, limit)
     return sorted(found.rows.tolist()), found.nodes_seen
 
 
@@ -63,10 +63,12 @@ def test_a_work_batch_says_the_lowest_priority_there_is(bench):
         ({}, 0),
     ],
 )
-def test_a_budget_allows_what_is_bound_beyond_what_must_stay_of_all_that_were_accepted(bench, limits, allowed):
+def test_a_budget_allows_what_is_bound_beyond_what_must_stay_of_all_that_were_accepted(
+    bench, limits, allowed
+):
     bind(bench, "web", 4, node=3, labels=(("app", "web"),))
     deleted = bench.job("gone", 1, spec=PodSpec(labels=(("app", "web"),)))
-    bench.tell(m.Deleted(deleted))
+    bench.handle(m.Deleted(deleted))
     bench.job("waits", 2, spec=PodSpec(labels=(("app", "web"),)))
     bind_other = PodSpec(labels=(("app", "web"),), namespace="other")
     bench.job("other", 5, spec=bind_other)
@@ -77,7 +79,7 @@ def test_a_budget_allows_what_is_bound_beyond_what_must_stay_of_all_that_were_ac
 def test_after_a_gap_in_the_feed_the_shards_bound_pods_are_looked_up(bench):
     on_shard_1 = bind(bench, "a", 2, node=3)
     bind(bench, "b", 1, node=4)
-    bench.tell(m.HistoryMissed(shard=1, shards=2))
+    bench.handle(m.HistoryMissed(shard=1, shards=2))
     assert [verify.rows.tolist() for verify in bench.instructions(m.Verify)] == [on_shard_1.tolist()]
 
 
@@ -96,26 +98,26 @@ def bind_while_others_leave(bench, milliseconds):
         leaving_ms=np.array([milliseconds], np.uint32),
     )
     revision = bench.machine.log.revision
-    bench.tell(told)
+    bench.handle(told)
     return rows, revision
 
 
 def test_a_pod_whose_victims_are_leaving_is_told_as_bound_when_they_are_gone(bench):
     rows, revision = bind_while_others_leave(bench, 2000)
     nominations = bench.machine.settlement.nominations
-    assert nominations.waits(int(rows[0]))
+    assert nominations.is_nominated(int(rows[0]))
     assert [confirm.rows.tolist() for confirm in bench.instructions(m.Confirm)] == [rows.tolist()]
     bench.pass_time(1.9)
     assert bench.machine.log.since(revision) == []
     bench.pass_time(0.2)
     (logged,) = bench.machine.log.since(revision)
     assert (logged.phases.tolist(), logged.nodes.tolist()) == ([Phase.BOUND], [3])
-    assert not nominations.waits(int(rows[0]))
+    assert not nominations.is_nominated(int(rows[0]))
 
 
 def test_a_nominated_pod_that_is_deleted_gives_its_claim_back_and_is_never_told_as_bound(bench):
     rows, _ = bind_while_others_leave(bench, 2000)
-    bench.tell(m.Deleted(rows))
+    bench.handle(m.Deleted(rows))
     assert [release.rows.tolist() for release in bench.instructions(m.Release)] == [rows.tolist()]
     revision = bench.machine.log.revision
     bench.pass_time(3.0)

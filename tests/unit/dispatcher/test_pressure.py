@@ -1,14 +1,18 @@
-"""How full the dispatcher is, and what it says then."""
+"""Back pressure: how full the dispatcher is, and what it replies."""
 
 import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Settings
-from dispatcher.core.pressure import IDLE_RETRY_SECONDS, LONGEST_PAUSE_SECONDS, Limits
+from dispatcher.core.queue.pressure import IDLE_RETRY_SECONDS, LONGEST_PAUSE_SECONDS, PressureLimits
 
 
 def full_bench(new_bench, *, pods: int = 1000, record_bytes: int = 10_000):
-    return new_bench(settings=Settings(worker_timeout_seconds=1e9, limits=Limits(pods, record_bytes, slow_from=0.8)))
+    return new_bench(
+        settings=Settings(
+            worker_timeout_seconds=1e9, limits=PressureLimits(pods, record_bytes, slow_from=0.8)
+        )
+    )
 
 
 def refusal(bench, pods: int, record_bytes: int = 0):
@@ -48,7 +52,7 @@ def test_pods_that_are_bound_make_room_and_pods_that_are_deleted_too(new_bench):
     bench.answer("w1", m.OutcomeCode.BOUND)
     bench.now += 1.0
     assert refusal(bench, 500) is None
-    bench.tell(m.Deleted(rows[500:]))
+    bench.handle(m.Deleted(rows[500:]))
     bench.now += 1.0
     assert refusal(bench, 1000) is None
 
@@ -83,6 +87,6 @@ def test_a_forgotten_submission_gives_its_bytes_back(bench):
     rows = bench.job("job", 10)
     submission = bench.machine.registry.set_of(int(rows[0])).submission
     submission.record_bytes = bench.machine.registry.record_bytes = 500
-    bench.tell(m.Deleted(rows))
+    bench.handle(m.Deleted(rows))
     bench.pass_time(2.0)
     assert bench.machine.registry.record_bytes == 0

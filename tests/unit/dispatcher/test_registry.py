@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from dispatcher.core.podsets import AlreadyExists, NewJob, NewPods, NewTemplate, Order, uid_prefix
-from dispatcher.core.podtable import Phase, PodTable, Reasons
-from dispatcher.core.registry import PodRegistry
-from dispatcher.core.templates import Kind
+from dispatcher.core.pods.registry import LEAST_FREED_ROWS, PodRegistry
+from dispatcher.core.pods.sets import AlreadyExists, NewJob, NewPods, NewTemplate, Order, uid_prefix
+from dispatcher.core.pods.table import Phase, PodTable, Reasons
+from dispatcher.core.pods.templates import TemplateKind
 from hoss.model.pod import PodSpec, QosClass
 from hoss.wire.columns import NONE_U32, numbered_uids
 
 
 def template(spec=b"class", namespace="default", priority=0):
-    return NewTemplate(spec, Kind(namespace, "hoss", "", QosClass.BURSTABLE, ""), priority)
+    return NewTemplate(spec, TemplateKind(namespace, "hoss", "", QosClass.BURSTABLE, ""), priority)
 
 
 def order(request, *, jobs=(), names=(), uids=None, templates=None):
@@ -65,7 +65,9 @@ def test_a_client_uid_that_is_taken_is_refused(registry):
     with pytest.raises(AlreadyExists, match="belongs to another pod"):
         registry.accept(order("two", names=["c", "d"], uids=uids[::-1]), 0)
     with pytest.raises(AlreadyExists, match="belongs to another pod"):
-        registry.accept(order("three", names=["c", "d"], uids=np.repeat(numbered_uids(b"y" * 12, 0, 1), 2, axis=0)), 0)
+        registry.accept(
+            order("three", names=["c", "d"], uids=np.repeat(numbered_uids(b"y" * 12, 0, 1), 2, axis=0)), 0
+        )
 
 
 def test_pods_are_found_by_uid_whoever_made_it(registry):
@@ -89,14 +91,14 @@ def test_templates_are_shared_and_forgotten_with_their_last_pod(registry):
     one = registry.accept(order("one", jobs=[("a", 3)]), 0)
     two = registry.accept(order("two", jobs=[("b", 3)]), 0)
     assert len(registry.templates.live_ids()) == 1
-    registry.forget(one)
+    registry.abandon(one)
     assert len(registry.templates.live_ids()) == 1
-    registry.forget(two)
+    registry.abandon(two)
     assert registry.templates.live_ids() == []
 
 
 def test_class_ids_are_never_used_twice(registry):
-    registry.forget(registry.accept(order("one", jobs=[("a", 1)]), 0))
+    registry.abandon(registry.accept(order("one", jobs=[("a", 1)]), 0))
     registry.accept(order("two", jobs=[("a", 1)]), 0)
     assert list(registry.templates.specs) == [2]
 
@@ -113,6 +115,74 @@ def test_freed_rows_are_used_again_and_neighbours_join():
     assert table.size == 25
 
 
+def test_a_range_is_found_again_once_its_neighbours_are_free_as_well():
+    table = PodTable()
+    ranges = [table.allocate(10) for _ in range(4)]
+    table.free(ranges[2], 10)
+    assert table.allocate(20) == 40
+    table.free(ranges[1], 10)
+    assert table.free_ranges == 1
+    assert table.allocate(20) == 10
+
+
+def admitted(registry, order):
+    submission = registry.accept(order, 0)
+    registry.admit(submission, 0)
+    registry.pods.in_queue[:] = False  # whatever waited was sent and answered
+    return submission
+
+
+def test_200_live_pods_hold_few_rows_however_many_were_submitted_with_them(registry):
+    submission = admitted(registry, order("one", jobs=[("a", 20_000)]))
+    (pod_set,) = submission.sets
+    keep = np.sort(np.random.default_rng(1).choice(20_000, 200, replace=False)).astype(np.uint32)
+    registry.mark_deleted(np.setdiff1d(np.arange(20_000, dtype=np.uint32), keep), 1)
+    assert registry.forget_deleted() == []
+    assert registry.pods.in_use <= 200 * LEAST_FREED_ROWS / 4
+    assert set(keep.tolist()) <= set(registry.rows_of(pod_set).tolist())
+    assert registry.deleted(pod_set).sum() == 19_800
+
+
+def test_a_pod_that_outlives_its_neighbours_keeps_its_name_uid_and_row(registry):
+    one = admitted(registry, order("one", jobs=[("a", 100)], names=[f"p-x{i}" for i in range(100)]))
+    uids = registry.pods.uid[[50, 150]].copy()
+    registry.mark_deleted(np.setdiff1d(np.arange(200, dtype=np.uint32), [50, 150]).astype(np.uint32), 1)
+    registry.forget_deleted()
+    admitted(registry, order("two", jobs=[("b", 40)]))  # in rows that were theirs
+    assert registry.pods.size == 151
+    directory = registry.directory
+    assert [directory.row_of_name("default", name) for name in ("a-50", "p-x50")] == [50, 150]
+    assert [directory.row_of_name("default", name) for name in ("a-7", "p-x7")] == [None, None]
+    assert directory.rows_of_uids(uids).tolist() == [50, 150]
+    assert directory.rows_of_uids(numbered_uids(one.sets[0].uid_prefix, 7, 1)).tolist() == [NONE_U32]
+    assert [registry.set_of(row).pod_name(row) for row in (50, 150)] == ["a-50", "p-x50"]
+
+
+def test_what_is_still_used_of_a_deleted_set_is_forgotten_later(registry):
+    submission = admitted(registry, order("one", jobs=[("a", 100)]))
+    registry.pods.node[40] = 3  # the ledger has not released its reservation
+    registry.mark_deleted(np.arange(100, dtype=np.uint32), 1)
+    assert registry.forget_deleted() == []
+    assert registry.rows_of(submission.sets[0]).tolist() == [40]
+    registry.pods.node[40] = NONE_U32
+    assert registry.forget_deleted() == [submission]
+    assert registry.pods.size == 0
+    assert not registry.any_to_forget
+
+
+def test_a_deleted_job_is_forgotten_though_another_of_its_message_lives(registry):
+    others = template(spec=b"other", namespace="elsewhere")
+    request = Order("one", (template(), others), (NewJob("a", 0, 3), NewJob("b", 1, 3)), None)
+    submission = admitted(registry, request)
+    registry.mark_deleted(np.arange(3, dtype=np.uint32), 1)
+    assert registry.forget_deleted() == []
+    assert (registry.pods.in_use, list(registry.templates.specs.values())) == (3, [b"other"])
+    assert [s.name for s in submission.sets] == ["a", "b"]  # for a repeated request
+    admitted(registry, order("two", jobs=[("a", 1)]))
+    registry.mark_deleted(np.arange(3, 6, dtype=np.uint32), 1)
+    assert registry.forget_deleted() == [submission]
+
+
 def test_columns_keep_their_content_when_the_table_grows():
     table = PodTable()
     table.allocate(1000)
@@ -124,9 +194,9 @@ def test_columns_keep_their_content_when_the_table_grows():
 def test_reasons_that_no_pod_has_any_more_are_dropped_when_there_are_many():
     table, reasons = PodTable(), Reasons()
     table.allocate(3)
-    for number in range(Reasons.LIMIT + 10):
+    for number in range(Reasons.LEAST + 10):
         last = reasons.number(f"0/{number} nodes are available")
     table.reason[1] = last
     reasons.compact(table)
-    assert reasons.texts == ["", f"0/{Reasons.LIMIT + 9} nodes are available"]
+    assert reasons.texts == ["", f"0/{Reasons.LEAST + 9} nodes are available"]
     assert table.reason[:3].tolist() == [0, 1, 0]

@@ -1,11 +1,19 @@
-"""What a kubelet's rejection says, and whose account was wrong."""
+"""Kubelet rejections: what they say, and whose account was wrong."""
 
 import numpy as np
 import pytest
 
-from dispatcher.core.podsets import NewPods
-from dispatcher.core.podtable import Phase
-from dispatcher.core.rejections import Cause, Figures, OnNode, Rejection, compare, on_node, rejection_of
+from dispatcher.core.kubernetes.rejections import (
+    Cause,
+    KubeletRejection,
+    NodeFigures,
+    OnNode,
+    compare,
+    on_node,
+    rejection_of,
+)
+from dispatcher.core.pods.sets import NewPods
+from dispatcher.core.pods.table import Phase
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 
@@ -19,16 +27,18 @@ def status(reason="OutOfcpu", message=SAID, phase="Failed"):
 
 
 def rejected(used=400, capacity=1000, asked=800):
-    return Rejection("OutOfcpu", SAID, Figures("cpu", asked, used, capacity))
+    return KubeletRejection("OutOfcpu", SAID, NodeFigures("cpu", asked, used, capacity))
 
 
 def test_a_kubelet_s_figures_are_read():
-    assert rejection_of(status()) == Rejection("OutOfcpu", SAID, Figures("cpu", 800, 400, 1000))
+    assert rejection_of(status()) == KubeletRejection("OutOfcpu", SAID, NodeFigures("cpu", 800, 400, 1000))
 
 
-@pytest.mark.parametrize("reason", ["OutOfmemory", "OutOfpods", "UnexpectedAdmissionError", "TopologyAffinityError"])
+@pytest.mark.parametrize(
+    "reason", ["OutOfmemory", "OutOfpods", "UnexpectedAdmissionError", "TopologyAffinityError"]
+)
 def test_what_names_no_figures_is_a_rejection_all_the_same(reason):
-    assert rejection_of(status(reason, "no")) == Rejection(reason, "no")
+    assert rejection_of(status(reason, "no")) == KubeletRejection(reason, "no")
 
 
 @pytest.mark.parametrize(
@@ -41,11 +51,21 @@ def test_pods_that_failed_otherwise_were_not_rejected(other):
 @pytest.mark.parametrize(
     ("told", "others", "cause", "said"),
     [
-        (rejected(used=400), OnNode(400, 2, 1), Cause.OVERCOMMITTED, "1 of the others were placed by other schedulers"),
+        (
+            rejected(used=400),
+            OnNode(400, 2, 1),
+            Cause.OVERCOMMITTED,
+            "1 of the others were placed by other schedulers",
+        ),
         (rejected(used=100, capacity=800), OnNode(100, 1, 0), Cause.NODE_OBJECT, "its kubelet has 800"),
         (rejected(used=400), OnNode(100, 1, 0), Cause.UNSEEN, "counts 400 of cpu in use"),
         (rejected(used=100, asked=100), OnNode(100, 1, 0), Cause.LATE, "900 are free"),
-        (Rejection("UnexpectedAdmissionError", "no device"), OnNode(0, 0, 0), Cause.NO_FIGURES, "no device"),
+        (
+            KubeletRejection("UnexpectedAdmissionError", "no device"),
+            OnNode(0, 0, 0),
+            Cause.NO_FIGURES,
+            "no device",
+        ),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )

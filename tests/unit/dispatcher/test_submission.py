@@ -4,7 +4,7 @@ import pytest
 
 from hoss.client.dispatcher import WORKLOADS_PER_MESSAGE, submission
 from hoss.errors import InvalidInput
-from hoss.model.label_selector import parse_label_selector
+from hoss.manifests.selectors import parse_label_selector
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.wire.columns import U32, decode
 
@@ -27,7 +27,10 @@ def test_equal_templates_travel_once():
 
 def test_many_workloads_become_many_messages_each_with_an_id_of_its_own():
     messages = list(submission([Workload(f"p{i}", BARE) for i in range(WORKLOADS_PER_MESSAGE + 1)], "mine"))
-    assert [(m.request_id, len(m.pods.names)) for m in messages] == [("mine/0", WORKLOADS_PER_MESSAGE), ("mine/1", 1)]
+    assert [(m.request_id, len(m.pods.names)) for m in messages] == [
+        ("mine/0", WORKLOADS_PER_MESSAGE),
+        ("mine/1", 1),
+    ]
 
 
 def test_pods_with_uids_are_listed_apart_from_those_without():
@@ -55,7 +58,9 @@ def test_a_workload_of_no_replicas_asks_for_nothing():
     ],
 )
 def test_label_selectors_select_as_kubectls_do(text, labels, matches):
-    assert all(requirement.matches(labels) for requirement in parse_label_selector(text, where="l")) is matches
+    assert (
+        all(requirement.matches(labels) for requirement in parse_label_selector(text, where="l")) is matches
+    )
 
 
 @pytest.mark.parametrize("text", ["a in b", "a=b=c", "a in (b", "-x", "a b"])

@@ -1,16 +1,16 @@
-"""NoExecute taints: who has to leave a node, and when."""
+"""NoExecute taints: which pods have to leave a node, and when."""
 
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Settings
-from dispatcher.core.podsets import NewJob, Order
-from dispatcher.core.podtable import Phase
-from hoss.model.cluster_objects import PodDisruptionBudget, Threshold
+from dispatcher.core.pods.sets import NewJob, Order
+from dispatcher.core.pods.table import Phase
+from hoss.model.cluster import PodDisruptionBudget, Threshold
+from hoss.model.node import NO_EXECUTE, Taint, Toleration
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import LabelSelector
-from hoss.model.taints import NO_EXECUTE, Taint, Toleration
 
 DISK, NET = Taint("disk", "broken", NO_EXECUTE), Taint("net", "", NO_EXECUTE)
 UNTOLERATED = "evicted: node n3 has taint disk=broken:NoExecute, which the pod does not tolerate"
@@ -24,7 +24,9 @@ def tolerating(*seconds, taint=DISK):
 
 def told(bench, *taints, since=None, node=3):
     since_ms = bench.machine.unix_ms(bench.now) if since is None else since
-    bench.tell(m.NodesSeen({node: m.KnownNode(f"n{node}", {}, tuple((taint, since_ms) for taint in taints))}))
+    bench.handle(
+        m.NodesSeen({node: m.KnownNode(f"n{node}", {}, tuple((taint, since_ms) for taint in taints))})
+    )
 
 
 def bound_job(bench, spec=None, *, replicas=2, node=3, name="job"):
@@ -47,14 +49,16 @@ def test_who_does_not_tolerate_a_taint_leaves_at_once_is_told_why_and_is_queued_
     told(bench, DISK)
     (evict,) = bench.instructions(m.Evict)
     assert (evict.nodes.tolist(), evict.reasons) == ([3, 3], (UNTOLERATED,) * 2)
-    bench.tell(m.Evicted(evict.uids, evict.nodes, evict.reasons))
+    bench.handle(m.Evicted(evict.uids, evict.nodes, evict.reasons))
     assert bench.all_are(rows, Phase.SCHEDULING)
     assert bench.all_are(bystanders, Phase.BOUND)
     registry = bench.machine.registry
     assert {registry.reasons.texts[i] for i in registry.pods.eviction[rows].tolist()} == {UNTOLERATED}
 
 
-@pytest.mark.parametrize(("seconds", "stays"), [((30,), 30), ((30, 60), 30), ((None, 30), 30), ((0,), 0), ((-5,), 0)])
+@pytest.mark.parametrize(
+    ("seconds", "stays"), [((30,), 30), ((30, 60), 30), ((None, 30), 30), ((0,), 0), ((-5,), 0)]
+)
 def test_who_tolerates_it_for_a_time_leaves_when_the_least_of_his_tolerations_is_over(bench, seconds, stays):
     bound_job(bench, tolerating(*seconds))
     told(bench, DISK)
@@ -92,7 +96,9 @@ def test_another_change_of_the_node_does_not_begin_the_time_anew(bench):
     since = bench.machine.unix_ms(bench.now)
     bench.pass_time(20)
     told(bench, DISK, NET, since=since)  # which it does not tolerate, either
-    assert evicted(bench) == [("evicted: node n3 has taint net:NoExecute, which the pod does not tolerate", 2)]
+    assert evicted(bench) == [
+        ("evicted: node n3 has taint net:NoExecute, which the pod does not tolerate", 2)
+    ]
 
 
 def test_of_several_taints_the_one_that_is_over_first_counts(bench):
@@ -143,7 +149,7 @@ def test_a_pod_that_was_placed_before_its_worker_heard_of_the_taint_leaves_when_
 def test_pods_deleted_or_gone_elsewhere_when_their_time_is_over_are_let_be(bench):
     rows = bound_job(bench, tolerating(30))
     told(bench, DISK)
-    bench.tell(m.Deleted(rows[:1]))
+    bench.handle(m.Deleted(rows[:1]))
     bench.machine.registry.pods.node[rows[1]] = 4
     bench.pass_time(31)
     assert evicted(bench) == []
@@ -155,7 +161,7 @@ def test_after_a_start_the_time_goes_on_where_it_was(new_bench):
     template = bench._template(tolerating(30))
     submission = bench.accept(Order("request", (template,), (NewJob("job", 0, 2),), None))  # long ago
     bench.machine.restore_bound(np.arange(2, dtype=np.uint32), np.array([3, 3], np.uint32))
-    bench.tell(m.Admitted(submission))
+    bench.handle(m.Admitted(submission))
     told(bench, DISK, since=bench.machine.unix_ms(bench.now) - 25_000)
     assert evicted(bench) == []
     bench.pass_time(6)
@@ -164,7 +170,7 @@ def test_after_a_start_the_time_goes_on_where_it_was(new_bench):
 
 def test_budgets_have_no_say_in_it_as_in_kubernetes(bench):
     budget = PodDisruptionBudget("default", "all", LabelSelector(), min_available=Threshold(2))
-    bench.tell(m.ObjectsApplied((budget,)))
+    bench.handle(m.ObjectsApplied((budget,)))
     bound_job(bench)
     told(bench, DISK)
     assert evicted(bench) == [(UNTOLERATED, 2)]
@@ -173,15 +179,15 @@ def test_budgets_have_no_say_in_it_as_in_kubernetes(bench):
 def test_no_execute_taints_of_other_nodes_cost_no_look_at_the_pods_of_a_batch(bench, monkeypatch):
     told(bench, DISK, node=7)
     looked = []
-    residence = bench.machine.residence
-    monkeypatch.setattr(residence, "_together", lambda rows: looked.append(len(rows)) or [])
+    eviction = bench.machine.taint_eviction
+    monkeypatch.setattr(eviction, "_by_template_and_node", lambda rows: looked.append(len(rows)) or [])
     bound_job(bench, replicas=500)
     bench.pass_time(1000)
     assert sum(looked) == 0
 
 
 def test_where_others_send_pods_away_nobody_is_evicted(new_bench):
-    bench = new_bench(settings=Settings(worker_timeout_seconds=1e9, others_evict=True))
+    bench = new_bench(settings=Settings(worker_timeout_seconds=1e9, controllers_evict=True))
     rows = bound_job(bench)
     told(bench, DISK)
     assert not evicted(bench)

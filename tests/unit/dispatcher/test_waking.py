@@ -4,12 +4,10 @@ import numpy as np
 
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
-from dispatcher.core.podtable import Phase
-from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from dispatcher.core.pods.table import Phase
+from hoss.model.node import NodeSpec, Taint
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
-from hoss.model.taints import Taint
 
 SCHEMA = ("cpu", "memory", "ephemeral-storage", "pods")
 SMALL, BIG = PodSpec(requests=(("cpu", 1000),)), PodSpec(requests=(("cpu", 8000),))
@@ -33,7 +31,7 @@ def test_room_for_the_small_pod_wakes_the_small_pod_and_not_the_big_one(bench):
     big = bench.pods("big", spec=BIG)
     refuse(bench)
     bench.pass_time(2.0)
-    bench.tell(freed(2000, seq=1))
+    bench.handle(freed(2000, seq=1))
     assert bench.phases(small) == [Phase.SCHEDULING]
     assert bench.phases(big) == [Phase.UNSCHEDULABLE]
 
@@ -46,10 +44,10 @@ def test_a_removed_taint_does_not_wake_a_pod_that_lacked_room(bench):
     refuse(bench, reason="1 node(s) had untolerated taint(s)", refused_by=("TaintToleration",))
     bench.pass_time(2.0)
     still = NodeChange(NodeSpec("n1", taints=(Taint("b"),)), Aspect.TAINTS)
-    bench.tell(m.ClusterChanged(Changes(nodes=(still,)), 0, 1))
+    bench.handle(m.ClusterChanged(Changes(nodes=(still,)), 0, 1))
     bench.pass_time(0.1)
     assert bench.in_hand("w1") == 0
-    bench.tell(m.ClusterChanged(Changes(nodes=(NodeChange(NodeSpec("n1"), Aspect.TAINTS),)), 0, 2))
+    bench.handle(m.ClusterChanged(Changes(nodes=(NodeChange(NodeSpec("n1"), Aspect.TAINTS),)), 0, 2))
     bench.pass_time(0.1)
     assert bench.phases([*lacks_room, *kept_off]) == [Phase.UNSCHEDULABLE, Phase.SCHEDULING]
 
@@ -58,7 +56,7 @@ def test_a_wake_waits_for_the_backoff(bench):
     bench.join("w1")
     rows = bench.pods("p", spec=SMALL)
     refuse(bench)
-    bench.tell(freed(2000, seq=1))
+    bench.handle(freed(2000, seq=1))
     assert bench.phases(rows) == [Phase.BACKOFF]
     bench.pass_time(1.1)
     assert bench.phases(rows) == [Phase.SCHEDULING]
@@ -70,8 +68,10 @@ def test_the_urgent_pod_that_came_later_goes_first(bench):
         bench.pods(name, spec=PodSpec(requests=SMALL.requests, priority=priority))
         refuse(bench)
     bench.pass_time(2.0)
-    rows = {name: bench.machine.registry.directory.row_of_name("default", name) for name in ("first", "urgent")}
-    bench.tell(freed(2000, seq=1))
+    rows = {
+        name: bench.machine.registry.directory.row_of_name("default", name) for name in ("first", "urgent")
+    }
+    bench.handle(freed(2000, seq=1))
     sent = [bench.machine.registry.directory.rows_of_uids(work.uids).tolist() for work in bench.sent["w1"]]
     assert sent == [[rows["urgent"]], [rows["first"]]]
 
@@ -79,7 +79,7 @@ def test_the_urgent_pod_that_came_later_goes_first(bench):
 def test_a_refusal_on_an_older_view_is_tried_again_when_what_it_missed_may_help(bench):
     bench.join("w1")
     small, big = bench.pods("small", spec=SMALL), bench.pods("big", spec=BIG)
-    bench.tell(freed(2000, seq=5))
+    bench.handle(freed(2000, seq=5))
     refuse(bench, seen=4)
     refuse(bench, seen=4)
     assert bench.phases([*small, *big]) == [Phase.BACKOFF, Phase.UNSCHEDULABLE]
@@ -88,7 +88,7 @@ def test_a_refusal_on_an_older_view_is_tried_again_when_what_it_missed_may_help(
 def test_a_refusal_that_knew_of_the_change_is_not_tried_again(bench):
     bench.join("w1")
     rows = bench.pods("p", spec=SMALL)
-    bench.tell(freed(2000, seq=5))
+    bench.handle(freed(2000, seq=5))
     refuse(bench, seen=5)
     assert bench.phases(rows) == [Phase.UNSCHEDULABLE]
 
@@ -99,15 +99,17 @@ def test_a_deleted_pod_wakes_the_one_that_shuns_it(bench):
         return PodSpec(pod_affinity=PodAffinity(anti_required=(term,)))
 
     bench.join("w1")
-    bench.machine.registry.minds_pods = True  # as intake tells it with the first pod that does
+    bench.machine.registry.has_pod_rules = True  # as intake tells it with the first pod that does
     database = bench.pods("database", spec=PodSpec(labels=(("app", "db"),)))
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     shuns_it, shuns_another = bench.pods("a", spec=away_from("db")), bench.pods("b", spec=away_from("cache"))
     for _ in range(2):
-        refuse(bench, reason="1 node(s) didn't match pod anti-affinity rules", refused_by=("InterPodAffinity",))
+        refuse(
+            bench, reason="1 node(s) didn't match pod anti-affinity rules", refused_by=("InterPodAffinity",)
+        )
     bench.pass_time(2.0)
-    bench.tell(m.Deleted(database))
-    bench.tell(m.Released(database))
+    bench.handle(m.Deleted(database))
+    bench.handle(m.Released(database))
     assert bench.in_hand("w1") == 0, "workers have not heard of it yet"
     bench.pass_time(0.2)
     assert bench.phases([*shuns_it, *shuns_another]) == [Phase.SCHEDULING, Phase.UNSCHEDULABLE]
@@ -119,7 +121,7 @@ def test_pods_that_no_change_helped_are_tried_after_five_minutes_and_not_before(
     refuse(bench)
     for seq in range(1, 299):
         bench.pass_time(1.0)
-        bench.tell(freed(2000, seq))
+        bench.handle(freed(2000, seq))
     assert bench.phases(rows) == [Phase.UNSCHEDULABLE]
     bench.pass_time(3.0)
     assert bench.phases(rows) == [Phase.SCHEDULING]

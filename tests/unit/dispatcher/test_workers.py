@@ -1,4 +1,4 @@
-"""Workers come, fall silent, are fenced and come back; their pods are with one worker at a time."""
+"""Workers register, fall silent, are fenced and come back; a pod is with one worker at a time."""
 
 import random
 import time
@@ -8,9 +8,10 @@ import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine, Settings
-from dispatcher.core.membership import Vitals, WorkerState
-from dispatcher.core.podtable import Phase
-from dispatcher.core.policy import Policy
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.policy.rules import Policy
+from dispatcher.core.workers.membership import WorkerState
+from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.runtime import Runtime
 from hoss.model.pod import PodSpec
 
@@ -21,14 +22,14 @@ def fenced(bench, worker, reserved=()):
     """The ledger answers a fence: the pods at these positions hold reservations on node 9."""
     nodes = np.full(len(bench.instructions(m.Fence)[-1].uids), NONE, np.uint32)
     nodes[list(reserved)] = 9
-    bench.tell(m.Fenced(worker, nodes, {0: np.array([5], np.uint64)} if len(reserved) else {}))
+    bench.handle(m.Fenced(worker, nodes, {0: np.array([5], np.uint64)} if len(reserved) else {}))
 
 
 def test_a_dead_workers_pods_go_to_others_only_after_it_was_fenced(bench):
     first = bench.join("w1")
     rows = bench.job("job", 100)
     bench.join("w2")
-    bench.tell(m.LinkClosed(first))
+    bench.handle(m.LinkClosed(first))
     assert bench.in_hand("w2") == 0
     assert bench.all_are(rows, Phase.SCHEDULING)
     fenced(bench, "w1")
@@ -41,7 +42,7 @@ def test_a_dead_workers_pods_go_to_others_only_after_it_was_fenced(bench):
 def test_what_a_dead_worker_reserved_is_bound_and_confirmed_and_the_rest_is_placed_again(bench):
     first = bench.join("w1")
     rows = bench.job("job", 100)
-    bench.tell(m.LinkClosed(first))
+    bench.handle(m.LinkClosed(first))
     fenced(bench, "w1", reserved=range(40))
     assert bench.phases(rows) == [Phase.BOUND] * 40 + [Phase.QUEUED] * 60
     (confirm,) = bench.instructions(m.Confirm)
@@ -54,7 +55,7 @@ def test_what_comes_late_over_a_dead_link_changes_nothing(bench):
     first = bench.join("w1")
     rows = bench.job("job", 10)
     work = bench.sent["w1"][0]
-    bench.tell(m.LinkClosed(first))
+    bench.handle(m.LinkClosed(first))
     bench.outcomes(work, range(10), m.OutcomeCode.BOUND)
     fenced(bench, "w1")
     bench.outcomes(work, range(10), m.OutcomeCode.BOUND)
@@ -79,7 +80,7 @@ def test_heartbeats_and_outcomes_keep_a_worker_alive(new_bench):
     link = bench.join("w1")
     for _ in range(100):
         bench.pass_time(0.1)
-        bench.tell(m.Heard(link, Vitals(ready=True)))
+        bench.handle(m.HeartbeatReceived(link, Heartbeat(ready=True)))
     assert bench.machine.members.get("w1").state is WorkerState.READY
 
 
@@ -96,30 +97,30 @@ def test_a_second_worker_of_a_living_name_is_refused_and_the_first_stays(bench):
     second = bench.register("w1")
     (refusal,) = bench.instructions(m.Refuse)
     assert (refusal.link, "w1" in refusal.text) == (second, True)
-    bench.tell(m.LinkClosed(second))
+    bench.handle(m.LinkClosed(second))
     assert bench.machine.members.on_link(first).state is WorkerState.READY
 
 
 def test_a_worker_that_comes_back_gets_its_epoch_only_after_its_last_life_was_fenced(bench):
     first = bench.join("w1")
     rows = bench.job("job", 10)
-    bench.tell(m.LinkClosed(first))
+    bench.handle(m.LinkClosed(first))
     grants = len(bench.instructions(m.GrantEpoch))
     second = bench.register("w1")
     assert len(bench.instructions(m.GrantEpoch)) == grants
     fenced(bench, "w1")
     assert bench.instructions(m.GrantEpoch)[-1].link == second
-    bench.tell(m.EpochGranted(second, 99))
-    bench.tell(m.Heard(second, Vitals(ready=True)))
+    bench.handle(m.EpochGranted(second, 99))
+    bench.handle(m.HeartbeatReceived(second, Heartbeat(ready=True)))
     assert bench.all_are(rows, Phase.SCHEDULING)
     assert bench.machine.members.get("w1").epoch == 99
 
 
 def test_an_epoch_granted_to_a_link_that_is_over_is_not_anothers(bench):
     first = bench.register("w1")
-    bench.tell(m.LinkClosed(first))
+    bench.handle(m.LinkClosed(first))
     second = bench.register("w1")
-    bench.tell(m.EpochGranted(first, 1))
+    bench.handle(m.EpochGranted(first, 1))
     assert bench.machine.members.on_link(second).state is WorkerState.JOINING
 
 
@@ -135,8 +136,8 @@ def test_a_worker_whose_epoch_the_ledger_does_not_know_must_register_anew(bench)
 
 def test_a_cordon_outlives_the_workers_link(bench):
     first = bench.join("w1")
-    bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
-    bench.tell(m.LinkClosed(first))
+    bench.handle(m.WorkerStateRequested("w1", WorkerState.CORDONED))
+    bench.handle(m.LinkClosed(first))
     fenced(bench, "w1")
     bench.join("w1")
     assert bench.machine.members.get("w1").state is WorkerState.CORDONED
@@ -145,8 +146,8 @@ def test_a_cordon_outlives_the_workers_link(bench):
 def test_a_pod_deleted_while_its_worker_is_being_fenced_gives_back_what_it_got(bench):
     first = bench.join("w1")
     rows = bench.job("job", 2)
-    bench.tell(m.LinkClosed(first))
-    bench.tell(m.Deleted(rows))
+    bench.handle(m.LinkClosed(first))
+    bench.handle(m.Deleted(rows))
     fenced(bench, "w1", reserved=[0])
     assert bench.all_are(rows, Phase.DELETED)
     assert bench.instructions(m.Release)[0].rows.tolist() == [rows[0]]
@@ -155,7 +156,7 @@ def test_a_pod_deleted_while_its_worker_is_being_fenced_gives_back_what_it_got(b
 def test_a_worker_that_says_it_will_stop_gets_nothing_more_and_loses_no_attempt(bench):
     first = bench.join("w1")
     rows = bench.job("job", 100)
-    bench.tell(m.Leaving(first))
+    bench.handle(m.Leaving(first))
     bench.answer("w1", m.OutcomeCode.RETURNED)
     assert bench.machine.members.get("w1").state is WorkerState.DRAINING
     assert bench.in_hand("w1") == 0
@@ -166,8 +167,8 @@ def test_a_worker_that_says_it_will_stop_gets_nothing_more_and_loses_no_attempt(
 
 def test_a_worker_that_answered_for_everything_before_it_went_has_left_and_is_not_lost(bench):
     first = bench.join("w1")
-    bench.tell(m.Leaving(first))
-    bench.tell(m.LinkClosed(first))
+    bench.handle(m.Leaving(first))
+    bench.handle(m.LinkClosed(first))
     assert bench.machine.members.get("w1").state is WorkerState.LEFT
     assert bench.machine.counters["workers_lost"] == 0
     fenced(bench, "w1")
@@ -178,8 +179,8 @@ def test_a_worker_that_answered_for_everything_before_it_went_has_left_and_is_no
 def test_a_worker_that_goes_with_pods_in_hand_is_lost_and_fenced(bench):
     first = bench.join("w1")
     rows = bench.job("job", 10)
-    bench.tell(m.Leaving(first))
-    bench.tell(m.LinkClosed(first))
+    bench.handle(m.Leaving(first))
+    bench.handle(m.LinkClosed(first))
     assert bench.machine.members.get("w1").state is WorkerState.LOST
     fenced(bench, "w1")
     assert bench.all_are(rows, Phase.QUEUED)
@@ -187,8 +188,8 @@ def test_a_worker_that_goes_with_pods_in_hand_is_lost_and_fenced(bench):
 
 def test_an_operator_does_not_reopen_a_worker_that_is_about_to_stop(bench):
     first = bench.join("w1")
-    bench.tell(m.Leaving(first))
-    bench.tell(m.StateWanted("w1", WorkerState.READY))
+    bench.handle(m.Leaving(first))
+    bench.handle(m.WorkerStateRequested("w1", WorkerState.READY))
     bench.job("job", 10)
     assert bench.in_hand("w1") == 0
 
@@ -196,12 +197,14 @@ def test_an_operator_does_not_reopen_a_worker_that_is_about_to_stop(bench):
 def test_throughput_and_busyness_are_those_of_the_last_seconds(bench):
     link = bench.join("w1")
     worker = bench.machine.members.get("w1")
-    bench.tell(m.Heard(link, Vitals(ready=True)))
+    bench.handle(m.HeartbeatReceived(link, Heartbeat(ready=True)))
     for second in range(1, 21):
         bench.job(f"job-{second}", 100)
         bench.answer("w1", m.OutcomeCode.BOUND)
         bench.pass_time(1.0)
-        bench.tell(m.Heard(link, Vitals(working_seconds=second / 2, clock_seconds=second, ready=True)))
+        bench.handle(
+            m.HeartbeatReceived(link, Heartbeat(working_seconds=second / 2, clock_seconds=second, ready=True))
+        )
     assert 80 < worker.throughput.per_second(bench.now) < 120
     assert 0.45 < worker.busy_share < 0.55
     assert worker.throughput.per_second(bench.now + 60) < 0.01
@@ -211,15 +214,16 @@ def test_the_time_in_a_state_is_counted_from_when_it_began(bench):
     bench.join("w1")
     worker = bench.machine.members.get("w1")
     bench.pass_time(5.0)
-    bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
+    bench.handle(m.WorkerStateRequested("w1", WorkerState.CORDONED))
     bench.pass_time(3.0)
-    bench.tell(m.StateWanted("w1", WorkerState.CORDONED))
+    bench.handle(m.WorkerStateRequested("w1", WorkerState.CORDONED))
     assert worker.since == bench.now - 3.0
 
 
 @pytest.mark.parametrize("step_seconds", [-86_400.0, 86_400.0])
 def test_a_wall_clock_that_is_set_costs_no_worker_its_lease(monkeypatch, step_seconds):
-    """The runtime's clock is the monotonic one; the wall clock is stepped while a worker beats, and while one is silent."""
+    """The runtime's clock is the monotonic one; the wall clock is stepped while a worker beats, and while one
+    is silent."""
     machine = Machine(Settings(worker_timeout_seconds=2.0), Policy(), lambda _: PodSpec(), random.Random(1))
     monotonic = [1000.0]
     runtime = Runtime(machine, ledger=None, journal=None, clock=lambda: monotonic[0])
@@ -230,6 +234,9 @@ def test_a_wall_clock_that_is_set_costs_no_worker_its_lease(monkeypatch, step_se
     for tenth in range(1, 19):
         monotonic[0] += 0.1
         monkeypatch.setattr(time, "time", lambda now=wall + step_seconds + tenth / 10: now)
-        runtime.tell(m.Heard(1, Vitals(ready=True)))
-        runtime.tell(m.Tick())
-    assert {worker.name: worker.state.value for worker in machine.members} == {"beats": "Ready", "silent": "Ready"}
+        runtime.handle(m.HeartbeatReceived(1, Heartbeat(ready=True)))
+        runtime.handle(m.Tick())
+    assert {worker.name: worker.state.value for worker in machine.members} == {
+        "beats": "Ready",
+        "silent": "Ready",
+    }

@@ -1,11 +1,13 @@
 """A log that cannot be written ends no service."""
 
 import io
+import logging
 
+import pytest
 import structlog
 
 from hoss import telemetry
-from hoss.log_output import LogOutput
+from hoss.telemetry.logs import LibraryLog, LogOutput
 
 
 class Disk(io.StringIO):
@@ -41,3 +43,43 @@ def test_the_services_log_is_such_a_one(monkeypatch):
     finally:
         structlog.configure(**before)
         structlog.contextvars.clear_contextvars()
+
+
+@pytest.fixture
+def library():
+    """A logger as of aiohttp, whose records LibraryLog gets."""
+    handler, log = LibraryLog(), logging.getLogger("aiohttp.server")
+    log.addHandler(handler)
+    log.propagate = False
+    yield log
+    log.propagate = True
+    log.removeHandler(handler)
+
+
+def test_a_request_that_a_library_cannot_read_is_one_short_line_without_a_traceback(library):
+    with structlog.testing.capture_logs() as lines:
+        library.error("Error handling request\nfrom %s", "somebody", exc_info=ValueError("x" * 10**6))
+    [line] = lines
+    assert line["event"] == "library_logged"
+    assert line["text"] == "Error handling request from somebody"
+    assert line["error"].startswith("ValueError: xxx")
+    assert "exc_info" not in line
+    assert len(str(line)) < 1000
+
+
+def test_bad_requests_fill_no_log(library):
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(1000):
+            library.error("Error handling request")
+    assert 10 <= len(lines) <= 30  # ten in a second; the loop may see the next ones
+
+
+def test_what_a_library_says_of_a_fault_of_ours_keeps_its_traceback():
+    handler, log = LibraryLog(), logging.getLogger("of.this.test")
+    log.addHandler(handler)
+    try:
+        with structlog.testing.capture_logs() as lines:
+            log.error("Task exception was never retrieved", exc_info=ValueError("ours"))
+    finally:
+        log.removeHandler(handler)
+    assert isinstance(lines[-1]["exc_info"], ValueError)

@@ -28,10 +28,12 @@ def test_ports_default_to_those_of_the_form(text, hosts):
 
 def test_sentinel_names_the_service_and_has_an_account_of_its_own(tmp_path):
     (tmp_path / "secret").write_text("of-sentinel\n")
-    url = parse_redis_url(
-        f"rediss+sentinel://hoss:pw@a:1/main/2?sentinel_username=watch&sentinel_password_file={tmp_path}/secret", {}
+    query = f"sentinel_username=watch&sentinel_password_file={tmp_path}/secret"
+    url = parse_redis_url(f"rediss+sentinel://hoss:pw@a:1/main/2?{query}", {})
+    assert (url.service, url.options) == (
+        "main",
+        {"ssl": True, "username": "hoss", "password": "pw", "db": 2},
     )
-    assert (url.service, url.options) == ("main", {"ssl": True, "username": "hoss", "password": "pw", "db": 2})
     assert url.sentinel_options == {"ssl": True, "username": "watch", "password": "of-sentinel"}
 
 
@@ -54,7 +56,7 @@ def test_tls_options_reach_the_client():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("http://h", "http: write redis://"),
         ("cache:6379", "write redis://"),
@@ -72,8 +74,8 @@ def test_tls_options_reach_the_client():
         ("redis://u@h?password_file=/not/there", "/not/there cannot be read"),
     ],
 )
-def test_a_wrong_url_is_refused_with_the_part_that_is_wrong(text, said):
-    with pytest.raises(ConfigError, match=said) as refused:
+def test_a_wrong_url_is_refused_with_the_part_that_is_wrong(text, message):
+    with pytest.raises(ConfigError, match=message) as refused:
         parse_redis_url(text, {})
     assert refused.value.where == "redis_url"
 

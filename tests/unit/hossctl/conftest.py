@@ -32,8 +32,8 @@ def hoss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hoss:
     monkeypatch.setenv("HOSS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOSS_DISPATCHER", "127.0.0.1:1")
     monkeypatch.setenv("HOSS_RESOLVER", "127.0.0.1:1")
-    monkeypatch.setattr("hoss.client.dispatcher.DispatcherClient", lambda _addresses: dispatcher)
-    monkeypatch.setattr("hoss.client.resolver.ResolverClient", lambda _addresses: resolver)
+    monkeypatch.setattr("hoss.client.dispatcher.DispatcherClient", lambda _addresses, **_: dispatcher)
+    monkeypatch.setattr("hoss.client.resolver.ResolverClient", lambda _addresses, **_: resolver)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
@@ -57,7 +57,9 @@ def a_pod() -> Callable[..., dispatcher_pb2.PodInfo]:
 def a_node() -> Callable[..., resolver_pb2.NodeInfo]:
     """A builder of nodes as the resolver lists them; amounts by resource."""
 
-    def build(name: str, allocatable: dict[str, int], requested: dict[str, int], cards: list[int] | None = None) -> Any:
+    def build(
+        name: str, allocatable: dict[str, int], requested: dict[str, int], cards: list[int] | None = None
+    ) -> Any:
         spec = common_pb2.NodeSpec(name=name, cards=len(cards or []))
         for resource, amount in allocatable.items():
             spec.allocatable.add(resource=resource, amount=amount)

@@ -31,8 +31,12 @@ class FakePlatform:
             self.looks += 1
             self.moves()
             digests = [resolver_pb2.ShardDigest(seq=self.seq, digest=self.digest)]
-            return resolver_pb2.AuditReply(violations=self.violations, nodes=4, reservations=3, digests=digests)
-        view = dispatcher_pb2.WorkerView(worker="w", seq=self.view_seq, digest=self.view_digest, idle=self.idle)
+            return resolver_pb2.AuditReply(
+                violations=self.violations, nodes=4, reservations=3, digests=digests
+            )
+        view = dispatcher_pb2.WorkerView(
+            worker="w", seq=self.view_seq, digest=self.view_digest, idle=self.idle
+        )
         return dispatcher_pb2.DispatcherAuditReply(
             views=[view],
             bound_uids=self.bound.tobytes(),
@@ -84,7 +88,9 @@ async def test_invariant_6_a_cache_that_differs_at_the_same_seq_is_a_violation(p
     platform.view_digest = 0xB
     result = await audit(platform)
     assert result.exit_code == 1
-    assert "worker w, shard 0: cache and ledger differ at the same sequence number 5" in result.findings[0].text
+    assert (
+        "worker w, shard 0: cache and ledger differ at the same sequence number 5" in result.findings[0].text
+    )
 
 
 async def test_a_cache_that_stays_behind_could_not_be_checked(platform):
@@ -111,7 +117,8 @@ async def test_a_cache_that_catches_up_is_clean(platform):
         ({"held": UIDS[:2], "held_nodes": [1, 2], "assumed": [0, 0]}, "is bound and has no reservation"),
         ({"held_nodes": [1, 2, 9]}, "is bound to node 3 and its reservation is on another"),
         ({"bound": UIDS[:2], "bound_nodes": [1, 2]}, "has a confirmed reservation and is not bound"),
-        ({"bound": UIDS[:0], "bound_nodes": [], "held": UIDS[:1], "held_nodes": [1], "assumed": [0]}, "00000000 has a confirmed"),
+        ({"bound": UIDS[:0], "bound_nodes": [], "held": UIDS[:1], "held_nodes": [1], "assumed": [0]},
+        "00000000 has a confirmed"),
         ({"held": UIDS[:0], "held_nodes": [], "assumed": []}, "is bound and has no reservation"),
     ],
 )  # fmt: skip

@@ -4,11 +4,10 @@ from collections import Counter
 
 import pytest
 
-from hossctl.bench.kube_ground import Write, read_writes
-from hossctl.bench.kube_startup import Setting as StartupSetting
-from hossctl.bench.kube_startup import Start
-from hossctl.bench.kube_startup import summary as startup_summary
-from hossctl.bench.kubernetes import Setting, Turn, order, summary
+from hossctl.bench.api_server import Write, read_writes
+from hossctl.bench.kubernetes import KubernetesSetting, Turn, order, summary
+from hossctl.bench.kubernetes_startup import Start, StartupSetting
+from hossctl.bench.kubernetes_startup import summary as startup_summary
 from hossctl.choices import Peer
 
 METRICS = """\
@@ -23,8 +22,8 @@ apiserver_request_duration_seconds_count{resource="pods",verb="POST"} 3
 """
 
 
-def setting(**given: object) -> Setting:
-    return Setting(
+def setting(**given: object) -> KubernetesSetting:
+    return KubernetesSetting(
         **{
             "nodes": 1,
             "initial_pods": 0,
@@ -38,9 +37,13 @@ def setting(**given: object) -> Setting:
 
 
 def turn(scheduler: str, seconds: float, *, unbound: int = 0) -> Turn:
-    writes = Counter({Write("POST", "pods"): 10, Write("POST", "pods/binding"): 12, Write("POST", "events"): 5})
+    writes = Counter(
+        {Write("POST", "pods"): 10, Write("POST", "pods/binding"): 12, Write("POST", "events"): 5}
+    )
     writes[Write("PATCH", "pods/status")] = 1
-    return Turn(scheduler, 10, unbound, seconds, {"scheduler": 0.02}, {"dispatcher": 0.01, "resolvers": 0.01}, writes)
+    return Turn(
+        scheduler, 10, unbound, seconds, {"scheduler": 0.02}, {"dispatcher": 0.01, "resolvers": 0.01}, writes
+    )
 
 
 def test_writes_are_counted_by_kind_whatever_came_of_them():
@@ -90,7 +93,9 @@ def test_a_ceiling_is_measured_beside_and_each_share_of_it_is_told():
 
 
 def test_of_starts_the_medians_are_told_and_what_was_not_reserved():
-    starts = [Start(seconds, {"dispatcher": 1.0}, {"dispatcher": mib}, 90) for seconds, mib in ((3, 90), (1, 70))]
+    starts = [
+        Start(seconds, {"dispatcher": 1.0}, {"dispatcher": mib}, 90) for seconds, mib in ((3, 90), (1, 70))
+    ]
     document = startup_summary(StartupSetting(nodes=5, pods=100, repeat=2), starts)
     assert (document["seconds"], document["dispatcherMib"]) == (2.0, 80.0)
     assert [start["unreserved"] for start in document["turns"]] == [10, 10]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hoss.model.cluster_objects import ObjectKey
+from hoss.model.cluster import ObjectKey
 
 BUDGET = """
 apiVersion: policy/v1
@@ -13,7 +13,9 @@ metadata: {name: web, namespace: shop}
 spec: {minAvailable: 50%, selector: {matchExpressions: [{key: app, operator: In, values: [web, api]}]}}
 """
 NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: a}}\n"
-SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}}\n"
+SERVICE = (
+    "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}}\n"
+)
 CLASS = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high}\nvalue: 1000\n"
 ALL = f"{BUDGET}---\n{NAMESPACE}---\n{SERVICE}---\n{CLASS}"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c}]\n"
@@ -34,9 +36,17 @@ def test_submitting_says_of_each_object_what_became_of_it(hoss):
 
 
 def test_objects_in_a_list_are_taken_one_by_one(hoss):
-    items = [json.loads(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}})) for n in "ab"]
+    items = [
+        json.loads(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}}))
+        for n in "ab"
+    ]
     result = hoss(
-        "submit", "-f", "-", "-o", "json", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        "submit",
+        "-f",
+        "-",
+        "-o",
+        "json",
+        stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}),
     )
     assert json.loads(result.stdout)["objects"] == [
         {"object": "Namespace a", "result": "created"},
@@ -47,9 +57,13 @@ def test_objects_in_a_list_are_taken_one_by_one(hoss):
 @pytest.mark.parametrize(
     ("kind", "output", "shown"),
     [
-        ("pdb", "table", "NAME   MIN AVAILABLE   MAX UNAVAILABLE   ALLOWED DISRUPTIONS\nweb    50%             N/A               1"),
-        ("pdb", "wide", ("NAME   MIN AVAILABLE   MAX UNAVAILABLE   ALLOWED DISRUPTIONS   HEALTHY   DESIRED   SELECTOR\n"
-                        "web    50%             N/A               1                     3/4       2         app in (api,web)")),
+        ("pdb", "table", (
+            "NAME   MIN AVAILABLE   MAX UNAVAILABLE   ALLOWED DISRUPTIONS\n"
+            "web    50%             N/A               1")),
+        ("pdb", "wide", (
+            "NAME   MIN AVAILABLE   MAX UNAVAILABLE   ALLOWED DISRUPTIONS   HEALTHY   DESIRED   SELECTOR\n"
+            "web    50%             N/A               1                     3/4       2         "
+            "app in (api,web)")),
         ("services", "table", "NAME   SELECTOR\nweb    app=web"),
         ("svc", "name", "service/web"),
     ],
@@ -62,7 +76,10 @@ def test_objects_of_a_namespace_are_listed_as_kubectl_does(hoss, kind, output, s
 def test_a_budget_says_how_it_stands_in_kubernetes_words(hoss):
     hoss("submit", "-f", "-", stdin=ALL)
     document = json.loads(hoss("get", "pdb", "web", "-n", "shop", "-o", "json").stdout)
-    numbers = {key: document[key] for key in ("expectedPods", "currentHealthy", "desiredHealthy", "disruptionsAllowed")}
+    numbers = {
+        key: document[key]
+        for key in ("expectedPods", "currentHealthy", "desiredHealthy", "disruptionsAllowed")
+    }
     assert list(numbers.values()) == [4, 3, 2, 1]
     assert document["minAvailable"] == "50%"
 
@@ -90,7 +107,9 @@ def test_deleting_by_kind_and_name_tells_what_was_not_there(hoss):
     assert "PodDisruptionBudget shop/none: not there in namespace shop" in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [("delete",), ("delete", "pod", "p", "-f", "x"), ("delete", "namespace")])
+@pytest.mark.parametrize(
+    "arguments", [("delete",), ("delete", "pod", "p", "-f", "x"), ("delete", "namespace")]
+)
 def test_deleting_nothing_in_particular_is_refused_with_the_remedy(hoss, arguments):
     result = hoss(*arguments)
     assert result.exit_code == 2
@@ -107,7 +126,10 @@ def affinity(**term) -> str:
     ("manifest", "warning"),
     [
         (affinity(namespaces=["shop", "nowhere"]), "looks at namespace 'nowhere', which does not exist"),
-        (affinity(namespaceSelector={"matchLabels": {"team": "b"}}), "selects none of the namespaces there are"),
+        (
+            affinity(namespaceSelector={"matchLabels": {"team": "b"}}),
+            "selects none of the namespaces there are",
+        ),
         (POD + "  priorityClassName: low\n", "there is no PriorityClass 'low', so the priority is 0"),
     ],
 )

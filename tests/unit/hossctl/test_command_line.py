@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from hoss import version
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.cli import COMMANDS
@@ -16,7 +17,12 @@ kind: Job
 metadata: {name: j}
 spec: {parallelism: 3, template: {spec: {containers: [{name: c, image: i}]}}}
 """
-NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nstatus: {allocatable: {cpu: '4', memory: 8Gi, pods: '110'}}\n"
+NODE = """\
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {allocatable: {cpu: '4', memory: 8Gi, pods: '110'}}
+"""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -24,6 +30,12 @@ def test_every_command_explains_itself(hoss, command):
     result = hoss(command, "--help")
     assert result.exit_code == 0
     assert "Usage: hoss" in result.stdout
+
+
+def test_the_version_is_printed_and_nothing_is_done(hoss):
+    result = hoss("--version")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"hoss {version()}\n", "")
+    assert hoss("--version", "get", "nosuch").stdout == f"hoss {version()}\n"
 
 
 def test_a_mistyped_command_is_corrected(hoss):
@@ -58,11 +70,17 @@ def test_an_address_without_a_port_is_bad_input(hoss):
 def test_an_unknown_kind_names_the_known_ones(hoss):
     result = hoss("get", "podz")
     assert result.exit_code == 2
-    assert "'podz' is not listed here; it is one of pods, nodes, workers, jobs, tenants, reservations" in result.stderr
+    assert (
+        "'podz' is not listed here; it is one of pods, nodes, workers, jobs, tenants, reservations"
+        in result.stderr
+    )
 
 
 def test_pods_as_a_table(hoss, a_pod):
-    hoss.dispatcher.pods = [a_pod("web-0", node="n1", attempts=1), a_pod("web-1", pb.UNSCHEDULABLE, reason="no room")]
+    hoss.dispatcher.pods = [
+        a_pod("web-0", node="n1", attempts=1),
+        a_pod("web-1", pb.UNSCHEDULABLE, reason="no room"),
+    ]
     lines = hoss("get", "pods").stdout.splitlines()
     assert lines[0].split() == ["NAME", "PHASE", "NODE", "ATTEMPTS", "AGE", "REASON"]
     assert lines[1].split() == ["web-0", "Bound", "n1", "1", "<none>", "<none>"]
@@ -94,7 +112,10 @@ def test_a_failed_pod_is_described_with_its_faults_and_what_to_do(hoss, a_pod):
     hoss.dispatcher.pods = [pod]
     shown = json.loads(hoss("describe", "pod", "bad", "-o", "json").stdout)
     assert shown["faults"][0]["text"] == "worker w1 was lost while it had this pod in hand"
-    assert shown["whatToDo"] == "see why w1 died, in their logs; once that is mended, `hoss retry pod bad -n default`"
+    assert (
+        shown["whatToDo"]
+        == "see why w1 died, in their logs; once that is mended, `hoss retry pod bad -n default`"
+    )
 
 
 def test_json_is_one_document_on_stdout(hoss, a_pod):
@@ -143,7 +164,14 @@ def test_nodes_show_what_is_used_of_what_they_have(hoss, a_node):
     hoss.resolver.nodes = [
         a_node("n1", {"cpu": 4000, "memory": 2**33, "pods": 110}, {"cpu": 1500, "pods": 2}, [500, 0])
     ]
-    assert hoss("get", "nodes").stdout.splitlines()[1].split() == ["n1", "Ready", "1500m/4", "0/8Gi", "2/110", "0.5/2"]
+    assert hoss("get", "nodes").stdout.splitlines()[1].split() == [
+        "n1",
+        "Ready",
+        "1500m/4",
+        "0/8Gi",
+        "2/110",
+        "0.5/2",
+    ]
 
 
 def test_describe_shows_a_nodes_pods(hoss, a_node, a_pod):
@@ -156,10 +184,14 @@ def test_describe_shows_a_nodes_pods(hoss, a_node, a_pod):
 
 
 def test_describe_says_in_full_why_a_gang_waits(hoss, a_pod):
-    reason = "gang g: 1 of the 3 pods it needs fit; for the others 0/2 nodes are available: 2 Insufficient cpu."
+    reason = (
+        "gang g: 1 of the 3 pods it needs fit; for the others 0/2 nodes are available: 2 Insufficient cpu."
+    )
     hoss.dispatcher.jobs = [pb.JobInfo(namespace="default", name="g", replicas=3, min_available=3, gang="g")]
     hoss.dispatcher.pods = [a_pod(f"g-{i}", job="g", phase=pb.UNSCHEDULABLE, reason=reason) for i in range(3)]
-    assert json.loads(hoss("describe", "job", "g", "-o", "json").stdout)["reasons"] == {f"Unschedulable: {reason}": 3}
+    assert json.loads(hoss("describe", "job", "g", "-o", "json").stdout)["reasons"] == {
+        f"Unschedulable: {reason}": 3
+    }
     lines = hoss("get", "jobs", "-o", "wide").stdout.splitlines()
     assert "MIN AVAILABLE" in lines[0]
 
@@ -198,7 +230,7 @@ def test_a_name_in_two_files_is_refused(hoss, tmp_path):
     (tmp_path / "b.yaml").write_text(POD)
     result = hoss("submit", "-f", "a.yaml", "-f", "b.yaml")
     assert result.exit_code == 2
-    assert "default/a: stands in the files twice" in result.stderr
+    assert "default/a: is in the files twice" in result.stderr
     assert hoss.dispatcher.submitted == []
 
 

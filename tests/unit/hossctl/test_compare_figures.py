@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hoss.model.histograms import BOUNDS_SECONDS, Histogram
 from hoss.model.pod import DeviceRequest, PodSpec
+from hoss.model.statistics import BOUNDS_SECONDS, Histogram
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hossctl.compare import figures
 from hossctl.compare.figures import LeftOver, Pool
@@ -48,47 +48,64 @@ def test_a_pool_within_its_means_has_no_excess():
 
 
 def test_utilisation_is_of_what_is_asked_for_and_of_cards():
-    assert figures.utilisation_of(pool({"cpu": 500}, {"cpu": 1000}, cards=(500, 0))) == {"cpu": 0.75, "cards": 0.25}
+    assert figures.utilisation_of(pool({"cpu": 500}, {"cpu": 1000}, cards=(500, 0))) == {
+        "cpu": 0.75,
+        "cards": 0.25,
+    }
 
 
 def test_pods_without_a_place_count_where_some_node_has_room_for_them_alone():
     there = pool({"cpu": 900}, {"cpu": 300, "memory": 100})
     specs = [a_spec(100, 100), a_spec(700), a_spec(701), a_spec(200, 1)]
-    left = [LeftOver(spec, pods) for spec, pods in zip(specs, [1, 10, 100, 1000], strict=True)]
+    left = [LeftOver(((spec, pods),)) for spec, pods in zip(specs, [1, 10, 100, 1000], strict=True)]
     assert figures.with_room(there, left) == 11
 
 
 def test_pods_of_a_gang_count_where_all_that_it_needs_have_room_together():
     there = pool({"cpu": 900}, {"cpu": 300, "memory": 60})
     one = a_spec(100, 10)
-    assert [figures.with_room(there, [LeftOver(one, 20, needed)]) for needed in (1, 5, 6, 20)] == [20, 20, 0, 0]
+    assert [figures.with_room(there, [LeftOver(((one, 20),), needed)]) for needed in (1, 5, 6, 20)] == [
+        20,
+        20,
+        0,
+        0,
+    ]
     cards = pool({}, cards=(0, 600))
     shares = a_spec(1, devices=DeviceRequest(1, 400))
-    assert [figures.with_room(cards, [LeftOver(shares, 4, needed)]) for needed in (3, 4)] == [4, 0]
+    assert [figures.with_room(cards, [LeftOver(((shares, 4),), needed)]) for needed in (3, 4)] == [4, 0]
+
+
+def test_pods_of_several_specs_in_a_gang_count_together():
+    there = pool({"cpu": 900})
+    left = [(a_spec(100), 1), (a_spec(200), 8)]
+    assert [figures.with_room(there, [LeftOver(tuple(left), needed)]) for needed in (1, 2)] == [9, 0]
 
 
 def test_room_counts_on_nodes_that_the_pods_selectors_accept():
     there = Pool.of([info("a", OFFER, {}, labels=[("disk", "ssd")]), info("b", OFFER, {"cpu": 1000})])
-    assert there.has_room_for(a_spec(1, node_selector=(("disk", "ssd"),)))
-    assert not there.has_room_for(a_spec(1, node_selector=(("disk", "hdd"),)))
+    assert there.room_for(a_spec(1, node_selector=(("disk", "ssd"),)))
+    assert not there.room_for(a_spec(1, node_selector=(("disk", "hdd"),)))
 
 
 def test_room_for_cards_is_room_on_the_cards_of_one_node():
     there = pool({}, cards=(0, 600))
-    assert there.has_room_for(a_spec(1, devices=DeviceRequest(1, 1000)))
-    assert there.has_room_for(a_spec(1, devices=DeviceRequest(2, 400)))
-    assert not there.has_room_for(a_spec(1, devices=DeviceRequest(2, 500)))
+    assert there.room_for(a_spec(1, devices=DeviceRequest(1, 1000)))
+    assert there.room_for(a_spec(1, devices=DeviceRequest(2, 400)))
+    assert not there.room_for(a_spec(1, devices=DeviceRequest(2, 500)))
 
 
 def test_nobody_has_room_for_a_resource_that_no_node_offers():
-    assert not pool({}).has_room_for(PodSpec(requests=(("example.com/fpga", 1),)))
+    assert not pool({}).room_for(PodSpec(requests=(("example.com/fpga", 1),)))
 
 
 def test_fragmentation_is_the_share_of_free_amounts_where_the_median_pod_does_not_fit():
     there = pool({"cpu": 900, "memory": 10}, {"cpu": 700, "memory": 90})
     pods = np.array([1, 5, 1])
     specs = [a_spec(50, 5), a_spec(200, 10), a_spec(900, 90)]
-    assert figures.fragmentation(there, specs, pods) == {"cpu": pytest.approx(0.25), "memory": pytest.approx(0.9)}
+    assert figures.fragmentation(there, specs, pods) == {
+        "cpu": pytest.approx(0.25),
+        "memory": pytest.approx(0.9),
+    }
 
 
 def test_nothing_free_is_not_fragmented():
@@ -99,14 +116,18 @@ def test_percentiles_of_a_histogram_are_right_to_its_buckets():
     times = np.random.default_rng(1).lognormal(-4, 1, 20_000)
     histogram = Histogram()
     histogram.add(times)
-    told = dispatcher_pb2.PhaseTimes(phase="queued", bounds_seconds=BOUNDS_SECONDS, counts=histogram.counts.tolist())
+    told = dispatcher_pb2.PhaseTimes(
+        phase="queued", bounds_seconds=BOUNDS_SECONDS, counts=histogram.counts.tolist()
+    )
     found, exact = figures.phases_of([told])["queued"], figures.latency_of(times)
     for level in ("p50", "p99", "p999"):
         assert getattr(found, level) == pytest.approx(getattr(exact, level), rel=0.1)
 
 
 def test_a_phase_without_pods_is_left_out():
-    empty = dispatcher_pb2.PhaseTimes(phase="queued", bounds_seconds=BOUNDS_SECONDS, counts=Histogram().counts.tolist())
+    empty = dispatcher_pb2.PhaseTimes(
+        phase="queued", bounds_seconds=BOUNDS_SECONDS, counts=Histogram().counts.tolist()
+    )
     assert figures.phases_of([empty]) == {}
 
 

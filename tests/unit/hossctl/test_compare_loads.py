@@ -5,13 +5,12 @@ import pytest
 
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.wire.convert import template_from_proto
-from hossctl.compare.axes import Load, Mode
+from hossctl.choices import Load, Mode
 from hossctl.compare.document import Cell
-from hossctl.compare.loads import CHURN_SECONDS, made
-from hossctl.compare.modes import PARTITION, nodes_for, platform_of
-from hossctl.compare.playing import Departed, Departures, templates_by_row
-from hossctl.compare.traces import Arrival, Trace, arriving, replayed
-from hossctl.load import lone_pods
+from hossctl.compare.loads import CHURN_SECONDS, make_trace
+from hossctl.compare.running import PARTITION, nodes_for, platform_of
+from hossctl.load.generated import lone_pods
+from hossctl.load.playing import Arrival, Departed, Departures, Trace, arrivals_of, templates_by_row, trace_of
 from hossctl.traces.recording import TracePod
 
 
@@ -37,30 +36,30 @@ def jobs_of(trace):
 @pytest.mark.parametrize("load", ["uniform", "unique", "gangs", "constrained", "skewed"])
 @pytest.mark.parametrize("fill", [0.5, 1.0])
 def test_a_load_asks_for_the_share_of_the_cpu_that_its_cell_says(load, fill):
-    trace = made(a_cell(load, fill=fill, nodes=100), seed=3)
+    trace = make_trace(a_cell(load, fill=fill, nodes=100), seed=3)
     asked = sum(dict(spec.requests)["cpu"] for spec in specs_of(trace))
     offered = sum(dict(node.allocatable)["cpu"] for node in trace.nodes)
     assert fill - 0.01 <= asked / offered <= fill + 1e-9
 
 
 def test_openb_is_sized_by_cards():
-    trace = made(a_cell("openb", fill=0.5, nodes=100), seed=3)
+    trace = make_trace(a_cell("openb", fill=0.5, nodes=100), seed=3)
     asked = sum(spec.devices.count * spec.devices.milli for spec in specs_of(trace) if spec.devices)
     assert 0.48 <= asked / sum(1000 * node.cards for node in trace.nodes) <= 0.5
 
 
 @pytest.mark.parametrize("load", [load.value for load in Load if load not in {Load.TRACE, Load.CHURN}])
 def test_a_number_of_pods_is_kept_to_instead_of_a_fill(load):
-    assert made(a_cell(load, fill=0, pods=777), seed=1).pods == 777
+    assert make_trace(a_cell(load, fill=0, pods=777), seed=1).pods == 777
 
 
 @pytest.mark.parametrize("load", [load.value for load in Load if load is not Load.TRACE])
 def test_the_same_seed_makes_the_same_load_whatever_the_mode_and_another_makes_another(load):
-    first, again = made(a_cell(load), 1), made(a_cell(load, mode=Mode.SINGLE, workers=1), 1)
+    first, again = make_trace(a_cell(load), 1), make_trace(a_cell(load, mode=Mode.SINGLE, workers=1), 1)
     assert first.nodes == again.nodes
     assert specs_of(first) == specs_of(again)
     assert [a.at_seconds for a in first.arrivals] == [a.at_seconds for a in again.arrivals]
-    other = made(a_cell(load), 2)
+    other = make_trace(a_cell(load), 2)
     assert (specs_of(other), [j.replicas for j in jobs_of(other)]) != (
         specs_of(first),
         [j.replicas for j in jobs_of(first)],
@@ -68,25 +67,25 @@ def test_the_same_seed_makes_the_same_load_whatever_the_mode_and_another_makes_a
 
 
 def test_no_two_pods_of_unique_are_alike_and_all_of_uniform_are():
-    assert len(set(specs_of(made(a_cell("unique"), 1)))) == made(a_cell("unique"), 1).pods
-    assert len(set(specs_of(made(a_cell("uniform"), 1)))) == 1
+    assert len(set(specs_of(make_trace(a_cell("unique"), 1)))) == make_trace(a_cell("unique"), 1).pods
+    assert len(set(specs_of(make_trace(a_cell("uniform"), 1)))) == 1
 
 
 def test_gangs_are_bound_whole():
-    trace = made(a_cell("gangs"), 1)
+    trace = make_trace(a_cell("gangs"), 1)
     minimums = [gang.min_available for arrival in trace.arrivals for gang in arrival.message.gangs]
     assert minimums == [job.replicas for job in jobs_of(trace)]
     assert min(minimums) >= 1
 
 
 def test_constrained_jobs_are_spread_over_zones_or_kept_from_one_another():
-    specs = set(specs_of(made(a_cell("constrained"), 1)))
+    specs = set(specs_of(make_trace(a_cell("constrained"), 1)))
     assert all(bool(spec.spread) != (spec.pod_affinity is not None) for spec in specs)
     assert 0.3 < sum(bool(spec.spread) for spec in specs) / len(specs) < 0.7
 
 
 def test_four_of_five_pods_of_skewed_may_stand_on_one_of_five_nodes():
-    trace = made(a_cell("skewed", nodes=100), 1)
+    trace = make_trace(a_cell("skewed", nodes=100), 1)
     hot = [spec.selects(dict(trace.nodes[0].labels), trace.nodes[0].name) for spec in specs_of(trace)]
     assert sum(hot) / len(hot) == pytest.approx(0.8, abs=0.03)
     spec = specs_of(trace)[0]
@@ -94,7 +93,7 @@ def test_four_of_five_pods_of_skewed_may_stand_on_one_of_five_nodes():
 
 
 def test_churn_keeps_the_nodes_as_full_as_its_cell_says_until_its_time_is_over():
-    trace = made(a_cell("churn"), 1)
+    trace = make_trace(a_cell("churn"), 1)
     templates, of_row = templates_by_row(trace)
     cpu = np.array([dict(template_from_proto(t).spec.requests)["cpu"] for t in templates])[of_row]
     sizes = [sum(job.replicas for job in arrival.message.jobs) for arrival in trace.arrivals]
@@ -114,7 +113,7 @@ def test_churn_keeps_the_nodes_as_full_as_its_cell_says_until_its_time_is_over()
 
 def test_pods_of_a_message_are_counted_in_the_order_of_its_jobs_then_its_list(make_template):
     small, large = make_template(100), make_template(900)
-    (arrival,) = arriving([Workload("lone", small), Workload("job", large, 2), Workload("other", large)])
+    (arrival,) = arrivals_of([Workload("lone", small), Workload("job", large, 2), Workload("other", large)])
     assert [dict(spec.requests)["cpu"] for spec in specs_of(Trace((), (arrival,)))] == [900, 900, 100, 900]
 
 
@@ -124,17 +123,19 @@ def test_a_trace_is_played_in_its_own_time_so_much_faster(make_template):
         TracePod(Workload("early", make_template(100)), 100, 160),
         TracePod(Workload("with-it", make_template(200)), 100, 160),
     ]
-    trace = replayed((), pods, 10.0)
+    trace = trace_of((), pods, 10.0)
     assert [(a.at_seconds, a.life_seconds, list(a.message.pods.names)) for a in trace.arrivals] == [
         (0.0, 6.0, ["early", "with-it"]),
         (3.0, 2.0, ["late"]),
     ]
-    burst = replayed((), pods, 0)
-    assert [(a.at_seconds, a.life_seconds, len(a.message.pods.names)) for a in burst.arrivals] == [(0.0, None, 3)]
+    burst = trace_of((), pods, 0)
+    assert [(a.at_seconds, a.life_seconds, len(a.message.pods.names)) for a in burst.arrivals] == [
+        (0.0, None, 3)
+    ]
 
 
 def test_an_arrival_goes_when_it_has_lived_since_the_last_of_its_pods_was_bound():
-    message = made(a_cell(pods=4, fill=0), 1).arrivals[0].message
+    message = make_trace(a_cell(pods=4, fill=0), 1).arrivals[0].message
     stays, goes = Arrival(message), Arrival(lone_pods(1)[0], life_seconds=2.0)
     departures = Departures([stays, goes, Arrival(lone_pods(1)[0], life_seconds=1.0)])
     bound_at = np.array([1.0, 1.0, 1.0, 1.0, 10.0, 0.0])  # the last is not bound
@@ -148,18 +149,25 @@ def test_an_arrival_goes_when_it_has_lived_since_the_last_of_its_pods_was_bound(
 def test_a_departure_is_late_when_its_pods_were_bound_late():
     departed = Departed()
     departed.add([Arrival(lone_pods(1)[0], at_seconds=3.0, life_seconds=2.0)], 5.05)
-    departed.add([Arrival(made(a_cell(pods=4, fill=0), 1).arrivals[0].message, at_seconds=1.0, life_seconds=2.0)], 4.5)
+    departed.add(
+        [
+            Arrival(
+                make_trace(a_cell(pods=4, fill=0), 1).arrivals[0].message, at_seconds=1.0, life_seconds=2.0
+            )
+        ],
+        4.5,
+    )
     assert (departed.pods, departed.late, departed.latest_seconds) == (5, 4, 1.5)
 
 
 def test_a_pod_that_is_there_when_the_recording_ends_never_goes(make_template):
-    trace = replayed((), [TracePod(Workload("stays", make_template(100)), 100, None)], 10.0)
+    trace = trace_of((), [TracePod(Workload("stays", make_template(100)), 100, None)], 10.0)
     assert [(a.at_seconds, a.life_seconds) for a in trace.arrivals] == [(0.0, None)]
 
 
 def test_partitions_are_disjoint_and_hold_all_nodes(tmp_path):
     cell = a_cell(mode="multi-partitioned", workers=4)
-    nodes = nodes_for(cell, made(cell, 1).nodes)
+    nodes = nodes_for(cell, make_trace(cell, 1).nodes)
     options = platform_of(cell, seed=1, redis_url="", lock=tmp_path / "lock")
     taken = [{flag for flag in worker.flags if "=" in flag} for worker in options.workers]
     assert taken == [{f"{PARTITION}={number}"} for number in range(4)]
@@ -181,4 +189,6 @@ def test_modes_differ_in_nothing_but_what_makes_them(tmp_path):
 def test_decision_cost_is_given_to_every_worker(tmp_path):
     cell = a_cell(decision={"jobMs": 10, "taskMs": 0.5})
     options = platform_of(cell, seed=1, redis_url="", lock=tmp_path / "lock")
-    assert {worker.flags for worker in options.workers} == {("--decision-job-ms", "10.0", "--decision-task-ms", "0.5")}
+    assert {worker.flags for worker in options.workers} == {
+        ("--decision-job-ms", "10.0", "--decision-task-ms", "0.5")
+    }

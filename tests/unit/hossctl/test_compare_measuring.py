@@ -1,4 +1,5 @@
-"""The order of runs, what becomes of those that fail, and what is kept of a comparison that is interrupted."""
+"""The order of runs, what becomes of those that fail, and what is kept of a comparison that is
+interrupted."""
 
 import os
 import signal
@@ -8,21 +9,22 @@ import pytest
 
 from hoss.errors import HossError
 from hoss.model.pod import PodSpec, PodTemplate, Workload
-from hossctl.compare.axes import Mode
-from hossctl.compare.document import Cell, Comparison, Decision, Machine, Overcommit, Run
+from hossctl.compare.cells import Plan
+from hossctl.compare.document import Cell, Comparison, ComparisonRun, DecisionTimes, MachineInfo, Overcommit
 from hossctl.compare.measuring import Measuring, notes_on
-from hossctl.compare.running import Plan
-from hossctl.compare.traces import replayed
+from hossctl.load.playing import trace_of
 from hossctl.traces.recording import TracePod
 
-MACHINE = Machine(cpu="a cpu", cores=2, memory_mib=4096, system="Linux", python="3.11", versions={"hoss": "1"})
+MACHINE = MachineInfo(
+    cpu="a cpu", cores=2, memory_mib=4096, system="Linux", python="3.11", versions={"hoss": "1"}
+)
 
 
 def a_cell(**fields: Any) -> Cell:
     return Cell(**{"mode": "multi-hoss", "load": "uniform", "workers": 2, "nodes": 20, "fill": 0.5, **fields})
 
 
-def a_run(cell: Cell, repetition: int, **fields: Any) -> Run:
+def a_run(cell: Cell, repetition: int, **fields: Any) -> ComparisonRun:
     figures: dict[str, Any] = {
         "cell": cell, "repetition": repetition, "seed": 1, "started": "2026-01-01T00:00:00+00:00", "pods": 10,
         "bound": 10, "unschedulable": 0, "seconds": 1.0, "pods_per_second": 10.0, "latency": {}, "latency_curve": [],
@@ -30,7 +32,7 @@ def a_run(cell: Cell, repetition: int, **fields: Any) -> Run:
         "workers": [], "overcommit": Overcommit(nodes=0, worst=0.5, excess={}), "unschedulable_with_room": 0,
         "utilisation": {}, "fragmentation": {}, "services": {}, "violations": [],
     }  # fmt: skip
-    return Run(**{**figures, **fields})
+    return ComparisonRun(**{**figures, **fields})
 
 
 def measuring(cells, one_run, *, repeat=2):
@@ -61,7 +63,8 @@ def test_a_run_that_fails_is_noted_and_the_others_are_measured():
     assert [run.cell.workers for run in done.runs] == [2]
     assert done.left_out == 1
     assert (
-        "multi-hoss uniform 4w 20 nodes 50% full, repetition 1, was left out: nothing has" in done.comparison.notes[-1]
+        "multi-hoss uniform 4w 20 nodes 50% full, repetition 1, was left out: nothing has"
+        in done.comparison.notes[-1]
     )
 
 
@@ -109,18 +112,8 @@ def test_the_document_says_that_there_were_more_workers_than_cores():
     assert note.startswith("up to 8 workers on 2 cores")
 
 
-def test_the_document_says_who_pays_for_an_api_server_and_what_was_not_measured_there_and_why():
-    cells = [a_cell(mode=Mode.KUBE_HOSS), a_cell(load="gangs"), a_cell(decision=Decision(task_ms=1))]
-    notes = notes_on(Plan(cells, 1, 1), MACHINE)
-    assert "'kube-scheduler' and 'HOSS, Kubernetes' pay for an API server and etcd" in notes[-2]
-    assert notes[-1] == (
-        "not measured on Kubernetes: gangs (kube-scheduler's default profile binds pods one by one), "
-        "added decision cost (kube-scheduler has no such option)"
-    )
-
-
 def test_the_document_says_what_decision_cost_a_foreign_redis_and_churn_mean_for_its_figures():
-    cells = [a_cell(decision=Decision(task_ms=1)), a_cell(load="churn")]
+    cells = [a_cell(decision=DecisionTimes(task_ms=1)), a_cell(load="churn")]
     notes = " ".join(notes_on(Plan(cells, 1, 1, redis_url="redis://elsewhere"), MACHINE))
     for word in ("decision cost", "Redis was one that runs elsewhere", "churn"):
         assert word in notes
@@ -129,6 +122,6 @@ def test_the_document_says_what_decision_cost_a_foreign_redis_and_churn_mean_for
 @pytest.mark.parametrize(("speedup", "said"), [(0.0, []), (10.0, ["the trace comes at a rate of its own"])])
 def test_the_document_says_that_a_trace_in_its_own_time_shows_no_throughput(speedup, said):
     pods = [TracePod(Workload(f"p{second}", PodTemplate(PodSpec())), second, None) for second in (0.0, 60.0)]
-    trace = replayed([], pods, speedup)
+    trace = trace_of([], pods, speedup)
     notes = notes_on(Plan([a_cell(load="trace")], 1, 1, trace=trace), MACHINE)
     assert [note.partition(":")[0] for note in notes] == said

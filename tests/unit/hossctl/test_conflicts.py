@@ -42,7 +42,13 @@ def test_pairs_nodes_ages_and_every_step_are_shown(contended):
     assert first.split() == ["w1", "w2", "CONFLICT_RESOURCE", "75", "75.0%"]
     assert second.split() == ["w2", "w1", "CONFLICT_TOPOLOGY", "20", "20.0%"]
     assert third.split() == ["w2", "-", "NODE_GONE", "5", "5.0%"]
-    for part in ("100 of 1,000 proposed (10.0%)", "node-7 (60)", "1+ changes: 60%", "4+ ms: 100%", "the beginning"):
+    for part in (
+        "100 of 1,000 proposed (10.0%)",
+        "node-7 (60)",
+        "1+ changes: 60%",
+        "4+ ms: 100%",
+        "the beginning",
+    ):
         assert part in " ".join(told.split())
 
 
@@ -97,7 +103,9 @@ def test_steer_says_what_is_in_force_then(hoss):
     assert json.loads(hoss("steer", "--workers", "3", "-o", "json").stdout)["workers"] == 3
 
 
-@pytest.mark.parametrize(("arguments", "told"), [((), "give one of them"), (("--overlap", "none"), "is none of auto")])
+@pytest.mark.parametrize(
+    ("arguments", "told"), [((), "give one of them"), (("--overlap", "none"), "is none of auto")]
+)
 def test_steer_refuses_what_it_does_not_know(hoss, arguments, told):
     result = hoss("steer", *arguments)
     assert result.exit_code == 2

@@ -16,8 +16,10 @@ NODES = """\
 apiVersion: v1
 kind: List
 items:
-- {apiVersion: v1, kind: Node, metadata: {name: empty}, status: {allocatable: {cpu: '4', memory: 8Gi, pods: '110'}}}
-- {apiVersion: v1, kind: Node, metadata: {name: full}, status: {allocatable: {cpu: '1', memory: 8Gi, pods: '110'}}}
+- {apiVersion: v1, kind: Node, metadata: {name: empty},
+   status: {allocatable: {cpu: '4', memory: 8Gi, pods: '110'}}}
+- {apiVersion: v1, kind: Node, metadata: {name: full},
+   status: {allocatable: {cpu: '1', memory: 8Gi, pods: '110'}}}
 """
 BOUND = """\
 apiVersion: v1
@@ -88,9 +90,12 @@ def test_cases_of_all_kinds_are_answered_line_by_line_and_a_bad_one_stops_nothin
     ("arguments", "problem"),
     [
         (["-f", "pod", "--pods", "nodes"], "--nodes: is missing"),
-        (["-f", "pod", "--nodes", "nodes", "--profile", "fast"], "--profile: 'fast' is none of spread, binpack"),
+        (
+            ["-f", "pod", "--nodes", "nodes", "--profile", "fast"],
+            "--profile: 'fast' is none of spread, binpack",
+        ),
         (["--nodes", "nodes"], "-f: is missing"),
-        (["--cases", "pod", "-f", "pod"], "--cases: stands beside -f"),
+        (["--cases", "pod", "-f", "pod"], "--cases: does not go with -f"),
         (["-f", "nodes", "--nodes", "nodes"], "holds no Pod"),
         (["-f", "pod", "--nodes", "pod"], "holds no Node"),
         (["-f", "pod", "--nodes", "absent"], "cannot be read"),
@@ -116,7 +121,10 @@ spec:
 
 
 def many_nodes(count, cpu):
-    node = "- {{apiVersion: v1, kind: Node, metadata: {{name: n{}}}, status: {{allocatable: {{cpu: '{}', memory: 8Gi, pods: 9}}}}}}"
+    node = (
+        "- {{apiVersion: v1, kind: Node, metadata: {{name: n{}}}, "
+        "status: {{allocatable: {{cpu: '{}', memory: 8Gi, pods: 9}}}}}}"
+    )
     return "apiVersion: v1\nkind: List\nitems:\n" + "\n".join(node.format(i, cpu(i)) for i in range(count))
 
 
@@ -124,7 +132,9 @@ def test_what_makes_pods_is_explained_by_its_next_pod_default_spreading_included
     bound = BOUND.replace("name: old", "name: old, labels: {app: web}").replace("full", "empty")
     both = NODES.replace("cpu: '1'", "cpu: '4'")
     for name in ("empty", "full"):
-        both = both.replace(f"{{name: {name}}}", f"{{name: {name}, labels: {{kubernetes.io/hostname: {name}}}}}")
+        both = both.replace(
+            f"{{name: {name}}}", f"{{name: {name}, labels: {{kubernetes.io/hostname: {name}}}}}"
+        )
     arguments = ("-f", "d", "--nodes", "nodes", "--pods", "bound", "-o", "json")
     document = json.loads(explain(*arguments, d=DEPLOYMENT, nodes=both, bound=bound).stdout)
     assert (document["pod"], document["pods"], document["profile"]) == ("default/api", 3, "spread")

@@ -1,8 +1,7 @@
 """What is not imported: help, completion and services do not wait for what they do not use.
 
-What is imported is the same on every machine, and a time is not. One process asks for everything, one thing after another,
-and says what was there after each.
-"""
+What is imported is the same on every machine, and a time is not. One process asks for everything, one thing
+after another, and says what was there after each."""
 
 import json
 import os
@@ -14,16 +13,20 @@ import pytest
 # Of ours, what stands for a layer; of others, what takes longer than ten milliseconds.
 ANY_WORK = (
     "hoss.client", "hoss.model", "hoss.v1", "hoss.wire",
-    "aiohttp", "asyncio", "cryptography", "google.protobuf", "grpc", "jinja2", "kubernetes", "matplotlib", "numpy",
+    "aiohttp", "asyncio", "cryptography", "google.protobuf", "grpc", "jinja2", "kubernetes", "matplotlib",
+    "numpy",
     "opentelemetry", "redis", "structlog", "uvloop", "yaml",
 )  # fmt: skip
 UNUSED_BY_HELP = (*ANY_WORK, "importlib.metadata", "psutil", "pydantic", "rich.markdown", "rich.traceback")
 UNUSED_BY_COMPLETION = (*ANY_WORK, "importlib.metadata", "pydantic", "rich")
 UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "rich")  # typer has pydantic check what was given
 UNUSED_BY_DEFAULT = (
-    "dispatcher.dashboard", "dispatcher.kubernetes_mode", "dispatcher.tracing", "hoss.kube.api", "hoss.telemetry.tracing",
-    "resolver.binding_guard", "resolver.tracing", "resolver.webhook", "resolver.webhook_tls", "scheduler_worker.tracing",
-    "aiohttp", "cryptography.x509", "httptools", "jinja2", "kubernetes", "matplotlib", "opentelemetry", "psutil", "rich", "yaml",
+    "dispatcher.dashboard", "dispatcher.kubernetes.mode", "dispatcher.tracing", "hoss.kube.api",
+    "hoss.telemetry.tracing",
+    "resolver.kubernetes.mode", "resolver.tracing", "resolver.kubernetes.webhook_server",
+    "scheduler_worker.tracing",
+    "aiohttp", "cryptography.x509", "jinja2", "kubernetes", "matplotlib", "opentelemetry", "psutil", "rich",
+    "yaml", "prometheus_client", "requests",
 )  # fmt: skip
 
 _EVERY_HELP = """
@@ -40,8 +43,12 @@ for name in COMMANDS:  # whose help is written as that of those above
 _COMPLETIONS = """
 from hossctl.__main__ import main
 sys.argv = ["hoss"]
-for words in ("hoss ", "hoss get ", "hoss get po", "hoss get pods w", "hoss describe pod -", "hoss delete pod -n shop w"):
-    os.environ |= {"_HOSS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+for words in (
+    "hoss ", "hoss get ", "hoss get po", "hoss get pods w", "hoss describe pod -",
+    "hoss delete pod -n shop w",
+):
+    os.environ |= {"_HOSS_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    os.environ["COMP_CWORD"] = str(words.count(" "))
     done(f"completion of {words!r}", main)
 """
 _NO_PLATFORM = """
@@ -59,9 +66,11 @@ _AROUND = """
 import contextlib, io, json, os, sys
 unused, found = json.loads(sys.argv.pop()), {{}}
 def done(what, act):
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
         act()
-    if new := [name for name in unused if name in sys.modules and not any(name in names for names in found.values())]:
+    known = [name for names in found.values() for name in names]
+    if new := [name for name in unused if name in sys.modules and name not in known]:
         found[what] = new
 {acts}
 print(json.dumps(found))

@@ -13,7 +13,7 @@ from fork_server import FORK_SERVER, ForkedProcess
 from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.errors import HossError
-from hossctl.process import Launched, Service, launch_python, stop_all
+from hossctl.local.process import Launched, ServiceProcess, launch_python, stop_all
 
 # A package with the shape of our services: `main` returns what `sys.exit` is to be told.
 TOLD = """\
@@ -25,7 +25,8 @@ def main():
 
 def facts(*_arguments):
     print(json.dumps({
-        "arguments": sys.argv[2:], "environment": dict(os.environ), "directory": os.getcwd(), "pid": os.getpid(),
+        "arguments": sys.argv[2:], "environment": dict(os.environ),
+        "directory": os.getcwd(), "pid": os.getpid(),
         "leads": os.getsid(0) == os.getpid(), "given": sys.stdin.read(), "umlaut": "ä",
         "handlers": [str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
     }))
@@ -68,12 +69,12 @@ def _told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[launch_python, FORK_SERVER.launch], ids=["new interpreter", "forked"])
 def _launch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Service, "launch", staticmethod(request.param))
+    monkeypatch.setattr(ServiceProcess, "launch", staticmethod(request.param))
 
 
 @pytest.mark.usefixtures("_launch")
 def test_a_service_serves_in_a_session_of_its_own_and_ends_when_it_is_asked_to(tmp_path):
-    service = Service("s", "told", ["serve"], tmp_path)
+    service = ServiceProcess("s", "told", ["serve"], tmp_path)
     record = service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
     assert record.address == "127.0.0.1:4711"
     assert record.find() is not None
@@ -85,20 +86,20 @@ def test_a_service_serves_in_a_session_of_its_own_and_ends_when_it_is_asked_to(t
 
 @pytest.mark.usefixtures("_launch")
 def test_a_service_that_fails_is_an_error_with_its_exit_code_and_its_log(tmp_path):
-    service = Service("s", "told", ["refuse"], tmp_path)
+    service = ServiceProcess("s", "told", ["refuse"], tmp_path)
     with pytest.raises(HossError, match=r"s ended with code 1 before it served\n  nonsense was asked for"):
         service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
 
 
 @pytest.mark.usefixtures("_launch")
 def test_by_which_signal_a_service_ended_is_seen(tmp_path):
-    service = Service("s", "told", ["wait"], tmp_path)
+    service = ServiceProcess("s", "told", ["wait"], tmp_path)
     os.kill(service.record.pid, signal.SIGKILL)
     wait_until(lambda: exit_code(service) is not None)
     assert exit_code(service) == -signal.SIGKILL
 
 
-def exit_code(service: Service) -> int | None:
+def exit_code(service: ServiceProcess) -> int | None:
     launched: Launched = service._process
     return launched.poll()
 

@@ -4,24 +4,25 @@ import numpy as np
 import pytest
 
 from hoss.model.resources import MAX_CARDS
-from hossctl import figures, load, nodes
-from hossctl.runner import pods_of
-from hossctl.usage import usage_of
+from hossctl import figures
+from hossctl.load import generated, nodes
+from hossctl.load.report import usage_of
+from hossctl.load.runner import pods_of
 
 
-@pytest.mark.parametrize("mix", load.Mix)
+@pytest.mark.parametrize("mix", generated.Mix)
 def test_a_benchmark_load_has_exactly_the_pods_asked_for(mix):
-    assert pods_of(load.bench_load(mix, 2345, cards=100, seed=1)) == 2345
+    assert pods_of(generated.bench_load(mix, 2345, cards=100, seed=1)) == 2345
 
 
 def test_unique_pods_all_have_their_own_template():
-    requests = load.bench_load(load.Mix.UNIQUE, 1200, cards=0, seed=1)
+    requests = generated.bench_load(generated.Mix.UNIQUE, 1200, cards=0, seed=1)
     specs = {template.spec.SerializeToString() for request in requests for template in request.templates}
     assert len(specs) == 1200
 
 
 def test_the_openb_mix_leaves_room_for_its_cards():
-    requests = load.bench_load(load.Mix.OPENB, 4000, cards=1000, seed=1)
+    requests = generated.bench_load(generated.Mix.OPENB, 4000, cards=1000, seed=1)
     wanted = 0
     for request in requests:
         devices = [t.spec.devices.count * t.spec.devices.milli for t in request.templates]
@@ -32,12 +33,13 @@ def test_the_openb_mix_leaves_room_for_its_cards():
 def test_of_ten_constrained_jobs_nine_have_a_rule_and_all_have_50_to_100_pods():
     jobs = [
         (job.replicas, request.templates[job.template].spec)
-        for request in load.bench_load(load.Mix.CONSTRAINED, 10_000, cards=0, seed=1)
+        for request in generated.bench_load(generated.Mix.CONSTRAINED, 10_000, cards=0, seed=1)
         for job in request.jobs
     ]
     assert sum(50 <= replicas <= 100 for replicas, _ in jobs) >= len(jobs) - 1
     kinds = [
-        (len(spec.spread), len(spec.pod_affinity.anti_required), len(spec.pod_affinity.required)) for _, spec in jobs
+        (len(spec.spread), len(spec.pod_affinity.anti_required), len(spec.pod_affinity.required))
+        for _, spec in jobs
     ]
     plain = kinds.count((0, 0, 0))
     assert kinds[:plain] == [(0, 0, 0)] * plain
@@ -46,10 +48,11 @@ def test_of_ten_constrained_jobs_nine_have_a_rule_and_all_have_50_to_100_pods():
 
 
 def test_filling_asks_for_the_fraction_of_all_cpu():
-    pool = nodes.simulated(50, shapes=nodes.UNIFORM)
-    requests = load.filling(pool, 0.9, seed=3)
+    pool = nodes.simulated_nodes(50, shapes=nodes.UNIFORM)
+    requests = generated.filling(pool, 0.9, seed=3)
     asked = sum(
-        job.replicas * next(a.amount for a in request.templates[job.template].spec.requests if a.resource == "cpu")
+        job.replicas
+        * next(a.amount for a in request.templates[job.template].spec.requests if a.resource == "cpu")
         for request in requests
         for job in request.jobs
     )
@@ -58,15 +61,15 @@ def test_filling_asks_for_the_fraction_of_all_cpu():
 
 @pytest.mark.parametrize(("pods", "count"), [(50_000, 1000), (300, 20), (7, 1)])
 def test_the_mixed_load_has_exactly_the_pods_asked_for(pods, count):
-    workloads = load.mixed(pods, nodes.simulated(count), seed=1)
+    workloads = generated.mixed(pods, nodes.simulated_nodes(count), seed=1)
     assert sum(workload.replicas for workload in workloads) == pods
     names = [(bool(w.template.owner_kind), w.name) for w in workloads]
     assert len(set(names)) == len(names)
 
 
 def test_the_mixed_load_wants_a_few_more_cards_than_there_are():
-    pool = nodes.simulated(1000)
-    workloads = load.mixed(50_000, pool, seed=1)
+    pool = nodes.simulated_nodes(1000)
+    workloads = generated.mixed(50_000, pool, seed=1)
     wanted = sum(
         w.replicas * w.template.spec.devices.count * w.template.spec.devices.milli
         for w in workloads
@@ -76,25 +79,28 @@ def test_the_mixed_load_wants_a_few_more_cards_than_there_are():
 
 
 def test_the_same_seed_gives_the_same_nodes_and_another_seed_others():
-    assert nodes.simulated(100, seed=5) == nodes.simulated(100, seed=5)
-    assert nodes.simulated(100, seed=5) != nodes.simulated(100, seed=6)
+    assert nodes.simulated_nodes(100, seed=5) == nodes.simulated_nodes(100, seed=5)
+    assert nodes.simulated_nodes(100, seed=5) != nodes.simulated_nodes(100, seed=6)
 
 
 def test_simulated_nodes_can_be_held_in_the_ledger():
-    for node in nodes.simulated(200):
+    for node in nodes.simulated_nodes(200):
         assert node.cards <= MAX_CARDS
         assert list(node.labels) == sorted(node.labels)
         assert list(node.allocatable) == sorted(node.allocatable)
 
 
 def test_an_overcommitted_node_is_named_with_its_numbers(a_node):
-    used = usage_of([a_node("ok", {"cpu": 10}, {"cpu": 10}, [1000]), a_node("bad", {"cpu": 10}, {"cpu": 11}, [1001])])
+    used = usage_of(
+        [a_node("ok", {"cpu": 10}, {"cpu": 10}, [1000]), a_node("bad", {"cpu": 10}, {"cpu": 11}, [1001])]
+    )
     assert used.overcommitted == ("bad: cpu 11 requested of 10, card 0 1001 thousandths used",)
     assert used.shares() == {"cards": 2001 / 2000, "cpu": 21 / 20}
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.34, "340ms"), (12, "12s"), (303, "5m3s"), (7200, "2h"), (7800, "2h10m"), (273600, "3d4h")]
+    ("seconds", "text"),
+    [(0.34, "340ms"), (12, "12s"), (303, "5m3s"), (7200, "2h"), (7800, "2h10m"), (273600, "3d4h")],
 )
 def test_durations_have_two_units_at_the_most(seconds, text):
     assert figures.written_duration(seconds) == text

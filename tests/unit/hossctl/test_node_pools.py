@@ -3,7 +3,7 @@
 import pytest
 
 from hoss.errors import InvalidInput
-from hossctl.nodes import read_nodes_file
+from hossctl.load.nodes import read_nodes_file
 
 POOLS = """\
 apiVersion: hoss.dev/v1alpha1
@@ -50,7 +50,11 @@ def test_a_pool_is_so_many_nodes_of_its_template_and_they_take_turns_through_the
         ("colour: red", "zones: [a, b]", "pools.0.colour"),
         ('cpu: "4k4"', 'cpu: "4"', r"pools.0.template: status.allocatable.*4k4"),
         ("labels: [disk]", "labels: {disk: ssd}", r"pools.0.template: metadata.labels"),
-        ("apiVersion: hoss.dev/v1", "apiVersion: hoss.dev/v1alpha1", "this release reads 'hoss.dev/v1alpha1'"),
+        (
+            "apiVersion: hoss.dev/v1",
+            "apiVersion: hoss.dev/v1alpha1",
+            "this release reads 'hoss.dev/v1alpha1'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(read, wrong, right, problem):

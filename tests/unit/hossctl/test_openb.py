@@ -4,10 +4,13 @@ import pytest
 
 from hoss.errors import InvalidInput
 from hoss.model.pod import DeviceRequest
-from hossctl.openb import read_nodes, read_pods, read_trace
+from hossctl.traces.openb import read_nodes, read_pods, read_trace
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
-PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+PODS = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,"
+    "scheduled_time\n"
+)
 
 
 @pytest.fixture
@@ -31,7 +34,8 @@ def test_nodes_have_their_cards_and_the_cards_model_as_a_label(file):
 
 def test_shares_whole_cards_and_no_cards_are_told_apart(file):
     rows = (
-        "a,6000,1024,1,460,,LS,Running,7,9,8\nb,1000,1024,2,1000,,BE,Running,0,9,\nc,1000,1024,0,0,,LS,Running,0,9,0\n"
+        "a,6000,1024,1,460,,LS,Running,7,9,8\nb,1000,1024,2,1000,,BE,Running,0,9,\n"
+        "c,1000,1024,0,0,,LS,Running,0,9,0\n"
     )
     share, whole, none = (w.template.spec for w in read_pods(file(PODS + rows)))
     assert (share.devices, dict(share.requests)) == (DeviceRequest(1, 460), {"cpu": 6000, "memory": 2**30})
@@ -72,10 +76,13 @@ def test_pods_of_one_shape_share_a_template_and_keep_their_times(file):
             "line 2, column memory_mib: is 99999999999; it is 8589934592 at most",
         ),
         (PODS + "a,,1024,0,0,,LS,Running,0,9,\n", "line 2, column cpu_milli: is empty"),
-        (PODS + "a,1,1024,1,0,,LS,Running,0,9,\n", "line 2, column gpu_milli: is 0; it is 1000 for whole cards"),
+        (
+            PODS + "a,1,1024,1,0,,LS,Running,0,9,\n",
+            "line 2, column gpu_milli: is 0; it is 1000 for whole cards",
+        ),
         (PODS + "a,1,1024,2,500,,LS,Running,0,9,\n", "line 2, column gpu_milli: is 500"),
         (PODS + "a,1,1024,17,1000,,LS,Running,0,9,\n", "line 2, column num_gpu: is 17"),
-        (PODS + "a,1,1,0,0,,LS,Running,0,9,\n" * 2, "line 3, column name: 'a' stands in the file twice"),
+        (PODS + "a,1,1,0,0,,LS,Running,0,9,\n" * 2, "line 3, column name: 'a' is in the file twice"),
         (PODS + '"a', "is no CSV text"),
     ],
 )
@@ -91,7 +98,7 @@ def test_a_wrong_row_is_refused_with_line_column_and_value(file, text, problem):
     ("row", "problem"),
     [
         ("n,1,1,17,X", "column gpu: is 17; HOSS keeps account of 16"),
-        ("n,1,1,0,\nn,1,1,0,", "line 3, column sn: 'n' stands"),
+        ("n,1,1,0,\nn,1,1,0,", "line 3, column sn: 'n' is in"),
     ],
 )
 def test_a_wrong_node_is_refused(file, row, problem):
@@ -102,3 +109,13 @@ def test_a_wrong_node_is_refused(file, row, problem):
 def test_a_file_that_is_not_there_is_named():
     with pytest.raises(InvalidInput, match=r"/no/such\.csv: cannot be read: No such file"):
         read_nodes(Path("/no/such.csv"))
+
+
+def test_lists_without_times_are_pods_to_draw_from_and_no_trace(file):
+    path = file("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,6000,1024,4,1000\nb,4000,1024,1,250\n")
+    assert [w.template.spec.devices for w in read_pods(path)] == [
+        DeviceRequest(4, 1000),
+        DeviceRequest(1, 250),
+    ]
+    with pytest.raises(InvalidInput, match="no column creation_time, deletion_time"):
+        read_trace(path)

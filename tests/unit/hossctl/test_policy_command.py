@@ -56,7 +56,10 @@ def test_a_trial_without_a_dispatcher_says_rule_worker_and_why(hoss, files):
     ]
     assert (report["kind"], report["namespace"], report["replicas"]) == ("Job", "night", 3)
     assert (report["rule"], report["worker"], report["reason"]) == ("", "", "no rule of the policy matches")
-    assert [r["reason"] for r in report["rules"]] == ["priority: 0 is below 100", "ownerKinds: Job is not Pod"]
+    assert [r["reason"] for r in report["rules"]] == [
+        "priority: 0 is below 100",
+        "ownerKinds: Job is not Pod",
+    ]
 
 
 def test_a_trial_is_told_to_people_in_full(hoss, files):
@@ -97,7 +100,9 @@ def test_bad_input_is_refused_with_its_place(hoss, files, arguments, told):
 
 
 def test_get_tells_where_the_policy_came_from_and_what_was_refused(hoss):
-    hoss.dispatcher.policy.refusal.CopyFrom(dispatcher_pb2.PolicyRefusal(source="file p", reason="rules: is empty"))
+    hoss.dispatcher.policy.refusal.CopyFrom(
+        dispatcher_pb2.PolicyRefusal(source="file p", reason="rules: is empty")
+    )
     result = hoss("policy", "get")
     assert result.stdout == "rules: []\n"
     assert result.stderr.startswith("nightly, version 3, by command, for ")

@@ -10,13 +10,13 @@ from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.errors import HossError, InvalidInput
-from hossctl import ports
+from hossctl.local import ports
 
 PROCESSES, EACH = 4, 120
 # Each says what it was given, and keeps it until its input ends.
 ASKING = """\
 import json, sys
-from hossctl import ports
+from hossctl.local import ports
 
 def main():
     ports._FIRST, ports._PORTS = map(int, sys.argv[1:3])
@@ -27,7 +27,8 @@ def main():
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """So few to choose from that processes which knew nothing of each other would choose alike. Nobody else is given any of them."""
+    """So few to choose from that processes which knew nothing of each other would choose alike. Nobody else
+    is given any of them."""
     monkeypatch.setattr(ports, "_FIRST", 32_100)
     monkeypatch.setattr(ports, "_PORTS", 600)
     return ports._FIRST, ports._PORTS
@@ -42,8 +43,12 @@ def test_two_processes_are_never_given_the_same_port(few, tmp_path: Path, monkey
     processes = []
     for file in said:
         with file.open("wb") as out:
-            processes.append(FORK_SERVER.start("asking", [*map(str, few), str(EACH)], stdin=reading, stdout=out))
-    wait_until(lambda: all(file.read_bytes().endswith(b"\n") for file in said), "all to say what they were given")
+            processes.append(
+                FORK_SERVER.start("asking", [*map(str, few), str(EACH)], stdin=reading, stdout=out)
+            )
+    wait_until(
+        lambda: all(file.read_bytes().endswith(b"\n") for file in said), "all to say what they were given"
+    )
     os.close(writing)
     assert [process.wait(DEADLINE_SECONDS) for process in processes] == [0] * PROCESSES
     os.close(reading)

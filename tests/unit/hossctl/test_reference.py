@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.policy_document import PolicyDocument
-from hossctl.cli import COMMANDS
-from hossctl.examples import EXAMPLES
-from hossctl.node_pools import SimulatedNodes
-from hossctl.reference import __main__ as reference
-from hossctl.reference import cli, configuration, protocol
-from hossctl.reference.names import ANNOTATIONS, VARIABLES
+from dispatcher.policy.documents import PolicyDocument
+from hossctl.cli import COMMANDS, EXAMPLES
+from hossctl.load.nodes import SimulatedNodes
 from resolver.config import ResolverConfig
 from scheduler_worker.config import WorkerConfig
+from tools.reference import __main__ as reference
+from tools.reference import cli, configuration, protocol
+from tools.reference.names import ANNOTATIONS, VARIABLES
 
 PACKAGES = ("hoss", "hossctl", "dispatcher", "scheduler_worker", "resolver")
 # Names for the inside of a document or message: nobody sets them.
@@ -44,7 +43,9 @@ def test_every_command_is_there_with_its_examples() -> None:
         assert set(lines) <= set(section.splitlines())
 
 
-@pytest.mark.parametrize("model", [DispatcherConfig, WorkerConfig, ResolverConfig, PolicyDocument, SimulatedNodes])
+@pytest.mark.parametrize(
+    "model", [DispatcherConfig, WorkerConfig, ResolverConfig, PolicyDocument, SimulatedNodes]
+)
 def test_every_field_of_every_document_has_words(model) -> None:
     for path, section in configuration._models(model).items():
         silent = [name for name, meaning in configuration.meanings_of(section).items() if not meaning]

@@ -2,12 +2,10 @@
 
 import pytest
 
-from hoss.model.node import NodeSpec
-from hoss.model.pod import DeviceRequest, HostPort, PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm, SpreadConstraint
+from hoss.model.node import NodeSpec, Taint, Toleration
+from hoss.model.pod import DeviceRequest, HostPort, PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
-from hoss.model.taints import Taint, Toleration
-from hossctl.remedies import NodeNow, remedies
+from hossctl.explain.remedies import NodeNow, remedies
 
 GIB = 2**30
 DB = LabelSelector((Requirement("app", "In", ("db",)),))
@@ -29,13 +27,15 @@ NODES = [
 ]
 ROWS = [
     ("NodeResourcesFit", BIG, [
-        "a node with room for it (4 cpu, 8Gi memory): pods leave one, one grows, or one is added; roomy comes closest and lacks 1 cpu"]),
+        ("a node with room for it (4 cpu, 8Gi memory): pods leave one, one grows, or one is added; "
+         "roomy comes closest and lacks 1 cpu")]),
     ("NodeResourcesFit", PodSpec(requests=(("cpu", 20_000),), node_selector=(("a", "b"),)), [
         "a node with room for it (20 cpu): pods leave one, one grows, or one is added"]),
     ("TaintToleration", PodSpec(), [
         "the removal of taint gpu=yes:NoSchedule from one of 2 nodes (b, c)",
         "the removal of taints old:NoSchedule and slow:NoSchedule from d"]),
-    ("TaintToleration", PodSpec(tolerations=(Toleration(operator="Exists"),)), ["a node whose taints it tolerates"]),
+    ("TaintToleration", PodSpec(tolerations=(Toleration(operator="Exists"),)),
+     ["a node whose taints it tolerates"]),
     ("NodeUnschedulable", PodSpec(), ["the uncordoning of shut"]),
     ("NodeAffinity", PodSpec(node_selector=(("disk", "ssd"),), required_node_affinity=NodeSelector((
         NodeSelectorTerm((Requirement("zone", "In", ("a", "b")), Requirement("gpu", "Exists"))),))),
@@ -51,7 +51,8 @@ ROWS = [
         "a node with 2 cards of which 1000 thousandths each are free"]),
     ("InterPodAffinity", PodSpec(pod_affinity=PodAffinity(
         required=(PodAffinityTerm("zone", DB),), anti_required=(PodAffinityTerm("host", DB),))),
-     ["a pod with app=db in a zone where this one fits", "the deletion of pods with app=db from a host, or another one"]),
+     ["a pod with app=db in a zone where this one fits",
+      "the deletion of pods with app=db from a host, or another one"]),
     ("InterPodAffinity", PodSpec(), [
         "the deletion of pods whose anti-affinity keeps this one away, or a node in another domain"]),
     ("PodTopologySpread", PodSpec(spread=(SpreadConstraint(1, "zone", DB),)), [
@@ -62,7 +63,8 @@ ROWS = [
     ("PodTopologySpread", PodSpec(spread=(SpreadConstraint(1, "room", DB),)), [
         "nodes with the label room: none has it, so the pod fits nowhere",
         "pods with app=db that come to or leave a room, or nodes that do"]),
-    ("SchedulingGates", PodSpec(scheduling_gates=("a", "b")), ["the removal of its gates a, b (hoss ungate)"]),
+    ("SchedulingGates", PodSpec(scheduling_gates=("a", "b")),
+    ["the removal of its gates a, b (hoss ungate)"]),
     ("example.com/Mine", PodSpec(), [
         "any change of the cluster, for what plugin example.com/Mine waits for is not known"]),
 ]  # fmt: skip

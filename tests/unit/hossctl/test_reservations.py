@@ -8,7 +8,7 @@ import pytest
 
 from hoss.errors import TransportError
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import uid_text
+from hoss.wire.uids import uid_text
 
 
 def uid(name):
@@ -16,7 +16,8 @@ def uid(name):
 
 
 def chunk(names, nodes, epochs, *, assumed_since_ms=(), first=False):
-    """Reservations of pods by name; those with an `assumed_since_ms` other than 0 are assumed, with a lease of 30 s."""
+    """Reservations of pods by name; those with an `assumed_since_ms` other than 0 are assumed, with a lease
+    of 30 s."""
     rows = len(names)
     since = np.array(assumed_since_ms or [0] * rows, np.int64)
     told = pb.ReservationChunk(
@@ -45,7 +46,8 @@ def chunk(names, nodes, epochs, *, assumed_since_ms=(), first=False):
 
 @pytest.fixture
 def held(hoss, a_pod):
-    """Pods a to e on two nodes, by two workers and one that nobody remembers; b is assumed. c is told of twice."""
+    """Pods a to e on two nodes, by two workers and one that nobody remembers; b is assumed. c is told of
+    twice."""
     now_ms = int(time.time() * 1000)
     hoss.resolver.chunks = [
         chunk(["c", "b", "a"], [1, 0, 0], [1, 2, 1], assumed_since_ms=[0, now_ms - 4000, 0], first=True),
@@ -112,13 +114,23 @@ def test_names_are_uids_and_the_table_needs_no_dispatcher(held):
     assert told[0] == f"reservation/{uid_text(uid('a'))}"
     assert len(held("get", "reservations").stdout.splitlines()) == 6
     result = held("get", "reservations", "-o", "wide")
-    assert "warning: which pods they are is not known: nobody answers" in result.stderr
+    assert "warning: the names of the pods are not known: nobody answers" in result.stderr
     assert len(result.stdout.splitlines()) == 6
     assert held("get", "reservations", "-l", "app=web").exit_code == 3
 
 
-def test_filters_of_reservations_are_refused_elsewhere_and_there_are_two_states(hoss):
+def test_filters_of_reservations_are_refused_elsewhere_and_there_are_three_states(hoss):
     result = hoss("get", "pods", "--worker", "w1")
     assert (result.exit_code, "are about reservations, not pods" in result.stderr) == (2, True)
-    assert "'bound' is not one of 'assumed'" in hoss("get", "reservations", "--state", "bound").output
+    assert "'bound' is not one of 'prepared'" in hoss("get", "reservations", "--state", "bound").output
     assert hoss("get", "reservations").stderr == "no reservations found\n"
+
+
+def test_one_that_is_only_prepared_is_told_as_such(hoss):
+    now_ms = int(time.time() * 1000)
+    told = chunk(["a", "b", "c"], [0, 0, 0], [1, 1, 1], assumed_since_ms=[now_ms, now_ms, 0], first=True)
+    told.states = bytes([pb.RESERVATION_PREPARED, pb.RESERVATION_ASSUMED, pb.RESERVATION_CONFIRMED])
+    hoss.resolver.chunks = [told]
+    assert [document["state"] for document in listed(hoss)] == ["Prepared", "Assumed", "Confirmed"]
+    assert names(listed(hoss, "--state", "prepared")) == "a"
+    assert names(listed(hoss, "--state", "assumed")) == "b"

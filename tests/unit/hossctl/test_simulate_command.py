@@ -46,7 +46,8 @@ def test_omega_goes_on_with_the_runs_that_a_file_does_not_have_yet(hoss, tmp_pat
     whole = json.loads(file.read_text())
     assert len(whole["points"]) == 12
     interrupted = {**whole, "points": whole["points"][:3] + whole["points"][7:]}
-    interrupted["points"][0] = {**whole["points"][0], "utilisation": 0.123}  # told by the file, not simulated again
+    # Told by the file, not simulated again.
+    interrupted["points"][0] = {**whole["points"][0], "utilisation": 0.123}
     file.write_text(json.dumps(interrupted))
     result = hoss(*SWEEP, "--json", "sweep.json", "--csv", "sweep.csv")
     assert result.exit_code == 0
@@ -97,7 +98,9 @@ def test_omega_draws_busyness_conflicts_and_waits(hoss, tmp_path):
         f"{n}.{kind}" for n in names for kind in ("png", "svg")
     }
     conflicts = (tmp_path / "plots" / "omega-conflicts.svg").read_text()
-    assert all(word in conflicts for word in ("sequence-number", "all-or-nothing", "service jobs", "batch jobs"))
+    assert all(
+        word in conflicts for word in ("sequence-number", "all-or-nothing", "service jobs", "batch jobs")
+    )
 
 
 def test_plots_are_refused_before_anything_is_simulated_where_they_cannot_be_written(hoss):
@@ -225,7 +228,9 @@ def test_check_puts_measured_and_simulated_side_by_side(hoss, comparison):
 
 
 def test_check_fails_where_simulation_and_measurement_are_apart(hoss, comparison):
-    result = hoss("simulate", "check", "--measured", comparison(a_measured_run("single", 1, 5000)), "-o", "json")
+    result = hoss(
+        "simulate", "check", "--measured", comparison(a_measured_run("single", 1, 5000)), "-o", "json"
+    )
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document.keys() == {"seeds", "cores", "serviceMicros", "hopSeconds", "notPlayed", "cells"}

@@ -5,10 +5,8 @@ import json
 import pytest
 
 from hoss.errors import InvalidInput
-from hossctl.simulate.cluster import ServiceTimes
-from hossctl.simulate.measured import read_measured
-from hossctl.simulate.processes import SLICE_SECONDS, Cores, Process
-from hossctl.simulate.timeline import Timeline
+from hossctl.simulate.measured import ServiceTimes, read_measured
+from hossctl.simulate.timeline import SLICE_SECONDS, Cores, Process, Timeline
 
 
 def test_what_is_planned_happens_in_order_of_time_and_then_of_planning():
@@ -120,7 +118,10 @@ def test_service_times_are_medians_of_a_benchmark_without_what_grows_with_the_wo
         (None, "cannot be read: No such file or directory"),
         ("{", "is no JSON; make it with `hoss bench throughput --json FILE`"),
         ("{}", "is no document of `hoss bench throughput --json FILE`: no mix"),
-        (json.dumps({**DOCUMENT, "mix": "openb"}), "was measured with --mix openb; only uniform pods are simulated"),
+        (
+            json.dumps({**DOCUMENT, "mix": "openb"}),
+            "was measured with --mix openb; only uniform pods are simulated",
+        ),
         (json.dumps({**DOCUMENT, "runs": []}), "is no document of `hoss bench throughput --json FILE`"),
     ],
 )

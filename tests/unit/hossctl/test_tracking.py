@@ -5,7 +5,7 @@ import pytest
 
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32, U8, U16, U32, encode, numbered_uids
-from hossctl.tracking import Tracker, reason_kinds
+from hossctl.load.runner import Tracker, reason_kinds
 
 A, B = b"a" * 12, b"b" * 12
 
@@ -94,7 +94,8 @@ def test_reasons_are_counted_by_kind():
 @pytest.mark.parametrize(
     ("text", "kinds"),
     [
-        ("0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).", "Insufficient cpu, node(s) had untolerated taint(s)"),
+        ("0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).",
+        "Insufficient cpu, node(s) had untolerated taint(s)"),
         ("no worker is registered", "no worker is registered"),
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""docs/troubleshooting.md quotes what the code says: a symptom that is worded otherwise by now cannot be found by whoever meets it."""
+"""docs/troubleshooting.md quotes what the code says: a symptom that is worded otherwise by now cannot be
+found by whoever meets it."""
 
 import ast
 import re
@@ -22,7 +23,9 @@ def _texts() -> str:
                 continue
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, ast.JoinedStr):
-                    found.append("".join(p.value if isinstance(p, ast.Constant) else "\0" for p in node.values))
+                    found.append(
+                        "".join(p.value if isinstance(p, ast.Constant) else "\0" for p in node.values)
+                    )
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found.append(node.value)
     return "\n".join(found)
@@ -46,10 +49,10 @@ def _sentences(node: ast.AST) -> Iterator[str]:
 
 
 def _problems() -> Iterator[str]:
-    """What `hoss status` can say as a problem: what is put under `problems`, what functions of that name say, what the resolver says of
-    nodes in quarantine, and why the policy sends pods nowhere."""
+    """What `hoss status` can say as a problem: what is put under `problems`, what functions of that name say,
+    what the resolver says of nodes in quarantine, and why the policy sends pods nowhere."""
     for path in (
-        ROOT / "hossctl" / "status.py",
+        ROOT / "hossctl" / "views" / "status.py",
         *(ROOT / "dispatcher").rglob("*.py"),
         *(ROOT / "resolver").rglob("*.py"),
     ):
@@ -70,7 +73,9 @@ def _problems() -> Iterator[str]:
 _PROBLEMS = sorted(set(_problems()))
 _STATUS_ROWS = _PAGE.partition("## `hoss status` names a problem")[2].partition("\n## ")[0].splitlines()
 _STATUS_QUOTES = [
-    quote for row in _STATUS_ROWS for quote in re.findall(r"`([^`]+)`", row.removeprefix("| ").split(" | ")[0])
+    quote
+    for row in _STATUS_ROWS
+    for quote in re.findall(r"`([^`]+)`", row.removeprefix("| ").split(" | ")[0])
 ]
 _TEXTS = _texts()
 
@@ -82,7 +87,9 @@ def test_the_status_has_problems_to_name() -> None:
 
 @pytest.mark.parametrize("sentence", _PROBLEMS)
 def test_a_problem_that_hoss_status_names_stands_on_the_page(sentence: str) -> None:
-    found = [quote for quote in _STATUS_QUOTES if all(part.strip() in sentence for part in quote.split("..."))]
+    found = [
+        quote for quote in _STATUS_QUOTES if all(part.strip() in sentence for part in quote.split("..."))
+    ]
     assert found, f"docs/troubleshooting.md has no row for {sentence!r}"
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from hoss.errors import TransportError
-from hossctl.watching import changes
+from hossctl.views.watching import changes
 
 
 class Looks:

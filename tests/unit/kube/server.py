@@ -29,7 +29,11 @@ async def answering(*handlers: Handler, token: str = "") -> AsyncIterator[KubeAp
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    api = KubeApi(Access(f"http://127.0.0.1:{port}", None, lambda: token))
+
+    async def authorization() -> str:
+        return token
+
+    api = KubeApi(Access(f"http://127.0.0.1:{port}", None, authorization))
     try:
         yield api
     finally:

@@ -9,7 +9,7 @@ from unit.kube.server import answering, saying
 from waiting import DEADLINE_SECONDS
 
 from hoss.errors import ConfigError, TransportError
-from hoss.kube.access import Access, load_access, remembered
+from hoss.kube.access import Access, CachedToken, load_access
 from hoss.kube.api import KubeApi, Refused
 
 
@@ -115,7 +115,7 @@ def test_outside_of_a_cluster_the_flag_is_named():
         load_access()
 
 
-def test_server_and_token_come_from_the_kubeconfig(tmp_path):
+async def test_server_and_token_come_from_the_kubeconfig(tmp_path):
     path = tmp_path / "config"
     path.write_text(
         """
@@ -128,12 +128,12 @@ contexts: [{name: here, context: {cluster: c, user: u}}]
 """
     )
     access = load_access(path)
-    assert (access.server, access.authorization()) == ("https://10.0.0.1:6443", "Bearer made-up")
+    assert (access.server, await access.authorization()) == ("https://10.0.0.1:6443", "Bearer made-up")
 
 
-def test_a_token_is_asked_for_again_once_it_is_a_second_old():
+async def test_a_token_is_asked_for_again_once_it_is_a_second_old():
     now, tokens = 100.0, iter(["first", "second"])
-    token = remembered(lambda: next(tokens), lambda: now)
-    assert [token(), token()] == ["first", "first"]
+    token = CachedToken(lambda: next(tokens), lambda: now)
+    assert [await token(), await token()] == ["first", "first"]
     now += 1.0
-    assert token() == "second"
+    assert await token() == "second"

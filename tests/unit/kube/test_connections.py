@@ -1,4 +1,5 @@
-"""HTTP as the API server speaks it: whole answers whatever way they come, connections used again, and none after its end."""
+"""HTTP as the API server speaks it: whole answers whatever way they come, connections used again, and none
+after its end."""
 
 import asyncio
 import contextlib
@@ -6,11 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hoss.kube.connections import Connections, ProtocolError
+from hoss.errors import TransportError
+from hoss.kube.access import Access
+from hoss.kube.api import KubeApi
 
-ASKED = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
 COUNTED = b"HTTP/1.1 201 Created\r\nContent-Length: 5\r\nRetry-After: 7\r\n\r\nhello"
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;what=ever\r\nhel\r\nC\r\nlo\r\n12345678\r\n0\r\nTrailer: t\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"3;what=ever\r\nhel\r\nC\r\nlo\r\n12345678\r\n0\r\nTrailer: t\r\n\r\n"
+)
 UNTIL_END = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello"
 EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + COUNTED
@@ -46,16 +51,17 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(*answers: bytes, limit: int = 4) -> AsyncIterator[tuple[Server, Connections]]:
+async def serving(*answers: bytes, limit: int = 4) -> AsyncIterator[tuple[Server, KubeApi]]:
     server = Server()
     server.answers = [*answers]
     server.go.set()
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
-    connections = Connections("127.0.0.1", listening.sockets[0].getsockname()[1], None, limit=limit)
+    port = listening.sockets[0].getsockname()[1]
+    api = KubeApi(Access(f"http://127.0.0.1:{port}", None), connections=limit)
     try:
-        yield server, connections
+        yield server, api
     finally:
-        connections.close()
+        await api.close()
         listening.close()
 
 
@@ -74,17 +80,17 @@ async def serving(*answers: bytes, limit: int = 4) -> AsyncIterator[tuple[Server
 async def test_an_answer_is_read_whole_and_its_connection_used_again_unless_it_ends(
     answer: bytes, status: int, body: bytes, closes: bool, bytewise: bool
 ):
-    async with serving(answer) as (server, connections):
+    async with serving(answer) as (server, api):
         server.bytewise, server.closes = bytewise, closes
         for _ in range(3):
-            found = await connections.request(ASKED, repeatable=False, timeout_seconds=60)
+            found = await api.send("POST", "/x", timeout_seconds=60)
             assert (found.status, found.body) == (status, body)
         assert server.connections == (3 if closes else 1)
 
 
-async def test_headers_are_told_in_lower_case():
-    async with serving(COUNTED) as (_, connections):
-        assert (await connections.request(ASKED, repeatable=False, timeout_seconds=60)).headers[b"retry-after"] == b"7"
+async def test_how_long_the_server_wants_to_be_left_alone_is_read():
+    async with serving(COUNTED) as (_, api):
+        assert (await api.send("POST", "/x", timeout_seconds=60)).retry_after_seconds == 7
 
 
 @pytest.mark.parametrize(
@@ -93,88 +99,79 @@ async def test_headers_are_told_in_lower_case():
     ids=["chunks", "counted", "head", "word that it goes on", "nothing"],
 )
 async def test_what_is_cut_off_is_no_answer(answer: bytes):
-    async with serving(answer) as (server, connections):
+    async with serving(answer) as (server, api):
         server.closes = True
-        with pytest.raises(OSError, match="ended the connection"):
-            await connections.request(ASKED, repeatable=False, timeout_seconds=60)
+        with pytest.raises(TransportError, match="cannot be reached"):
+            await api.send("POST", "/x", timeout_seconds=60)
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"x" * 70_000])
 async def test_what_is_no_http_is_said_to_be_none(answer: bytes):
-    async with serving(answer) as (_, connections):
-        with pytest.raises(ProtocolError):
-            await connections.request(ASKED, repeatable=False, timeout_seconds=60)
-
-
-async def test_a_connection_with_more_than_the_answer_is_not_used_again():
-    async with serving(COUNTED + b"HTTP/1.1 200 OK\r\n", COUNTED) as (server, connections):
-        for _ in range(2):
-            assert (await connections.request(ASKED, repeatable=False, timeout_seconds=60)).body == b"hello"
-        assert server.connections == 2
+    async with serving(answer) as (_, api):
+        with pytest.raises(TransportError, match="cannot be reached"):
+            await api.send("POST", "/x", timeout_seconds=60)
 
 
 async def test_a_late_answer_is_nobody_s_and_the_next_request_has_its_own():
-    async with serving(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate", COUNTED) as (server, connections):
+    async with serving(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate", COUNTED) as (server, api):
         server.go.clear()
-        with pytest.raises(asyncio.TimeoutError):
-            await connections.request(ASKED, repeatable=False, timeout_seconds=0.05)
+        with pytest.raises(TransportError, match="no answer in time"):
+            await api.send("POST", "/x", timeout_seconds=0.05)
         server.go.set()
-        assert (await connections.request(ASKED, repeatable=False, timeout_seconds=60)).body == b"hello"
+        assert (await api.send("POST", "/x", timeout_seconds=60)).body == b"hello"
 
 
 async def test_no_more_than_the_limit_are_under_way_and_the_rest_wait_or_go_without_harm():
-    async with serving(COUNTED, limit=2) as (server, connections):
+    async with serving(COUNTED, limit=2) as (server, api):
         server.go.clear()
-        asked = [
-            asyncio.create_task(connections.request(ASKED, repeatable=False, timeout_seconds=60)) for _ in range(5)
-        ]
-        with pytest.raises(asyncio.TimeoutError):  # it waits for its turn behind them
-            await connections.request(ASKED, repeatable=False, timeout_seconds=0.05)
+        asked = [asyncio.create_task(api.send("POST", "/x", timeout_seconds=60)) for _ in range(5)]
+        with pytest.raises(TransportError, match="no answer in time"):  # it waits for its turn behind them
+            await api.send("POST", "/x", timeout_seconds=0.05)
         asked[3].cancel()
         server.go.set()
         done = await asyncio.gather(*asked, return_exceptions=True)
         assert [getattr(found, "status", 0) for found in done] == [201, 201, 201, 0, 201]
         assert server.most <= 2
-        assert (await connections.request(ASKED, repeatable=False, timeout_seconds=60)).status == 201
+        assert (await api.send("POST", "/x", timeout_seconds=60)).status == 201
 
 
 async def test_what_may_be_repeated_is_sent_again_once_where_an_idle_connection_has_ended():
-    async with serving(COUNTED, b"", COUNTED, b"", b"", COUNTED) as (server, connections):
+    async with serving(COUNTED, b"", COUNTED, b"", b"", COUNTED) as (server, api):
         for _ in range(2):
-            assert (await connections.request(ASKED, repeatable=True, timeout_seconds=60)).body == b"hello"
+            assert (await api.send("GET", "/x", timeout_seconds=60)).body == b"hello"
         assert (server.requests, server.connections) == (3, 2)
-        with pytest.raises(OSError, match="ended the connection"):
-            await connections.request(ASKED, repeatable=True, timeout_seconds=60)
+        with pytest.raises(TransportError, match="cannot be reached"):
+            await api.send("GET", "/x", timeout_seconds=60)
         assert server.requests == 5
-        assert (await connections.request(ASKED, repeatable=True, timeout_seconds=60)).body == b"hello"
+        assert (await api.send("GET", "/x", timeout_seconds=60)).body == b"hello"
 
 
 async def test_what_may_be_done_once_only_is_never_sent_again():
-    async with serving(EMPTY, b"", COUNTED) as (server, connections):
-        await connections.request(ASKED, repeatable=False, timeout_seconds=60)
-        with pytest.raises(OSError, match="ended the connection"):
-            await connections.request(ASKED, repeatable=False, timeout_seconds=60)
+    async with serving(EMPTY, b"", COUNTED) as (server, api):
+        await api.send("POST", "/x", timeout_seconds=60)
+        with pytest.raises(TransportError, match="cannot be reached"):
+            await api.send("POST", "/x", timeout_seconds=60)
         assert server.requests == 2
 
 
 async def test_an_answer_that_has_begun_is_not_asked_for_again():
-    async with serving(COUNTED, COUNTED[:20], COUNTED) as (server, connections):
-        await connections.request(ASKED, repeatable=True, timeout_seconds=60)
+    async with serving(COUNTED, COUNTED[:20], COUNTED) as (server, api):
+        await api.send("POST", "/x", timeout_seconds=60)
         server.closes = True
-        with pytest.raises(OSError, match="ended the connection"):
-            await connections.request(ASKED, repeatable=True, timeout_seconds=60)
+        with pytest.raises(TransportError, match="cannot be reached"):
+            await api.send("POST", "/x", timeout_seconds=60)
         assert server.requests == 2
 
 
 async def test_a_server_that_restarts_is_found_by_the_next_request():
-    async with serving(COUNTED) as (server, connections):
+    async with serving(COUNTED) as (server, api):
         server.closes = True  # it says nothing of it, and is gone when the next request comes
-        await connections.request(ASKED, repeatable=False, timeout_seconds=60)
+        await api.send("POST", "/x", timeout_seconds=60)
         server.closes = False
         for attempt in range(2):
             try:
-                assert (await connections.request(ASKED, repeatable=False, timeout_seconds=60)).status == 201
+                assert (await api.send("POST", "/x", timeout_seconds=60)).status == 201
                 break
-            except OSError:
+            except TransportError:
                 assert attempt == 0
         assert server.connections == 2

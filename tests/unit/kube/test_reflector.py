@@ -9,14 +9,19 @@ from aiohttp import web
 from unit.kube.server import Handler, answering, saying
 from waiting import until
 
-from hoss import rpc
-from hoss.kube.reflector import Change, Gone, Reflector, Seen
+from hoss import serving
+from hoss.kube.reflector import Change, ObjectGone, ObjectSeen, Reflector
 
 PODS = "/api/v1/pods"
 
 
 def pod(name: str, version: int, uid: str = "") -> dict:
-    metadata = {"uid": uid or f"uid-{name}", "namespace": "default", "name": name, "resourceVersion": str(version)}
+    metadata = {
+        "uid": uid or f"uid-{name}",
+        "namespace": "default",
+        "name": name,
+        "resourceVersion": str(version),
+    }
     return {"metadata": metadata}
 
 
@@ -48,24 +53,26 @@ def noting(handler: Handler, asked: list[dict]) -> Handler:
 
 @contextlib.asynccontextmanager
 async def following(*handlers: Handler):
-    told: list[Change] = []
+    changes: list[Change] = []
     async with answering(*handlers) as api:
-        reflector = Reflector(api, PODS, told.extend)
-        async with rpc.background(reflector.run()):
-            yield reflector, told
+        reflector = Reflector(api, PODS, changes.extend)
+        async with serving.background(reflector.run()):
+            yield reflector, changes
 
 
-def names(told: list[Change]) -> list[str]:
-    return [f"-{c.name}" if isinstance(c, Gone) else f"+{c.object['metadata']['name']}" for c in told]
+def names(changes: list[Change]) -> list[str]:
+    return [
+        f"-{c.name}" if isinstance(c, ObjectGone) else f"+{c.object['metadata']['name']}" for c in changes
+    ]
 
 
 async def test_pages_are_told_together_and_the_watch_begins_where_the_list_ended():
     asked: list[dict] = []
     pages = page(pod("a", 3), version=9, more="next"), page(pod("b", 4), version=9)
     handlers = [noting(handler, asked) for handler in (*pages, watch(("ADDED", pod("c", 10))))]
-    async with following(*handlers) as (reflector, told):
-        await until(lambda: len(told) == 3)
-        assert names(told) == ["+a", "+b", "+c"]
+    async with following(*handlers) as (reflector, changes):
+        await until(lambda: len(changes) == 3)
+        assert names(changes) == ["+a", "+b", "+c"]
         assert reflector.complete.is_set()
         assert len(reflector) == 3
     assert asked[1]["continue"] == "next"
@@ -77,9 +84,9 @@ async def test_a_watch_that_is_cut_goes_on_from_the_last_bookmark_without_a_list
     bookmark = ("BOOKMARK", {"metadata": {"resourceVersion": "77"}})
     cut = watch(("MODIFIED", pod("a", 12)), bookmark, stays=False)
     handlers = page(pod("a", 3), version=9), cut, watch(("DELETED", pod("a", 80)))
-    async with following(*(noting(handler, asked) for handler in handlers)) as (reflector, told):
-        await until(lambda: len(told) == 3)
-        assert names(told) == ["+a", "+a", "-a"]
+    async with following(*(noting(handler, asked) for handler in handlers)) as (reflector, changes):
+        await until(lambda: len(changes) == 3)
+        assert names(changes) == ["+a", "+a", "-a"]
         assert reflector.counters["lists"] == 1
     assert asked[2]["resourceVersion"] == "77"
 
@@ -92,26 +99,26 @@ async def test_a_watch_that_is_cut_goes_on_from_the_last_bookmark_without_a_list
 async def test_lost_history_leads_to_a_list_whose_differences_alone_are_told(gone):
     again = page(pod("kept", 3), pod("changed", 15), pod("new", 16), version=20)
     first = page(pod("kept", 3), pod("changed", 4), pod("left", 5), version=9)
-    async with following(first, gone, again, watch()) as (reflector, told):
+    async with following(first, gone, again, watch()) as (reflector, changes):
         await until(lambda: reflector.counters["lists"] == 2)
-        assert names(told[3:]) == ["-left", "+changed", "+new"]
+        assert names(changes[3:]) == ["-left", "+changed", "+new"]
 
 
 async def test_the_end_of_a_pod_is_told_before_the_beginning_of_the_next_of_its_name():
     first, second = page(pod("web-0", 3, uid="old"), version=9), page(pod("web-0", 15, uid="new"), version=20)
-    async with following(first, saying(410), second, watch()) as (_, told):
-        await until(lambda: len(told) == 3)
-        assert told[1] == Gone("old", "default", "web-0")
-        assert isinstance(told[2], Seen)
+    async with following(first, saying(410), second, watch()) as (_, changes):
+        await until(lambda: len(changes) == 3)
+        assert changes[1] == ObjectGone("old", "default", "web-0")
+        assert isinstance(changes[2], ObjectSeen)
 
 
 async def test_a_page_that_came_too_late_begins_the_list_anew_in_one_piece():
     asked: list[dict] = []
     whole = page(pod("a", 3), pod("b", 4), version=30)
     handlers = page(pod("a", 3), version=9, more="next"), saying(410, {"reason": "Expired"}), whole, watch()
-    async with following(*(noting(handler, asked) for handler in handlers)) as (_, told):
-        await until(lambda: len(told) == 2)
-        assert names(told) == ["+a", "+b"]
+    async with following(*(noting(handler, asked) for handler in handlers)) as (_, changes):
+        await until(lambda: len(changes) == 2)
+        assert names(changes) == ["+a", "+b"]
     assert "limit" not in asked[2]
 
 
@@ -122,27 +129,27 @@ async def test_of_a_first_list_that_begins_anew_ends_are_told_first():
         page(pod("web-0", 25, uid="new"), version=30),
         watch(),
     )
-    async with following(*handlers) as (reflector, told):
+    async with following(*handlers) as (reflector, changes):
         await until(reflector.complete.is_set)
-        assert names(told) == ["+web-0", "-web-0", "+web-0"]
-        assert told[1] == Gone("old", "default", "web-0")
+        assert names(changes) == ["+web-0", "-web-0", "+web-0"]
+        assert changes[1] == ObjectGone("old", "default", "web-0")
 
 
 async def test_a_first_list_is_told_page_by_page_and_goes_on_after_a_failure():
     first = page(pod("a", 3), version=9, more="next")
     again = page(pod("a", 3), pod("b", 4), version=20)
-    async with following(first, saying(503), again, watch()) as (reflector, told):
+    async with following(first, saying(503), again, watch()) as (reflector, changes):
         await until(reflector.complete.is_set)
-        assert names(told) == ["+a", "+b"]
+        assert names(changes) == ["+a", "+b"]
 
 
 async def test_a_server_that_is_away_makes_it_stale_and_back_again():
     async with following(page(pod("a", 3), version=9), saying(503), watch(("ADDED", pod("b", 10)))) as (
         reflector,
-        told,
+        changes,
     ):
         await until(lambda: reflector.stale_since is not None and "503" in reflector.problem)
-        await until(lambda: len(told) == 2)
+        await until(lambda: len(changes) == 2)
         assert (reflector.stale_since, reflector.problem) == (None, "")
 
 

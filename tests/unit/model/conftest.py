@@ -23,7 +23,7 @@ def pod():
 @pytest.fixture
 def template(pod):
     """Build a pod's manifest and read its template."""
-    from hoss.model.pod_manifest import read_namespace, read_pod_template  # noqa: PLC0415 - only this fixture's users need it
+    from hoss.manifests.pod import read_namespace, read_pod_template  # noqa: PLC0415 - for this fixture alone
 
     def build(*args, **fields):
         manifest = pod(*args, **fields)

@@ -3,9 +3,8 @@
 import pytest
 
 from hoss.errors import InvalidInput
-from hoss.model.cluster import Service
-from hoss.model.cluster_object_manifest import read_cluster_object
-from hoss.model.cluster_objects import Namespace, PodDisruptionBudget, PriorityClass, Threshold
+from hoss.manifests.cluster_objects import read_cluster_object
+from hoss.model.cluster import Namespace, PodDisruptionBudget, PriorityClass, Service, Threshold
 from hoss.model.selectors import LabelSelector, Requirement
 
 GROUPS = {"PodDisruptionBudget": "policy", "PriorityClass": "scheduling.k8s.io"}
@@ -20,11 +19,16 @@ def read(kind, *, namespace=None, labels=None, name="n", **fields):
     ("found", "expected"),
     [
         (read("Namespace", labels={"team": "a"}), Namespace("n", (("team", "a"),))),
-        (read("Service", spec={"selector": {"b": "2", "a": "1"}}), Service("default", (("a", "1"), ("b", "2")), "n")),
+        (
+            read("Service", spec={"selector": {"b": "2", "a": "1"}}),
+            Service("default", (("a", "1"), ("b", "2")), "n"),
+        ),
         (read("Service", namespace="x", spec={"selector": {}}), Service("x", None, "n")),
         (
             read("PodDisruptionBudget", spec={"selector": {"matchLabels": {"a": "1"}}, "minAvailable": 2}),
-            PodDisruptionBudget("default", "n", LabelSelector((Requirement("a", "In", ("1",)),)), Threshold(2)),
+            PodDisruptionBudget(
+                "default", "n", LabelSelector((Requirement("a", "In", ("1",)),)), Threshold(2)
+            ),
         ),
         (
             read("PodDisruptionBudget", spec={"selector": {}, "maxUnavailable": "100%"}),
@@ -40,7 +44,9 @@ def test_objects_are_read_with_kubernetes_defaults(found, expected):
     assert found == expected
 
 
-@pytest.mark.parametrize(("kind", "group"), [("Service", "serving.knative.dev"), ("ConfigMap", ""), ("Namespace", "x")])
+@pytest.mark.parametrize(
+    ("kind", "group"), [("Service", "serving.knative.dev"), ("ConfigMap", ""), ("Namespace", "x")]
+)
 def test_other_kinds_and_groups_are_none_of_these(kind, group):
     assert read_cluster_object({"metadata": {"name": "n"}}, kind, group) is None
 
@@ -53,10 +59,16 @@ def budget(**spec):
     ("kind", "fields", "problem"),
     [
         (*budget(minAvailable=1, maxUnavailable=1), r"spec\.maxUnavailable: stands beside minAvailable"),
-        (*budget(minAvailable="101%"), r"spec\.minAvailable: is '101%'; write a number of pods, or a percentage"),
+        (
+            *budget(minAvailable="101%"),
+            r"spec\.minAvailable: is '101%'; write a number of pods, or a percentage",
+        ),
         (*budget(minAvailable="-1%"), r"from 0% to 100%"),
         (*budget(maxUnavailable=-1), r"spec\.maxUnavailable: is -1; it must lie between 0"),
-        (*budget(maxUnavailable=1.5), r"spec\.maxUnavailable: is 1\.5, where a number of pods or a percentage"),
+        (
+            *budget(maxUnavailable=1.5),
+            r"spec\.maxUnavailable: is 1\.5, where a number of pods or a percentage",
+        ),
         (*budget(minAvailable=True), r"spec\.minAvailable: is true, where"),
         (
             *budget(selector={"matchExpressions": [{"key": "a", "operator": "In"}]}),
@@ -73,7 +85,11 @@ def budget(**spec):
         ("PriorityClass", {}, r"value: is missing"),
         ("PriorityClass", {"value": 2_000_000_000}, r"value: is 2000000000; it must lie between"),
         ("PriorityClass", {"value": 1, "name": "system-mine"}, r"is the system's own"),
-        ("PriorityClass", {"value": 1, "preemptionPolicy": "Maybe"}, r"preemptionPolicy: is 'Maybe'; allowed"),
+        (
+            "PriorityClass",
+            {"value": 1, "preemptionPolicy": "Maybe"},
+            r"preemptionPolicy: is 'Maybe'; allowed",
+        ),
     ],
 )
 def test_what_is_malformed_is_refused_with_place_and_remedy(kind, fields, problem):

@@ -3,8 +3,8 @@
 import pytest
 
 from hoss.errors import InvalidInput
-from hoss.model.during_execution import DuringExecution
-from hoss.model.workloads import read_workload
+from hoss.manifests.workloads import read_workload
+from hoss.model.pod import DuringExecution
 
 CONTAINERS = [{"name": "c", "image": "i"}]
 ANNOTATION = "hoss.dev/required-during-execution"

@@ -1,19 +1,27 @@
 import pytest
 
 from hoss.errors import InvalidInput
-from hoss.model.node_manifest import NodeReservations, read_node
-from hoss.model.taints import Taint
+from hoss.manifests.node import NodeReservations, read_node
+from hoss.model.node import Taint
 
 GIB = 2**30
 
 
 def node(**status):
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"zone": "a"}}, "status": status}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1", "labels": {"zone": "a"}},
+        "status": status,
+    }
 
 
 def test_a_node_is_read_from_its_allocatable():
     manifest = node(allocatable={"cpu": "3920m", "memory": "7Gi", "pods": "110"}, capacity={"cpu": "4"})
-    manifest["spec"] = {"unschedulable": True, "taints": [{"key": "dedicated", "value": "db", "effect": "NoSchedule"}]}
+    manifest["spec"] = {
+        "unschedulable": True,
+        "taints": [{"key": "dedicated", "value": "db", "effect": "NoSchedule"}],
+    }
     read = read_node(manifest)
     assert read.name == "n1"
     assert read.labels == (("zone", "a"),)
@@ -28,7 +36,13 @@ def test_capacity_alone_gives_what_the_reservations_and_hugepages_leave():
         system_reserved={"cpu": "50m", "memory": "512Mi"},
         eviction_hard={"memory.available": "512Mi", "nodefs.available": "10%", "pid.available": "5%"},
     )
-    capacity = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "hugepages-2Mi": "2Gi", "pods": 110}
+    capacity = {
+        "cpu": "4",
+        "memory": "16Gi",
+        "ephemeral-storage": "100Gi",
+        "hugepages-2Mi": "2Gi",
+        "pods": 110,
+    }
     assert dict(read_node(node(capacity=capacity), reservations).allocatable) == {
         "cpu": 3850,
         "memory": 12 * GIB,
@@ -79,12 +93,18 @@ def test_cards_are_counted_from_the_device_resource():
         ({"metadata": {}}, r"metadata\.name: is missing"),
         ({"metadata": {"name": "N_1"}}, r"metadata\.name: 'N_1' is no valid name"),
         ({"status": {}}, r"status\.allocatable: is missing, and so is capacity"),
-        ({"status": {"allocatable": {"cpu": "-4"}}}, r"status\.allocatable\.cpu: is -4; an amount cannot be negative"),
+        (
+            {"status": {"allocatable": {"cpu": "-4"}}},
+            r"status\.allocatable\.cpu: is -4; an amount cannot be negative",
+        ),
         (
             {"status": {"allocatable": {"memory": "16Ei"}}},
             r"status\.allocatable\.memory: is .* HOSS counts up to 2\^53",
         ),
-        ({"status": {"allocatable": {"memory": "4GB"}}}, r"status\.allocatable\.memory: '4GB' is no quantity"),
+        (
+            {"status": {"allocatable": {"memory": "4GB"}}},
+            r"status\.allocatable\.memory: '4GB' is no quantity",
+        ),
         (
             {"spec": {"taints": [{"key": "a", "effect": "NoExecute", "timeAdded": "noon"}]}},
             r"spec\.taints\[0\]\.timeAdded: 'noon' is no time; write it as 2026-01-02T03:04:05Z",

@@ -1,10 +1,10 @@
 import pytest
 
 from hoss.errors import InvalidInput
+from hoss.manifests.pod import rules_not_obeyed
+from hoss.model.node import Toleration
 from hoss.model.pod import DeviceRequest, HostPort, QosClass
-from hoss.model.pod_manifest import rules_not_obeyed
 from hoss.model.selectors import Requirement
-from hoss.model.taints import Toleration
 
 
 def test_a_plain_pod_is_read_with_the_defaults(template):
@@ -96,8 +96,12 @@ def test_host_ports_of_containers_and_sidecars_count_and_of_other_init_container
 def test_with_host_network_every_container_port_is_a_port_of_the_node(template):
     spec = template(hostNetwork=True, containers=[{"name": "c", "ports": [{"containerPort": 80}]}]).spec
     assert spec.host_ports == (HostPort(80),)
-    with pytest.raises(InvalidInput, match=r"spec\.containers\[0\]\.ports\[0\]\.hostPort: is 81; with hostNetwork"):
-        template(hostNetwork=True, containers=[{"name": "c", "ports": [{"containerPort": 80, "hostPort": 81}]}])
+    with pytest.raises(
+        InvalidInput, match=r"spec\.containers\[0\]\.ports\[0\]\.hostPort: is 81; with hostNetwork"
+    ):
+        template(
+            hostNetwork=True, containers=[{"name": "c", "ports": [{"containerPort": 80, "hostPort": 81}]}]
+        )
 
 
 def test_node_affinity_is_read_whole(template):
@@ -127,12 +131,18 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 @pytest.mark.parametrize(
     ("expression", "problem"),
     [
-        ({"key": "a", "operator": "Within", "values": ["1"]}, r"operator: is 'Within'; allowed: In, NotIn, Exists"),
+        (
+            {"key": "a", "operator": "Within", "values": ["1"]},
+            r"operator: is 'Within'; allowed: In, NotIn, Exists",
+        ),
         ({"key": "a", "values": ["1"]}, r"operator: is missing"),
         ({"key": "a", "operator": "In"}, r"values: is empty; In takes at least one value"),
         ({"key": "a", "operator": "Exists", "values": ["1"]}, r"values: has 1 values; Exists takes none"),
         ({"key": "a", "operator": "Gt", "values": ["1", "2"]}, r"values: has 2 values; Gt takes exactly one"),
-        ({"key": "a", "operator": "In", "values": [1]}, r"values\[0\]: is 1, where a string belongs; put it in quotes"),
+        (
+            {"key": "a", "operator": "In", "values": [1]},
+            r"values\[0\]: is 1, where a string belongs; put it in quotes",
+        ),
         ({"key": "", "operator": "Exists"}, r"key: '' is no valid key"),
     ],
 )
@@ -154,11 +164,16 @@ def test_gt_with_a_word_is_allowed_and_matches_nothing(template):
     [
         ({REQUIRED: {"nodeSelectorTerms": []}}, "nodeSelectorTerms: is empty"),
         ({PREFERRED: [{"preference": {}}]}, r"\[0\]\.weight: is missing"),
-        ({PREFERRED: [{"weight": 101, "preference": {}}]}, r"\[0\]\.weight: is 101; it must lie between 1 and 100"),
+        (
+            {PREFERRED: [{"weight": 101, "preference": {}}]},
+            r"\[0\]\.weight: is 101; it must lie between 1 and 100",
+        ),
         (
             {
                 REQUIRED: {
-                    "nodeSelectorTerms": [{"matchFields": [{"key": "spec.x", "operator": "In", "values": ["a"]}]}]
+                    "nodeSelectorTerms": [
+                        {"matchFields": [{"key": "spec.x", "operator": "In", "values": ["a"]}]}
+                    ]
                 }
             },
             r"matchFields\[0\]\.key: is 'spec.x'; allowed: metadata.name",
@@ -198,13 +213,22 @@ def test_a_toleration_of_no_execute_may_be_for_a_time_and_less_than_nothing_is_n
 @pytest.mark.parametrize(
     ("toleration", "problem"),
     [
-        ({"key": "a", "effect": "NoSchedule", "tolerationSeconds": 3}, "tolerationSeconds: is 3, but only with effect"),
+        (
+            {"key": "a", "effect": "NoSchedule", "tolerationSeconds": 3},
+            "tolerationSeconds: is 3, but only with effect",
+        ),
         ({"key": "a", "tolerationSeconds": 3}, "tolerationSeconds: is 3, but only with effect"),
-        ({"key": "a", "effect": "NoExecute", "tolerationSeconds": "3"}, "tolerationSeconds: is '3', where a whole"),
+        (
+            {"key": "a", "effect": "NoExecute", "tolerationSeconds": "3"},
+            "tolerationSeconds: is '3', where a whole",
+        ),
         ({"key": "a", "operator": "Gt", "value": "1"}, "operator: is 'Gt'; allowed: Equal, Exists"),
         ({"key": "a", "effect": "NoSleep"}, "effect: is 'NoSleep'; allowed: NoSchedule"),
         ({"value": "x"}, "operator: is Equal without a key"),
-        ({"key": "a", "operator": "Exists", "value": "x"}, "value: is 'x'; with operator Exists there is no value"),
+        (
+            {"key": "a", "operator": "Exists", "value": "x"},
+            "value: is 'x'; with operator Exists there is no value",
+        ),
     ],
 )
 def test_an_unusable_toleration_is_refused(template, toleration, problem):
@@ -236,5 +260,9 @@ def test_a_wrong_field_is_named_with_its_value_and_what_belongs_there(template, 
 
 
 def test_rules_that_are_read_over_are_named():
-    spec = {"resourceClaims": [{"name": "gpu"}], "topologySpreadConstraints": [{}], "affinity": {"podAffinity": {}}}
+    spec = {
+        "resourceClaims": [{"name": "gpu"}],
+        "topologySpreadConstraints": [{}],
+        "affinity": {"podAffinity": {}},
+    }
     assert rules_not_obeyed(spec) == ("spec.resourceClaims",)

@@ -1,9 +1,16 @@
 import pytest
 
 from hoss.errors import InvalidInput
+from hoss.manifests.pod_resources import (
+    amounts,
+    as_bound,
+    nonzero_requests,
+    qos_class,
+    read_pod_resources,
+    total_limits,
+    total_requests,
+)
 from hoss.model.pod import QosClass
-from hoss.model.pod_requests import amounts, nonzero_requests, qos_class, total_limits, total_requests
-from hoss.model.pod_resources import as_bound, read_pod_resources
 
 MIB = 2**20
 
@@ -108,7 +115,12 @@ def test_the_qos_class_follows_cpu_and_memory(containers, expected):
         ),
         ({"cpu": "10T"}, {}, "resources.requests.cpu", "thousandths of a core"),
         ({"hugepages-2Mi": "4Mi"}, {}, "requests.hugepages-2Mi", "without a limit"),
-        ({"hugepages-2Mi": "4Mi"}, {"hugepages-2Mi": "8Mi"}, "requests.hugepages-2Mi", "is 4Mi, but the limit is 8Mi"),
+        (
+            {"hugepages-2Mi": "4Mi"},
+            {"hugepages-2Mi": "8Mi"},
+            "requests.hugepages-2Mi",
+            "is 4Mi, but the limit is 8Mi",
+        ),
         ({}, {"hugepages-2Mi": "3Mi"}, "resources", "no multiple of the page size 2Mi"),
         ({}, {"hugepages-big": "3Mi"}, "resources", "names no page size"),
         ({"example.com/fpga": "1500m"}, {}, "resources", "example.com/fpga is 1500m"),
@@ -138,11 +150,15 @@ def test_a_pod_needs_a_container():
 
 
 def test_a_pod_as_a_whole_has_cpu_memory_and_hugepages_only():
-    with pytest.raises(InvalidInput, match=r"spec\.resources: 'nvidia.com/gpu' cannot be set for a whole pod"):
+    with pytest.raises(
+        InvalidInput, match=r"spec\.resources: 'nvidia.com/gpu' cannot be set for a whole pod"
+    ):
         read(container(), resources={"limits": {"nvidia.com/gpu": 1}})
 
 
 def test_a_status_that_names_no_container_is_refused_with_its_place():
     resources = read_pod_resources({"containers": [{"name": "c"}]}, "spec")
-    with pytest.raises(InvalidInput, match=r"status\.containerStatuses\.name: is a list, where a string belongs"):
+    with pytest.raises(
+        InvalidInput, match=r"status\.containerStatuses\.name: is a list, where a string belongs"
+    ):
         as_bound(resources, {"containerStatuses": [{"name": ["c"]}]})

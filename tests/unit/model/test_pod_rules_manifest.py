@@ -3,7 +3,7 @@
 import pytest
 
 from hoss.errors import InvalidInput
-from hoss.model.pod_rules import PodAffinityTerm, SpreadConstraint
+from hoss.model.pod import PodAffinityTerm, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -79,7 +79,9 @@ def test_pods_without_rules_say_nothing(template):
 
 
 def test_an_image_without_a_tag_has_the_tag_latest(template):
-    containers = [{"name": n, "image": i} for n, i in (("a", "nginx"), ("b", "host:5000/tool"), ("c", "x@sha256:0"))]
+    containers = [
+        {"name": n, "image": i} for n, i in (("a", "nginx"), ("b", "host:5000/tool"), ("c", "x@sha256:0"))
+    ]
     volumes = [{"name": "v", "image": {"reference": "data:1"}}]
     spec = template(containers=containers, volumes=volumes).spec
     assert spec.images == ("data:1", "host:5000/tool:latest", "nginx:latest", "x@sha256:0")
@@ -96,17 +98,32 @@ BAD = {
         {"affinity": near(topologyKey="")},
         "spec.affinity.podAffinity." + REQUIRED + "[0].topologyKey: is missing",
     ),
-    "a topology key that is none": ({"affinity": near(topologyKey="a b")}, "topologyKey: 'a b' is no valid key"),
+    "a topology key that is none": (
+        {"affinity": near(topologyKey="a b")},
+        "topologyKey: 'a b' is no valid key",
+    ),
     "an operator for nodes": (
-        {"affinity": near(labelSelector={"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]})},
+        {
+            "affinity": near(
+                labelSelector={"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
+            )
+        },
         "labelSelector.matchExpressions[0].operator: is 'Gt'; allowed: In, NotIn, Exists, DoesNotExist",
     ),
     "In without values": (
-        {"affinity": near(labelSelector={"matchExpressions": [{"key": "a", "operator": "In", "values": []}]})},
+        {
+            "affinity": near(
+                labelSelector={"matchExpressions": [{"key": "a", "operator": "In", "values": []}]}
+            )
+        },
         "labelSelector.matchExpressions[0].values: is empty; In takes at least one value",
     ),
     "a weight beyond 100": (
-        {"affinity": {"podAffinity": {PREFERRED: [{"weight": 101, "podAffinityTerm": {"topologyKey": "zone"}}]}}},
+        {
+            "affinity": {
+                "podAffinity": {PREFERRED: [{"weight": 101, "podAffinityTerm": {"topologyKey": "zone"}}]}
+            }
+        },
         "weight: is 101; it must lie between 1 and 100",
     ),
     "keys without a selector": (
@@ -126,7 +143,10 @@ BAD = {
         {"topologySpreadConstraints": [constraint(whenUnsatisfiable="Maybe")]},
         "whenUnsatisfiable: is 'Maybe'; allowed: DoNotSchedule, ScheduleAnyway",
     ),
-    "one pair twice": ({"topologySpreadConstraints": [constraint(), constraint()]}, "[1]: repeats topologyKey 'zone'"),
+    "one pair twice": (
+        {"topologySpreadConstraints": [constraint(), constraint()]},
+        "[1]: repeats topologyKey 'zone'",
+    ),
     "an unknown preemption policy": ({"preemptionPolicy": "Always"}, "spec.preemptionPolicy: is 'Always'"),
     "a grace period below zero": (
         {"terminationGracePeriodSeconds": -1},

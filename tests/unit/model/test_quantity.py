@@ -1,7 +1,7 @@
 import pytest
 
 from hoss.errors import InvalidInput
-from hoss.model.quantity import ZERO, Notation, Quantity, parse_quantity, read_quantity
+from hoss.model.quantity import ZERO, Notation, Quantity, parse_quantity, read_quantity, whole_number
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,23 @@ def test_binary_suffixes_stop_at_63_bits_and_decimal_ones_do_not():
 
 @pytest.mark.parametrize(
     "text",
-    ["2GiB", "1kB", "1KI", "1K", "1 Gi", "1\n", "\uff11", "1e3m", "1e", "1e-", "+-1", "1..2", "0x10", "NaN", "inf"],
+    [
+        "2GiB",
+        "1kB",
+        "1KI",
+        "1K",
+        "1 Gi",
+        "1\n",
+        "\uff11",
+        "1e3m",
+        "1e",
+        "1e-",
+        "+-1",
+        "1..2",
+        "0x10",
+        "NaN",
+        "inf",
+    ],
 )
 def test_an_unknown_suffix_is_named_with_the_ones_that_exist(text):
     with pytest.raises(
@@ -64,7 +80,9 @@ def test_empty_and_absurd_texts_are_refused(text):
         parse_quantity(text)
 
 
-@pytest.mark.parametrize(("given", "nano"), [(2, 2 * 10**9), (0.5, 5 * 10**8), (1e20, 10**29), ("1k", 10**12)])
+@pytest.mark.parametrize(
+    ("given", "nano"), [(2, 2 * 10**9), (0.5, 5 * 10**8), (1e20, 10**29), ("1k", 10**12)]
+)
 def test_manifests_may_give_bare_numbers(given, nano):
     assert read_quantity(given).nano == nano
 
@@ -92,3 +110,11 @@ def test_a_binary_number_below_1024_or_with_a_fraction_is_written_decimal():
 def test_decimal_suffixes_end_at_exa_and_exponents_do_not():
     assert parse_quantity("1000E").normalized == "1000E"
     assert parse_quantity("1000e18").normalized == "1e21"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("007", 7), ("9" * 20, 10**20 - 1), ("9" * 21, None), ("", None), ("-1", None), ("٣", None)],
+)
+def test_a_whole_number_is_a_text_of_ascii_digits_of_a_bounded_length(text, number):
+    assert whole_number(text) == number

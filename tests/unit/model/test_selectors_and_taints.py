@@ -1,7 +1,7 @@
 import pytest
 
+from hoss.model.node import FOR_EVER, NO_EXECUTE, Taint, Toleration, stay_seconds
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from hoss.model.taints import FOR_EVER, NO_EXECUTE, Taint, Toleration, stay_seconds
 
 LABELS = {"zone": "a", "cores": "64", "empty": ""}
 
@@ -56,7 +56,14 @@ def test_a_toleration_covers_its_key_value_and_effect(toleration, tolerates):
 
 @pytest.mark.parametrize(
     ("seconds", "stays"),
-    [((), None), ((None,), FOR_EVER), ((None, None), FOR_EVER), ((None, 60, 30), 30), ((0, 60), 0), ((-1,), 0)],
+    [
+        ((), None),
+        ((None,), FOR_EVER),
+        ((None, None), FOR_EVER),
+        ((None, 60, 30), 30),
+        ((0, 60), 0),
+        ((-1,), 0),
+    ],
 )
 def test_a_pod_stays_for_the_least_time_that_a_covering_toleration_names(seconds, stays):
     covering = [Toleration("a", "Exists", "", NO_EXECUTE, s) for s in seconds]

@@ -1,7 +1,7 @@
 import pytest
 
 from hoss.errors import InvalidInput
-from hoss.model.workloads import read_workload
+from hoss.manifests.workloads import read_workload
 
 POD_SPEC = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
 API_VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1"}
@@ -51,10 +51,10 @@ def test_a_job_needs_room_for_the_pods_that_run_at_once(spec, pods):
 @pytest.mark.parametrize(
     "manifest", [owner("Job", suspend=True), owner("Job", parallelism=0), owner("Deployment", replicas=0)]
 )
-def test_an_owner_of_no_pods_is_skipped_with_a_remark(manifest):
+def test_an_owner_of_no_pods_is_skipped_with_a_warning(manifest):
     result = read(manifest)
     assert result.workload is None
-    assert result.remarks == (f"{manifest['kind']} prod/w is skipped: it asks for no pods",)
+    assert result.warnings == (f"{manifest['kind']} prod/w is skipped: it asks for no pods",)
 
 
 @pytest.mark.parametrize("replicas", [-1, 2**32, "3", 1.5, True])
@@ -66,7 +66,12 @@ def test_impossible_replicas_are_refused(replicas):
 def test_a_bare_pod_keeps_its_name_and_uid():
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "u1"}, "spec": POD_SPEC}
     workload = read(pod).workload
-    assert (workload.name, workload.uid, workload.replicas, workload.template.owner_kind) == ("p", "u1", 1, "")
+    assert (workload.name, workload.uid, workload.replicas, workload.template.owner_kind) == (
+        "p",
+        "u1",
+        1,
+        "",
+    )
 
 
 def test_a_generated_name_is_completed():
@@ -96,17 +101,20 @@ def test_a_broken_object_is_refused_with_the_field(manifest, problem):
 
 @pytest.mark.parametrize(
     ("version", "kind", "title"),
-    [("v1", "Service", "Service x/s"), ("batch.volcano.sh/v1alpha1", "Job", "Job x/s of batch.volcano.sh/v1alpha1")],
+    [
+        ("v1", "Service", "Service x/s"),
+        ("batch.volcano.sh/v1alpha1", "Job", "Job x/s of batch.volcano.sh/v1alpha1"),
+    ],
 )
 def test_a_kind_that_is_not_placed_is_skipped_and_named(version, kind, title):
     result = read({"apiVersion": version, "kind": kind, "metadata": {"name": "s", "namespace": "x"}})
     assert result.workload is None
-    assert result.remarks[0].startswith(f"{title} is skipped: HOSS places Pod, Job")
+    assert result.warnings[0].startswith(f"{title} is skipped: HOSS places Pod, Job")
 
 
-def test_rules_not_obeyed_are_remarked():
+def test_rules_not_obeyed_give_a_warning():
     manifest = owner("Deployment")
     manifest["spec"]["template"]["spec"] = {**POD_SPEC, "resourceClaims": [{"name": "gpu"}]}
-    assert read(manifest).remarks == (
+    assert read(manifest).warnings == (
         "Deployment prod/w is placed without regard to spec.resourceClaims: not supported yet",
     )

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from hoss.model.pod import HostPort
-from hoss.wire.account import FLAG_SHRUNK, account_dtype
-from hoss.wire.columns import numbered_uids
+from hoss.wire.columns import FLAG_SHRUNK, account_dtype, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
-from resolver.core.ports import claim_of
-from resolver.core.values import HOLDS_PORTS, reservation_dtype
+from resolver.core.values import HOLDS_PORTS, claim_of, reservation_dtype
 
 SCHEMA = ["cpu", "memory"]
 NAMES = {0: "alpha", 1: "beta"}
@@ -28,7 +26,9 @@ def shard():
     records["requests"][:, 0] = 300
     records["card_mask"][0], records["card_milli"][0] = 1, 500
     uids = numbered_uids(b"twelve bytes", 0, 2)
-    return ShardAccounts(0, np.array([0, 1], np.uint32), accounts, np.array([0], np.uint32), cards, uids, records)
+    return ShardAccounts(
+        0, np.array([0, 1], np.uint32), accounts, np.array([0], np.uint32), cards, uids, records
+    )
 
 
 def findings(*shards):
@@ -65,9 +65,8 @@ def test_invariant_2_finds_a_pod_on_two_shards(shard):
     elsewhere = ShardAccounts(
         1, np.zeros(0, np.uint32), empty, np.zeros(0, np.uint32), shard.cards[:0], shard.uids[:1], other
     )
-    assert (2, f"pod {'7477656c-7665-2062-7974-657300000000'} holds more than one reservation") in findings(
-        shard, elsewhere
-    )
+    text = "pod 7477656c-7665-2062-7974-657300000000 holds more than one reservation: on node alpha and on node beta"
+    assert (2, text) in findings(shard, elsewhere)
 
 
 def test_invariant_6_compares_sums_of_reservations_with_accounts(shard):

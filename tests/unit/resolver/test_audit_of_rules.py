@@ -3,13 +3,13 @@
 import numpy as np
 
 from hoss.model.selectors import LabelSelector, Requirement
-from resolver.core.audit_rules import too_near
-from resolver.core.rules import Rule
+from resolver.core.audit import too_near
+from resolver.core.rules import PlacementRule
 from resolver.core.values import Group
 
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 LABELS = {0: {"rack": "r0"}, 1: {"rack": "r0"}, 2: {"rack": "r1"}, 3: {}}
-APART = Rule("rack", WEB, ("default",))
+APART = PlacementRule("rack", WEB, ("default",))
 
 
 def found(pods, **groups):
@@ -44,12 +44,12 @@ def test_nodes_without_the_topology_key_are_in_no_domain():
 
 
 def test_pods_of_other_namespaces_are_nobodys_business_even_if_the_rule_may_look_further_by_labels():
-    further = Rule("rack", WEB, ("default",), every_namespace=True)
+    further = PlacementRule("rack", WEB, ("default",), every_namespace=True)
     groups = {"db": group("db", further), "web": group("web", namespace="other")}
     assert found([(0, "db"), (0, "web")], **groups) == []
 
 
 def test_spreading_and_affinity_are_no_invariants():
-    spread = Rule("rack", WEB, ("default",), keeps_apart=False)
-    near = Rule("rack", WEB, ("default",), keeps_apart=False, gathers=True)
+    spread = PlacementRule("rack", WEB, ("default",), anti_affinity=False)
+    near = PlacementRule("rack", WEB, ("default",), anti_affinity=False, self_affinity=True)
     assert found([(0, "web"), (1, "web"), (2, "web")], web=group("web", spread, near)) == []

@@ -4,9 +4,9 @@ import asyncio
 
 from waiting import until
 
-from resolver.availability import Availability
+from resolver.api.maintenance import Availability
 from resolver.ledger.memory import MemoryLedger
-from resolver.ledger.port import LedgerLost
+from resolver.ledger.port import LedgerLostError
 
 
 class Lost(MemoryLedger):
@@ -16,7 +16,7 @@ class Lost(MemoryLedger):
 
     async def check(self) -> dict[str, str]:
         if self.lost:
-            raise LedgerLost("Redis is empty")
+            raise LedgerLostError("Redis is empty")
         return {}
 
 
@@ -26,15 +26,17 @@ async def test_a_lost_ledger_is_told_with_what_to_do_once_nobody_comes_and_is_ba
     async def on_change(serving: bool) -> None:
         told.append(serving)
 
-    async def take_up() -> None:
+    async def recover() -> None:
         if ledger.lost:
-            raise LedgerLost("the ledger is being rebuilt")
+            raise LedgerLostError("the ledger is being rebuilt")
 
-    availability = Availability(ledger, on_change, take_up, rebuild_wait_seconds=0.3)
+    availability = Availability(ledger, on_change, recover, rebuild_wait_seconds=0.3)
     running = asyncio.ensure_future(availability.run())
 
     def so_it_is(serving: bool, text: str) -> bool:
-        return availability.recovering is not serving and text in availability.problem and told[-1:] == [serving]
+        return (
+            availability.recovering is not serving and text in availability.problem and told[-1:] == [serving]
+        )
 
     await until(lambda: so_it_is(False, "being rebuilt"))
     await until(lambda: so_it_is(False, "`hoss ledger bootstrap`"))

@@ -8,11 +8,11 @@ from aiohttp import web
 from unit.kube.server import answering, saying
 from waiting import DEADLINE_SECONDS
 
-from resolver.binder import Binder, Wish
-from resolver.core.binding import BindResult
+from resolver.core.binding_review import BindResult
+from resolver.kubernetes.binder import Binder, BindingRequest
 
 UID = "11111111-2222-3333-4444-555555555555"
-WISH = Wish("default/p", UID, "n1")
+WISH = BindingRequest("default/p", UID, "n1")
 CONFLICT = saying(409, {"reason": "Conflict", "message": "pod p is already assigned to a node"})
 
 
@@ -66,7 +66,9 @@ async def test_a_pod_that_is_gone_needs_no_binding():
 
 
 async def test_a_refusal_is_told_in_the_api_server_s_words():
-    refusal = saying(403, {"reason": "Forbidden", "message": 'admission webhook "guard" denied the request: full'})
+    refusal = saying(
+        403, {"reason": "Forbidden", "message": 'admission webhook "guard" denied the request: full'}
+    )
     bound = await bind(refusal)
     assert bound.result is BindResult.REFUSED
     assert bound.text.endswith("denied the request: full")

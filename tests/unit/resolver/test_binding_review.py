@@ -8,7 +8,7 @@ from hoss.errors import InvalidInput
 from hoss.model.pod import PodSpec
 from hoss.model.resources import BASE_RESOURCES
 from resolver.core.binding_review import (
-    Answer,
+    ReviewAnswer,
     amount_text,
     amounts_row,
     answer_document,
@@ -49,42 +49,54 @@ def test_a_binding_without_a_uid_is_one_for_whatever_goes_by_the_name() -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ({"object": {"kind": "Pod"}}, "request.object: is a 'Pod'; the webhook's rules may name pods/binding"),
-        ({"object": {"kind": "Binding", "metadata": {"name": "p"}}}, "request.object.target.name: is missing"),
+        (
+            {"object": {"kind": "Pod"}},
+            "request.object: is a 'Pod'; the webhook's rules may name pods/binding",
+        ),
+        (
+            {"object": {"kind": "Binding", "metadata": {"name": "p"}}},
+            "request.object.target.name: is missing",
+        ),
         ({"object": {"kind": "Binding", "metadata": {"name": "p", "uid": "x"}}}, "'x' is no UID"),
         ({"object": None}, "request.object: is a None"),
         ({"uid": ""}, "request.uid: is missing"),
         ({"dryRun": "yes"}, "request.dryRun"),
     ],
 )
-def test_what_is_no_question_about_a_binding_is_refused_with_its_place(broken: dict[str, Any], said: str) -> None:
+def test_what_is_no_question_about_a_binding_is_refused_with_its_place(
+    broken: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_review(_document(**broken))
     assert said in str(refused.value)
 
 
 def test_another_version_of_the_question_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"'admission.k8s.io/v1beta1' 'AdmissionReview'; this is a webhook for"):
+    with pytest.raises(
+        InvalidInput, match=r"'admission.k8s.io/v1beta1' 'AdmissionReview'; this is a webhook for"
+    ):
         read_review({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview"})
 
 
 def test_an_answer_repeats_the_question_s_name_and_gives_the_reason_of_a_no() -> None:
     review = read_review(_document())
-    yes = answer_document(review, Answer("reserved", allowed=True))["response"]
+    yes = answer_document(review, ReviewAnswer("reserved", allowed=True))["response"]
     assert yes == {"uid": "question-1", "allowed": True, "auditAnnotations": {"verdict": "reserved"}}
-    no = answer_document(review, Answer("conflict_port", message="taken"))["response"]
+    no = answer_document(review, ReviewAnswer("conflict_port", message="taken"))["response"]
     assert no["status"] == {"code": 403, "reason": "Forbidden", "message": "taken"}
 
 
 @pytest.mark.parametrize(
     ("metadata", "spec", "said"),
     [
-        ({"uid": _UID.replace("1", "2")}, {}, "is another one by now"),
+        ({"uid": _UID.replace("1", "2")}, {}, "is another pod now"),
         ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}, "is being deleted"),
         ({}, {"nodeName": "n2"}, "is bound to node n2 already"),
     ],
 )
-def test_a_binding_that_cannot_succeed_is_told_why(metadata: dict[str, Any], spec: dict[str, Any], said: str) -> None:
+def test_a_binding_that_cannot_succeed_is_told_why(
+    metadata: dict[str, Any], spec: dict[str, Any], said: str
+) -> None:
     answer = obstacle(read_review(_document()), {"metadata": {"uid": _UID, **metadata}, "spec": spec})
     assert answer is not None
     assert (answer.allowed, answer.code) == (False, 409)
@@ -95,7 +107,10 @@ def test_a_binding_that_cannot_succeed_is_told_why(metadata: dict[str, Any], spe
 def test_a_pod_counts_as_one_and_a_resource_that_nobody_offers_is_named() -> None:
     schema = list(BASE_RESOURCES)
     assert amounts_row(PodSpec(requests=(("cpu", 5),)), schema) == ([5, 0, 0, 1, 0, 0], "")
-    assert amounts_row(PodSpec(requests=(("example.com/fpga", 2),)), schema) == ([0, 0, 0, 1, 0, 0], "example.com/fpga")
+    assert amounts_row(PodSpec(requests=(("example.com/fpga", 2),)), schema) == (
+        [0, 0, 0, 1, 0, 0],
+        "example.com/fpga",
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from waiting import until
 
 from hoss.errors import LedgerUnavailable
-from resolver.committer import Committer
+from resolver.api.committing import Committer
 from resolver.ledger.memory import MemoryLedger
 
 
@@ -71,7 +71,9 @@ async def test_an_asker_that_left_does_not_hold_up_the_others(slow, make_proposa
     assert len((await stays).verdicts) == 1
 
 
-async def test_of_what_waits_the_most_urgent_goes_first_and_of_equals_the_first_that_came(slow, make_proposal):
+async def test_of_what_waits_the_most_urgent_goes_first_and_of_equals_the_first_that_came(
+    slow, make_proposal
+):
     ledger, committer = slow
     served = []
     commit = ledger.commit
@@ -83,7 +85,9 @@ async def test_of_what_waits_the_most_urgent_goes_first_and_of_equals_the_first_
     ledger.commit = noting
     answers = []
     for pod, priority in enumerate([0, 0, 5, -1, 10, 5]):
-        answers.append(asyncio.ensure_future(committer.decide(make_proposal([pod], [[0]], priorities=[priority]))))
+        answers.append(
+            asyncio.ensure_future(committer.decide(make_proposal([pod], [[0]], priorities=[priority])))
+        )
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     ledger.go.set()

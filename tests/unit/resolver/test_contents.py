@@ -1,28 +1,30 @@
-"""A shard composed from nodes and reservations: cards are dealt out, numbers given, and what does not fit is said."""
+"""A shard composed from nodes and reservations: cards are dealt out, numbers given, and what does not fit is
+said."""
 
 import numpy as np
 
-from hoss.wire.account import FLAG_SHRUNK, NO_CARD
-from hoss.wire.columns import numbered_uids
-from resolver.core.contents import PODS_A_COMMIT, Contents, Pods, compose
-from resolver.core.values import NodeChange, reservation_dtype
+from hoss.wire.columns import FLAG_SHRUNK, NO_CARD, numbered_uids
+from resolver.core.contents import PODS_A_COMMIT, Contents, ReservedPods, compose
+from resolver.core.values import LedgerNodeChange, reservation_dtype
 
-NODE = NodeChange("alpha", b"", (1000, 10), unschedulable=False, cards=2)
+NODE = LedgerNodeChange("alpha", b"", (1000, 10), unschedulable=False, cards=2)
 
 
-def pods(*wishes: tuple[int, int, int], node: int = 0, cpu: int = 100, assumed: bool = False) -> Pods:
+def pods(
+    *requests: tuple[int, int, int], node: int = 0, cpu: int = 100, assumed: bool = False
+) -> ReservedPods:
     """A pod for each (cards, milli of each, mask; 0: any)."""
-    records = np.zeros(len(wishes), reservation_dtype(2))
+    records = np.zeros(len(requests), reservation_dtype(2))
     records["node"] = node
-    records["card_milli"] = [milli for _, milli, _ in wishes]
-    records["card_mask"] = [mask for *_, mask in wishes]
+    records["card_milli"] = [milli for _, milli, _ in requests]
+    records["card_mask"] = [mask for *_, mask in requests]
     records["requests"] = [cpu, 1]
-    counts = np.array([cards for cards, *_ in wishes], np.uint16)
-    uids = numbered_uids(b"test-prefix-", 0, len(wishes))
-    return Pods(uids, records, counts, np.full(len(wishes), assumed))
+    counts = np.array([cards for cards, *_ in requests], np.uint16)
+    uids = numbered_uids(b"test-prefix-", 0, len(requests))
+    return ReservedPods(uids, records, counts, np.full(len(requests), assumed))
 
 
-def composed(reserved: Pods, node: NodeChange = NODE) -> Contents:
+def composed(reserved: ReservedPods, node: LedgerNodeChange = NODE) -> Contents:
     return compose({0: node}, reserved, {}, first_seq=50, resources=2)
 
 

@@ -4,9 +4,11 @@ import pytest
 import structlog
 
 from hoss.v1.resolver_pb2 import ProposalBatch, Verdict, VerdictBatch
-from resolver.decision_log import DecisionLog
+from resolver.api.proposing import DecisionLogger
 
-BATCH = ProposalBatch(worker="w1", batch_id=3, shard=1, snapshot_seq=7, traceparent=f"00-{'ab' * 16}-{'cd' * 8}-01")
+BATCH = ProposalBatch(
+    worker="w1", batch_id=3, shard=1, snapshot_seq=7, traceparent=f"00-{'ab' * 16}-{'cd' * 8}-01"
+)
 WELL = VerdictBatch(verdicts=bytes([Verdict.COMMITTED, Verdict.DUPLICATE]), seq=9)
 REFUSED = VerdictBatch(
     verdicts=bytes([Verdict.COMMITTED, Verdict.CONFLICT_PORT]),
@@ -22,7 +24,7 @@ def told():
 
 
 def test_the_level_is_by_what_came_of_the_batch_and_the_line_names_its_trace(told):
-    log = DecisionLog(structlog.get_logger())
+    log = DecisionLogger(structlog.get_logger())
     for answer in (WELL, REFUSED, VerdictBatch(invalid="uids: none"), VerdictBatch(unavailable="no Redis")):
         log.decided(BATCH, answer, 100.0)
     assert [line["log_level"] for line in told] == ["debug", "info", "warning", "debug"]
@@ -35,7 +37,7 @@ def test_the_level_is_by_what_came_of_the_batch_and_the_line_names_its_trace(tol
 
 
 def test_of_many_refusals_some_are_told_and_then_how_many_were_not(told):
-    log = DecisionLog(structlog.get_logger())
+    log = DecisionLogger(structlog.get_logger())
     for _ in range(100):
         log.decided(BATCH, REFUSED, 100.0)
     assert len(told) == 20

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from hoss.errors import InvalidInput
-from resolver import demands
-from resolver.demands import Demands
+from resolver.kubernetes import pod_source
+from resolver.kubernetes.pod_source import DemandCache
 
 
 def _pod(name: str, *, labels: Any = None, cpu: str = "100m", **spec: Any) -> Any:
@@ -23,18 +23,18 @@ def _pod(name: str, *, labels: Any = None, cpu: str = "100m", **spec: Any) -> An
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows whenever a manifest is read."""
     count: list[int] = []
-    read = demands.read_pod_template
+    read = pod_source.read_pod_template
 
     def counting(*given: Any, **options: Any) -> Any:
         count.append(1)
         return read(*given, **options)
 
-    monkeypatch.setattr(demands, "read_pod_template", counting)
+    monkeypatch.setattr(pod_source, "read_pod_template", counting)
     return count
 
 
 def test_pods_of_one_controller_are_read_once_though_each_has_volumes_of_its_own(reads: list[int]) -> None:
-    known = Demands()
+    known = DemandCache()
     assert known.of(_pod("a"), "default") == known.of(_pod("b"), "default")
     assert len(reads) == 1
 
@@ -51,17 +51,17 @@ def test_pods_of_one_controller_are_read_once_though_each_has_volumes_of_its_own
     ids=["cpu", "labels", "priority", "init containers", "host ports"],
 )
 def test_pods_that_ask_for_something_else_are_told_apart(other: Any) -> None:
-    known = Demands()
+    known = DemandCache()
     assert known.of(_pod("a"), "default") != known.of(other, "default")
 
 
 def test_the_namespace_is_part_of_the_group() -> None:
-    known = Demands()
+    known = DemandCache()
     assert known.of(_pod("a"), "default").group != known.of(_pod("a"), "other").group
 
 
 def test_what_cannot_be_counted_is_never_kept(reads: list[int]) -> None:
-    known = Demands()
+    known = DemandCache()
     for _ in range(2):
         with pytest.raises(InvalidInput, match=r"pod.spec.containers\[0\].resources.requests.cpu"):
             known.of(_pod("a", cpu="much"), "default")
@@ -69,8 +69,8 @@ def test_what_cannot_be_counted_is_never_kept(reads: list[int]) -> None:
 
 
 def test_what_is_kept_stays_within_bounds(monkeypatch: pytest.MonkeyPatch, reads: list[int]) -> None:
-    monkeypatch.setattr(demands, "_KEPT", 3)
-    known = Demands()
+    monkeypatch.setattr(pod_source, "_CACHED", 3)
+    known = DemandCache()
     for priority in (*range(5), 4):
         known.of(_pod("a", priority=priority), "default")
     assert len(reads) == 5

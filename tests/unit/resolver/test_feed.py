@@ -7,7 +7,8 @@ import pytest
 from waiting import DEADLINE_SECONDS
 
 from hoss.errors import LedgerUnavailable
-from resolver.feed import ShardFeed
+from resolver.api.feed import ShardFeed
+from resolver.core.values import Position
 from resolver.ledger.memory import MemoryLedger
 
 
@@ -43,6 +44,14 @@ async def running(make_node):
 
 async def take(follower, count):
     return [await asyncio.wait_for(anext(follower), DEADLINE_SECONDS) for _ in range(count)]
+
+
+async def another_history(make_node):
+    """A shard at 1 as well, whose change has another nonce."""
+    ledger = MemoryLedger(1, lambda: 0)
+    await ledger.seq(0)
+    await ledger.upsert_nodes(0, [make_node("a")])
+    return ledger.checkpoint(0)
 
 
 async def change(ledger, make_node, times):
@@ -83,16 +92,23 @@ async def test_followers_that_begin_together_share_one_snapshot(running, make_no
     assert ledger.snapshots == 1
 
 
-async def test_after_the_ledger_was_away_positions_mean_nothing_and_a_snapshot_comes(running, make_node):
+@pytest.mark.parametrize("went_back", [False, True], ids=["the same", "another history"])
+async def test_after_the_ledger_was_away_a_follower_goes_on_only_in_the_history_that_it_knows(
+    running, make_node, went_back
+):
     ledger, feed = running
     async with aclosing(feed.follow(None)) as follower:
         await take(follower, 1)
         ledger.away = True
+        if went_back:
+            ledger.roll_back(0, await another_history(make_node))
+            ledger.adopt("memory")
         following = asyncio.ensure_future(anext(follower))
         await asyncio.wait_for(ledger.refused.wait(), DEADLINE_SECONDS)
+        await change(ledger, make_node, 1)
         ledger.away = False
         message = await asyncio.wait_for(following, DEADLINE_SECONDS)
-    assert message.snapshot
+    assert (message.snapshot, message.went_back) == (went_back, went_back)
 
 
 async def test_a_follower_ahead_of_the_reader_needs_no_other_snapshot(running, make_node):
@@ -108,7 +124,9 @@ async def test_a_follower_ahead_of_the_reader_needs_no_other_snapshot(running, m
 
 async def caught_up(feed, resume):
     async def read():
-        return [(m.seq, m.snapshot) async for m in feed.catch_up(resume)]
+        return [
+            (m.seq, m.snapshot) async for m in feed.catch_up(None if resume is None else Position(resume))
+        ]
 
     return await asyncio.wait_for(read(), DEADLINE_SECONDS)
 
@@ -128,7 +146,8 @@ async def test_catching_up_from_a_position_of_the_future_brings_a_snapshot(runni
 
 
 async def test_who_begins_has_the_nodes_of_that_moment_in_the_snapshot_and_not_after_it(running, make_node):
-    """A dispatcher that starts takes bound pods on nodes that its first snapshot lacks for pods whose node is gone."""
+    """A dispatcher that starts takes bound pods on nodes that its first snapshot lacks for pods whose node is
+    gone."""
     ledger, feed = running
     async with aclosing(feed.follow(None)) as earlier:
         await take(earlier, 1)

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from hoss.errors import InvalidInput
+from hoss.model.pod import PodGroup
+from hoss.model.volumes import ClaimMount, PodVolumes
 from hoss.v1 import resolver_pb2 as pb
-from resolver.proposals import read_gang, read_proposal
+from hoss.wire.convert_rules import definition_of, definition_taking, group_defined
+from resolver.core.rules import RESERVED_NAMES
+from resolver.core.values import ReservationState, Verdict
+from resolver.messages.proposals import group_of, read_gang, read_proposal
 
 
 def batch(**fields):
@@ -30,7 +35,9 @@ def read(message, shards=2):
 
 def test_columns_become_arrays_of_rows():
     message = batch(
-        candidates=2, nodes=np.array([4, 0xFFFFFFFF], "<u4").tobytes(), devices=np.array([1, 500], "<u2").tobytes()
+        candidates=2,
+        nodes=np.array([4, 0xFFFFFFFF], "<u4").tobytes(),
+        devices=np.array([1, 500], "<u2").tobytes(),
     )
     proposal = read(message)
     assert proposal.nodes.tolist() == [[4, 0xFFFFFFFF]]
@@ -48,10 +55,10 @@ def test_devices_that_nobody_wants_are_none():
         ({"slots": b"\0"}, "slots: 1 bytes"),
         ({"victim_uids": bytes(16)}, "victim_counts: 0 rows"),
         ({"victim_uids": bytes(16), "victim_counts": b"\2\0"}, "victim_counts: 2 in all where there are 1"),
-        ({"victim_uids": bytes(32), "victim_counts": b"\2\0"}, "victim_uids: a pod goes twice"),
+        ({"victim_uids": bytes(32), "victim_counts": b"\2\0"}, "victim_uids: a pod is listed twice"),
         (
             {"victim_uids": bytes(16), "victim_counts": b"\1\0", "gang_minimum": 1},
-            "victim_uids: 1 pods; up to 1000 go for the pods of a batch, and nobody for a gang",
+            "victim_uids: 1 pods; up to 1000 are evicted for the pods of a batch, and nobody for a gang",
         ),
         ({"victim_uids": bytes(16 * 1001), "victim_counts": b"\xe9\3"}, "victim_uids: 1001 pods"),
         ({"slots": b"\1\0"}, "slots: slot 1"),
@@ -80,10 +87,10 @@ def test_devices_that_nobody_wants_are_none():
         ({"slot_groups": b"\1\0", "groups": [b""]}, "slot_groups: group 1 where there are 1"),
         ({"groups": [b"no message"], "slot_groups": b"\0\0"}, "groups: is no PodGroup"),
         ({"candidates": 17, "nodes": bytes(4 * 17)}, "candidates: 17"),
-        ({"snapshot_seq": 2**60}, "epoch, snapshot_seq: the ledger counts"),
+        ({"snapshot_seq": 2**60}, "epoch, snapshot_seq, sending: the ledger counts"),
         ({"seen": bytes(8)}, "seen: 1 rows"),
         ({"criteria": 9}, "criteria: 9 is none of 0 (FIT), 1 (VERSION), 2 (STRICT)"),
-        ({"displace_gap": 5, "gang_minimum": 1}, "displace_gap: nobody goes for a gang"),
+        ({"displace_gap": 5, "gang_minimum": 1}, "displace_gap: a gang, or a proposal"),
     ],
 )
 def test_a_malformed_batch_is_refused_with_its_field(fields, said):
@@ -113,14 +120,46 @@ def test_a_gang_of_two_parts_is_accepted():
         (part(0, 1, gang_minimum=2), "gang_minimum: 2 of 1 pods"),
         (part(0, 1, gang_minimum=3, parts=[part(1, 2)]), "gang_minimum: 3 of 2 pods"),
         (part(0, 1, parts=[part(1, 2, seen=bytes(16))]), "parts: parts are of one worker's one view"),
-        (part(0, 1, parts=[part(1, 1)]), "uids: a pod stands in the whole twice"),
+        (part(0, 1, parts=[part(1, 1)]), "uids: a pod is in the whole twice"),
         (part(0, 1, gang_minimum=1, parts=[part(0, 2)]), "parts: has two parts on one shard"),
         (part(0, 1, gang_minimum=1, parts=[part(1, 2, worker="w2")]), "parts: parts are of one worker"),
-        (part(0, 1, gang_minimum=1, parts=[part(1, 2, parts=[part(1, 3)])]), "parts: parts are of one worker"),
-        (part(0, 1, gang_minimum=1, parts=[part(1, 1)]), "uids: a pod stands in the whole twice"),
+        (part(0, 1, parts=[part(1, 2, sending=1)]), "parts: parts are of one worker, epoch and sending"),
+        (
+            part(0, 1, gang_minimum=1, parts=[part(1, 2, parts=[part(1, 3)])]),
+            "parts: parts have no parts",
+        ),
+        (part(0, 1, gang_minimum=1, parts=[part(1, 1)]), "uids: a pod is in the whole twice"),
     ],
 )
 def test_a_malformed_gang_is_refused_with_its_field(whole, said):
     with pytest.raises(InvalidInput) as refused:
         check(whole)
     assert str(refused.value).startswith(said)
+
+
+def test_verdicts_and_states_have_the_numbers_of_the_protocol():
+    assert {verdict.name: verdict.value for verdict in Verdict} == {
+        name: number for name, number in pb.Verdict.items() if number
+    }
+    states = {f"RESERVATION_{state.name}": state.value for state in ReservationState}
+    assert states == dict(pb.ReservationState.items())
+
+
+def test_names_of_what_a_pod_takes_are_read_once_each_and_no_view_counts_them():
+    group = PodGroup(volumes=PodVolumes((ClaimMount("data"),)))
+    definition = definition_taking(definition_of(group), ("b", "a", "b"))
+    read = group_of(definition)
+    assert (read.reserved_names, read.rules) == (("a", "b"), (RESERVED_NAMES,))
+    assert read.key != group_of(definition_of(group)).key
+    assert group_defined(definition) == group
+
+
+def test_volumes_alone_say_that_pods_of_the_group_take_names():
+    group = PodGroup(volumes=PodVolumes((ClaimMount("data"),)))
+    assert group_of(definition_of(group)).rules == (RESERVED_NAMES,)
+    assert group_of(definition_of(PodGroup())).rules == ()
+
+
+def test_an_empty_name_is_refused():
+    with pytest.raises(InvalidInput, match="reserved_names"):
+        group_of(definition_taking(definition_of(PodGroup()), ("",)))

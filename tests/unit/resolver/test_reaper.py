@@ -6,8 +6,8 @@ from collections import Counter
 from waiting import DEADLINE_SECONDS
 
 from hoss.errors import LedgerUnavailable
+from resolver.api.maintenance import reap_periodically
 from resolver.ledger.memory import MemoryLedger
-from resolver.reaper import reap_for_ever
 
 
 class WithoutFirstShard(MemoryLedger):
@@ -26,7 +26,7 @@ class WithoutFirstShard(MemoryLedger):
 
 async def test_leases_end_on_the_other_shards_while_one_is_away():
     ledger, counters = WithoutFirstShard(), Counter()
-    reaping = asyncio.create_task(reap_for_ever(ledger, counters, period_seconds=0.0))
+    reaping = asyncio.create_task(reap_periodically(ledger, counters, period_seconds=0.0))
     await asyncio.wait_for(ledger.reaped.wait(), DEADLINE_SECONDS)
     reaping.cancel()
     await asyncio.gather(reaping, return_exceptions=True)

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from hoss.wire.account import account_dtype
-from hoss.wire.columns import U32
-from resolver.core.quarantine import QuarantineRules, Step, Suspicions, difference, disagreeing
+from hoss.wire.columns import U32, account_dtype
+from resolver.core.quarantine import QuarantineRules, QuarantineStep, Suspicions, difference, disagreeing
 from resolver.core.values import CONFLICT, AccountRows, Decision, Verdict
 
 REFUSED, COMMITTED, PORT = Verdict.CONFLICT_RESOURCE, Verdict.COMMITTED, Verdict.CONFLICT_PORT
@@ -14,11 +13,14 @@ SEEN = 10
 
 @pytest.fixture
 def decided(make_proposal):
-    """A proposal of a worker that knew the shard up to SEEN, of a pod for each node, and what became of it."""
+    """A proposal of a worker that knew the shard up to SEEN, of a pod for each node, and what became of
+    it."""
 
     def build(nodes, *, verdicts=None, changed_at=None, snapshot_seq=SEEN):
         verdicts = verdicts or [REFUSED] * len(nodes)
-        proposal = make_proposal(list(range(len(nodes))), [[node] for node in nodes], snapshot_seq=snapshot_seq)
+        proposal = make_proposal(
+            list(range(len(nodes))), [[node] for node in nodes], snapshot_seq=snapshot_seq
+        )
         refused = [(i, node, 0, 5, 1) for i, node in enumerate(nodes) if verdicts[i] is not COMMITTED]
         records = np.zeros(len(nodes), account_dtype(1))
         records["seq"] = changed_at or [SEEN] * len(nodes)
@@ -43,36 +45,38 @@ def test_a_proposal_that_claims_to_know_what_has_not_happened_yet_says_nothing_o
 
 def test_many_pods_of_one_proposal_are_one_refusal(decided):
     suspicions = Suspicions(QuarantineRules(refusals=2))
-    assert suspicions.heard(*decided([1, 1, 1]), now=0.0) == []
-    assert suspicions.heard(*decided([1, 1, 1]), now=1.0) == [(1, Step.READ_AGAIN)]
+    assert suspicions.observe(*decided([1, 1, 1]), now=0.0) == []
+    assert suspicions.observe(*decided([1, 1, 1]), now=1.0) == [(1, QuarantineStep.REPUBLISH)]
 
 
 def test_refusals_longer_apart_than_the_window_lead_to_nothing(decided):
     suspicions = Suspicions(QuarantineRules(refusals=2, window_seconds=10))
     for when in (0.0, 11.0, 22.0):
-        assert suspicions.heard(*decided([1]), now=when) == []
+        assert suspicions.observe(*decided([1]), now=when) == []
 
 
 def test_after_it_was_told_anew_only_refusals_of_workers_that_heard_it_count(decided):
     suspicions = Suspicions(QuarantineRules(refusals=2))
-    suspicions.heard(*decided([1]), now=0.0)
-    assert suspicions.heard(*decided([1]), now=0.0) == [(1, Step.READ_AGAIN)]
-    suspicions.told(1, SEEN + 1)
+    suspicions.observe(*decided([1]), now=0.0)
+    assert suspicions.observe(*decided([1]), now=0.0) == [(1, QuarantineStep.REPUBLISH)]
+    suspicions.republished(1, SEEN + 1)
     for _ in range(5):
-        assert suspicions.heard(*decided([1]), now=1.0) == []
+        assert suspicions.observe(*decided([1]), now=1.0) == []
     heard = decided([1], changed_at=[SEEN + 1], snapshot_seq=SEEN + 1)
-    assert suspicions.heard(*heard, now=2.0) == []
-    assert suspicions.heard(*heard, now=3.0) == [(1, Step.QUARANTINE)]
+    assert suspicions.observe(*heard, now=2.0) == []
+    assert suspicions.observe(*heard, now=3.0) == [(1, QuarantineStep.QUARANTINE)]
 
 
 def test_what_was_held_against_a_quiet_node_is_forgotten(decided):
     suspicions = Suspicions(QuarantineRules(refusals=2, window_seconds=10))
-    suspicions.heard(*decided([1]), now=0.0)
-    suspicions.heard(*decided([1]), now=0.0)
-    suspicions.told(1, SEEN)
+    suspicions.observe(*decided([1]), now=0.0)
+    suspicions.observe(*decided([1]), now=0.0)
+    suspicions.republished(1, SEEN)
     suspicions.forget(now=11.0)
-    suspicions.heard(*decided([1]), now=12.0)
-    assert suspicions.heard(*decided([1]), now=12.0) == [(1, Step.READ_AGAIN)]  # not quarantine: it begins anew
+    suspicions.observe(*decided([1]), now=12.0)
+    assert suspicions.observe(*decided([1]), now=12.0) == [
+        (1, QuarantineStep.REPUBLISH)
+    ]  # not quarantine: it begins anew
 
 
 @pytest.mark.parametrize(

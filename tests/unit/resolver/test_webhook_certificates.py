@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 from cryptography import x509
 
 from hoss.certificates import KeyPair, issue, new_authority, validity
-from resolver.webhook_certificates import Certificates, authorities, renewed
+from resolver.kubernetes.webhook_certificates import Certificates, authorities, renewed
 
 _NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _LIFETIME = timedelta(days=90)
@@ -46,7 +46,8 @@ def test_a_new_authority_issues_only_when_it_is_trusted_and_the_old_one_counts_u
     assert announced.serving == held.serving
     assert authorities(announced.trusted)[1:] == [ending.certificate]
 
-    waiting = _renewed(announced, after_days=62, published=held.trusted)  # due, and the API server has not heard of it
+    # Due, and the API server has not heard of it.
+    waiting = _renewed(announced, after_days=62, published=held.trusted)
     assert waiting is announced
 
     issued = _renewed(announced, after_days=62, published=announced.trusted)
@@ -76,7 +77,8 @@ def _signed_by(serving: KeyPair, authority: KeyPair) -> bool:
 
 def test_resolvers_whose_clocks_differ_by_minutes_serve_by_one_certificate_that_counts_for_both() -> None:
     minutes = timedelta(minutes=5)
-    made = renewed(None, _HOSTS, _LIFETIME, now=_NOW + minutes, published=b"")  # by the one whose clock is ahead
+    # By the one whose clock is ahead.
+    made = renewed(None, _HOSTS, _LIFETIME, now=_NOW + minutes, published=b"")
     for now in (_NOW, _NOW + minutes, _NOW + 2 * minutes):
         assert renewed(made, _HOSTS, _LIFETIME, now=now, published=made.trusted) is made
         for certificate in (made.serving.certificate, made.trusted):

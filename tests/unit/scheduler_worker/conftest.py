@@ -1,4 +1,5 @@
-"""Builders for worker cores: caches filled by feed messages, and a ledger in memory that says yes, no or otherwise."""
+"""Builders for worker cores: caches filled by feed messages, and a ledger in memory that says yes, no or
+otherwise."""
 
 from dataclasses import dataclass
 
@@ -9,9 +10,10 @@ from accounts_in_memory import GIB, AccountsInMemory
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import numbered_uids
-from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.cycle.cycle import SchedulerLimits
+from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.scheduler import Limits, Scheduler
 
 
 @dataclass
@@ -27,7 +29,8 @@ class Harness:
         return self.scheduler.cache
 
     def submit(self, *runs, gang=None, scope=None, conflicts=DEFAULT_CONFLICT_RULE):
-        """Work of (spec, count) runs, a gang or not, on all nodes or those of a policy's rule; the batch id."""
+        """Work of (spec, count) runs, a gang or not, on all nodes or those of a policy's rule; the batch
+        id."""
         self.batches += 1
         for number, (spec, _) in enumerate(runs):
             self.scheduler.define_class(number, spec)
@@ -50,7 +53,8 @@ class Harness:
         return proposals
 
     def settle(self, proposals):
-        """The ledger says yes to all of these, the feed shows it, and what waited for that is looked at again."""
+        """The ledger says yes to all of these, the feed shows it, and what waited for that is looked at
+        again."""
         for proposal in proposals:
             verdicts, update = self.ledger.commit(proposal)
             self.scheduler.settle(proposal.batch_id, verdicts)
@@ -65,7 +69,11 @@ class Harness:
             if columns.reasons is not None:
                 reasons = [columns.reason_texts[r] if r != 0xFFFF else "" for r in columns.reasons]
             for position, code, node, reason in zip(
-                columns.positions.tolist(), columns.codes.tolist(), columns.nodes.tolist(), reasons, strict=True
+                columns.positions.tolist(),
+                columns.codes.tolist(),
+                columns.nodes.tolist(),
+                reasons,
+                strict=True,
             ):
                 assert (columns.batch_id, position) not in found, "answered twice"
                 found[columns.batch_id, position] = (code, node if node != 0xFFFFFFFF else None, reason)
@@ -75,7 +83,9 @@ class Harness:
 def pod(cpu=100, memory=GIB // 4, **fields):
     requests = tuple((name, amount) for name, amount in (("cpu", cpu), ("memory", memory)) if amount)
     requests += tuple(fields.pop("more", ()))
-    return PodSpec(requests=tuple(sorted(requests)), nonzero_cpu_milli=cpu, nonzero_memory_bytes=memory, **fields)
+    return PodSpec(
+        requests=tuple(sorted(requests)), nonzero_cpu_milli=cpu, nonzero_memory_bytes=memory, **fields
+    )
 
 
 @pytest.fixture
@@ -97,7 +107,9 @@ def make_ledger():
 @pytest.fixture
 def harness_of():
     def make(ledger, **limits):
-        scheduler = Scheduler(NodeInfoCache(), default_profile(), np.random.default_rng(1), Limits(**limits))
+        scheduler = Scheduler(
+            NodeInfoCache(), default_profile(), np.random.default_rng(1), SchedulerLimits(**limits)
+        )
         scheduler.cache.apply_feed(ledger.snapshot())
         return Harness(ledger, scheduler)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hoss.wire.columns import numbered_uids
-from scheduler_worker.attempts import AttemptTimes
-from scheduler_worker.core.codes import Outcome
+from scheduler_worker.condition import AttemptTimes
+from scheduler_worker.core.messages import Outcome
 from scheduler_worker.core.work import Work
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hoss.model.pod import DeviceRequest
-from hoss.wire.account import CARD_SLOTS, FLAG_UNSCHEDULABLE, NO_CARD, digest
-from hoss.wire.columns import NONE_U32
+from hoss.wire.columns import CARD_SLOTS, FLAG_UNSCHEDULABLE, NO_CARD, NONE_U32, digest
 from scheduler_worker.core.messages import AccountBatch
 
 CPU, PODS = 0, 3
@@ -124,7 +123,9 @@ def test_the_digest_is_the_ledgers_and_ignores_what_is_only_assumed(make_ledger,
     harness.submit((make_pod(), 5))
     harness.place()
     accounts = ledger.accounts([0, 1, 2, 3])
-    assert harness.cache.digest(0) == digest(accounts.indexes, accounts.records, accounts.card_indexes, accounts.cards)
+    assert harness.cache.digest(0) == digest(
+        accounts.indexes, accounts.records, accounts.card_indexes, accounts.cards
+    )
 
 
 def test_a_resource_offered_for_the_first_time_widens_every_layer(harness, make_pod):
@@ -161,22 +162,29 @@ def test_cards_are_given_back_with_their_pod(make_ledger, harness_of, make_pod):
     assert harness.cache.cards.used[0, :3].tolist() == [0, 0, NO_CARD]
 
 
-def test_cards_of_the_feed_count_although_a_refusal_brought_a_newer_account_without_cards(make_ledger, harness_of):
+def test_cards_of_the_feed_count_although_a_refusal_brought_a_newer_account_without_cards(
+    make_ledger, harness_of
+):
     ledger = make_ledger(1, cards=2)
     harness = harness_of(ledger)
     ledger.cards[0][0] = 400  # a pod with a share of a card
     entry_of_cards = ledger.reserve([0], [[100, 0, 0, 1]])
-    entry_without = ledger.reserve([0], [[100, 0, 0, 1]])  # then one without, refusing a third which asked for none
+    # Then one without, refusing a third which asked for none.
+    entry_without = ledger.reserve([0], [[100, 0, 0, 1]])
     fresh = AccountBatch(entry_without.accounts.indexes, entry_without.accounts.records, *_NO_CARDS)
     harness.cache.apply_fresh(fresh)
     harness.cache.apply_feed(entry_of_cards)
     harness.cache.apply_feed(replace(entry_without, accounts=fresh))
     assert harness.cache.cards.used[0, :3].tolist() == [400, 0, NO_CARD]
     accounts = ledger.accounts([0])
-    assert harness.cache.digest(0) == digest(accounts.indexes, accounts.records, accounts.card_indexes, accounts.cards)
+    assert harness.cache.digest(0) == digest(
+        accounts.indexes, accounts.records, accounts.card_indexes, accounts.cards
+    )
 
 
-def test_a_node_told_of_as_if_it_were_new_is_right_again_whatever_was_wrong_with_it(make_ledger, harness_of, make_pod):
+def test_a_node_told_of_as_if_it_were_new_is_right_again_whatever_was_wrong_with_it(
+    make_ledger, harness_of, make_pod
+):
     harness = harness_of(make_ledger(2))
     harness.submit((make_pod(100), 1))
     (proposal,) = harness.place()

@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 from hoss.model.conflicts import ConflictRule, Criteria
-from scheduler_worker.core.codes import Outcome
+from scheduler_worker.core.messages import Outcome
 from scheduler_worker.messages import proposal_batch
 
 CONFLICT_RESOURCE, GANG_ABORTED, CONFLICT_VERSION = 3, 10, 11
 
 
-def test_proposals_say_which_criteria_and_displacement_the_work_batch_came_with(make_ledger, harness_of, make_pod):
+def test_proposals_say_which_criteria_and_displacement_the_work_batch_came_with(
+    make_ledger, harness_of, make_pod
+):
     harness = harness_of(make_ledger(4))
     harness.submit((make_pod(100), 2), conflicts=ConflictRule(Criteria.STRICT, displace_gap=50))
     (proposal,) = harness.place()

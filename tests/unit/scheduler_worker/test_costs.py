@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.costs import REPORTED_CLASSES, CostMeter
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.cycle.cycle import SchedulerLimits
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.placement.costs import REPORTED_CLASSES, CostMeter
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.scheduler import Limits, Scheduler
-from scheduler_worker.core.work import Gang
+from scheduler_worker.core.work import GangInHand
 
 
 def told(meter):
@@ -42,7 +43,7 @@ def test_no_more_classes_are_told_at_once_than_fit_a_heartbeat_and_none_is_left_
 def test_what_proposing_takes_is_part_of_every_pod_s_cost():
     meter = CostMeter()
     meter.placed(7, 100, 0.001, first=False)
-    meter.besides(0.0005, 100)
+    meter.overhead(0.0005, 100)
     assert told(meter) == {7: pytest.approx(15.0)}
 
 
@@ -70,7 +71,11 @@ def slow_harness(make_ledger, harness_of):
     """A worker for which every call of the placer takes a second."""
     harness = harness_of(make_ledger(20))
     scheduler = Scheduler(
-        NodeInfoCache(), default_profile(), np.random.default_rng(1), Limits(step_seconds=0.1), Clock(1.0)
+        NodeInfoCache(),
+        default_profile(),
+        np.random.default_rng(1),
+        SchedulerLimits(step_seconds=0.1),
+        Clock(1.0),
     )
     scheduler.cache.apply_feed(harness.ledger.snapshot())
     harness.scheduler = scheduler
@@ -109,8 +114,8 @@ def test_pods_of_other_batches_are_kept(harness_of, make_ledger, make_pod):
 
 def test_a_gang_that_was_not_started_is_given_back_whole(harness_of, make_ledger, make_pod):
     harness = harness_of(make_ledger(3))
-    first = harness.submit((make_pod(100), 3), (make_pod(200), 2), gang=Gang("a", 5))
-    last = harness.submit((make_pod(100), 3), (make_pod(200), 2), gang=Gang("b", 5))
+    first = harness.submit((make_pod(100), 3), (make_pod(200), 2), gang=GangInHand("a", 5))
+    last = harness.submit((make_pod(100), 3), (make_pod(200), 2), gang=GangInHand("b", 5))
     harness.scheduler.give_back({first, last}, 2)
     (returned,) = harness.scheduler.take_outcomes()
     assert (returned.batch_id, sorted(returned.positions.tolist())) == (last, list(range(5)))
@@ -118,7 +123,7 @@ def test_a_gang_that_was_not_started_is_given_back_whole(harness_of, make_ledger
 
 def test_a_gang_under_way_is_not_given_back(harness_of, make_ledger, make_pod):
     harness = harness_of(make_ledger(3))
-    gang = harness.submit((make_pod(), 5), gang=Gang("a", 5))
+    gang = harness.submit((make_pod(), 5), gang=GangInHand("a", 5))
     (proposal,) = harness.place()
     harness.scheduler.settle(proposal.batch_id, harness.ledger.answer(proposal, 3))
     assert harness.scheduler.backlog == 5

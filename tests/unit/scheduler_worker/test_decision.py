@@ -6,19 +6,20 @@ import pytest
 from hoss.errors import ConfigError
 from hoss.model.selectors import NodeScope, Requirement
 from scheduler_worker.__main__ import _config, _parser
-from scheduler_worker.core.scheduler import Limits, Scheduler
-from scheduler_worker.decision import Decision, narrowed, nodes_with
+from scheduler_worker.core.cycle.cycle import SchedulerLimits
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.experiments import WorkerExperiment, narrowed, nodes_with
 
 REFUSED = 3
 POOL = Requirement("pool", "In", ("a",))
 
 
 def test_a_decision_costs_its_job_time_and_its_task_time_for_each_pod():
-    assert Decision(0.1, 0.005).seconds(100) == pytest.approx(0.6)
+    assert WorkerExperiment(0.1, 0.005).seconds(100) == pytest.approx(0.6)
 
 
 def test_to_decide_on_nothing_costs_nothing():
-    assert Decision(0.1, 0.005).seconds(0) == 0.0
+    assert WorkerExperiment(0.1, 0.005).seconds(0) == 0.0
 
 
 def test_a_worker_without_labels_for_nodes_takes_all():
@@ -55,10 +56,14 @@ def test_bad_flags_are_named(flags, problem):
         _config(_parser().parse_args(flags))
 
 
-def test_outcomes_tell_how_long_the_batch_was_decided_on_and_waited_for_the_ledger(make_ledger, make_pod, harness_of):
+def test_outcomes_tell_how_long_the_batch_was_decided_on_and_waited_for_the_ledger(
+    make_ledger, make_pod, harness_of
+):
     now = [10.0]
     harness = harness_of(make_ledger(5))
-    ledger, scheduler = harness.ledger, Scheduler(harness.cache, harness.scheduler._profile, np.random.default_rng(1), Limits(), lambda: now[0])  # fmt: skip
+    ledger, profile = harness.ledger, harness.scheduler._profile
+    chance = np.random.default_rng(1)
+    scheduler = Scheduler(harness.cache, profile, chance, SchedulerLimits(), lambda: now[0])
     harness.scheduler = scheduler
     harness.submit((make_pod(), 4))
     while scheduler.step():

@@ -4,14 +4,16 @@ import structlog
 
 from hoss.telemetry import configure
 from hoss.v1.resolver_pb2 import ProposalBatch, Verdict, VerdictBatch
-from scheduler_worker.decisions import log_decision
+from scheduler_worker.decision_log import log_decision
 
 TRACEPARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
 
 
 def line(codes: list[int], *parts: list[int], traceparent: str = "") -> dict:
     proposal = ProposalBatch(batch_id=3, shard=1, snapshot_seq=7, traceparent=traceparent)
-    verdict = VerdictBatch(verdicts=bytes(codes), seq=9, parts=[VerdictBatch(verdicts=bytes(part)) for part in parts])
+    verdict = VerdictBatch(
+        verdicts=bytes(codes), seq=9, parts=[VerdictBatch(verdicts=bytes(part)) for part in parts]
+    )
     with structlog.testing.capture_logs() as told:
         log_decision(structlog.get_logger(), "w1", proposal, verdict)
     (entry,) = told

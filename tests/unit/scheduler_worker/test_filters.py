@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from hoss.model.node import Taint, Toleration
 from hoss.model.pod import DeviceRequest
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from hoss.model.taints import Taint, Toleration
-from hoss.wire.account import FLAG_UNSCHEDULABLE
-from scheduler_worker.core.ties import TieOrder
+from hoss.wire.columns import FLAG_UNSCHEDULABLE
+from scheduler_worker.core.placement.ties import TieOrder
 
 CORDON = Toleration("node.kubernetes.io/unschedulable", "Exists")
 
@@ -28,14 +28,18 @@ def affinity(*terms):
 
 
 def term(*requirements, fields=()):
-    return NodeSelectorTerm(tuple(Requirement(*r) for r in requirements), tuple(Requirement(*r) for r in fields))
+    return NodeSelectorTerm(
+        tuple(Requirement(*r) for r in requirements), tuple(Requirement(*r) for r in fields)
+    )
 
 
 EVERYTHING = {"tolerations": (Toleration(operator="Exists"),)}
 CASES = {
     "a plain pod avoids the taint and the closed node": ({}, "plain fast slow"),
-    "a toleration opens the tainted node": ({"tolerations": (Toleration("gpu", "Equal", "yes"),)}, "plain fast slow tainted"),
-    "a toleration of the cordon opens the closed node": ({"tolerations": (CORDON,)}, "plain fast slow closed"),
+    "a toleration opens the tainted node":
+        ({"tolerations": (Toleration("gpu", "Equal", "yes"),)}, "plain fast slow tainted"),
+    "a toleration of the cordon opens the closed node":
+        ({"tolerations": (CORDON,)}, "plain fast slow closed"),
     "an empty toleration opens all": (EVERYTHING, "plain fast slow tainted closed"),
     "a node selector needs every pair": ({"node_selector": (("disk", "ssd"), ("zone", "a"))}, "fast"),
     "a named node is the only one": ({"node_name": "slow"}, "slow"),
@@ -45,7 +49,8 @@ CASES = {
     "DoesNotExist": (affinity(term(("zone", "DoesNotExist"))), "plain"),
     "Gt compares as integers": (affinity(term(("size", "Gt", ("9",)))), "fast"),
     "Lt compares as integers": (affinity(term(("size", "Lt", ("9",)))), "slow"),
-    "terms are alternatives": (affinity(term(("disk", "In", ("ssd",))), term(("zone", "In", ("b",)))), "fast slow"),
+    "terms are alternatives":
+        (affinity(term(("disk", "In", ("ssd",))), term(("zone", "In", ("b",)))), "fast slow"),
     "an empty term matches nothing": (affinity(term()), ""),
     "fields name nodes": (affinity(term(fields=(("metadata.name", "In", ("fast", "gone")),))), "fast"),
     "fields exclude nodes": (affinity(term(fields=(("metadata.name", "NotIn", ("fast",)),))), "plain slow"),
@@ -71,7 +76,8 @@ MESSAGES = {
     ),
     "no such label": (
         {"node_selector": (("disk", "tape"),)},
-        "1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 3 node(s) didn't match Pod's node affinity/selector",
+        ("1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, "
+        "3 node(s) didn't match Pod's node affinity/selector"),
     ),
     "no such name": (
         {"node_name": "elsewhere"},
@@ -109,7 +115,9 @@ def test_why_a_pod_fits_nowhere(cluster, harness_of, make_pod, fields, expected)
     assert reason == f"0/5 nodes are available: {expected}."
 
 
-def test_a_node_the_ledger_holds_as_cordoned_takes_those_pods_alone_that_tolerate_it(make_ledger, harness_of, make_pod):
+def test_a_node_the_ledger_holds_as_cordoned_takes_those_pods_alone_that_tolerate_it(
+    make_ledger, harness_of, make_pod
+):
     harness = harness_of(make_ledger(1, flags=FLAG_UNSCHEDULABLE))
     harness.submit((make_pod(), 1))
     assert harness.place() == []

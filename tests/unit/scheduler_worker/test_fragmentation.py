@@ -6,8 +6,9 @@ import pytest
 from hoss.errors import ConfigError
 from hoss.model.fit import pick_cards
 from hoss.model.pod import DeviceRequest
-from hoss.wire.account import NO_CARD
+from hoss.wire.columns import NO_CARD
 from scheduler_worker.core.classes import compile_demand
+from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.plugins.fragmentation import (
     Popularity,
@@ -18,13 +19,12 @@ from scheduler_worker.core.plugins.fragmentation import (
 )
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
-from scheduler_worker.core.profiles import PRESETS, ProfileSpec
-from scheduler_worker.core.registry import Weighted
+from scheduler_worker.core.plugins.profiles import PRESETS, ProfileSpec
 
 GIB = 2**30
 
-# Of ten pods: five want 600 thousandths of a card and 2 cores, two a whole card and 4 cores, two both cards of a node
-# and 8 cores, one no card.
+# Of ten pods: five want 600 thousandths of a card and 2 cores, two a whole card and 4 cores, two both cards
+# of a node and 8 cores, one no card.
 WORKLOAD = Popularity.of(
     {
         TaskClass(2000, GIB, 1, 600): 5,
@@ -62,6 +62,27 @@ def test_without_a_workload_everything_free_is_lost():
     assert fragmentation(nothing, np.array([9000]), np.array([GIB]), np.array([[500, 200]])).tolist() == [700]
 
 
+def test_the_measure_is_what_its_definition_says():
+    rng = np.random.default_rng(7)
+    counts = {
+        TaskClass(int(cpu), int(memory), int(cards), int(milli)): int(pods)
+        for cpu, memory, cards, milli, pods in zip(
+            rng.integers(0, 20, 30), rng.integers(0, 20, 30), rng.integers(0, 5, 30),
+            rng.choice([100, 250, 500, 1000], 30), rng.integers(1, 9, 30), strict=True,
+        )
+    }  # fmt: skip
+    cpu, memory = rng.integers(-5, 25, (2, 40))
+    cards = rng.choice([0, 99, 100, 300, 500, 999, 1000], (40, 6))
+    for node, lost_there in enumerate(fragmentation(Popularity.of(counts), cpu, memory, cards)):
+        expected, free = 0.0, cards[node]
+        for task, pods in counts.items():
+            large_enough = free[free >= task.milli]
+            roomy = task.cpu <= cpu[node] and task.memory <= memory[node]
+            fits = task.cards and roomy and len(large_enough) >= task.cards
+            expected += pods / sum(counts.values()) * (free.sum() - (large_enough.sum() if fits else 0))
+        assert lost_there == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("count", "milli"), [(1, 300), (1, 1000), (2, 1000), (2, 400), (3, 1000)])
 def test_cards_are_taken_as_the_ledger_takes_them(count, milli):
     rng = np.random.default_rng(5)
@@ -97,8 +118,8 @@ def test_descent_prefers_the_node_where_least_is_lost(gpu_cache, make_pod):
     plugin.observe(whole, 1)
     plugin.observe(demand, 3)
     # Popularities 3/4 and 1/4, cpu enough throughout. On the empty node the pod leaves 400 on its card:
-    #   before 0, after 3/4 x 400 + 1/4 x 400 = 400. On the second it takes the 600 that were lost to whole-card pods:
-    #   before 1/4 x 600 = 150, after 0. The third has nothing to lose.
+    # before 0, after 3/4 x 400 + 1/4 x 400 = 400. On the second it takes the 600 that were lost to whole-card
+    # pods:   before 1/4 x 600 = 150, after 0. The third has nothing to lose.
     expected = [100 // (1 + np.exp(growth / 1000)) for growth in (400, -150, 0)]
     assert plugin.score(demand, gpu_cache.view(None, cards=True)).tolist() == expected
     assert expected == [40, 53, 50]
@@ -106,7 +127,11 @@ def test_descent_prefers_the_node_where_least_is_lost(gpu_cache, make_pod):
 
 @pytest.mark.parametrize(
     ("plugin", "args"),
-    [(GpuFragmentation, {"steepness": 0}), (GpuFragmentation, {"steepness": "x"}), (GpuBestFit, {"cpu": 101})],
+    [
+        (GpuFragmentation, {"steepness": 0}),
+        (GpuFragmentation, {"steepness": "x"}),
+        (GpuBestFit, {"cpu": 101}),
+    ],
 )
 def test_arguments_out_of_range_are_refused(plugin, args):
     with pytest.raises(ConfigError) as caught:

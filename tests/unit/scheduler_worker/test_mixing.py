@@ -5,11 +5,11 @@ import pytest
 
 from hoss.model.pod import DeviceRequest
 from hoss.wire.columns import NONE_U32
-from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.placement.ties import INFEASIBLE, SCORE_SHIFT, TieOrder
 from scheduler_worker.core.plugins import REGISTRY
-from scheduler_worker.core.profiles import PRESETS
-from scheduler_worker.core.scheduler import Scheduler
-from scheduler_worker.core.ties import INFEASIBLE, SCORE_SHIFT, TieOrder
+from scheduler_worker.core.plugins.profiles import PRESETS
 
 
 @pytest.fixture
@@ -41,9 +41,13 @@ def test_a_draw_takes_keys_of_the_highest_score_only():
 
 @pytest.mark.parametrize("preset", ["best-fit", "fgd"])
 def test_classes_of_a_batch_are_mixed_highest_priority_first(harness_for, make_ledger, make_pod, preset):
-    harness = harness_for(preset, make_ledger(20, cards=4, allocatable={"cpu": 10**6, "memory": 2**40, "pods": 1000}))
+    harness = harness_for(
+        preset, make_ledger(20, cards=4, allocatable={"cpu": 10**6, "memory": 2**40, "pods": 1000})
+    )
     share = DeviceRequest(1, 100)
-    specs = [make_pod(cpu=cpu, devices=share, priority=priority) for cpu, priority in ((10, 0), (20, 0), (30, 7))]
+    specs = [
+        make_pod(cpu=cpu, devices=share, priority=priority) for cpu, priority in ((10, 0), (20, 0), (30, 7))
+    ]
     harness.submit(*((spec, 40) for spec in specs))
     (proposal,) = harness.place()
     cpu = proposal.requests[proposal.slots, 0]

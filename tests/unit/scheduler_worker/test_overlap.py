@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from hoss.model.overlap import Overlap, Preference
+from hoss.model.conflicts import Overlap, Preference
 from hoss.model.selectors import NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.v1 import workerlink_pb2
 from scheduler_worker import messages
-from scheduler_worker.core.ties import MAX_LEVELS, SCORE_SHIFT, TieOrder
+from scheduler_worker.core.placement.ties import MAX_LEVELS, SCORE_SHIFT, TieOrder
 
 SHARED, SHUFFLED, SOFT = Overlap.SHARED, Overlap.SHUFFLED, Overlap.SOFT_PARTITION
 
@@ -22,7 +22,7 @@ def shares(count, size):
     found = []
     for number in range(count):
         ties = TieOrder(np.random.default_rng(number))
-        ties.prefer(Preference(SOFT, number, count))
+        ties.set_preference(Preference(SOFT, number, count))
         ties.cover(size)
         found.append(set(np.flatnonzero(ties.bits >> SCORE_SHIFT).tolist()))
     return found
@@ -33,7 +33,7 @@ def test_shuffled_orders_differ_and_shared_ones_do_not():
     for overlap in (SHUFFLED, SHARED):
         for seed in (1, 2):
             ties = TieOrder(np.random.default_rng(seed))
-            ties.prefer(Preference(overlap))
+            ties.set_preference(Preference(overlap))
             ties.cover(100)
             orders[overlap, seed] = order(ties)
     assert orders[SHUFFLED, 1] != orders[SHUFFLED, 2]
@@ -44,7 +44,7 @@ def test_shuffled_orders_differ_and_shared_ones_do_not():
 def test_a_shared_order_does_not_depend_on_when_nodes_were_heard_of():
     at_once, by_and_by = (TieOrder(np.random.default_rng(seed)) for seed in (1, 2))
     for ties in (at_once, by_and_by):
-        ties.prefer(Preference(SHARED))
+        ties.set_preference(Preference(SHARED))
     at_once.cover(1000)
     for size in (10, 300, 700, 1000):
         by_and_by.cover(size)
@@ -69,7 +69,7 @@ def test_a_partition_cuts_across_zones_and_shards(period):
 
 def test_keys_still_name_their_nodes():
     ties = TieOrder(np.random.default_rng(1))
-    ties.prefer(Preference(SOFT, 1, 3))
+    ties.set_preference(Preference(SOFT, 1, 3))
     ties.cover(50)
     keys = (np.int64(7) << SCORE_SHIFT) + ties.bits + (MAX_LEVELS - 1)
     assert ties.nodes_of(keys).tolist() == list(range(50))
@@ -79,7 +79,7 @@ def test_the_same_preference_again_changes_nothing():
     ties = TieOrder(np.random.default_rng(1))
     ties.cover(50)
     bits, version = ties.bits.copy(), ties.version
-    ties.prefer(Preference(SHUFFLED))
+    ties.set_preference(Preference(SHUFFLED))
     assert ties.version == version
     assert (ties.bits == bits).all()
 
@@ -108,13 +108,13 @@ def modest(make_pod):
 
 
 def test_own_nodes_are_taken_first(even, large, modest):
-    even.scheduler.prefer(Preference(SOFT, 0, 4))
+    even.scheduler.set_preference(Preference(SOFT, 0, 4))
     own = shares(4, 40)[0]
     assert set(placed_on(even, modest, len(own))) == own
 
 
 def test_a_node_outside_is_taken_as_soon_as_no_own_one_has_room(even, large):
-    even.scheduler.prefer(Preference(SOFT, 0, 4))
+    even.scheduler.set_preference(Preference(SOFT, 0, 4))
     own = shares(4, 40)[0]
     nodes = placed_on(even, large, 160)
     assert set(nodes[: 4 * len(own)]) == own
@@ -126,20 +126,20 @@ def test_what_somebody_wrote_down_outweighs_the_share(harness_of, make_ledger, m
     ledger = make_ledger(40)
     ledger.add(outside, labels=(("disk", "ssd"),))
     harness = harness_of(ledger)
-    harness.scheduler.prefer(Preference(SOFT, 0, 4))
+    harness.scheduler.set_preference(Preference(SOFT, 0, 4))
     wish = PreferredTerm(100, NodeSelectorTerm((Requirement("disk", "In", ("ssd",)),)))
     assert placed_on(harness, make_pod(preferred_node_affinity=(wish,)), 1) == [outside]
 
 
 def test_no_pod_is_unschedulable_for_its_worker_s_share(even, large, modest):
-    even.scheduler.prefer(Preference(SOFT, 3, 4))
+    even.scheduler.set_preference(Preference(SOFT, 3, 4))
     assert len(placed_on(even, large, 160)) == 160
 
 
 def test_a_preference_is_changed_at_run_time(even, large, modest):
-    even.scheduler.prefer(Preference(SOFT, 0, 4))
+    even.scheduler.set_preference(Preference(SOFT, 0, 4))
     first = placed_on(even, modest, 10)
-    even.scheduler.prefer(Preference(SOFT, 1, 4))
+    even.scheduler.set_preference(Preference(SOFT, 1, 4))
     second = placed_on(even, modest, 10)
     assert set(first) <= shares(4, 40)[0]
     assert set(second) <= shares(4, 40)[1]

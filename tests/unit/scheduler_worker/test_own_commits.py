@@ -5,7 +5,7 @@ import pytest
 
 from hoss.model.pod import DeviceRequest
 from hoss.model.resources import PODS
-from scheduler_worker.core.cache import NodeInfoCache
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 
 REFUSED = 3
 
@@ -111,11 +111,11 @@ def test_pods_that_a_newer_view_may_help_ask_for_news(harness, make_pod, case):
     for _ in range(3):
         for proposal in harness.place():
             harness.scheduler.settle(proposal.batch_id, harness.ledger.answer(proposal, REFUSED))
-    assert harness.scheduler.take_news_wanted()
+    assert harness.scheduler.take_refresh_wanted()
 
 
 def test_pods_that_are_bound_ask_for_nothing(harness, make_pod):
     proposal, verdicts, _ = committed(harness, 3, make_pod())
     harness.scheduler.settle(proposal.batch_id, verdicts)
-    assert not harness.scheduler.take_news_wanted()
+    assert not harness.scheduler.take_refresh_wanted()
     assert np.array_equal(verdicts.verdicts, [1, 1, 1])

@@ -1,4 +1,5 @@
-"""Plugins of other packages: the example of docs/plugins.md, how they are found, and what becomes of their failures."""
+"""Plugins of other packages: the example of docs/plugins.md, how they are found, and what becomes of their
+failures."""
 
 import re
 from importlib.metadata import EntryPoint
@@ -9,15 +10,15 @@ import numpy as np
 import pytest
 
 from hoss.errors import ConfigError
-from scheduler_worker.core.cache import NodeInfoCache
-from scheduler_worker.core.codes import Outcome
-from scheduler_worker.core.framework import StaticFilter, StaticScore
-from scheduler_worker.core.guard import PluginFailed
+from scheduler_worker.config import factories
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.framework.extension_points import StaticFilter, StaticScore
+from scheduler_worker.core.framework.registry import Weighted
+from scheduler_worker.core.framework.sandbox import PluginFailed
+from scheduler_worker.core.messages import Outcome
 from scheduler_worker.core.plugins import REGISTRY
-from scheduler_worker.core.profiles import ProfileSpec
-from scheduler_worker.core.registry import Weighted
-from scheduler_worker.core.scheduler import Scheduler
-from scheduler_worker.extensions import factories
+from scheduler_worker.core.plugins.profiles import ProfileSpec
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "plugins.md"
 ENERGY = "example.com/energy"
@@ -61,7 +62,9 @@ def test_the_documents_example_filters_and_scores(green_energy, make_ledger, mak
     ledger = make_ledger()
     for index, energy in enumerate(("coal", "green", "mixed", "green")):
         service = (("example.com/service", "soon"),) if index == 1 else ()
-        ledger.add(index, labels=tuple(sorted(((ENERGY, energy), *service))), allocatable={"cpu": 1000, "pods": 2})
+        ledger.add(
+            index, labels=tuple(sorted(((ENERGY, energy), *service))), allocatable={"cpu": 1000, "pods": 2}
+        )
     harness = harness_with(green_energy, ledger)
     harness.submit((make_pod(cpu=400, memory=0), 7))
     (proposal,) = harness.place()
@@ -102,7 +105,9 @@ def test_entry_points_are_loaded_when_a_profile_asks_for_them():
     assert loaded == []
     ProfileSpec((Weighted("Quiet"),)).profile(registry)
     assert loaded == ["Quiet"]
-    with pytest.raises(ConfigError, match=r"plugins.Broken: cannot be loaded from broken:Plugin: ImportError: no mod"):
+    with pytest.raises(
+        ConfigError, match=r"plugins.Broken: cannot be loaded from broken:Plugin: ImportError: no mod"
+    ):
         ProfileSpec((Weighted("Broken"),)).profile(registry)
 
 

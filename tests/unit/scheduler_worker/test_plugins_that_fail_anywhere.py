@@ -1,4 +1,5 @@
-"""A plugin from outside may raise or answer nonsense in any method: its pods hear of it, other pods and the worker go on."""
+"""A plugin from outside may raise or answer nonsense in any method: its pods hear of it, other pods and the
+worker go on."""
 
 import re
 
@@ -6,11 +7,11 @@ import numpy as np
 import pytest
 
 from hoss.model.pod import HostPort
-from scheduler_worker.core.codes import Outcome
-from scheduler_worker.core.framework import Refusals
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.framework.extension_points import Refusals
+from scheduler_worker.core.framework.registry import Weighted
+from scheduler_worker.core.messages import Outcome
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
-from scheduler_worker.core.registry import Weighted
-from scheduler_worker.core.scheduler import Scheduler
 
 NODES = 3
 
@@ -23,7 +24,7 @@ def raising(*_):
     raise LookupError("lost")
 
 
-class Standing:
+class State:
     """Of a pod filter and a pod score that let everything pass."""
 
     def __init__(self):
@@ -44,8 +45,8 @@ def plugin_with(**methods):
     return type("Outside", (), {"name": "Outside", "reason": "says Outside", **methods})()
 
 
-def standing_with(**methods):
-    return lambda *_: type("Mine", (Standing,), methods)()
+def state_with(**methods):
+    return lambda *_: type("Mine", (State,), methods)()
 
 
 def methods(**functions):
@@ -60,31 +61,44 @@ RAISES = {
     "raw_score": methods(raw_score=raising, normalize=raising),
     "normalize": methods(raw_score=lambda _spec, _cat, at: np.arange(len(at)), normalize=raising),
     "score": methods(score=raising),
-    "filter_standing": methods(filter_standing=raising),
-    "score_standing": methods(score_standing=raising),
-    "refresh of a filter": methods(filter_standing=standing_with(refresh=raising)),
-    "refresh of a score": methods(score_standing=standing_with(refresh=raising)),
-    "scores": methods(score_standing=standing_with(scores=raising)),
+    "filter_state": methods(filter_state=raising),
+    "score_state": methods(score_state=raising),
+    "refresh of a filter": methods(filter_state=state_with(refresh=raising)),
+    "refresh of a score": methods(score_state=state_with(refresh=raising)),
+    "scores": methods(score_state=state_with(scores=raising)),
     "passes_one": {"one_at_a_time": True, **methods(passes=nothing, refusals=nothing, passes_one=raising)},
-    "score_one": {"one_at_a_time": True, **methods(score=lambda _d, view: np.zeros(view.requested.shape[1]), score_one=raising)},
+    "score_one": {
+        "one_at_a_time": True,
+        **methods(score=lambda _d, view: np.zeros(view.requested.shape[1]), score_one=raising),
+    },
 }  # fmt: skip
 ANSWERS = {
     "pre_enqueue with a word": methods(pre_enqueue=lambda _spec: "no"),
     "pre_filter with a word": methods(pre_filter=lambda _spec: "n1"),
     "admits too short": methods(admits=lambda _spec, _cat, at: np.ones(len(at) - 1, np.bool_)),
     "admits with one value": methods(admits=lambda *_: True),
-    "passes too long": methods(passes=lambda _d, view: np.ones(view.requested.shape[1] + 1), refusals=nothing),
-    "raw scores below 0": methods(raw_score=lambda _s, _c, at: np.full(len(at), -5), normalize=lambda raw, _h: raw),
-    "raw scores that are words": methods(raw_score=lambda _s, _c, at: ["a"] * len(at), normalize=lambda raw, _h: raw),
-    "normalised beyond 100": methods(raw_score=lambda _s, _c, at: np.arange(len(at)), normalize=lambda raw, _h: raw + 101),
+    "passes too long":
+        methods(passes=lambda _d, view: np.ones(view.requested.shape[1] + 1), refusals=nothing),
+    "raw scores below 0":
+        methods(raw_score=lambda _s, _c, at: np.full(len(at), -5), normalize=lambda raw, _h: raw),
+    "raw scores that are words":
+        methods(raw_score=lambda _s, _c, at: ["a"] * len(at), normalize=lambda raw, _h: raw),
+    "normalised beyond 100":
+        methods(raw_score=lambda _s, _c, at: np.arange(len(at)), normalize=lambda raw, _h: raw + 101),
     "normalised to nothing": methods(raw_score=lambda _s, _c, at: np.arange(len(at)), normalize=nothing),
     "scores that are no numbers": methods(score=lambda _d, view: np.full(view.requested.shape[1], np.nan)),
     "scores without end": methods(score=lambda _d, view: np.full(view.requested.shape[1], np.inf)),
-    "a standing that is none": methods(filter_standing=lambda *_: 7),
-    "a standing that passes too few": methods(filter_standing=standing_with(passed=property(lambda _s: [True], nothing))),
-    "standing scores too few": methods(score_standing=standing_with(scores=lambda _s, _f: np.zeros(1, np.int64))),
-    "standing scores beyond 100": methods(score_standing=standing_with(scores=lambda _s, f: np.full(len(f), 1000))),
-    "a word for one node": {"one_at_a_time": True, **methods(score=lambda _d, view: np.zeros(view.requested.shape[1]), score_one=lambda *_: "much")},
+    "a state that is none": methods(filter_state=lambda *_: 7),
+    "a state that passes too few":
+        methods(filter_state=state_with(passed=property(lambda _s: [True], nothing))),
+    "state scores too few": methods(score_state=state_with(scores=lambda _s, _f: np.zeros(1, np.int64))),
+    "state scores beyond 100": methods(score_state=state_with(scores=lambda _s, f: np.full(len(f), 1000))),
+    "a word for one node": {
+        "one_at_a_time": True,
+        **methods(
+            score=lambda _d, view: np.zeros(view.requested.shape[1]), score_one=lambda *_: "much"
+        ),
+    },
 }  # fmt: skip
 ABOUT_PODS = {"host_ports": (HostPort(8080),), "labels": (("app", "web"),)}
 
@@ -98,7 +112,8 @@ def worker_with(plugin, make_ledger, harness_of):
 
 
 def decide(harness, spec, pods=1):
-    """Submit pods of a class and let the ledger say yes to what is proposed; (bound, outcomes of the others)."""
+    """Submit pods of a class and let the ledger say yes to what is proposed; (bound, outcomes of the
+    others)."""
     harness.submit((spec, pods))
     bound = 0
     for proposal in harness.place():
@@ -110,7 +125,9 @@ def decide(harness, spec, pods=1):
 
 
 @pytest.mark.parametrize("broken", [*RAISES.values(), *ANSWERS.values()], ids=[*RAISES, *ANSWERS])
-def test_its_pods_get_the_failure_as_their_reason_and_the_worker_goes_on(make_ledger, harness_of, make_pod, broken):
+def test_its_pods_get_the_failure_as_their_reason_and_the_worker_goes_on(
+    make_ledger, harness_of, make_pod, broken
+):
     harness = worker_with(plugin_with(**broken), make_ledger, harness_of)
     said = set()
     for spec in (make_pod(), make_pod(cpu=200), make_pod(**ABOUT_PODS)):

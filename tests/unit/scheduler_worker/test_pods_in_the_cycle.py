@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.pod import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
-from scheduler_worker.core.questions import Matching
-from scheduler_worker.core.registry import Weighted
-from scheduler_worker.core.scheduler import Scheduler
+from scheduler_worker.core.pod_index.selector_query import Matching
 
 HOSTNAME = "kubernetes.io/hostname"
 TERM = PodAffinityTerm(HOSTNAME, LabelSelector((Requirement("app", "In", ("web",)),)), ("default",))
@@ -25,7 +25,7 @@ def harness(make_ledger, harness_of):
 
 
 def counted(harness):
-    return harness.cache.census.tally(Matching((TERM,))).counts[:3].tolist()
+    return harness.cache.pod_index.counter(Matching((TERM,))).counts[:3].tolist()
 
 
 def test_pods_that_shun_each_other_get_a_node_each_and_the_rest_a_reason(harness, make_pod):
@@ -40,10 +40,12 @@ def test_a_pod_that_nobody_asks_to_stay_away_falls_under_rules_of_others(harness
     harness.submit((make_pod(**ALONE), 3), (make_pod(labels=(("app", "web"),)), 1), (make_pod(), 1))
     harness.place()
     (refused,) = harness.outcomes()
-    assert refused[2] == "0/3 nodes are available: 3 node(s) didn't satisfy existing pods anti-affinity rules."
+    assert (
+        refused[2] == "0/3 nodes are available: 3 node(s) didn't satisfy existing pods anti-affinity rules."
+    )
 
 
-def test_a_refused_pod_leaves_the_census_and_its_place_to_the_next(harness, make_pod):
+def test_a_refused_pod_leaves_the_pod_index_and_its_place_to_the_next(harness, make_pod):
     harness.submit((make_pod(**ALONE), 3))
     (proposal,) = harness.place()
     assert counted(harness) == [1, 1, 1]
@@ -54,7 +56,7 @@ def test_a_refused_pod_leaves_the_census_and_its_place_to_the_next(harness, make
     assert counted(harness) == [1, 1, 1]
 
 
-def test_another_epoch_begins_with_an_empty_census(harness, make_pod):
+def test_another_epoch_begins_with_an_empty_pod_index(harness, make_pod):
     harness.submit((make_pod(**ALONE), 2))
     harness.place()
     harness.submit((make_pod(**ALONE), 1))
@@ -71,7 +73,7 @@ class Broken:
         self.passed = np.ones(3, np.bool_)
         self.works = True
 
-    def filter_standing(self, spec, cache):
+    def filter_state(self, spec, cache):
         return self
 
     def refresh(self):

@@ -5,7 +5,7 @@ import pytest
 
 from hoss.model.selectors import NodeScope, Requirement
 from hoss.wire.columns import NONE_U32
-from scheduler_worker.core.codes import Outcome
+from scheduler_worker.core.messages import Outcome
 
 GPU = NodeScope("gpu", (Requirement("pool", "In", ("gpu",)),))
 SOFT = NodeScope("gpu", GPU.requirements, required=False)
@@ -51,7 +51,8 @@ def test_a_refusal_names_the_rule_that_narrowed_the_nodes(harness, make_pod):
     code, _, reason = harness.outcomes()[2]
     assert code == Outcome.UNSCHEDULABLE
     assert reason == (
-        "0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were outside the nodes of policy rule gpu (pool=gpu)."
+        "0/5 nodes are available: 2 Insufficient cpu, "
+        "3 node(s) were outside the nodes of policy rule gpu (pool=gpu)."
     )
 
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hoss.model.pod import DeviceRequest
-from hoss.model.pod_groups import group_of
+from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm, group_of
+from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.columns import numbered_uids
-from scheduler_worker.core.codes import Outcome
-from scheduler_worker.core.messages import PodRun, PreemptionAnswer
+from scheduler_worker.core.messages import Outcome, PodRun, PreemptionAnswer
 
 REFUSED = 3
 
@@ -76,6 +75,23 @@ def test_what_fits_nowhere_is_asked_about_and_placed_with_its_victims(full, make
     assert update.seq == full.ledger.seq
 
 
+def test_a_pod_that_needs_no_victims_any_more_leaves_nothing_undecided(full, make_pod):
+    """Found by simulation: the worker called itself busy for two minutes."""
+    submit(full, make_pod(cpu=2000, priority=10))
+    (question,) = full.scheduler.take_questions()
+    full.ledger.requested[1] -= np.array([2000, 2**28, 0, 1, 0, 0])
+    full.cache.apply_feed(full.ledger.delta([1]))
+    full.scheduler.preempt(occupants(question, make_pod(cpu=2000), nodes=(0, 0, 1)), 0.0)
+    (columns,) = full.scheduler.take_proposals(0.0)
+    assert (columns.candidates.tolist(), columns.victims) == ([[1]], {})
+    verdicts, update = full.ledger.commit(columns)
+    full.scheduler.settle(columns.batch_id, verdicts)
+    full.cache.apply_feed(update)
+    (answered,) = full.scheduler.take_outcomes()
+    assert answered.codes.tolist() == [Outcome.BOUND]
+    assert full.scheduler.idle
+
+
 def test_one_question_is_asked_for_a_class_and_each_pod_reckons_with_those_before_it(full, make_pod):
     submit(full, make_pod(cpu=2000, priority=10), count=5)
     (question,) = full.scheduler.take_questions()
@@ -136,7 +152,9 @@ def test_a_refused_preemptor_gives_all_back_and_after_some_tries_waits_its_turn(
         (columns,) = full.scheduler.take_proposals(0.0)
         full.scheduler.settle(columns.batch_id, full.ledger.answer(columns, REFUSED))
     (answered,) = full.scheduler.take_outcomes()
-    assert answered.codes.tolist() == [Outcome.CONFLICT]  # it comes again after its backoff, whatever happens meanwhile
+    assert answered.codes.tolist() == [
+        Outcome.CONFLICT
+    ]  # it comes again after its backoff, whatever happens meanwhile
     assert answered.reason_texts == ("0/2 nodes are available: 2 Insufficient cpu.",)
     assert (full.cache.assumed == 0).all()
     assert full.scheduler.idle
@@ -157,6 +175,20 @@ def test_nobody_is_asked_for_pods_that_may_not_preempt(full, make_pod, fields):
     assert answered.reason_texts[0].endswith(never) == ("may_preempt" in fields)
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_on_several_shards_nobody_is_asked_for_a_pod_with_rules_for_which_the_ledger_evicts_nobody(
+    full, make_pod, shards
+):
+    full.cache.shards = shards
+    selector = LabelSelector((Requirement("app", "In", ("web",)),))
+    term = PodAffinityTerm("kubernetes.io/hostname", selector, ("default",))
+    submit(full, make_pod(cpu=2000, priority=10, pod_affinity=PodAffinity(anti_required=(term,))))
+    assert len(full.scheduler.take_questions()) == (1 if shards == 1 else 0)
+    answered = full.scheduler.take_outcomes()
+    assert [o.codes.tolist() for o in answered] == ([] if shards == 1 else [[Outcome.UNSCHEDULABLE]])
+    assert all("the ledger has several shards" in o.reason_texts[0] for o in answered)
+
+
 def test_a_pod_that_fits_no_empty_node_asks_nothing(full, make_pod):
     submit(full, make_pod(cpu=9000, priority=10))
     assert full.scheduler.take_questions() == []
@@ -171,7 +203,8 @@ def test_where_the_nodes_seen_do_not_help_the_others_are_asked_about(full, make_
     (first,) = full.scheduler.take_questions()
     nobody = occupants(first, make_pod(), nodes=())
     full.scheduler.preempt(
-        PreemptionAnswer(**{name: getattr(nobody, name) for name in nobody.__slots__} | {"nodes_seen": 1}), 0.0
+        PreemptionAnswer(**{name: getattr(nobody, name) for name in nobody.__slots__} | {"nodes_seen": 1}),
+        0.0,
     )
     (second,) = full.scheduler.take_questions()
     assert second.nodes.tolist() == first.nodes[1:].tolist()

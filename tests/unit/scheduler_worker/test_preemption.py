@@ -4,13 +4,12 @@ import pytest
 
 from hoss.model.cluster import BoundPod, Cluster, DisruptionBudget
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
-from hoss.model.pod_rules import PodAffinity, PodAffinityTerm
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
-from scheduler_worker.core.ground import Ground
-from scheduler_worker.core.judge import judge, subject_of
+from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
+from scheduler_worker.core.offline.preemption import preempt
+from scheduler_worker.core.offline.scheduler import examine, explain_placement
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.preemption import preempt
 
 HOSTNAME = "kubernetes.io/hostname"
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
@@ -28,14 +27,15 @@ def pod(name, node, cpu, priority=0, started_at=0.0, **fields):
 def preemption_for():
     def run(pending, *pods, nodes=2, budgets=()):
         specs = [
-            NodeSpec(f"n{i}", ((HOSTNAME, f"n{i}"),), allocatable=(("cpu", 1000), ("pods", 10))) for i in range(nodes)
+            NodeSpec(f"n{i}", ((HOSTNAME, f"n{i}"),), allocatable=(("cpu", 1000), ("pods", 10)))
+            for i in range(nodes)
         ]
-        ground = Ground(Cluster(specs, pods, budgets=budgets))
+        ground = ClusterSnapshot(Cluster(specs, pods, budgets=budgets))
         profile = default_profile()
-        subject = subject_of(pending, ground, profile)
-        before = judge(subject, ground, profile)
+        subject = examine(pending, ground, profile)
+        before = explain_placement(subject, ground, profile)
         found = preempt(pending, subject, ground, profile)
-        assert judge(subject, ground, profile) == before, "the ground is as it was"
+        assert explain_placement(subject, ground, profile) == before, "the ground is as it was"
         return found
 
     return run
@@ -57,7 +57,9 @@ def test_the_node_whose_most_important_victim_matters_least_is_chosen(preemption
 
 
 def test_of_equals_the_pod_that_started_last_goes(preemption_for):
-    found = preemption_for(spec(1000, 10), pod("a", "n0", 1000, started_at=10.0), pod("b", "n1", 1000, started_at=20.0))
+    found = preemption_for(
+        spec(1000, 10), pod("a", "n0", 1000, started_at=10.0), pod("b", "n1", 1000, started_at=20.0)
+    )
     assert names(found) == ["b"]
 
 
@@ -70,7 +72,9 @@ def test_a_budget_outweighs_priority(preemption_for):
 
 def test_a_budget_that_counted_the_pod_already_is_not_charged_again(preemption_for):
     budget = DisruptionBudget("default", WEB, 0, frozenset({"a"}))
-    found = preemption_for(spec(1000, 10), pod("a", "n0", 1000, labels=(("app", "web"),)), nodes=1, budgets=(budget,))
+    found = preemption_for(
+        spec(1000, 10), pod("a", "n0", 1000, labels=(("app", "web"),)), nodes=1, budgets=(budget,)
+    )
     assert found.candidates["n0"].violations == 0
 
 

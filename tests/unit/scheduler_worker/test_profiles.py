@@ -4,10 +4,9 @@ import pytest
 
 from hoss.config import parse_document
 from hoss.errors import ConfigError
-from scheduler_worker.config import KIND, WorkerConfig
+from scheduler_worker.config import KIND, WorkerConfig, chosen_profile
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
-from scheduler_worker.core.profiles import PRESETS
-from scheduler_worker.profiles import chosen_profile
+from scheduler_worker.core.plugins.profiles import PRESETS
 
 HEAD = f"apiVersion: hoss.dev/v1alpha1\nkind: {KIND}\n"
 
@@ -70,14 +69,20 @@ def test_a_label_may_name_a_profile_of_the_document():
         ("profiles: [{name: spread, plugins: []}]", r"profiles\[0\].name: 'spread' is a profile already"),
         ("profiles: [{name: a, plugins: [{name: Fit}]}]", r"profiles\[0\].plugins: 'Fit' is none of"),
         (
-            "profiles: [{name: a, plugins: []}, {name: b, plugins: [{name: NodeResourcesFit, args: {strategy: x}}]}]",
+            (
+                "profiles: [{name: a, plugins: []}, "
+                "{name: b, plugins: [{name: NodeResourcesFit, args: {strategy: x}}]}]"
+            ),
             r"profiles\[1\].plugins.NodeResourcesFit.strategy: is 'x'",
         ),
         (
             "profiles: [{name: a, plugins: [{name: GpuBestFit, args: {disk: 1}}]}]",
             r"profiles\[0\].plugins.GpuBestFit: .*'disk'",
         ),
-        ("profiles: [{name: a, plugins: [{name: GpuBestFit, weight: -1}]}]", r"profiles.0.plugins.0.weight: .*-1"),
+        (
+            "profiles: [{name: a, plugins: [{name: GpuBestFit, weight: -1}]}]",
+            r"profiles.0.plugins.0.weight: .*-1",
+        ),
         ("profiles: [{name: a, plugins: [{name: X}, {name: X}]}]", "profiles.0.plugins: .*more than once: X"),
         ("profiles: [{name: a, ties: Any, plugins: []}]", "profiles.0.ties: .*'Any'"),
     ],

@@ -1,4 +1,5 @@
-"""Refusals are laid to the worker that placed pods on the same node since the loser's view, once the feed shows who that was."""
+"""Refusals are laid to the worker that placed pods on the same node since the loser's view, once the feed
+shows who that was."""
 
 import numpy as np
 import pytest
@@ -6,8 +7,8 @@ import pytest
 from hoss.v1 import workerlink_pb2
 from hoss.wire.columns import U8, U32, U64, decode
 from scheduler_worker import messages
+from scheduler_worker.core.cycle.refusals import AGE_STEPS, WORST_NODES, ConflictAttribution
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
-from scheduler_worker.core.refusals import AGE_STEPS, WORST_NODES, Refusals
 
 ME, RIVAL, THIRD = 5, 7, 8
 RESOURCE, TOPOLOGY = 3, 6
@@ -21,9 +22,9 @@ def entry(seq, *nodes, by=0, shard=0, snapshot=False, shards=0):
 
 @pytest.fixture
 def refusals():
-    found = Refusals()
+    found = ConflictAttribution()
     found.restart(ME)
-    found.heard(entry(1, *range(10), snapshot=True, shards=1))
+    found.observe(entry(1, *range(10), snapshot=True, shards=1))
     return found
 
 
@@ -40,12 +41,16 @@ def told(refusals):
     if report is None:
         return {}
     return dict(
-        zip(zip(report.winners.tolist(), report.verdicts.tolist(), strict=True), report.counts.tolist(), strict=True)
+        zip(
+            zip(report.winners.tolist(), report.verdicts.tolist(), strict=True),
+            report.counts.tolist(),
+            strict=True,
+        )
     )
 
 
 def test_the_winner_is_who_placed_there_since_the_view(refusals):
-    refusals.heard(entry(2, 3, 4, by=RIVAL))
+    refusals.observe(entry(2, 3, 4, by=RIVAL))
     refuse(refusals, 3, 3, 4, as_of=2)
     assert told(refusals) == {(RIVAL, RESOURCE): 3}
 
@@ -53,66 +58,66 @@ def test_the_winner_is_who_placed_there_since_the_view(refusals):
 def test_a_refusal_waits_until_the_feed_shows_who_it_was(refusals):
     refuse(refusals, 3, as_of=2)
     assert refusals.take() is None
-    refusals.heard(entry(2, 3, by=RIVAL))
+    refusals.observe(entry(2, 3, by=RIVAL))
     assert told(refusals) == {(RIVAL, RESOURCE): 1}
 
 
 def test_the_last_of_several_winners_counts_and_own_commits_do_not(refusals):
-    refusals.heard(entry(2, 3, by=THIRD))
-    refusals.heard(entry(3, 3, by=RIVAL))
-    refusals.heard(entry(4, 3, by=ME))
+    refusals.observe(entry(2, 3, by=THIRD))
+    refusals.observe(entry(3, 3, by=RIVAL))
+    refusals.observe(entry(4, 3, by=ME))
     refuse(refusals, 3, as_of=4)
     assert told(refusals) == {(RIVAL, RESOURCE): 1}
 
 
 def test_where_no_other_placed_anything_it_was_the_worker_itself(refusals):
-    refusals.heard(entry(2, 3, by=ME))
+    refusals.observe(entry(2, 3, by=ME))
     refuse(refusals, 3, as_of=2)
     assert told(refusals) == {(ME, RESOURCE): 1}
 
 
 def test_who_placed_there_after_the_refusal_is_not_to_blame(refusals):
-    refusals.heard(entry(2, 3, by=RIVAL))
-    refusals.heard(entry(3, 3, by=THIRD))
+    refusals.observe(entry(2, 3, by=RIVAL))
+    refusals.observe(entry(3, 3, by=THIRD))
     refuse(refusals, 3, as_of=2)
     assert told(refusals) == {(RIVAL, RESOURCE): 1}
 
 
 def test_who_placed_there_before_the_view_is_not_to_blame(refusals):
-    refusals.heard(entry(2, 3, by=RIVAL))
+    refusals.observe(entry(2, 3, by=RIVAL))
     refuse(refusals, 3, since=2, as_of=2)
     assert told(refusals) == {(0, RESOURCE): 1}
 
 
 def test_a_node_that_shrank_or_went_is_nobody_s_win(refusals):
-    refusals.heard(entry(2, 3))
+    refusals.observe(entry(2, 3))
     refuse(refusals, 3, as_of=2)
     assert told(refusals) == {(0, RESOURCE): 1}
 
 
 def test_reasons_are_told_apart(refusals):
-    refusals.heard(entry(2, 3, by=RIVAL))
+    refusals.observe(entry(2, 3, by=RIVAL))
     refuse(refusals, 3, as_of=2)
     refuse(refusals, 3, 3, verdict=TOPOLOGY, as_of=2)
     assert told(refusals) == {(RIVAL, RESOURCE): 1, (RIVAL, TOPOLOGY): 2}
 
 
 def test_after_a_snapshot_nobody_is_blamed_for_what_was_missed(refusals):
-    refusals.heard(entry(2, 3, by=RIVAL))
+    refusals.observe(entry(2, 3, by=RIVAL))
     refuse(refusals, 3, as_of=5)
-    refusals.heard(entry(9, 3, snapshot=True, shards=1))
+    refusals.observe(entry(9, 3, snapshot=True, shards=1))
     assert told(refusals) == {(0, RESOURCE): 1}
 
 
 def test_shards_have_histories_of_their_own(refusals):
-    refusals.heard(entry(5, 1, 3, by=RIVAL, shard=1, shards=2))
+    refusals.observe(entry(5, 1, 3, by=RIVAL, shard=1, shards=2))
     refuse(refusals, 3, as_of=5, shard=1)
     refuse(refusals, 4, as_of=2, shard=0)
     assert told(refusals) == {(RIVAL, RESOURCE): 1}
 
 
 def test_a_report_begins_anew_after_it_was_taken(refusals):
-    refusals.heard(entry(2, 3, by=RIVAL))
+    refusals.observe(entry(2, 3, by=RIVAL))
     refuse(refusals, 3, as_of=2)
     told(refusals)
     assert refusals.take() is None
@@ -123,7 +128,7 @@ def test_a_report_begins_anew_after_it_was_taken(refusals):
 def test_ages_fall_into_steps_that_double(refusals):
     for behind, age in ((0, 0.0), (1, 0.001), (3, 0.005), (4, 1.0), (2**40, 1e9)):
         refuse(refusals, 3, since=2, as_of=2 + behind, age_seconds=age)
-    refusals.heard(entry(2**41, 3))
+    refusals.observe(entry(2**41, 3))
     report = refusals.take()
     assert np.flatnonzero(report.seqs_behind).tolist() == [0, 1, 2, 3, AGE_STEPS - 1]
     assert np.flatnonzero(report.ages_ms).tolist() == [0, 1, 3, 10, AGE_STEPS - 1]
@@ -143,10 +148,10 @@ def test_a_feed_that_stands_still_costs_bounded_memory(refusals):
 
 
 def test_a_heartbeat_tells_them_in_columns(refusals):
-    refusals.heard(entry(2, 3, by=RIVAL))
+    refusals.observe(entry(2, 3, by=RIVAL))
     refuse(refusals, 3, 3, as_of=2)
     heartbeat = workerlink_pb2.Heartbeat()
-    messages.tell_refusals(refusals.take(), heartbeat)
+    messages.add_refusals(refusals.take(), heartbeat)
     assert decode(heartbeat.refusal_winners, U64, name="winners").tolist() == [RIVAL]
     assert decode(heartbeat.refusal_verdicts, U8, name="verdicts").tolist() == [RESOURCE]
     assert decode(heartbeat.refusal_counts, U32, name="counts").tolist() == [2]
@@ -157,7 +162,7 @@ def test_a_heartbeat_tells_them_in_columns(refusals):
 def test_a_scheduler_that_is_refused_reports_it(harness_of, make_ledger, make_pod):
     harness = harness_of(make_ledger(2))
     scheduler, ledger = harness.scheduler, harness.ledger
-    scheduler.refusals.heard(ledger.snapshot())
+    scheduler.refusals.observe(ledger.snapshot())
     harness.submit((make_pod(), 1))
     (columns,) = harness.place()
     node = int(columns.candidates[0, 0])

@@ -1,6 +1,6 @@
 """What a worker says of pods that no node takes, besides the words."""
 
-from hoss.model.taints import Taint
+from hoss.model.node import Taint
 from scheduler_worker.messages import outcomes
 
 

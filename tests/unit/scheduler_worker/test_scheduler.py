@@ -6,7 +6,7 @@ import pytest
 from hoss.errors import InvalidInput
 from hoss.model.pod import DeviceRequest
 from hoss.v1 import resolver_pb2, workerlink_pb2
-from scheduler_worker.core.codes import Outcome, Verdict
+from scheduler_worker.core.messages import Outcome, VerdictCode
 
 BOUND, UNSCHEDULABLE, CONFLICT = Outcome.BOUND, Outcome.UNSCHEDULABLE, Outcome.CONFLICT
 REFUSED, COMMITTED, DUPLICATE, STALE_EPOCH = 3, 1, 2, 9
@@ -15,7 +15,7 @@ REFUSED, COMMITTED, DUPLICATE, STALE_EPOCH = 3, 1, 2, 9
 def test_the_cores_codes_are_numbered_as_on_the_wire():
     for code in Outcome:
         assert workerlink_pb2.OutcomeCode.Value(f"OUTCOME_{code.name}") == code
-    for verdict in Verdict:
+    for verdict in VerdictCode:
         assert resolver_pb2.Verdict.Value(verdict.name) == verdict
 
 
@@ -32,7 +32,9 @@ def test_an_agreeing_ledger_binds_every_pod_where_it_was_placed(make_ledger, har
     assert sorted(columns.positions.tolist()) == list(range(30))
 
 
-def test_a_refused_pod_is_placed_again_with_the_numbers_that_came_with_the_refusal(make_ledger, harness_of, make_pod):
+def test_a_refused_pod_is_placed_again_with_the_numbers_that_came_with_the_refusal(
+    make_ledger, harness_of, make_pod
+):
     harness = harness_of(make_ledger(2))
     harness.submit((make_pod(3000), 1))
     (proposal,) = harness.place()
@@ -45,7 +47,9 @@ def test_a_refused_pod_is_placed_again_with_the_numbers_that_came_with_the_refus
     assert again.batch_id != proposal.batch_id
 
 
-def test_a_ledger_that_always_refuses_ends_in_a_conflict_and_leaves_no_trace(make_ledger, harness_of, make_pod):
+def test_a_ledger_that_always_refuses_ends_in_a_conflict_and_leaves_no_trace(
+    make_ledger, harness_of, make_pod
+):
     harness = harness_of(make_ledger(3), tries=3)
     harness.submit((make_pod(), 4))
     rounds = 0
@@ -67,7 +71,8 @@ def test_a_pod_committed_on_an_alternate_counts_there(make_ledger, harness_of, m
     alternate = int(proposal.candidates[0, 1])
     update = harness.ledger.reserve([alternate], proposal.requests)
     harness.scheduler.settle(
-        proposal.batch_id, harness.ledger.answer(proposal, COMMITTED, seq=harness.ledger.seq, nodes=[alternate])
+        proposal.batch_id,
+        harness.ledger.answer(proposal, COMMITTED, seq=harness.ledger.seq, nodes=[alternate]),
     )
     assert harness.cache.requested[0].nonzero()[0].tolist() == [alternate]
     harness.cache.apply_feed(update)
@@ -162,7 +167,9 @@ def test_a_resource_no_node_offers_is_named(make_ledger, harness_of, make_pod):
     harness = harness_of(make_ledger(2))
     harness.submit((make_pod(more=(("example.com/fpga", 1),)), 1))
     harness.place()
-    assert harness.outcomes() == [(UNSCHEDULABLE, None, "0/2 nodes are available: 2 Insufficient example.com/fpga.")]
+    assert harness.outcomes() == [
+        (UNSCHEDULABLE, None, "0/2 nodes are available: 2 Insufficient example.com/fpga.")
+    ]
 
 
 def test_without_nodes_nothing_is_placed(make_ledger, harness_of, make_pod):

@@ -14,7 +14,8 @@ PACK = [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]
 
 @pytest.fixture
 def scores(make_ledger, harness_of, make_pod):
-    """Scores of two nodes: 4 cores and 8 GiB, empty; the same with 1 core and 6 GiB in use, and 2 of 4 widgets."""
+    """Scores of two nodes: 4 cores and 8 GiB, empty; the same with 1 core and 6 GiB in use, and 2 of 4
+    widgets."""
 
     def of(pod, **args):
         ledger = make_ledger()
@@ -24,7 +25,11 @@ def scores(make_ledger, harness_of, make_pod):
         ledger.add(1, allocatable={**amounts, "example.com/widget": 4})
         ledger.reserve([1], [np.array([1000, 6 * GIB, 0, 1, 0, 0, 2])])
         cache = harness_of(ledger).cache
-        return ResourcesFit(**args).score(compile_demand(pod, cache.schema), cache.view(None, cards=False)).tolist()
+        return (
+            ResourcesFit(**args)
+            .score(compile_demand(pod, cache.schema), cache.view(None, cards=False))
+            .tolist()
+        )
 
     return of
 
@@ -32,7 +37,10 @@ def scores(make_ledger, harness_of, make_pod):
 def test_least_allocated_weighs_resources(scores, make_pod):
     # cpu: 100 x 3000 // 4000 = 75, then 100 x 2000 // 4000 = 50; memory: 100 x 7 // 8 = 87, then 12.
     weights = [{"name": "cpu", "weight": 3}, {"name": "memory", "weight": 1}]
-    assert scores(make_pod(cpu=1000, memory=GIB), resources=weights) == [(3 * 75 + 87) // 4, (3 * 50 + 12) // 4]
+    assert scores(make_pod(cpu=1000, memory=GIB), resources=weights) == [
+        (3 * 75 + 87) // 4,
+        (3 * 50 + 12) // 4,
+    ]
 
 
 def test_most_allocated_weighs_resources(scores, make_pod):
@@ -68,9 +76,12 @@ def test_a_shape_is_a_broken_line_that_stays_at_its_ends():
     shape = read_shape(
         [{"utilization": 20, "score": 10}, {"utilization": 50, "score": 4}, {"utilization": 90, "score": 5}]
     )
-    # Falling from 100 to 40 within 30 points, rising from 40 to 50 within 40; quotients truncated towards zero.
+    # Falling from 100 to 40 within 30 points, rising from 40 to 50 within 40; quotients truncated towards
+    # zero.
     assert [shape[u] for u in (0, 20, 21, 35, 50, 53, 54, 90, 100)] == [100, 100, 98, 70, 40, 40, 41, 50, 50]
-    assert read_shape([{"utilization": 0, "score": 10}, {"utilization": 30, "score": 9}])[7] == 98  # 100 - 70 // 30
+    assert (
+        read_shape([{"utilization": 0, "score": 10}, {"utilization": 30, "score": 9}])[7] == 98
+    )  # 100 - 70 // 30
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ async def running():
 
 async def test_push_follows_the_feed_and_never_reads_the_state(running):
     subscription, sync = running(SyncMode.PUSH)
-    sync.ask()
+    sync.request_refresh()
     await until(lambda: subscription.following)
     assert subscription.readings == []
     assert sync.shows_commits
@@ -64,7 +64,7 @@ async def test_pull_reads_what_happened_once_an_interval_asked_or_not(running):
 async def test_pull_does_not_read_again_before_the_interval_is_over(running):
     subscription, sync = running(SyncMode.PULL)
     await until(lambda: subscription.readings)
-    sync.ask()
+    sync.request_refresh()
     await asyncio.sleep(INTERVAL_SECONDS - 1)
     assert len(subscription.readings) == 1
     await asyncio.sleep(2)
@@ -76,14 +76,14 @@ async def test_on_refusal_the_state_is_read_at_the_start_and_then_only_when_pods
     await until(lambda: subscription.readings and not sync.shows_commits)
     await asyncio.sleep(10 * INTERVAL_SECONDS)
     assert subscription.readings == [True]
-    sync.ask()
+    sync.request_refresh()
     await until(lambda: subscription.readings == [True, True])
 
 
 async def test_on_refusal_whatever_is_asked_the_state_is_read_once_an_interval_at_most(running):
     subscription, sync = running(SyncMode.REFUSAL)
     await until(lambda: subscription.readings and not sync.shows_commits)
-    sync.ask()
+    sync.request_refresh()
     await asyncio.sleep(INTERVAL_SECONDS - 1)
     assert subscription.readings == [True]
     await asyncio.sleep(2)

@@ -1,16 +1,18 @@
-"""Containers that name no cpu or memory count for 100m and 200 MiB in scores, wherever the pod was placed and by whom."""
+"""Containers that name no cpu or memory count for 100m and 200 MiB in scores, wherever the pod was placed and
+by whom."""
 
 import numpy as np
 import pytest
 
-from hoss.model.pod import PodSpec
-from hoss.model.pod_groups import group_of
-from hoss.wire.pod_groups import definition_of, group_defined
+from hoss.model.pod import PodSpec, group_of
+from hoss.wire.convert_rules import definition_of, group_defined
 from scheduler_worker.core.messages import PodRun
 
 MIB = 2**20
 UNNAMED = PodSpec(nonzero_cpu_milli=100, nonzero_memory_bytes=200 * MIB)
-NAMED = PodSpec(requests=(("cpu", 100), ("memory", 200 * MIB)), nonzero_cpu_milli=100, nonzero_memory_bytes=200 * MIB)
+NAMED = PodSpec(
+    requests=(("cpu", 100), ("memory", 200 * MIB)), nonzero_cpu_milli=100, nonzero_memory_bytes=200 * MIB
+)
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ def told(harness, *runs):
     nodes = sorted({node for _, at, _ in runs for node in at})
     pods = tuple(PodRun(group_of(spec), np.array(at, np.intp), gone) for spec, at, gone in runs)
     amounts = [(spec, node, -1 if gone else 1) for spec, at, gone in runs for node in at]
-    requests = [[sign * dict(spec.requests).get(name, 0) for name in ("cpu", "memory")] for spec, _, sign in amounts]
+    requests = [
+        [sign * dict(spec.requests).get(name, 0) for name in ("cpu", "memory")] for spec, _, sign in amounts
+    ]
     rows = [[cpu, memory, 0, sign] for (cpu, memory), (_, _, sign) in zip(requests, amounts, strict=True)]
     harness.ledger.reserve([node for _, node, _ in amounts], rows)
     harness.cache.apply_feed(harness.ledger.delta(nodes, pods=pods))
@@ -82,7 +86,7 @@ def test_a_snapshot_forgets_what_was_there(harness):
 
 def test_where_every_pod_names_what_it_wants_nothing_is_kept(harness):
     told(harness, (NAMED, [0, 1], False))
-    assert harness.cache.census.excess is None
+    assert harness.cache.pod_index.excess is None
 
 
 def test_a_groups_message_says_what_it_weighs():

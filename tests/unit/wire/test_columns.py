@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hoss.errors import ColumnError
-from hoss.wire import columns
+from hoss.wire import columns, uids
 
 
 def test_a_decoded_column_is_a_read_only_view():
@@ -39,7 +39,7 @@ def test_numbered_uids_are_the_prefix_and_the_ordinal_big_endian():
 
 def test_a_uid_is_spelled_as_kubernetes_spells_it():
     text = "0b5c9f6e-8f1d-4a57-9d6f-2f1e6c1d7a01"
-    assert columns.uid_text(columns.uid_from_text(text)) == text
+    assert uids.uid_text(uids.uid_from_text(text)) == text
     for wrong in ("u1", "", text[:-1], text.replace("a", "g")):
         with pytest.raises(ColumnError, match="is no UID"):
-            columns.uid_from_text(wrong)
+            uids.uid_from_text(wrong)

@@ -1,5 +1,5 @@
+from hoss.model.node import Toleration
 from hoss.model.pod import HostPort
-from hoss.model.taints import Toleration
 from hoss.v1 import common_pb2
 from hoss.wire import convert
 

@@ -5,8 +5,8 @@ import pytest
 
 from hoss.client.dispatcher import submission
 from hoss.errors import InvalidInput
-from hoss.model.pod import Gang
-from hoss.wire.manifests import read_manifest
+from hoss.manifests.documents import read_manifest
+from hoss.model.pod import GangSpec
 
 POD = "spec: {containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}"
 VOLCANO = f"""\
@@ -32,7 +32,9 @@ spec: {{parallelism: {replicas}, template: {{{POD}}}}}
 
 
 def group(version: str, minimum: int) -> str:
-    return f"apiVersion: {version}\nkind: PodGroup\nmetadata: {{name: g}}\nspec: {{minMember: {minimum}}}\n---\n"
+    return (
+        f"apiVersion: {version}\nkind: PodGroup\nmetadata: {{name: g}}\nspec: {{minMember: {minimum}}}\n---\n"
+    )
 
 
 def member(name: str, metadata: str) -> str:
@@ -45,7 +47,7 @@ COSCHEDULING_MEMBER = "labels: {scheduling.x-k8s.io/pod-group: g}"
 
 def test_a_volcano_jobs_tasks_are_one_gang_and_its_pods_have_volcanos_names():
     manifest = read_manifest(VOLCANO, where="f")
-    gang = Gang("ml", "train", 3)
+    gang = GangSpec("ml", "train", 3)
     assert [(w.name, w.replicas, w.gang) for w in manifest.workloads] == [
         ("train-ps", 1, gang),
         ("train-worker", 4, gang),
@@ -54,7 +56,7 @@ def test_a_volcano_jobs_tasks_are_one_gang_and_its_pods_have_volcanos_names():
 
 def test_a_volcano_job_without_a_minimum_needs_all_its_pods():
     manifest = read_manifest(VOLCANO.replace("  minAvailable: 3\n", ""), where="f")
-    assert manifest.workloads[0].gang == Gang("ml", "train", 5)
+    assert manifest.workloads[0].gang == GangSpec("ml", "train", 5)
 
 
 def test_a_minimum_over_the_tasks_replicas_is_refused_with_both_numbers():
@@ -64,32 +66,35 @@ def test_a_minimum_over_the_tasks_replicas_is_refused_with_both_numbers():
 
 def test_the_annotation_makes_a_job_a_gang():
     (workload,) = read_manifest(batch_job('"3"'), where="f").workloads
-    assert workload.gang == Gang("default", "j", 3)
+    assert workload.gang == GangSpec("default", "j", 3)
 
 
 @pytest.mark.parametrize(
-    ("annotation", "told"),
+    ("annotation", "message"),
     [('"5"', "is 5; there are 4 replicas"), ('"x"', "a whole number"), ("3", "a string belongs")],
 )
-def test_an_annotation_that_cannot_be_is_refused(annotation, told):
-    with pytest.raises(InvalidInput, match=told):
+def test_an_annotation_that_cannot_be_is_refused(annotation, message):
+    with pytest.raises(InvalidInput, match=message):
         read_manifest(batch_job(annotation), where="f")
 
 
 @pytest.mark.parametrize(
     ("version", "metadata"),
-    [("scheduling.volcano.sh/v1beta1", VOLCANO_MEMBER), ("scheduling.x-k8s.io/v1alpha1", COSCHEDULING_MEMBER)],
+    [
+        ("scheduling.volcano.sh/v1beta1", VOLCANO_MEMBER),
+        ("scheduling.x-k8s.io/v1alpha1", COSCHEDULING_MEMBER),
+    ],
 )
 def test_pods_that_name_a_pod_group_of_the_same_input_are_its_gang(version, metadata):
     text = member("a", metadata) + group(version, 2) + member("b", metadata) + member("c", "labels: {}")
     manifest = read_manifest(text, where="f")
-    assert [w.gang for w in manifest.workloads] == [Gang("default", "g", 2)] * 2 + [None]
+    assert [w.gang for w in manifest.workloads] == [GangSpec("default", "g", 2)] * 2 + [None]
 
 
 def test_a_job_whose_pods_name_a_pod_group_is_its_member():
     job = batch_job('""').replace("template: {", f"template: {{metadata: {{{COSCHEDULING_MEMBER}}}, ")
     (workload,) = read_manifest(group("scheduling.x-k8s.io/v1alpha1", 4) + job, where="f").workloads
-    assert workload.gang == Gang("default", "g", 4)
+    assert workload.gang == GangSpec("default", "g", 4)
 
 
 def test_a_pod_group_of_more_than_its_pods_is_refused():
@@ -100,7 +105,9 @@ def test_a_pod_group_of_more_than_its_pods_is_refused():
 def test_pods_of_a_group_that_is_elsewhere_are_placed_one_by_one_and_the_user_is_told():
     manifest = read_manifest(member("a", VOLCANO_MEMBER), where="f")
     assert manifest.workloads[0].gang is None
-    assert manifest.warnings == ("a names PodGroup default/g, which is not here: its pods are placed one by one",)
+    assert manifest.warnings == (
+        "a names PodGroup default/g, which is not here: its pods are placed one by one",
+    )
 
 
 def test_a_gang_comes_in_one_message_however_many_workloads_it_has():

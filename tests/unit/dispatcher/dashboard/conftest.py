@@ -7,12 +7,13 @@ import pytest
 
 from hoss.model.resources import BASE_RESOURCES
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.account import CARD_SLOTS, NO_CARD, account_dtype
+from hoss.wire.columns import CARD_SLOTS, NO_CARD, account_dtype
 
 
 @pytest.fixture
 def feed() -> Callable[..., pb.FeedMessage]:
-    """`feed({0: ("n0", 4000, 1000)}, snapshot=True)`: index -> name, allocatable and requested cpu; a name of None: removed."""
+    """`feed({0: ("n0", 4000, 1000)}, snapshot=True)`: index -> name, allocatable and requested cpu; a name of
+    None: removed."""
 
     def build(
         nodes: dict[int, tuple[str | None, int, int]],

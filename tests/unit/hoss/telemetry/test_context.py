@@ -26,7 +26,7 @@ def test_a_context_is_read_as_it_was_written(kept):
         f"00-{'g' * 32}-{'1' * 16}-01",
     ],
 )
-def test_what_is_no_context_counts_as_absent(text):
+def test_an_unreadable_context_counts_as_absent(text):
     assert read_traceparent(text) is None
 
 
@@ -34,7 +34,7 @@ def test_a_later_version_with_more_fields_is_read():
     assert read_traceparent(f"01-{'1' * 32}-{'2' * 16}-01-more") is not None
 
 
-def test_calls_say_to_which_span_they_belong_within_the_block_alone():
+def test_calls_carry_the_context_within_the_block_alone():
     assert metadata() is None
     with calls_belong_to("00-x"):
         assert metadata() == (("traceparent", "00-x"),)

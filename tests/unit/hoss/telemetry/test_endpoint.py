@@ -10,7 +10,7 @@ from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import Metrics, process_source
 
 
-async def ask(port: int, request: str) -> str:
+async def response_to(port: int, request: str) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request.encode())
     answer = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
@@ -28,20 +28,28 @@ async def ask(port: int, request: str) -> str:
         ("nonsense", "404 Not Found"),
     ],
 )
-async def test_metrics_are_read_with_get_and_nothing_else_is_there(request_line: str, status: str) -> None:
+async def test_metrics_are_read_with_get_at_one_path(request_line: str, status: str) -> None:
     async with metrics_endpoint("127.0.0.1:0", Metrics(process_source("tests"))) as port:
-        answer = await ask(port, f"{request_line}\r\nHost: x\r\n\r\n")
+        answer = await response_to(port, f"{request_line}\r\nHost: x\r\n\r\n")
     assert answer.startswith(f"HTTP/1.1 {status}\r\n")
     head, _, body = answer.partition("\r\n\r\n")
     assert f"Content-Length: {len(body.encode())}" in head
     assert ("process_cpu_seconds_total" in body) == (status == "200 OK")
 
 
-async def test_head_is_answered_without_content_and_garbage_harms_nobody() -> None:
+async def test_head_has_no_content_and_garbage_does_no_harm() -> None:
     async with metrics_endpoint("127.0.0.1:0", Metrics(process_source("tests"))) as port:
-        assert (await ask(port, "HEAD /metrics HTTP/1.1\r\n\r\n")).endswith("\r\n\r\n")
-        assert await ask(port, "x" * 100_000) == ""
-        assert (await ask(port, "GET /metrics HTTP/1.1\r\n\r\n")).startswith("HTTP/1.1 200")
+        assert (await response_to(port, "HEAD /metrics HTTP/1.1\r\n\r\n")).endswith("\r\n\r\n")
+        assert await response_to(port, "x" * 100_000) == ""
+        assert (await response_to(port, "GET /metrics HTTP/1.1\r\n\r\n")).startswith("HTTP/1.1 200")
+
+
+async def test_the_accept_header_chooses_the_format() -> None:
+    async with metrics_endpoint("127.0.0.1:0", Metrics(process_source("tests"))) as port:
+        accept = "accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        answer = await response_to(port, f"GET /metrics HTTP/1.1\r\n{accept}\r\n\r\n")
+    assert "Content-Type: application/openmetrics-text; version=1.0.0" in answer
+    assert answer.endswith("# EOF\n")
 
 
 async def test_without_an_address_nobody_listens() -> None:
@@ -49,14 +57,16 @@ async def test_without_an_address_nobody_listens() -> None:
         assert port == 0
 
 
-@pytest.mark.parametrize("listen", ["9100", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "192.0.2.1:9100"])
-async def test_an_address_where_nobody_can_listen_is_told(listen: str) -> None:
+@pytest.mark.parametrize(
+    "listen", ["9100", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "192.0.2.1:9100"]
+)
+async def test_an_address_that_cannot_be_listened_on_is_an_error(listen: str) -> None:
     with pytest.raises(ConfigError, match="metrics_listen"):
         async with metrics_endpoint(listen, Metrics()):
             pass
 
 
-async def test_a_port_in_use_is_told() -> None:
+async def test_a_port_in_use_is_an_error() -> None:
     async with metrics_endpoint("127.0.0.1:0", Metrics()) as port:
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
             async with metrics_endpoint(f"127.0.0.1:{port}", Metrics()):

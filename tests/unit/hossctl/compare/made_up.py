@@ -4,11 +4,21 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 
-from hossctl.compare.axes import ONE_SCHEDULER, Load, Mode
-from hossctl.compare.document import Cell, Comparison, Decision, Latency, Machine, Overcommit, Run, Service, Worker
+from hossctl.choices import ONE_SCHEDULER, Load, Mode
+from hossctl.compare.document import (
+    Cell,
+    Comparison,
+    ComparisonRun,
+    DecisionTimes,
+    Latency,
+    MachineInfo,
+    Overcommit,
+    ServiceFigures,
+    WorkerFigures,
+)
 
 MODES = (Mode.SINGLE, Mode.UNCOORDINATED, Mode.PARTITIONED, Mode.LOCKED, Mode.HOSS)
-MACHINE = Machine(
+MACHINE = MachineInfo(
     cpu="Imaginary CPU @ 2.50GHz",
     cores=2,
     memory_mib=7951,
@@ -46,7 +56,7 @@ def comparison(
     fills: Sequence[float] = (0.5, 0.8, 0.95, 1.0),
     nodes: int = 500,
     repetitions: int = 3,
-    decisions: Sequence[Decision] = (Decision(),),
+    decisions: Sequence[DecisionTimes] = (DecisionTimes(),),
     seed: int = 1,
     noise: float = 0.04,
     speed: float = 1.0,
@@ -90,7 +100,7 @@ def run(
     noise: float = 0.0,
     speed: float = 1.0,
     **fields,
-) -> Run:
+) -> ComparisonRun:
     """One run of the cell; the same for the same state of `chance`."""
     chance = chance or random.Random(0)
     about = lambda value: value * max(0.2, chance.gauss(1.0, noise))  # noqa: E731 - a word for it, not a function
@@ -119,7 +129,9 @@ def run(
             "committing": _latency(0.05 * middle),
             "total": _latency(middle),
         },
-        "latency_curve": [(middle * math.exp(0.6 * z), 0.5 * (1 + math.erf(z / 2**0.5))) for z in _steps(-3, 3, 40)],
+        "latency_curve": [
+            (middle * math.exp(0.6 * z), 0.5 * (1 + math.erf(z / 2**0.5))) for z in _steps(-3, 3, 40)
+        ],
         "jobs": pods // 55 + 1,
         "proposals": pods + conflicts,
         "conflicts": conflicts,
@@ -127,28 +139,38 @@ def run(
         "retries": conflicts,
         "wasted_decisions": conflicts,
         "workers": [
-            Worker(
-                name=f"w{i + 1}", busyness=min(1.0, about(0.5 / cell.workers)), bound=pods // cell.workers, conflicts=0
+            WorkerFigures(
+                name=f"w{i + 1}",
+                busyness=min(1.0, about(0.5 / cell.workers)),
+                bound=pods // cell.workers,
+                conflicts=0,
             )
             for i in range(cell.workers)
         ],
         "overcommit": Overcommit(
-            nodes=oversold, worst=1.0 + 0.3 * bool(oversold), excess={"cpu": 900 * oversold} if oversold else {}
+            nodes=oversold,
+            worst=1.0 + 0.3 * bool(oversold),
+            excess={"cpu": 900 * oversold} if oversold else {},
         ),
         "unschedulable_with_room": stranded,
-        "utilisation": {"cpu": (pods - left) / cell.nodes / 36, "memory": 0.5 * (pods - left) / cell.nodes / 36},
+        "utilisation": {
+            "cpu": (pods - left) / cell.nodes / 36,
+            "memory": 0.5 * (pods - left) / cell.nodes / 36,
+        },
         "fragmentation": {"cpu": about(0.02 + 0.1 * cell.fill)},
         "services": {
-            "dispatcher": Service(cpu_seconds=about(1.3e-6 * pods), peak_mib=120.0),
-            "redis": Service(cpu_seconds=about(3.5e-6 * pods), peak_mib=40.0),
-            "resolver": Service(cpu_seconds=about(1.1e-6 * pods), peak_mib=90.0),
-            "worker": Service(cpu_seconds=about(3e-6 * pods) + 0.01 * cell.workers, peak_mib=100.0 * cell.workers),
+            "dispatcher": ServiceFigures(cpu_seconds=about(1.3e-6 * pods), peak_mib=120.0),
+            "redis": ServiceFigures(cpu_seconds=about(3.5e-6 * pods), peak_mib=40.0),
+            "resolver": ServiceFigures(cpu_seconds=about(1.1e-6 * pods), peak_mib=90.0),
+            "worker": ServiceFigures(
+                cpu_seconds=about(3e-6 * pods) + 0.01 * cell.workers, peak_mib=100.0 * cell.workers
+            ),
         },
         "violations": [],
         **(_UNTOLD if cell.mode is Mode.KUBE_SCHEDULER else {}),
         **fields,
     }
-    return Run(**values)
+    return ComparisonRun(**values)
 
 
 def _rate(cell: Cell) -> float:

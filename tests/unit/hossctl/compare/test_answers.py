@@ -2,12 +2,12 @@
 
 from unit.hossctl.compare.made_up import comparison, run
 
+from hossctl.choices import Load, Mode
 from hossctl.compare.answers import headlines, sentences
-from hossctl.compare.axes import Load, Mode
-from hossctl.compare.document import Comparison, Decision, Overcommit
+from hossctl.compare.document import Comparison, DecisionTimes, Overcommit
 from hossctl.compare.summary import summarise
 
-COST = Decision(job_ms=5, task_ms=1)
+COST = DecisionTimes(job_ms=5, task_ms=1)
 
 
 def told(made: Comparison) -> list[str]:
@@ -21,7 +21,9 @@ def small(**fields) -> Comparison:
 
 def test_there_are_three_and_each_names_what_it_compares_with():
     over_one, over_uncoordinated, over_partitioned = told(small())
-    assert over_one.startswith("Over one scheduler: on 2 cores that all services share 4 schedulers placed 0.")
+    assert over_one.startswith(
+        "Over one scheduler: on 2 cores that all services share 4 schedulers placed 0."
+    )
     assert over_uncoordinated.startswith("Over uncoordinated ones: ")
     assert over_partitioned.startswith("Over a partitioned cluster: ")
 
@@ -32,7 +34,7 @@ def test_several_that_share_the_cores_with_everything_are_said_to():
 
 
 def test_with_decision_cost_added_the_gain_is_told_apart_from_that_without():
-    text = told(small(decisions=(Decision(), COST)))[0]
+    text = told(small(decisions=(DecisionTimes(), COST)))[0]
     assert "without decision cost on 2 cores that all services share 4 schedulers placed 0." in text
     assert "with decisions of 5 ms a job and 1 ms a pod 4 schedulers placed 3." in text
 
@@ -43,7 +45,9 @@ def test_a_rate_within_the_noise_is_not_called_faster_or_slower():
 
 
 def test_of_single_runs_no_difference_is_claimed_and_no_equality_either():
-    over_one, over_uncoordinated, _ = told(small(repetitions=1, modes=(Mode.SINGLE, Mode.UNCOORDINATED, Mode.HOSS)))
+    over_one, over_uncoordinated, _ = told(
+        small(repetitions=1, modes=(Mode.SINGLE, Mode.UNCOORDINATED, Mode.HOSS))
+    )
     assert "times as many pods a second in single runs, which is no proof: the noise is unknown" in over_one
     assert "which is no proof" in over_uncoordinated
     assert "CPU" not in over_one
@@ -108,7 +112,9 @@ def test_at_full_utilisation_is_compared_on_the_same_loads_and_below_it_is_not()
     made = small(modes=(Mode.SINGLE, Mode.HOSS), fills=(1.0,))
     runs = [
         run.model_copy(
-            update={"utilisation": {"cpu": 0.99 - 0.1 * run.repetition - 0.004 * (run.cell.mode is Mode.HOSS)}}
+            update={
+                "utilisation": {"cpu": 0.99 - 0.1 * run.repetition - 0.004 * (run.cell.mode is Mode.HOSS)}
+            }
         )
         for run in made.runs
     ]
@@ -128,7 +134,7 @@ def test_the_peer_alone_changes_no_answer():
 
 def test_there_are_five_numbers_and_gains_with_and_without_decision_cost_are_two():
     assert len(headlines(summarise(small()))) == 5
-    without, slow, *others = headlines(summarise(small(decisions=(Decision(), COST))))
+    without, slow, *others = headlines(summarise(small(decisions=(DecisionTimes(), COST))))
     assert without.value.startswith("0.")
     assert without.meaning.endswith("by those of one, without decision cost")
     assert slow.value.startswith("3.")

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 from unit.hossctl.compare.made_up import MACHINE, comparison
 
 from hoss.errors import InvalidInput
+from hossctl.choices import Load, Mode
 from hossctl.cli import app
-from hossctl.compare.axes import Load, Mode
 from hossctl.compare.baseline import compare, refuse_other_machine
 from hossctl.compare.document import read
-from hossctl.compare.publishing import NOTHING_SHARED, Wanted, check, publish
+from hossctl.compare.publishing import NOTHING_SHARED, ReportOptions, check, publish
 from hossctl.console import Format
 
 FIELDS = {"loads": (Load.UNIFORM,), "workers": (1, 4), "fills": (0.8, 0.95), "noise": 0.02}
@@ -103,12 +103,16 @@ def test_other_versions_are_compared_and_told():
 
 @pytest.mark.parametrize("other", [{"cpu": "Another CPU"}, {"cores": 64}, {"memory_mib": 16_000}])
 def test_another_machine_is_refused_in_one_sentence(other):
-    with pytest.raises(InvalidInput, match=r"^old\.json: was measured on another machine .*; make a baseline here$"):
+    with pytest.raises(
+        InvalidInput, match=r"^old\.json: was measured on another machine .*; make a baseline here$"
+    ):
         refuse_other_machine(MACHINE.model_copy(update=other), MACHINE, where="old.json")
 
 
 def test_a_little_less_memory_is_the_same_machine():
-    refuse_other_machine(MACHINE.model_copy(update={"memory_mib": MACHINE.memory_mib - 40}), MACHINE, where="old.json")
+    refuse_other_machine(
+        MACHINE.model_copy(update={"memory_mib": MACHINE.memory_mib - 40}), MACHINE, where="old.json"
+    )
 
 
 def test_all_files_are_written_and_the_document_reads_as_it_was(tmp_path, document):
@@ -151,13 +155,13 @@ def test_where_no_cell_is_in_both_a_gate_does_not_pass(tmp_path, document):
 
 
 def test_a_gate_that_could_say_nothing_is_found_out_before_anything_is_measured(tmp_path, document):
-    gate = Wanted(baseline=document, fail_on_regression=True)
+    gate = ReportOptions(baseline=document, fail_on_regression=True)
     planned = {run.cell for run in read(document).runs}
     check(Format.TABLE, gate, MACHINE, planned)
     others = {run.cell for run in comparison(**{**FIELDS, "fills": (0.5,)}).runs}
     with pytest.raises(InvalidInput, match="nothing was compared"):
         check(Format.TABLE, gate, MACHINE, others)
-    check(Format.TABLE, Wanted(baseline=document), MACHINE, others)
+    check(Format.TABLE, ReportOptions(baseline=document), MACHINE, others)
 
 
 @pytest.mark.parametrize(
@@ -201,19 +205,19 @@ def test_what_could_not_be_written_is_found_out_before_anything_is_measured(tmp_
     (tmp_path / "file").write_text("")
     for options in [*wrong, {"plots": tmp_path / "file"}]:
         with pytest.raises(InvalidInput):
-            check(Format.TABLE, Wanted(**options))
+            check(Format.TABLE, ReportOptions(**options))
     with pytest.raises(InvalidInput, match="is not printed here"):
-        check(Format.NAME, Wanted())
+        check(Format.NAME, ReportOptions())
 
 
 def test_a_baseline_of_another_machine_is_found_out_before_anything_is_measured(document):
     with pytest.raises(InvalidInput, match="another machine"):
-        check(Format.TABLE, Wanted(baseline=document), MACHINE.model_copy(update={"cores": 64}))
-    check(Format.TABLE, Wanted(baseline=document), MACHINE)
+        check(Format.TABLE, ReportOptions(baseline=document), MACHINE.model_copy(update={"cores": 64}))
+    check(Format.TABLE, ReportOptions(baseline=document), MACHINE)
 
 
 def test_the_document_is_kept_whatever_else_fails(tmp_path):
     kept = tmp_path / "o.json"
     with pytest.raises(InvalidInput, match="--csv"):
-        publish(comparison(**FIELDS), Format.JSON, Wanted(json=kept, csv=tmp_path / "gone" / "o.csv"))
+        publish(comparison(**FIELDS), Format.JSON, ReportOptions(json=kept, csv=tmp_path / "gone" / "o.csv"))
     assert read(kept).runs

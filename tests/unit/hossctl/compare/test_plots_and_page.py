@@ -9,12 +9,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from unit.hossctl.compare.made_up import comparison
 
+from hossctl.choices import ON_KUBERNETES, Load, Mode
 from hossctl.compare import plots
-from hossctl.compare.axes import ON_KUBERNETES, Load, Mode
 from hossctl.compare.baseline import compare
 from hossctl.compare.document import Comparison
-from hossctl.compare.drawing import Plot
 from hossctl.compare.page import as_html
+from hossctl.compare.plots import Plot
 from hossctl.compare.summary import summarise
 
 NAMES = ["throughput-by-workers", "conflicts-by-fill", "overcommit-by-mode", "latency", "utilisation-by-mode"]
@@ -49,7 +49,9 @@ def test_there_are_five_plots_as_png_and_svg(drawn):
 
 
 def test_modes_on_kubernetes_have_a_plot_of_their_own_and_are_in_no_other():
-    peers = comparison(modes=ON_KUBERNETES, loads=(Load.UNIFORM,), workers=(1, 2), fills=(0.95,), repetitions=2)
+    peers = comparison(
+        modes=ON_KUBERNETES, loads=(Load.UNIFORM,), workers=(1, 2), fills=(0.95,), repetitions=2
+    )
     (drawn,) = plots.draw(summarise(peers))
     assert drawn.name == "kubernetes"
     for text in ("kube-scheduler, 1", "HOSS, Kubernetes, 2", "pods/s"):
@@ -77,7 +79,8 @@ def test_texts_of_a_plot_name_axes_with_units_and_every_load(drawn):
         {"loads": (Load.UNIFORM,), "workers": (1,), "fills": (0.8,), "repetitions": 1},
         {"repetitions": 0},
         pytest.param(
-            {"loads": tuple(Load), "workers": (1, 2), "fills": (0.95,), "repetitions": 1}, marks=pytest.mark.thorough
+            {"loads": tuple(Load), "workers": (1, 2), "fills": (0.95,), "repetitions": 1},
+            marks=pytest.mark.thorough,
         ),
     ],
 )
@@ -88,7 +91,14 @@ def test_a_comparison_of_any_extent_can_be_drawn_and_reported(fields):
 
 
 def test_bare_runs_can_be_drawn(tiny):
-    update = {"latency": {}, "latency_curve": [], "utilisation": {}, "fragmentation": {}, "services": {}, "workers": []}
+    update = {
+        "latency": {},
+        "latency_curve": [],
+        "utilisation": {},
+        "fragmentation": {},
+        "services": {},
+        "workers": [],
+    }
     bare = tiny.model_copy(update={"runs": [run.model_copy(update=update) for run in tiny.runs]})
     assert "<title>" in as_html(bare)
 
@@ -183,5 +193,7 @@ def test_changes_since_a_baseline_stand_in_the_report():
 
 
 def test_commands_that_draw_nothing_do_not_wait_for_matplotlib():
-    code = "import sys, hossctl.commands.bench; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
+    code = (
+        "import sys, hossctl.commands.bench; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

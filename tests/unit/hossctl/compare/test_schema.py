@@ -7,14 +7,13 @@ import pytest
 from unit.hossctl.compare.made_up import comparison
 
 from hoss.errors import InvalidInput
-from hossctl.compare.document import SCHEMA, read
-from hossctl.compare.schema import json_schema
+from hossctl.compare.document import SCHEMA, json_schema, read
 
 PUBLISHED = Path(__file__).parents[4] / "docs" / "benchmarks" / "compare.schema.json"
 
 
 def test_the_published_schema_is_current():
-    hint = "write it anew: python -m hossctl.compare.schema > docs/benchmarks/compare.schema.json"
+    hint = "write it anew: python -m hossctl.compare.document > docs/benchmarks/compare.schema.json"
     assert PUBLISHED.read_text(encoding="utf-8") == json_schema(), hint
 
 
@@ -23,7 +22,7 @@ def test_the_schema_names_its_version_and_every_field_as_written():
     assert schema["properties"]["schema"]["const"] == SCHEMA
     written = json.loads(comparison(repetitions=1).as_json())
     assert set(written) == set(schema["properties"])
-    assert set(written["runs"][0]) == set(schema["$defs"]["Run"]["properties"])
+    assert set(written["runs"][0]) == set(schema["$defs"]["ComparisonRun"]["properties"])
 
 
 def test_a_document_is_read_as_it_was_written(tmp_path):

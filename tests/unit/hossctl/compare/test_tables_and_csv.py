@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from unit.hossctl.compare.made_up import comparison
 
-from hossctl.compare import spreadsheet, tables
-from hossctl.compare.axes import Load, Mode
+from hossctl.choices import Load, Mode
+from hossctl.compare import tables
 from hossctl.compare.catalogue import figures
-from hossctl.compare.document import Decision
+from hossctl.compare.document import DecisionTimes
 
 ROOT = Path(__file__).parents[4]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
     "fields",
     [
         {},
-        {"nodes": 20_000, "decisions": (Decision(job_ms=100, task_ms=12.5),)},
+        {"nodes": 20_000, "decisions": (DecisionTimes(job_ms=100, task_ms=12.5),)},
         {"repetitions": 1, "finished": "", "notes": ["a note that is long enough to be wrapped " * 4]},
     ],
 )
@@ -56,7 +56,7 @@ def test_a_comparison_without_a_complete_run_is_still_shown():
 
 def test_the_csv_has_a_line_for_each_run_and_plain_values_alone():
     made = comparison(loads=(Load.UNIFORM,), fills=(0.8, 0.95), workers=(1, 2))
-    rows = list(csv.DictReader(io.StringIO(spreadsheet.as_csv(made))))
+    rows = list(csv.DictReader(io.StringIO(tables.as_csv(made))))
     assert len(rows) == len(made.runs)
     first, run = rows[0], made.runs[0]
     assert first["mode"] == "single"
@@ -74,8 +74,12 @@ def test_what_kube_scheduler_does_not_say_is_a_dash_and_an_empty_field_and_never
     lines = list(tables.lines(made))
     assert max(map(len, lines)) <= 80
     (row,) = [line.split() for line in lines if line.startswith("kube-scheduler ")]
-    assert row[-3:] == ["-", "0", "0"]  # conflicts; overcommitted nodes and stranded pods are seen from outside
-    rows = {row["mode"]: row for row in csv.DictReader(io.StringIO(spreadsheet.as_csv(made)))}
+    assert row[-3:] == [
+        "-",
+        "0",
+        "0",
+    ]  # conflicts; overcommitted nodes and stranded pods are seen from outside
+    rows = {row["mode"]: row for row in csv.DictReader(io.StringIO(tables.as_csv(made)))}
     untold = (
         "conflicts",
         "conflict_share",
@@ -93,13 +97,15 @@ def test_what_kube_scheduler_does_not_say_is_a_dash_and_an_empty_field_and_never
 def test_a_figure_that_a_run_has_not_is_an_empty_field():
     made = comparison(loads=(Load.UNIFORM,), fills=(0.8,), workers=(1,), repetitions=2)
     bare = made.runs[1].model_copy(update={"latency": {}, "services": {}, "workers": []})
-    rows = list(csv.DictReader(io.StringIO(spreadsheet.as_csv(made.model_copy(update={"runs": [made.runs[0], bare]})))))
+    rows = list(
+        csv.DictReader(io.StringIO(tables.as_csv(made.model_copy(update={"runs": [made.runs[0], bare]}))))
+    )
     assert rows[1]["total_p50_ms"] == rows[1]["cpu_us_per_pod"] == rows[1]["busyness_mean"] == ""
 
 
 def test_every_column_is_documented():
     text = (ROOT / "docs" / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    keys = [*spreadsheet.KEYS, *(figure.key for figure in figures(comparison().runs))]
+    keys = [*tables.KEYS, *(figure.key for figure in figures(comparison().runs))]
     by_name = ("utilisation_", "fragmentation_", "excess_", "cpu_seconds_", "peak_mib_")
     expected = {next((f"{stem}*" for stem in by_name if key.startswith(stem)), key) for key in keys}
     assert {key for key in expected if f"`{key}`" not in text} == set()

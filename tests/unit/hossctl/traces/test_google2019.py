@@ -8,7 +8,7 @@ import pytest
 
 from hoss.errors import InvalidInput
 from hossctl.traces.google2019 import ALLOC_INSTANCES, NO_REQUEST, read_machines, read_pods
-from hossctl.traces.recording import LARGEST, PODS_PER_NODE, Machine, Window
+from hossctl.traces.recording import LARGEST, PODS_PER_NODE, TraceMachine, TraceWindow
 
 SUBMIT, SCHEDULE, EVICT, FAIL, FINISH, KILL, LOST, UPDATE = 0, 3, 4, 5, 6, 7, 8, 10
 
@@ -32,7 +32,7 @@ def lines(tmp_path):
 
 
 def read(path, window=None, collections=None, machine=LARGEST):
-    return read_pods(path, collections, machine, window or Window())
+    return read_pods(path, collections, machine, window or TraceWindow())
 
 
 def told(recording):
@@ -41,7 +41,11 @@ def told(recording):
 
 def test_a_pod_comes_when_it_is_submitted_and_goes_at_its_end(lines):
     path = lines(
-        event(600, SUBMIT), event(601, SCHEDULE), event(605, SUBMIT, 1), event(610, UPDATE), event(660.5, FINISH)
+        event(600, SUBMIT),
+        event(601, SCHEDULE),
+        event(605, SUBMIT, 1),
+        event(610, UPDATE),
+        event(660.5, FINISH),
     )
     assert told(read(path)) == [("7-0", 600, 660.5), ("7-1", 605, None)]
 
@@ -57,7 +61,7 @@ def test_shares_are_of_the_largest_machine_and_rounded_up(lines):
     half, little = (dict(pod.workload.template.spec.requests) for pod in read(path).pods)
     assert half == {"cpu": 32_000, "memory": 64 * 2**30}
     assert little == {"cpu": 1, "memory": 2**20}
-    (small, _) = read(path, machine=Machine(10_000, 2**30)).pods
+    (small, _) = read(path, machine=TraceMachine(10_000, 2**30)).pods
     assert dict(small.workload.template.spec.requests) == {"cpu": 5000, "memory": 2**28}
 
 
@@ -97,18 +101,32 @@ def test_of_a_window_those_there_already_come_at_its_begin_and_late_ends_are_cut
         event(1, SUBMIT, 0), event(2, SUBMIT, 1), event(3, FINISH, 1),  # gone by then
         event(12, SUBMIT, 2), event(13, FINISH, 2), event(14, SUBMIT, 3), event(15, FINISH, 0), event(25, FINISH, 3), event(26, SUBMIT, 4),
     )  # fmt: skip
-    assert told(read(path, Window(10, 20))) == [("7-0", 10, 15), ("7-2", 12, 13), ("7-3", 14, None)]
-    assert told(read(path, Window(10))) == [("7-0", 10, 15), ("7-2", 12, 13), ("7-3", 14, 25), ("7-4", 26, None)]
-    assert told(read(path, Window(27))) == [("7-4", 27, None)]
+    assert told(read(path, TraceWindow(10, 20))) == [("7-0", 10, 15), ("7-2", 12, 13), ("7-3", 14, None)]
+    assert told(read(path, TraceWindow(10))) == [
+        ("7-0", 10, 15),
+        ("7-2", 12, 13),
+        ("7-3", 14, 25),
+        ("7-4", 26, None),
+    ]
+    assert told(read(path, TraceWindow(27))) == [("7-4", 27, None)]
 
 
 def test_a_limit_ends_reading_as_soon_as_nothing_more_is_to_be_learnt(lines):
     broken = {"time": "not read", "type": "0", "collection_id": "7", "instance_index": "9"}
-    events = (event(1, SUBMIT, 0), event(2, SUBMIT, 1), event(3, SUBMIT, 2), event(4, FINISH, 1), event(5, KILL, 0))
+    events = (
+        event(1, SUBMIT, 0),
+        event(2, SUBMIT, 1),
+        event(3, SUBMIT, 2),
+        event(4, FINISH, 1),
+        event(5, KILL, 0),
+    )
     path = lines(*events, broken)
-    assert told(read(path, Window(limit=2))) == [("7-0", 1, 5), ("7-1", 2, 4)]
+    assert told(read(path, TraceWindow(limit=2))) == [("7-0", 1, 5), ("7-1", 2, 4)]
     early = lines(*events[:3], broken)
-    assert [name for name, _, _ in told(read(early, Window(limit=2, departures=False)))] == ["7-0", "7-1"]
+    assert [name for name, _, _ in told(read(early, TraceWindow(limit=2, departures=False)))] == [
+        "7-0",
+        "7-1",
+    ]
 
 
 @pytest.mark.parametrize("spelling", ["resource_request.cpus,resource_request.memory", "cpus,memory"])
@@ -138,7 +156,7 @@ def test_gzip_is_unpacked_also_of_several_files_one_after_the_other(tmp_path):
         ('{"time": 1, "type": 0, "collection": 3}\n', "line 1: has no column collection_id, instance_index; found time, type, collection"),
         ('{"time": 1}\n'[:-2], "line 1: is no JSON"),
         ("{}\n[1]\n", "has no column time"),
-        ("time,type,collection_id,instance_index,cpus,memory\n5,0,1,0,,\n4,0,1,1,,\n", "line 3, column time: is 4 and 5 stands before it; sort the events"),
+        ("time,type,collection_id,instance_index,cpus,memory\n5,0,1,0,,\n4,0,1,1,,\n", "line 3, column time: is 4 and 5 comes before it; sort the events"),
         ("time,type,collection_id,instance_index,cpus,memory\nnoon,0,1,0,,\n", "line 2, column time: is 'noon'; a whole number belongs here"),
         ("time,type,collection_id,instance_index,cpus,memory\n1,11,1,0,,\n", "line 2, column type: is '11'; 0 to 10 or one of SUBMIT, QUEUE"),
         ("time,type,collection_id,instance_index,cpus,memory\n1,,1,0,,\n", "line 2, column type: is empty"),

@@ -1,0 +1,260 @@
+"""Submissions, deletions, removed gates and retries. Nothing is acknowledged before it is in the journal.
+
+A submission first reserves its rows and names, so that two concurrent ones cannot get the same. Then it is
+written, and then its pods exist. If the write fails, the reservation is undone. If the write has no answer,
+the client is told that the outcome is unknown: here the change is undone, as in the journal with its next
+write, but a dispatcher that takes over before that may find it made."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.api.cluster_objects import ClusterObjectStore, refuse_changes
+from dispatcher.api.intake import reading_order
+from dispatcher.core import messages as m
+from dispatcher.core.pods.sets import Submission, request_key
+from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.journal.checkpointer import Checkpointer
+from dispatcher.ports import Record
+from dispatcher.runtime import Runtime, in_turns
+from hoss.errors import InvalidInput, Overloaded
+from hoss.telemetry.context import now_ns
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.uids import random_uid_text
+
+ChangedT = TypeVar("ChangedT")
+
+# Pods of one request that change in one step of the event loop: some 20 ms.
+_SLICE_ROWS = 100_000
+
+
+class Admission:
+    """Accepts, ungates, retries and deletes pods.
+
+    `find` parameters return rows, and are called while no other deletion runs: rows named earlier may have
+    been given to other pods."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        objects: ClusterObjectStore,
+        checkpointer: Checkpointer,
+        *,
+        rng: random.Random,
+        follows_cluster: bool = False,
+        max_pod_terms: int | None = None,
+    ) -> None:
+        """`follows_cluster`: pods come and go with those of the API server only. `max_pod_terms`: see
+        DispatcherConfig; None: any number."""
+        self._max_pod_terms = max_pod_terms
+        self._runtime = runtime
+        self._rng = rng
+        self._follows_cluster = follows_cluster
+        self._objects = objects
+        self._checkpointer = checkpointer
+        self._registry = runtime.machine.registry
+        self._writing: dict[bytes, asyncio.Future[Submission]] = {}
+        self._deleting = asyncio.Lock()
+        self._accepting = asyncio.Lock()  # one at a time, because names are checked before they are taken
+
+    async def submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:
+        """Raises InvalidInput, AlreadyExists, LedgerUnavailable or Overloaded; then this call changed
+        nothing. Raises OutcomeUnknown; then the same message settles it."""
+        # Shielded: a client that leaves does not stop the write of its message.
+        return self.reply(await asyncio.shield(await self.begin(message)))
+
+    async def throttle(self) -> None:
+        """Await between the messages of a stream. Delays the stream when many pods wait already."""
+        pause_seconds = self._runtime.machine.pressure.pause_seconds(self._runtime.now())
+        if pause_seconds:
+            await asyncio.sleep(pause_seconds)
+
+    async def begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
+        """Check a message and reserve its names. The future is done when the submission is durable; shield it
+        from cancellation.
+
+        Raises InvalidInput, AlreadyExists or Overloaded. A message with a known request id returns the
+        submission that the first one made."""
+        if self._follows_cluster:
+            refuse_changes("create pods that name it as their scheduler")
+        return await _to_the_end(self._begin(message))
+
+    async def _begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
+        async with self._accepting:
+            loop = asyncio.get_running_loop()
+            if message.request_id:
+                key = request_key(message.request_id)
+                if key in self._writing:
+                    return self._writing[key]
+                known = self._registry.directory.submissions.get(key)
+                if known is not None and known.durable:
+                    done: asyncio.Future[Submission] = loop.create_future()
+                    done.set_result(known)
+                    return done
+            self._objects.resolve_priorities(message)
+            if not message.request_id:
+                message.request_id = random_uid_text(self._rng)
+            order = await in_turns(reading_order(message, self._max_pod_terms))
+            refusal = self._runtime.machine.pressure.refusal(
+                order.pod_count, order.record_bytes, self._runtime.now()
+            )
+            if refusal is not None:
+                if refusal.retry_after_seconds is None:
+                    raise InvalidInput(refusal.text, where="submit")
+                raise Overloaded(refusal.text, refusal.retry_after_seconds)
+            submission = await in_turns(self._registry.accepting(order, self._runtime.now_ms()))
+            written = loop.create_task(self._write(submission, message, now_ns()))
+            written.add_done_callback(_mark_seen)
+            self._writing[submission.key] = written
+            return written
+
+    def reply(self, submission: Submission) -> pb.SubmitReply:
+        """The reply to a submission, the same for repeated requests."""
+        return pb.SubmitReply(
+            request_id=submission.request_id,
+            accepted_pods=sum(pod_set.count for pod_set in submission.sets),
+            sets=[
+                pb.PodSet(namespace=s.namespace, name=s.name, uid_prefix=s.uid_prefix, count=s.count)
+                for s in submission.sets
+            ],
+            revision=self._runtime.machine.log.revision,
+        )
+
+    async def delete(self, find: Callable[[], Rows]) -> int:
+        """Delete the pods that `find` returns. Returns how many existed. Raises LedgerUnavailable with
+        nothing deleted, and OutcomeUnknown."""
+        if self._follows_cluster:
+            refuse_changes("delete pods")
+        return await _to_the_end(self._delete(find))
+
+    async def _delete(self, find: Callable[[], Rows]) -> int:
+        # One at a time, because bitmaps are written as a whole.
+        async with self._deleting:
+            pods = self._registry.pods
+            # In one step: rows of deleted pods may be given to others at any time.
+            rows = pods.distinct(find())
+            phase = pods.phase[rows]
+            rows = rows[(phase != Phase.DELETED) & (phase != Phase.ABSENT)]
+            if not len(rows):
+                return 0
+            await self._runtime.journal.delete(await self._bitmaps(rows))
+            await self._handle_in_slices(rows, m.Deleted)
+            return len(rows)
+
+    async def remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
+        """Remove gates (all if none are named) from the pods that `find` returns. Returns how many had one,
+        and how many of these have none left. Raises LedgerUnavailable with nothing removed, and
+        OutcomeUnknown."""
+        if self._follows_cluster:
+            refuse_changes("remove scheduling gates")
+        return await _to_the_end(self._remove_gates(find, gates))
+
+    async def _remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
+        async with self._deleting:
+            phase = self._registry.pods.phase
+            named = self._registry.pods.distinct(find())
+            found = self._registry.gates_of(named[phase[named] == Phase.UNSCHEDULABLE])
+            parts = [rows for has, rows in found.items() if not gates or not gates.isdisjoint(has)]
+            if not parts:
+                return 0, 0
+            rows = np.concatenate(parts)
+            removed = gates or frozenset(gate for has in found for gate in has)
+            await self._runtime.journal.ungate(self._removals(rows, removed))
+            await self._handle_in_slices(rows, lambda part: m.GatesRemoved(part, removed))
+            return len(rows), int((~self._registry.gated(rows)).sum())
+
+    async def retry(self, find: Callable[[], Rows]) -> int:
+        """Forgive and queue the failed ones of the pods that `find` returns. Returns how many. Raises
+        LedgerUnavailable with none queued, and OutcomeUnknown."""
+        return await _to_the_end(self._retry(find))
+
+    async def _retry(self, find: Callable[[], Rows]) -> int:
+        async with self._deleting:
+            named = self._registry.pods.distinct(find())
+            rows = named[self._registry.pods.phase[named] == Phase.FAILED]
+            if len(rows):
+                self._registry.faults.forgive(rows)
+                await self._checkpointer.write_faults()
+                await self._handle_in_slices(rows, m.Retried)
+            return len(rows)
+
+    async def _handle_in_slices(self, rows: Rows, event: Callable[[Rows], m.Event]) -> None:
+        """Let the machine handle an event about these pods, part by part. Everybody else gets a turn in
+        between; to them it looks as if several requests had come."""
+        for start in range(0, len(rows), _SLICE_ROWS):
+            self._runtime.handle(event(rows[start : start + _SLICE_ROWS]))
+            await asyncio.sleep(0)
+
+    def _removals(self, rows: Rows, gates: frozenset[str]) -> dict[bytes, dict[str, NDArray[np.bool_]]]:
+        removals = {}
+        pod_sets = self._registry.pods.pod_set[rows]
+        for index in np.unique(pod_sets).tolist():
+            pod_set = self._registry.directory.sets[index]
+            removed = np.zeros(pod_set.count, np.bool_)
+            removed[rows[pod_sets == index] - pod_set.first] = True
+            all_gates = {gate: removed | pod_set.ungated.get(gate, False) for gate in sorted(gates)}
+            removals[pod_set.uid_prefix] = {**pod_set.ungated, **all_gates}
+        return removals
+
+    async def _bitmaps(self, rows: Rows) -> dict[bytes, NDArray[np.bool_]]:
+        """Which pods of these rows' sets are deleted, when these are. The rows are ascending."""
+        pods, sets = self._registry.pods, self._registry.directory.sets
+        bitmaps: dict[bytes, NDArray[np.bool_]] = {}
+        for start in range(0, len(rows), _SLICE_ROWS):
+            part = rows[start : start + _SLICE_ROWS]
+            indexes = pods.pod_set[part]
+            for index in np.unique(indexes).tolist():
+                pod_set = sets[index]
+                if pod_set.uid_prefix not in bitmaps:
+                    bitmaps[pod_set.uid_prefix] = self._registry.deleted(pod_set)
+                bitmaps[pod_set.uid_prefix][part[indexes == index] - pod_set.first] = True
+            await asyncio.sleep(0)
+        return bitmaps
+
+    async def _write(self, submission: Submission, message: pb.SubmitRequest, began_ns: int) -> Submission:
+        prefixes = tuple(pod_set.uid_prefix for pod_set in submission.sets)
+        record = Record(submission.key, submission.submitted_ms, message.SerializeToString(), prefixes)
+        try:
+            try:
+                submission.order = await self._runtime.journal.record(record)
+            except BaseException:
+                self._registry.abandon(submission)
+                raise
+            if self._runtime.traces is not None:
+                self._runtime.traces.submitted(submission, message.traceparent, began_ns)
+            await self._admit(submission, in_gangs=bool(message.gangs) or _has_gang_jobs(message))
+        finally:
+            del self._writing[submission.key]
+        return submission
+
+    async def _admit(self, submission: Submission, *, in_gangs: bool) -> None:
+        """The submission is durable: its pods exist, in slices where they are many. A gang comes whole."""
+        pods = sum(pod_set.count for pod_set in submission.sets)
+        if pods <= _SLICE_ROWS or in_gangs:
+            self._runtime.handle(m.Admitted(submission))
+            return
+        async with self._deleting:  # a deletion finds all pods of a job, or none
+            for _ in range(0, pods, _SLICE_ROWS):
+                self._runtime.handle(m.Admitted(submission, _SLICE_ROWS))
+                await asyncio.sleep(0)
+
+
+def _has_gang_jobs(message: pb.SubmitRequest) -> bool:
+    return any(job.min_available for job in message.jobs)
+
+
+async def _to_the_end(change: Coroutine[Any, Any, ChangedT]) -> ChangedT:
+    """The result of a change, which is not left half done where its client leaves."""
+    task = asyncio.ensure_future(change)
+    task.add_done_callback(_mark_seen)
+    return await asyncio.shield(task)
+
+
+def _mark_seen(written: "asyncio.Task[Any]") -> None:
+    """Mark the error of a failed write as retrieved, also when every client has left."""
+    if not written.cancelled():
+        written.exception()

@@ -1,0 +1,139 @@
+"""Cluster objects that clients apply, remove and list. They are in the journal before they are
+acknowledged."""
+
+import asyncio
+from typing import NoReturn
+
+from dispatcher.core import messages as m
+from dispatcher.core.bound.disruption_budgets import PodCounts
+from dispatcher.core.cluster.objects import Applied
+from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput
+from hoss.manifests.fields import check_name, check_namespace
+from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget, PriorityClass, key_of
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.convert_objects import object_from_proto, object_to_proto
+
+
+class ClusterObjectStore:
+    """The one writer of the machine's cluster objects."""
+
+    def __init__(self, runtime: Runtime, *, follows_cluster: bool = False) -> None:
+        """`follows_cluster`: objects come and go with those of the API server only."""
+        self._runtime = runtime
+        self._follows_cluster = follows_cluster
+        self._known = runtime.machine.objects
+        self._writing = asyncio.Lock()  # the journal and the machine get changes in the same order
+
+    async def apply(self, request: pb.ApplyObjectsRequest) -> pb.ApplyObjectsReply:
+        """Raises InvalidInput or LedgerUnavailable; then nothing was applied. Raises OutcomeUnknown."""
+        if self._follows_cluster:
+            refuse_changes("apply objects")
+        items = [_checked(object_from_proto(message)) for message in request.objects]
+        async with self._writing:
+            results = [self._known.compare(item) for item in items]
+            new = {
+                key_of(i): i
+                for i, result in zip(items, results, strict=True)
+                if result is not Applied.UNCHANGED
+            }
+            if new:
+                messages = {str(key): object_to_proto(item).SerializeToString() for key, item in new.items()}
+                await self._runtime.journal.put_objects(messages)
+                self._runtime.handle(m.ObjectsApplied(tuple(new.values())))
+        return pb.ApplyObjectsReply(results=[result.value for result in results])
+
+    async def remove(self, request: pb.DeleteObjectsRequest) -> pb.DeleteObjectsReply:
+        """Raises InvalidInput or LedgerUnavailable; then nothing was removed. Raises OutcomeUnknown."""
+        if self._follows_cluster:
+            refuse_changes("delete objects")
+        keys = [ObjectKey(ref.kind, ref.namespace, ref.name) for ref in request.objects]
+        async with self._writing:
+            known = [key for key in keys if key in self._known]
+            if known:
+                await self._runtime.journal.drop_objects([str(key) for key in known])
+                self._runtime.handle(m.ObjectsRemoved(tuple(known)))
+        missing = [
+            pb.ObjectRef(kind=key.kind, namespace=key.namespace, name=key.name)
+            for key in keys
+            if key not in known
+        ]
+        return pb.DeleteObjectsReply(not_found=missing)
+
+    def listed(self, request: pb.ListObjectsRequest) -> pb.ListObjectsReply:
+        """The objects of a kind and namespace, or all; disruption budgets with their present status."""
+        found = [
+            item
+            for item in self._known
+            if request.kind in ("", key_of(item).kind)
+            and (not key_of(item).namespace or request.namespace in ("", key_of(item).namespace))
+        ]
+        budgets = [item for item in found if isinstance(item, PodDisruptionBudget)]
+        return pb.ListObjectsReply(
+            objects=map(object_to_proto, found), budgets=self._budget_statuses(budgets)
+        )
+
+    def _budget_statuses(self, budgets: list[PodDisruptionBudget]) -> list[pb.BudgetStatus]:
+        if not budgets:
+            return []
+        machine = self._runtime.machine
+        counts = PodCounts(machine.registry, machine.taint_eviction.leaving())
+        return [
+            pb.BudgetStatus(
+                expected_pods=status.expected,
+                current_healthy=status.healthy,
+                desired_healthy=status.desired,
+                disruptions_allowed=status.allowed,
+            )
+            for status in (counts.status(budget, budget.covers) for budget in budgets)
+        ]
+
+    def resolve_priorities(self, message: pb.SubmitRequest) -> None:
+        """Set every template's priority to that of its class, in place. Raises InvalidInput for a template
+        with another priority. As in Kubernetes, later changes of the class do not change accepted pods."""
+        classes = self._known.priority_classes
+        if not classes:
+            return
+        default = min((c for c in classes.values() if c.global_default), key=lambda c: c.value, default=None)
+        for number, template in enumerate(message.templates):
+            named = classes.get(template.priority_class_name)
+            if named is not None:
+                _give(template, named, number)
+            elif default is not None and not template.priority_class_name and not template.spec.priority:
+                _give(template, default, number)
+
+
+def _give(template: pb.PodTemplate, priority_class: PriorityClass, number: int) -> None:
+    if template.spec.priority not in (0, priority_class.value):
+        raise InvalidInput(
+            f"is {template.spec.priority}, but priority class {priority_class.name} stands for "
+            f"{priority_class.value}; leave the number out",
+            where=f"templates[{number}].spec.priority",
+        )
+    template.priority_class_name = priority_class.name
+    template.spec.priority = priority_class.value
+    template.spec.never_preempts |= priority_class.never_preempts
+
+
+def _checked(item: ClusterObject) -> ClusterObject:
+    key = key_of(item)
+    check_name(key.name, f"{key.kind}.name")
+    if key.namespace or key.kind in ("Service", "PodDisruptionBudget"):
+        check_namespace(key.namespace, f"{key.kind}.namespace")
+    if isinstance(item, PodDisruptionBudget):
+        limits = [limit for limit in (item.min_available, item.max_unavailable) if limit is not None]
+        if len(limits) > 1:
+            raise InvalidInput(
+                f"of {key} stands beside min_available; give one of the two", where="max_unavailable"
+            )
+        if any(limit.percent and limit.value > 100 for limit in limits):
+            raise InvalidInput(f"of {key} is {limits[0]}; a percentage goes from 0 to 100", where="budget")
+    return item
+
+
+def refuse_changes(what: str) -> NoReturn:
+    """Raises InvalidInput: changes have to be made at the API server."""
+    raise InvalidInput(
+        f"this platform schedules a Kubernetes cluster; {what} with kubectl, and it follows",
+        where="Kubernetes mode",
+    )

@@ -1,0 +1,425 @@
+"""Answers to clients' queries about pods, jobs, workers and tenants, read from the machine's columns. Changes
+nothing."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.api.tenancy import TenantView
+from dispatcher.core.pods.sets import PodSet
+from dispatcher.core.pods.table import NO_REASON, Phase, Rows
+from dispatcher.core.queue.tenants import Holding
+from dispatcher.core.slices import Steps
+from dispatcher.core.workers.membership import Worker
+from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput, quoted
+from hoss.manifests.selectors import parse_label_selector
+from hoss.model.quantity import whole_number
+from hoss.model.statistics import BOUNDS_SECONDS
+from hoss.v1 import common_pb2
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import NONE_U16, NONE_U32
+from hoss.wire.convert import template_to_proto
+from hoss.wire.convert_rules import labels_to_proto
+
+DEFAULT_PAGE_PODS = 500
+MAX_PAGE_PODS = 10_000
+
+# What entries of lists take, by estimate.
+_POD_MICROS = 15.0
+_JOB_MICROS = 10.0
+_ROW_MICROS = 0.001
+_HISTORY_MICROS = 2000.0
+
+_QUEUES = {Phase.QUEUED: "active", Phase.BACKOFF: "backoff", Phase.UNSCHEDULABLE: "unschedulable"}
+
+
+def _page_start(token: str) -> int:
+    """Where a page begins; "" is the first one. Raises InvalidInput."""
+    start = whole_number(token or "0")
+    if start is None:
+        raise InvalidInput(f"{quoted(token)} is not from an earlier reply", where="page_token")
+    return start
+
+
+def _behind(runtime: Runtime, row: int) -> str:
+    """Whose pods are dispatched before the active pod in a row, and why; "" if only the order of arrival
+    decides."""
+    machine = runtime.machine
+    template_id = machine.registry.pods.template[row : row + 1]
+    ((_, priority, tenant),) = machine.registry.templates.places(template_id).T.tolist()
+    higher, rivals = machine.queues.active.rivals(priority, tenant)
+    if higher:
+        return f"pods of a higher priority than its {priority}"
+    if not rivals:
+        return ""
+    holdings = {held.name: held for held in machine.tenants.holdings(runtime.now())}
+    mine = holdings[machine.tenants.name(tenant)]
+    others = [holdings[name] for name in map(machine.tenants.name, rivals) if name in holdings]
+    first = min(others, key=_weighted_share, default=mine)
+    if _weighted_share(first) >= _weighted_share(mine):
+        return ""
+    return (
+        f"tenant {first.name or '(none)'}, which {_share_text(first)}; "
+        f"tenant {mine.name or '(none)'} {_share_text(mine)}"
+    )
+
+
+def _weighted_share(held: Holding) -> float:
+    return held.share / held.weight
+
+
+def _share_text(held: Holding) -> str:
+    return f"holds {held.share:.1%} of the cluster's {held.resource} (weight {held.weight:g})"
+
+
+class HistoryQueries:
+    """Adds the transitions of pods, jobs and workers to replies."""
+
+    def __init__(self, runtime: Runtime, nodes: ClusterNodes) -> None:
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self._history = runtime.machine.registry.history
+        self._nodes = nodes
+
+    def add_to_pod(self, row: int, info: pb.PodInfo) -> None:
+        """All known transitions of the pod in a row."""
+        after = self._machine.registry.set_of(row).submission.first_transition
+        for step in self._history.of_pod(row, after):
+            info.steps.add(
+                at_unix_ms=step.at_ms,
+                phase=pb.PodPhase.Name(step.phase),
+                event=step.event,
+                worker=step.worker,
+                node="" if step.node == NONE_U32 else self._nodes.name(step.node),
+                reason=step.reason,
+            )
+        info.steps_since_unix_ms = self._since_unix_ms
+
+    def add_to_job(self, job: PodSet, info: pb.JobInfo) -> None:
+        """The known transitions of the job's pods, counted; without pods that are forgotten."""
+        rows = self._machine.registry.rows_of(job)
+        passages = self._history.transition_counts(rows, job.submission.first_transition)
+        for (phase, event), passage in passages.items():
+            info.steps.add(
+                phase=pb.PodPhase.Name(phase),
+                event=event,
+                pods=passage.pods,
+                first_unix_ms=passage.first_ms,
+                last_unix_ms=passage.last_ms,
+            )
+        info.steps_since_unix_ms = self._since_unix_ms
+
+    def add_to_worker(self, worker: Worker, info: pb.WorkerInfo) -> None:
+        """The worker's latest transitions."""
+        for step in worker.transitions:
+            info.steps.add(
+                at_unix_ms=self._machine.unix_ms(step.at),
+                state=step.state.value,
+                epoch=step.epoch,
+                text=step.text,
+            )
+
+    @property
+    def _since_unix_ms(self) -> int:
+        """All transitions since then are known. A new leader does not get those of earlier terms."""
+        return max(self._machine.unix_ms(self._runtime.started_at), self._history.dropped_until_ms)
+
+
+class Queries:
+    """One method per query; each builds a reply."""
+
+    def __init__(self, runtime: Runtime, nodes: ClusterNodes, leadership: Leadership) -> None:
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self._registry = runtime.machine.registry
+        self._nodes = nodes
+        self._leadership = leadership
+        self._history = HistoryQueries(runtime, nodes)
+
+    def pod(self, row: int, *, detail: bool = False, steps: bool = False) -> pb.PodInfo:
+        """The pod in a row; with `detail` also its template and faults, with `steps` also its transitions."""
+        pods, pod_set = self._registry.pods, self._registry.set_of(row)
+        template_id = int(pods.template[row])
+        phase = Phase(int(pods.phase[row]))
+        worker = int(pods.worker[row])
+        destination = self._machine.routing.destination(int(self._registry.templates.sub_queue[template_id]))
+        nominated = self._machine.settlement.nominations.is_nominated(row)
+        if nominated:
+            phase = Phase.SCHEDULING
+        info = pb.PodInfo(
+            uid=pods.uid[row].tobytes(),
+            namespace=self._registry.namespace_of(row),
+            name=pod_set.pod_name(row),
+            job=pod_set.name,
+            phase=pb.PodPhase.Name(phase),
+            node=self._nodes.name(int(pods.node[row])) if phase is Phase.BOUND else "",
+            worker="" if worker == NONE_U16 else self._machine.members.name_of(worker),
+            attempts=int(pods.attempts[row]),
+            reason=self._reason(row, phase, destination.problem),
+            submitted_unix_ms=pod_set.submission.submitted_ms,
+            phase_since_unix_ms=int(pods.since_ms[row]),
+            rule=destination.rule.name if destination.rule else "",
+            eviction=self._registry.reasons.texts[int(pods.eviction[row])],
+            nominated_node=self._nodes.name(int(pods.node[row])) if nominated else "",
+        )
+        if detail:
+            info.faults.extend(
+                pb.Fault(at_unix_ms=f.at_ms, worker=f.worker, text=f.text, final=f.final)
+                for f in self._registry.faults.of(row)
+            )
+            info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))
+        if steps:
+            self._history.add_to_pod(row, info)
+        return info
+
+    def queue_position(self, row: int) -> pb.QueueStanding | None:
+        """Where the pod in a row waits; None if it does not wait."""
+        pods, reasons = self._registry.pods, self._registry.reasons
+        queue = _QUEUES.get(Phase(int(pods.phase[row])))
+        if queue is None:
+            return None
+        gated = bool(self._registry.templates.gated[pods.template[row]])
+        times = self._machine.queues.times(row)
+        not_before, at_latest = (0, 0) if times is None else map(self._machine.unix_ms, times)
+        return pb.QueueStanding(
+            behind=_behind(self._runtime, row) if queue == "active" else "",
+            name="gated" if gated else queue,
+            since_unix_ms=int(pods.since_ms[row]),
+            not_before_unix_ms=not_before,
+            at_latest_unix_ms=at_latest,
+            refused_by=sorted(reasons.refused_by[int(pods.reason[row])]),
+        )
+
+    def list_pods(
+        self, request: pb.ListPodsRequest, view: TenantView | None = None
+    ) -> Steps[pb.ListPodsReply]:
+        """One page, by row, of the pods in a view. Deleted pods are listed only if the request names their
+        phase. Raises InvalidInput."""
+        rows = self.matching(request)
+        rows = rows if view is None else view.of_rows(rows)
+        if request.page_token:
+            rows = rows[np.searchsorted(rows, _page_start(request.page_token)) :]
+        limit = min(request.limit or DEFAULT_PAGE_PODS, MAX_PAGE_PODS)
+        reply = pb.ListPodsReply(next_page_token=str(rows[limit]) if len(rows) > limit else "")
+        uids = self._registry.pods.uid[rows[:limit]]
+        for row, uid in zip(rows[:limit].tolist(), uids, strict=True):
+            if (self._registry.pods.uid[row] == uid).all():  # else the row was given to another pod meanwhile
+                reply.pods.append(self.pod(row, detail=request.templates))
+            yield _POD_MICROS
+        return reply
+
+    def jobs(self, request: pb.ListJobsRequest, view: TenantView | None = None) -> Steps[pb.ListJobsReply]:
+        """One page of the jobs in a view, in order of submission, with the number of their pods by phase; all
+        of them without a limit. Raises InvalidInput."""
+        directory, first = self._registry.directory, _page_start(request.page_token)
+        reply = pb.ListJobsReply()
+        for job in list(directory.jobs()):
+            matches = request.namespace in {"", job.namespace} and request.name in {"", job.name}
+            # Jobs may be forgotten between two slices.
+            if job.index < first or not matches or directory.sets.get(job.index) is not job:
+                continue
+            if not job.submission.durable or (view is not None and not view.has_job(job)):
+                continue
+            if request.limit and len(reply.jobs) == request.limit:
+                reply.next_page_token = str(job.index)
+                break
+            reply.jobs.append(self._job(job))
+            if request.steps:
+                self._history.add_to_job(job, reply.jobs[-1])
+                yield _HISTORY_MICROS
+            yield _JOB_MICROS + job.count * _ROW_MICROS
+        return reply
+
+    def worker(self, worker: Worker) -> pb.WorkerInfo:
+        now = self._runtime.now()
+        return pb.WorkerInfo(
+            name=worker.name,
+            labels=labels_to_proto(sorted(worker.labels.items())),
+            state=worker.state.value,
+            epoch=worker.epoch,
+            outstanding=worker.outstanding,
+            window=worker.window,
+            bound=worker.bound,
+            conflicts=worker.heartbeat.conflicts,
+            unschedulable=worker.unschedulable,
+            busy_seconds=worker.heartbeat.busy_seconds,
+            last_seen_ms_ago=int((now - worker.last_seen) * 1000),
+            micros_per_pod=worker.heartbeat.micros_per_pod,
+            estimated_micros=int(worker.work_micros),
+            waiting_micros=int(worker.waiting_micros),
+            proposed=worker.heartbeat.proposed,
+            pods_per_second=worker.throughput.per_second(now),
+            busy_share=worker.busy_share,
+            incarnation=worker.incarnation,
+            state_since_unix_ms=self._machine.unix_ms(worker.since),
+            returned=worker.returned,
+            synchronisation=worker.heartbeat.synchronisation,
+            lags=[
+                common_pb2.ShardLag(shard=shard, seqs=seqs, seconds=seconds)
+                for shard, seqs, seconds in worker.heartbeat.lags
+            ],
+            fill_seconds=worker.heartbeat.fill_seconds,
+            distrusted_until_unix_ms=(
+                self._machine.unix_ms(worker.trust.distrusted_until) if worker.trust.distrusted else 0
+            ),
+        )
+
+    def workers(self, request: pb.ListWorkersRequest) -> pb.ListWorkersReply:
+        """All workers, by name."""
+        reply = pb.ListWorkersReply()
+        for worker in sorted(self._machine.members, key=lambda worker: worker.name):
+            reply.workers.append(self.worker(worker))
+            if request.steps:
+                self._history.add_to_worker(worker, reply.workers[-1])
+        return reply
+
+    def tenants(self, view: TenantView | None = None) -> pb.ListTenantsReply:
+        """The tenants in a view that have pods, by name."""
+        holdings = self._machine.tenants.holdings(self._runtime.now())
+        return pb.ListTenantsReply(
+            tenants=[
+                pb.TenantInfo(
+                    name=held.name,
+                    weight=held.weight,
+                    share=held.share,
+                    resource=held.resource,
+                    queued=held.phases[Phase.QUEUED] + held.phases[Phase.BACKOFF],
+                    scheduling=held.phases[Phase.SCHEDULING],
+                    bound=held.phases[Phase.BOUND],
+                    unschedulable=held.phases[Phase.UNSCHEDULABLE],
+                )
+                for held in sorted(holdings, key=lambda held: held.name)
+                if view is None or view.has_tenant(held.name)
+            ]
+        )
+
+    def status(self, version: str) -> pb.DispatcherStatus:
+        """Counters and problems."""
+        counts = self._registry.pods.count_by_phase()
+        return pb.DispatcherStatus(
+            version=version,
+            pods_by_phase={phase.name: int(counts[phase]) for phase in Phase if phase is not Phase.ABSENT},
+            jobs=sum(1 for job in self._registry.directory.jobs() if job.submission.durable),
+            revision=self._machine.log.revision,
+            uptime_ms=int((self._runtime.now() - self._runtime.started_at) * 1000),
+            problems=self._problems(),
+            term=self._leadership.term,
+            address=self._leadership.address,
+            counters={name: int(value) for name, value in self._machine.counters.items()},
+            phases=[
+                pb.PhaseTimes(
+                    phase=name, bounds_seconds=BOUNDS_SECONDS.tolist(), counts=histogram.counts.tolist()
+                )
+                for name, histogram in self._machine.settlement.times.by_phase()
+            ],
+        )
+
+    def bound(self) -> tuple[bytes, bytes]:
+        """UIDs and node indexes of all bound pods, as columns. A pod that is being evicted is left out:
+        another pod has its room."""
+        pods = self._registry.pods
+        leaving = pods.assigned[: pods.size] & (pods.eviction[: pods.size] != NO_REASON)
+        rows = np.flatnonzero((pods.phase[: pods.size] == Phase.BOUND) & ~leaving)
+        return pods.uid[rows].tobytes(), pods.node[rows].astype("<u4").tobytes()
+
+    def _reason(self, row: int, phase: Phase, problem: str) -> str:
+        if phase is Phase.QUEUED and problem:
+            return problem
+        return self._registry.reasons.texts[int(self._registry.pods.reason[row])]
+
+    def matching(self, request: pb.ListPodsRequest) -> Rows:
+        """The rows that match a request. Raises InvalidInput."""
+        pods, size = self._registry.pods, self._registry.pods.size
+        hidden = {Phase.ABSENT, Phase.DELETED}
+        phases = [int(phase) for phase in request.phases] or [int(p) for p in Phase if p not in hidden]
+        matches: NDArray[np.bool_] = np.isin(pods.phase[:size], phases) & (pods.phase[:size] != Phase.ABSENT)
+        if request.node:
+            index = self._nodes.index_of(request.node)
+            matches &= pods.node[:size] == (NONE_U32 if index is None else index)
+            matches &= pods.phase[:size] == Phase.BOUND
+        if request.job:
+            of_job = np.zeros(size, np.bool_)
+            for job in self._jobs_named(request.namespace, request.job):
+                of_job[self._registry.rows_of(job)] = True
+            matches &= of_job
+        selector = parse_label_selector(request.label_selector, where="label_selector")
+        if request.namespace or selector:
+            templates = np.unique(pods.template[:size][matches]).tolist()
+            chosen = [
+                i for i in templates if request.namespace in {"", self._registry.templates.kind(i).namespace}
+            ]
+            if selector:
+                labels = {i: dict(self._registry.templates.template(i).spec.labels) for i in chosen}
+                chosen = [
+                    i for i in chosen if all(requirement.matches(labels[i]) for requirement in selector)
+                ]
+            matches &= np.isin(pods.template[:size], chosen)
+        return np.flatnonzero(matches).astype(np.uint32)
+
+    def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
+        return (
+            j for j in self._registry.directory.jobs() if j.name == name and namespace in {"", j.namespace}
+        )
+
+    def misplaced(self) -> list[str]:
+        """Numbers of bound pods that should not be on their nodes, by reason."""
+        found = self._machine.taint_eviction.misplaced()
+        return [f"{pods} bound pods: {reason}" for reason, pods in sorted(found.items())]
+
+    def broken_gangs(self) -> list[pb.BrokenGang]:
+        """Gangs with some bound pods, but fewer than they need."""
+        gangs = self._registry.gangs
+        broken = []
+        for gang in gangs:
+            bound, needed = gangs.bound(gang), gangs.required(gang)
+            if 0 < bound < needed:
+                broken.append(
+                    pb.BrokenGang(
+                        namespace=gang.namespace,
+                        name=gang.name,
+                        bound=bound,
+                        needed=needed,
+                        complete_before=gang.complete,
+                    )
+                )
+        return broken
+
+    def _job(self, job: PodSet) -> pb.JobInfo:
+        pods, rows = self._registry.pods, self._registry.rows_of(job)
+        gang = self._registry.gangs.numbered(int(pods.gang[rows[0]]))
+        counts = np.bincount(pods.phase[rows], minlength=len(Phase)).tolist()
+        return pb.JobInfo(
+            namespace=job.namespace,
+            name=job.name,
+            kind=job.kind,
+            replicas=job.count,
+            bound=counts[Phase.BOUND],
+            queued=counts[Phase.QUEUED] + counts[Phase.BACKOFF] + counts[Phase.SCHEDULING],
+            unschedulable=counts[Phase.UNSCHEDULABLE],
+            failed=counts[Phase.FAILED],
+            deleted=job.count - job.live,
+            submitted_unix_ms=job.submission.submitted_ms,
+            min_available=0 if gang is None else gang.minimum,
+            gang="" if gang is None else gang.name,
+        )
+
+    def _problems(self) -> list[str]:
+        problems = list(self._runtime.problems.values())
+        if not self._leadership.lease_valid():
+            problems.append(f"{self._leadership.uncertainty()}; nothing is accepted until it can be")
+        waiting: dict[str, int] = {}
+        for sub_queue in self._machine.queues.active.sub_queues():
+            problem = self._machine.routing.destination(sub_queue).problem
+            if problem:
+                waiting[problem] = waiting.get(problem, 0) + self._machine.queues.active.count(sub_queue)
+        problems += [f"{problem}; {pods} pods wait" for problem, pods in sorted(waiting.items())]
+        fencing = [worker.name for worker in self._machine.members if worker.unfenced is not None]
+        problems += self.misplaced()
+        problems += [
+            f"worker {name} is lost and not fenced yet; its pods wait for that" for name in sorted(fencing)
+        ]
+        return problems

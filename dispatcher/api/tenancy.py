@@ -1,0 +1,92 @@
+"""What a client that is limited to a tenant sees: that tenant's pods and jobs, and nothing of others.
+
+What is another tenant's is as if it did not exist: it is left out of lists and watches, and naming it is
+answered as naming nothing. Which tenant a pod belongs to is decided by the policy (dispatcher/core/queue/
+tenants.py)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dispatcher.core.machine import Machine
+from dispatcher.core.pods.history import PodEvents
+from dispatcher.core.pods.sets import PodSet
+from dispatcher.core.pods.table import Rows
+from hoss.errors import AccessDenied
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import NONE_U32
+
+_PREFIX_BYTES = 12  # of a UID: those of a job's pods differ in the last four
+_NOBODY = -1  # the number of a tenant without pods
+
+
+class TenantView:
+    """The pods that one call may see. `tenant`: of the caller; "": every pod."""
+
+    def __init__(self, machine: Machine, tenant: str) -> None:
+        self.tenant = tenant
+        self._machine = machine
+        self._registry = machine.registry
+
+    def of_rows(self, rows: Rows) -> Rows:
+        """Those of the rows that are visible."""
+        return rows if not self.tenant else rows[self._mask(rows)]
+
+    def has_row(self, row: int) -> bool:
+        return not self.tenant or bool(self._mask(np.array([row], np.uint32))[0])
+
+    def has_job(self, job: PodSet) -> bool:
+        return not self.tenant or (job.count > 0 and self.has_row(job.first))
+
+    def has_tenant(self, name: str) -> bool:
+        return self.tenant in ("", name)
+
+    def check_submission(self, request: pb.SubmitRequest) -> None:
+        """Raises AccessDenied where a template's pods would be another tenant's."""
+        if not self.tenant:
+            return
+        label = self._machine.tenants.sharing.label
+        for number, template in enumerate(request.templates):
+            owner = template.spec.namespace
+            if label:
+                owner = next((pair.value for pair in template.spec.labels if pair.key == label), "")
+            if owner != self.tenant:
+                way = f"by its label {label}" if label else "by its namespace"
+                raise AccessDenied(
+                    f"templates[{number}]: its pods would belong to tenant {owner[:100]!r} ({way}), and the "
+                    f"caller is limited to {self.tenant!r}"
+                )
+
+    def of_events(self, batches: Sequence[PodEvents], seen: set[bytes]) -> list[PodEvents]:
+        """The events of visible pods. `seen`: beginnings of UIDs that this watch has shown; for pods that are
+        deleted meanwhile, and so have no row that tells whose they were."""
+        return [kept for batch in batches if (kept := self._of_batch(batch, seen)) is not None]
+
+    def _of_batch(self, batch: PodEvents, seen: set[bytes]) -> PodEvents | None:
+        rows = self._registry.directory.rows_of_uids(batch.uids)
+        known = rows != NONE_U32
+        visible = np.zeros(len(rows), np.bool_)
+        visible[known] = self._mask(rows[known])
+        prefixes = [uid[:_PREFIX_BYTES].tobytes() for uid in batch.uids]
+        seen.update(prefix for prefix, shown in zip(prefixes, visible.tolist(), strict=True) if shown)
+        for i in np.flatnonzero(~known).tolist():
+            visible[i] = prefixes[i] in seen
+        if not visible.any():
+            return None
+        reasons, texts = None, ()
+        if batch.reasons is not None:
+            # Texts of others' events are left out, too.
+            given = batch.reasons[visible]
+            used = np.unique(given[given < len(batch.texts)])
+            texts = tuple(batch.texts[i] for i in used.tolist())
+            numbers = np.full(np.iinfo(np.uint16).max + 1, np.iinfo(np.uint16).max, np.uint16)
+            numbers[used] = np.arange(len(used), dtype=np.uint16)
+            reasons = numbers[given]
+        return PodEvents(
+            batch.revision, batch.uids[visible], batch.phases[visible], batch.nodes[visible], reasons, texts
+        )
+
+    def _mask(self, rows: Rows) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        number = self._machine.tenants.number(self.tenant)
+        owners = self._registry.templates.tenant[self._registry.pods.template[rows]]
+        return np.asarray(owners == (_NOBODY if number is None else number))

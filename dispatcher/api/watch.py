@@ -1,0 +1,137 @@
+"""Watches: the event log as streams.
+
+A watch is a position in the log, without a buffer. While its client reads slowly, gRPC's flow control holds
+the next message back. If the log has dropped the watch's position meanwhile, the watch ends with
+OUT_OF_RANGE."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.api.tenancy import TenantView
+from dispatcher.core.pods.history import NO_TEXT, PodEvents
+from dispatcher.core.pods.table import NO_REASON, Phase
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput
+from hoss.v1 import common_pb2
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import NONE_U32, U8, U16, U32, Uids, encode
+
+# Events within this time share a message.
+COALESCE_SECONDS = 0.001
+STATES_PODS = 10_000  # in one message
+
+
+class RevisionTooOld(InvalidInput):
+    """The log does not reach back that far, or the revision belongs to another term."""
+
+
+class Watch:
+    """One client's watch."""
+
+    def __init__(self, runtime: Runtime, nodes: ClusterNodes, view: TenantView) -> None:
+        self._runtime = runtime
+        self._nodes = nodes
+        self._view = view
+        self._seen: set[bytes] = set()  # see TenantView.of_events
+        self._named: dict[int, str] = {}  # by index, the names that this stream has sent last
+
+    async def messages(self, since_revision: int, *, states: bool) -> AsyncIterator[pb.WatchBatch]:
+        """Events after a revision (0: from now), without end. Raises RevisionTooOld."""
+        log = self._runtime.machine.log
+        position = since_revision or log.revision
+        if states:
+            position = log.revision
+            for message in self._states(position):
+                yield message
+        while True:
+            batches = log.since(position)
+            if batches is None:
+                raise RevisionTooOld(
+                    f"revision {position} is not in the event log any more; list the pods, then watch from "
+                    "now",
+                    where="since_revision",
+                )
+            if batches:
+                position = batches[-1].revision
+                shown = self._view.of_events(batches, self._seen) if self._view.tenant else batches
+                if shown:
+                    yield self._encode(shown)
+            else:
+                await self._runtime.revised(position)
+                await asyncio.sleep(COALESCE_SECONDS)
+
+    def _states(self, revision: int) -> list[pb.WatchBatch]:
+        """The present state of every live pod. Made at once: no event may come between two messages."""
+        pods, texts = self._runtime.machine.registry.pods, self._runtime.machine.registry.reasons.texts
+        phase = pods.phase[: pods.size]
+        live = np.flatnonzero((phase != Phase.ABSENT) & (phase != Phase.DELETED)).astype(np.uint32)
+        rows = self._view.of_rows(live)
+        messages = []
+        for start in range(0, len(rows), STATES_PODS):
+            part = rows[start : start + STATES_PODS]
+            # A nominated pod is shown as bound only when its victims have left.
+            waits = self._runtime.machine.settlement.nominations.nominated(part)
+            shown = np.where(waits, np.uint8(Phase.SCHEDULING), phase[part])
+            nodes = np.where(shown == Phase.BOUND, pods.node[part], NONE_U32)
+            distinct, which = np.unique(pods.reason[part], return_inverse=True)
+            reasons = np.where(distinct[which] == NO_REASON, NO_TEXT, np.minimum(which, NO_TEXT)).astype(
+                np.uint16
+            )
+            message = self._message(revision, pods.uid[part], shown, nodes)
+            if (reasons != NO_TEXT).any():
+                message.reasons = encode(reasons, U16)
+                message.reason_texts.extend(texts[i] for i in distinct.tolist())
+            messages.append(message)
+        if not messages:
+            messages.append(pb.WatchBatch(revision=revision))
+        messages[-1].states_end = True
+        return messages
+
+    def _encode(self, batches: Sequence[PodEvents]) -> pb.WatchBatch:
+        message = self._message(
+            batches[-1].revision,
+            np.concatenate([b.uids for b in batches]),
+            np.concatenate([b.phases for b in batches]),
+            np.concatenate([b.nodes for b in batches]),
+        )
+        if any(b.reasons is not None for b in batches):
+            message.reasons = encode(_join_reasons(batches, message), U16)
+        return message
+
+    def _message(
+        self, revision: int, uids: Uids, phases: NDArray[np.uint8], nodes: NDArray[np.uint32]
+    ) -> pb.WatchBatch:
+        # An index that was free goes to the next node, which has another name.
+        names = {
+            index: name
+            for index in np.unique(nodes).tolist()
+            if index != NONE_U32 and (name := self._nodes.name(index)) and name != self._named.get(index)
+        }
+        self._named |= names
+        return pb.WatchBatch(
+            revision=revision,
+            uids=uids.tobytes(),
+            phases=encode(phases, U8),
+            nodes=encode(nodes, U32),
+            node_names=[common_pb2.NodeName(index=index, name=name) for index, name in names.items()],
+        )
+
+
+def _join_reasons(batches: Sequence[PodEvents], message: pb.WatchBatch) -> NDArray[np.uint16]:
+    """One reason column for all batches. Adds their texts to the message, without repetition."""
+    numbers: dict[str, int] = {}
+    column = []
+    for batch in batches:
+        if batch.reasons is None:
+            column.append(np.full(len(batch.uids), NO_TEXT, np.uint16))
+            continue
+        own = np.array([numbers.setdefault(text, len(numbers)) for text in batch.texts], np.uint32)
+        # A message cannot number more texts than this. The others are left out; GetPod still has them.
+        padded = np.append(np.minimum(own, NO_TEXT), NO_TEXT).astype(np.uint16)
+        column.append(padded[np.minimum(batch.reasons, len(own))])
+    message.reason_texts.extend(list(numbers)[:NO_TEXT])
+    return np.concatenate(column)

@@ -1,0 +1,1 @@
+"""Pods after their placement: outcomes of workers, evictions, disruption budgets and nominations."""

@@ -1,0 +1,122 @@
+"""Handlers for events from the ledger and its feed: about nodes, and about bound pods."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core import messages as m
+from dispatcher.core.bound.evictions import Evictions
+from dispatcher.core.bound.settlement import Settlement
+from dispatcher.core.bound.taint_eviction import TaintEviction
+from dispatcher.core.changes import Changes
+from dispatcher.core.cluster.nodes import KnownNodes
+from dispatcher.core.pods.history import ATTEMPT_FAILURE, CONFIRMED
+from dispatcher.core.pods.registry import PodRegistry
+from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.core.queue.queues import PATIENT_ATTEMPTS, Queues
+from dispatcher.core.queue.tenants import Tenants
+from hoss.wire.columns import NONE_U32, Uids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeedUpdates:
+    """`handlers` lists the handlers by event type."""
+
+    registry: PodRegistry
+    nodes: KnownNodes
+    queues: Queues
+    settlement: Settlement
+    taint_eviction: TaintEviction
+    tenants: Tenants
+    evictions: Evictions
+    unix_ms: Callable[[float], int]
+
+    @property
+    def handlers(self) -> m.Handlers:
+        return {
+            m.Released: self._released,
+            m.Confirmed: self._confirmed,
+            m.Verified: self._verified,
+            m.Evicted: lambda event, now: self.evictions.evicted(event, now, self.unix_ms(now)),
+            m.HistoryMissed: self._history_missed,
+            m.ClusterChanged: self._cluster_changed,
+            m.AllocatableChanged: self._allocatable_changed,
+            m.NodesSeen: self._nodes_seen,
+            m.NodesGone: self._nodes_gone,
+        }
+
+    def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
+        pods, now_ms = self.registry.pods, self.unix_ms(now)
+        # An assigned pod stays on its node, see kubernetes.assignments.
+        pods.node[event.rows[~pods.assigned[event.rows]]] = NONE_U32
+        # BACKOFF: pods of gangs below their minimum, and of refused bindings. Deleted pods are DELETED.
+        back = event.rows[pods.phase[event.rows] == Phase.BACKOFF]
+        incomplete = [gang.number for gang in self.registry.gangs.incomplete(back)]
+        often = (pods.attempts[back] > PATIENT_ATTEMPTS) & ~np.isin(pods.gang[back], incomplete)
+        self.queues.requeue(back[~often], now, now_ms, event=ATTEMPT_FAILURE, front=False)
+        self.queues.requeue_refused(back[often], now, now_ms)
+        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_specs(event.rows)), now, now_ms)
+        return []
+
+    def _confirmed(self, event: m.Confirmed, now: float) -> list[m.Instruction]:
+        rows = event.rows[self._still_bound(event.rows, event.uids)]
+        self.registry.history.record(rows, Phase.BOUND, self.unix_ms(now), CONFIRMED)
+        return []
+
+    def _verified(self, event: m.Verified, now: float) -> list[m.Instruction]:
+        pods, now_ms = self.registry.pods, self.unix_ms(now)
+        still = self._still_bound(event.rows, event.uids)
+        # A pod that is being evicted is left to the eviction. If it were placed again before the eviction is
+        # done, the eviction could take its next place too.
+        still &= np.isin(event.rows, self.taint_eviction.not_leaving(event.rows[still]))
+        rows, nodes = event.rows[still], event.nodes[still]
+        reserved = nodes != NONE_U32
+        pods.node[rows[reserved]] = nodes[reserved]
+        out = self.evictions.unbound_by_ledger(rows[~reserved], now, now_ms)
+        pods.eviction_open[rows] = False
+        return out + self.settlement.check_nodes(rows[reserved], now_ms)
+
+    def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:
+        self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)
+        return []
+
+    def _allocatable_changed(self, event: m.AllocatableChanged, _now: float) -> list[m.Instruction]:
+        self.nodes.allocatable = event.totals
+        self.tenants.set_allocatable(event.totals)
+        return []
+
+    def _nodes_seen(self, event: m.NodesSeen, now: float) -> list[m.Instruction]:
+        now_ms = self.unix_ms(now)
+        present, tainted = self.nodes.update(event.nodes, now_ms)
+        affected = present if self.registry.has_node_rules else tainted
+        if not affected:
+            return []
+        rows = self._bound(np.isin(self.registry.pods.node, np.array(affected, np.uint32)))
+        return self.settlement.check_nodes(rows, now_ms)
+
+    def _nodes_gone(self, event: m.NodesGone, _now: float) -> list[m.Instruction]:
+        self.nodes.remove(event.nodes.tolist())
+        return self._verify(self._bound(np.isin(self.registry.pods.node, event.nodes)))
+
+    def _history_missed(self, event: m.HistoryMissed, _now: float) -> list[m.Instruction]:
+        nodes = self.registry.pods.node
+        rows = self._bound(nodes % np.uint32(max(event.shards, 1)) == event.shard)
+        # The feed has just reported all nodes of this shard: those that it did not report were removed.
+        self.nodes.remove(i for i in np.unique(nodes[rows]).tolist() if i not in self.nodes)
+        return self._verify(rows)
+
+    def _still_bound(self, rows: Rows, uids: Uids) -> NDArray[np.bool_]:
+        """Which rows are bound and still belong to the pods with these UIDs."""
+        pods = self.registry.pods
+        still: NDArray[np.bool_] = (pods.phase[rows] == Phase.BOUND) & (pods.uid[rows] == uids).all(axis=1)
+        return still
+
+    def _bound(self, mask: NDArray[np.bool_]) -> Rows:
+        pods = self.registry.pods
+        bound = (pods.phase[: pods.size] == Phase.BOUND) & mask[: pods.size]
+        return np.flatnonzero(bound).astype(np.uint32)
+
+    def _verify(self, rows: Rows) -> list[m.Instruction]:
+        return [m.Verify(rows, self.registry.pods.uid[rows])] if len(rows) else []

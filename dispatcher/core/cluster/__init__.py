@@ -1,0 +1,1 @@
+"""Node state and cluster objects (namespaces, services, disruption budgets, priority classes)."""

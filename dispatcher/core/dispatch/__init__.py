@@ -1,0 +1,2 @@
+"""Which worker gets which pods: batches, balancing, routing, work stealing, overlap control and the dry
+run."""

@@ -1,0 +1,253 @@
+"""Reads pod objects of the API server: where a pod is, whose it is, and the template by which HOSS places or
+counts it. Most pods of a cluster have the same relevant fields, so a template is read once per distinct
+value.
+
+Controllers holds the selectors of pods' controllers, which default spreading counts beside Services
+(kube-scheduler's DefaultSelector). ReplicaSets of Deployments are left out: there are many, and a label of
+their pods gives the same selection."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import orjson
+
+from dispatcher.core.kubernetes.rejections import KubeletRejection, rejection_of
+from dispatcher.core.pods.gangs import MAX_GANG_PODS
+from dispatcher.core.pods.sets import NewGang
+from dispatcher.core.pods.templates import too_many_terms
+from hoss.errors import InvalidInput
+from hoss.manifests.fields import Object
+from hoss.manifests.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, group_in, read_minimum
+from hoss.manifests.pod import ANNOTATION, read_pod_template
+from hoss.model.cluster import Controller, OwnerReference
+from hoss.model.pod import DuringExecution, PodTemplate
+from hoss.model.selectors import LabelSelector, Requirement
+from hoss.wire.uids import uid_from_text
+
+# The fields of a spec that decide where a pod may be and what it takes. spec.nodeName is read separately.
+_PARTS = (
+    "schedulerName", "priority", "priorityClassName", "preemptionPolicy", "nodeSelector", "affinity",
+    "tolerations", "topologySpreadConstraints", "overhead", "resources", "hostNetwork", "schedulingGates",
+    "terminationGracePeriodSeconds",
+)  # fmt: skip
+_CONTAINER_PARTS = ("image", "resources", "ports", "restartPolicy")
+
+# Volumes and claims that bind a pod to nodes by rules that HOSS does not know.
+_UNKNOWN_VOLUMES = {"persistentVolumeClaim": "persistent volume claims", "ephemeral": "ephemeral volumes"}
+
+_REPLICAS_LABEL = "pod-template-hash"
+
+_MAX_TEMPLATES = 20_000
+_ENDED = ("Succeeded", "Failed")
+
+
+class SeenPod(NamedTuple):
+    """An existing pod. `node` is "" without a node. `ours`: HOSS places it, or placed it."""
+
+    uid: bytes
+    namespace: str
+    name: str
+    node: str
+    ours: bool
+    leaving: bool  # it is deleted and terminates on its node
+    ended: bool  # Succeeded or Failed: it takes nothing any more
+    template: PodTemplate
+    problem: str = ""  # why HOSS cannot place it, if it is ours
+    rejection: KubeletRejection | None = None  # by its kubelet
+    gang: NewGang | None = None  # its gang
+    owner: OwnerReference | None = None  # its controller
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """Its scheduling gates, sorted."""
+        return self.template.spec.scheduling_gates
+
+
+class GonePod(NamedTuple):
+    """A pod that no longer exists."""
+
+    uid: bytes
+
+
+class PodReader:
+    """Reads pods; those of one of `schedulers` are ours."""
+
+    def __init__(
+        self,
+        schedulers: Collection[str],
+        *,
+        ignored: Collection[str] = (),
+        max_pod_terms: int | None = None,
+    ) -> None:
+        """`ignored`: requests of `unplaceable` that are ignored when placing. `max_pod_terms`: see
+        DispatcherConfig; None: any number."""
+        self._max_pod_terms = max_pod_terms
+        self._schedulers = frozenset(schedulers)
+        self._ignored = frozenset(ignored)
+        self._templates: dict[bytes, PodTemplate] = {}
+
+    def read(self, pod: Object) -> SeenPod:
+        """Raises InvalidInput, naming the field, for a pod that cannot be accounted for."""
+        metadata, spec = pod["metadata"], pod["spec"]
+        ours = spec.get("schedulerName", "") in self._schedulers
+        status = pod.get("status", {})
+        refused = [what for what in unplaceable(spec) if what not in self._ignored] if ours else []
+        problem = f"HOSS does not place pods with {', '.join(refused)}" if refused else ""
+        gang = None
+        try:
+            gang = gang_of(metadata) if ours else None
+        except InvalidInput as exc:
+            problem = problem or str(exc)
+        template = self._template(metadata, spec)
+        terms = template.spec.pod_terms
+        if ours and self._max_pod_terms is not None and terms > self._max_pod_terms:
+            problem = problem or f"the pod {too_many_terms(terms, self._max_pod_terms)}"
+        return SeenPod(
+            uid=uid_from_text(metadata["uid"]),
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            node=spec.get("nodeName", ""),
+            ours=ours,
+            leaving="deletionTimestamp" in metadata,
+            ended=status.get("phase") in _ENDED,
+            template=template,
+            problem=problem,
+            rejection=rejection_of(status),
+            gang=gang,
+            owner=_owner(metadata) if ours else None,
+        )
+
+    def _template(self, metadata: Object, spec: Object) -> PodTemplate:
+        controller = _controller(metadata)
+        owner = "" if controller is None else controller["kind"]
+        labels = metadata.get("labels") or {}
+        parts = _parts(spec)
+        stays = (metadata.get("annotations") or {}).get(ANNOTATION, "")
+        if stays not in tuple(DuringExecution):  # a pod on a node takes room even if this is invalid
+            stays = ""
+        key = orjson.dumps([metadata["namespace"], owner, labels, stays, parts], option=orjson.OPT_SORT_KEYS)
+        found = self._templates.get(key)
+        if found is None:
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            read = {"labels": labels, "annotations": {ANNOTATION: stays}}
+            found = read_pod_template(read, parts, "", namespace=metadata["namespace"], owner_kind=owner)
+            if owner == "ReplicaSet" and spec.get("schedulerName") in self._schedulers:
+                found = _spread_among_replicas(found)
+            self._templates[key] = found
+        return found
+
+
+def unplaceable(spec: Object) -> list[str]:
+    """What a pod requests that restricts its nodes by rules that HOSS does not know."""
+    found = {
+        _UNKNOWN_VOLUMES[kind]
+        for volume in spec.get("volumes", ())
+        for kind in _UNKNOWN_VOLUMES
+        if kind in volume
+    }
+    if spec.get("resourceClaims"):
+        found.add("resource claims")
+    return sorted(found)
+
+
+def gang_of(metadata: Object) -> NewGang | None:
+    """The gang that a pod declares by our annotation: the pods of its PodGroup, or without one those of its
+    controller. Raises InvalidInput for an impossible declaration."""
+    declared = (metadata.get("annotations") or {}).get(MIN_AVAILABLE_ANNOTATION, "")
+    minimum = read_minimum(declared) if declared else 0
+    if minimum <= 1:
+        return None
+    if minimum > MAX_GANG_PODS:
+        most = f"{MAX_GANG_PODS} at most, which is as many as the ledger decides at once"
+        raise InvalidInput(f"is {minimum}; {most}", where=MIN_AVAILABLE)
+    namespace = metadata["namespace"]
+    if name := group_in(metadata):
+        return NewGang(namespace, name, minimum, f"{namespace}/{name}")
+    owner = _controller(metadata)
+    if owner is None:
+        raise InvalidInput(
+            f"is {minimum}, and the pod has neither a controller nor a PodGroup by which the others of its "
+            "gang are known",
+            where=MIN_AVAILABLE,
+        )
+    return NewGang(namespace, owner["name"], minimum, owner["uid"])
+
+
+def problem_of(pod: Object, error: InvalidInput) -> str:
+    """A sentence about a pod that cannot be read."""
+    metadata = pod.get("metadata", {})
+    return f"pod {metadata.get('namespace')}/{metadata.get('name')} cannot be accounted for: {error}"
+
+
+def _controller(metadata: Object) -> Object | None:
+    return next((owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")), None)
+
+
+def _owner(metadata: Object) -> OwnerReference | None:
+    owner = _controller(metadata)
+    if owner is None:
+        return None
+    return OwnerReference(owner["kind"], owner["apiVersion"].rpartition("/")[0], owner["name"])
+
+
+def _spread_among_replicas(template: PodTemplate) -> PodTemplate:
+    """The template with the selector for default spreading: the pods of its ReplicaSet. A Deployment gives
+    each ReplicaSet, and its pods, a value of this label, so ReplicaSets need not be watched (kube-scheduler's
+    DefaultSelector reads their selectors). Controllers handles the other kinds."""
+    value = dict(template.spec.labels).get(_REPLICAS_LABEL)
+    if value is None or template.spec.spread:
+        return template
+    selector = LabelSelector((Requirement(_REPLICAS_LABEL, "In", (value,)),))
+    return replace(template, spec=replace(template.spec, default_spread=selector))
+
+
+def _parts(spec: Object) -> dict[str, Any]:
+    """The spec without fields that differ between equally placed pods, such as names of mounted tokens."""
+    parts: dict[str, Any] = {name: spec[name] for name in _PARTS if name in spec}
+    for kind in ("containers", "initContainers"):
+        if kind in spec:
+            parts[kind] = [{name: c[name] for name in _CONTAINER_PARTS if name in c} for c in spec[kind]]
+    images = [volume for volume in spec.get("volumes", ()) if "image" in volume]
+    if images:
+        parts["volumes"] = images
+    return parts
+
+
+_MAX_SPREAD_TEMPLATES = 20_000
+
+
+class Controllers:
+    """Selectors by controller."""
+
+    def __init__(self) -> None:
+        self._selectors: dict[tuple[OwnerReference, str], LabelSelector] = {}  # (controller, namespace)
+        self._templates: dict[tuple[PodTemplate, LabelSelector], PodTemplate] = {}
+
+    def apply(self, controller: Controller) -> None:
+        """The controller exists, with this selector."""
+        key = controller.identity, controller.namespace
+        if controller.selector is None or controller.selector.everything:
+            self._selectors.pop(key, None)
+        else:
+            self._selectors[key] = controller.selector
+
+    def remove(self, identity: OwnerReference, namespace: str) -> None:
+        """The controller no longer exists."""
+        self._selectors.pop((identity, namespace), None)
+
+    def template_of(self, pod: SeenPod) -> PodTemplate:
+        """The pod's template, with its controller's selector where default spreading counts that. Equal
+        results are the same object."""
+        selector = None if pod.owner is None else self._selectors.get((pod.owner, pod.namespace))
+        spec = pod.template.spec
+        if selector is None or spec.spread or spec.default_spread is not None:
+            return pod.template
+        found = self._templates.get((pod.template, selector))
+        if found is None:
+            if len(self._templates) >= _MAX_SPREAD_TEMPLATES:
+                self._templates.clear()
+            found = replace(pod.template, spec=replace(spec, default_spread=selector))
+            self._templates[pod.template, selector] = found
+        return found

@@ -1,0 +1,1 @@
+"""Scheduling policies: their rules, the compiled index of rules, and warnings about them."""

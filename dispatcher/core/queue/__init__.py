@@ -1,0 +1,1 @@
+"""Waiting pods: the active queue, backoff, queueing hints, tenants and back pressure."""

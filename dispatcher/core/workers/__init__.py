@@ -1,0 +1,1 @@
+"""Scheduler workers: membership, the batches that each worker has, and what its heartbeats report."""

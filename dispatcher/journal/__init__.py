@@ -1,0 +1,1 @@
+"""The journal in Redis: what a new leader must know of earlier terms."""

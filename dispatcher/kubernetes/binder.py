@@ -1,0 +1,235 @@
+"""Kubernetes mode: has resolvers bind, at the API server, the pods whose reservations are confirmed.
+
+A binding request is repeated until its outcome is known. Meanwhile the pod keeps its reservation, so a
+binding that the API server did make cannot overcommit the node. Before the first request a reservation may
+still be released: when the pod has changed since it was placed, or its node was deleted. Several resolvers
+take turns, because a binding costs a resolver up to half a millisecond of Python."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core import messages as m
+from dispatcher.core.bound.settlement import CHANGED
+from dispatcher.core.cluster.nodes import removed
+from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.runtime import Runtime
+from hoss.client.resolver import ResolverClient
+from hoss.errors import LedgerUnavailable, Overloaded, TransportError
+from hoss.telemetry import logger
+from hoss.telemetry.context import calls_belong_to, now_ns
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import U8, U32, Uids, decode, decode_uids
+
+# The pods of a call wait for the slowest of them, so a call has few. This many calls keep all connections
+# busy.
+_PODS_PER_CALL = 50
+_CALLS = 8
+_RETRY_SECONDS = 0.5
+
+
+class _Request(NamedTuple):
+    row: int
+    uid: bytes
+
+
+class PodBinder:
+    """`add` pods; `run` must be running."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        client: ResolverClient,
+        nodes: ClusterNodes,
+        leadership: Leadership,
+        *,
+        evictions_read: Callable[[int], int],
+        node_deleted: Callable[[str], bool],
+        on_bound: Callable[[Rows, list[str]], None],
+    ) -> None:
+        """`evictions_read`: up to which seq the evictions of a shard are known; `node_deleted`: whether the
+        API server has no node of this name any more; `on_bound` gets bound pods and the names of their
+        nodes."""
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self._client = client
+        self._nodes = nodes
+        self._leadership = leadership
+        self._evictions_read = evictions_read
+        self._node_deleted = node_deleted
+        self._on_bound = on_bound
+        self._attempted: set[bytes] = set()  # UIDs of pods that the API server may have bound already
+        # In the queue, or due to come back to it. A request is looked at anew when it is taken, so one entry
+        # is enough however often it is asked for.
+        self._waiting: set[_Request] = set()
+        self._queue: asyncio.Queue[_Request] = asyncio.Queue()
+
+    def add(self, rows: Rows, uids: Uids, *, attempted: bool = False) -> None:
+        """Bind these pods, whose reservations are confirmed. Pods that are bound or gone are ignored.
+        `attempted`: an earlier term may have sent binding requests for them."""
+        for row, uid in zip(rows.tolist(), map(bytes, uids), strict=True):
+            if attempted:
+                self._attempted.add(uid)
+            if (request := _Request(row, uid)) not in self._waiting:
+                self._waiting.add(request)
+                self._queue.put_nowait(request)
+
+    def __len__(self) -> int:
+        """How many pods wait for their turn."""
+        return len(self._waiting)
+
+    async def run(self) -> None:
+        """Bind until cancelled."""
+        await asyncio.gather(*(self._call_repeatedly() for _ in range(_CALLS)))
+
+    async def _call_repeatedly(self) -> None:
+        while True:
+            batch = [await self._queue.get()]
+            while len(batch) < _PODS_PER_CALL and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            self._waiting.difference_update(batch)
+            try:
+                await self._bind(batch)
+            except (LedgerUnavailable, Overloaded, TransportError) as exc:
+                logger().warning("bindings_delayed", pods=len(batch), error=str(exc))
+                self._runtime.problems["binding"] = f"pods cannot be bound now: {exc}"
+                self._retry_later(batch)
+            else:
+                self._runtime.problems.pop("binding", None)
+
+    def _retry_later(self, batch: Iterable[_Request]) -> None:
+        for request in batch:
+            if request not in self._waiting:
+                self._waiting.add(request)
+                asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._queue.put_nowait, request)
+
+    async def _bind(self, batch: list[_Request]) -> None:
+        requests = self._release_outdated([request for request in batch if self._still_reserved(request)])
+        early = dict.fromkeys(request for request in requests if self._too_early(request))
+        for request in early:
+            if self._machine.settlement.nominations.victims_unknown(request.row):
+                await self._check_nomination(request)
+        self._retry_later(early)
+        rows = np.array([request.row for request in requests if request not in early], np.uint32)
+        if not len(rows):
+            return
+        self._leadership.require_valid_lease()
+        nodes = self._machine.registry.pods.node[rows].copy()
+        uids = self._machine.registry.pods.uid[rows].copy()
+        self._attempted.update(map(bytes, uids))
+        traces, began_ns = self._runtime.traces, now_ns()
+        context = None if traces is None else traces.binding(uids)
+        with calls_belong_to("" if context is None else str(context)):
+            reply = await self._client.bind(self._message(rows, uids, nodes))
+        results = decode(reply.results, U8, name="results", rows=len(rows))
+        known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED))
+        self._attempted.difference_update(map(bytes, uids[known]))
+        texts = list(reply.texts) or [""] * len(rows)
+        if traces is not None:
+            from dispatcher.tracing import Bindings  # noqa: PLC0415 - only with tracing
+
+            bindings = Bindings([*map(bytes, uids)], self._names(nodes), results.tolist(), texts)
+            traces.bound(bindings, context, began_ns)
+        # Rows may have been given to other pods meanwhile.
+        same = (self._machine.registry.pods.uid[rows] == uids).all(axis=1)
+        await self._settle(
+            rows[same], uids[same], nodes[same], results[same], np.array(texts, object)[same].tolist()
+        )
+
+    async def _settle(
+        self, rows: Rows, uids: Uids, nodes: Rows, results: NDArray[np.uint8], texts: list[str]
+    ) -> None:
+        done = results == pb.BIND_DONE
+        if done.any():
+            self._machine.counters["bindings"] += int(done.sum())
+            self._on_bound(rows[done], self._names(nodes[done]))
+            self._runtime.handle(m.Assigned(rows[done], nodes[done]))
+        refused = results == pb.BIND_REFUSED
+        if refused.any():
+            self._machine.counters["bindings_refused"] += int(refused.sum())
+            reasons = tuple(texts[i] for i in np.flatnonzero(refused).tolist())
+            self._runtime.handle(m.BindingRefused(rows[refused], reasons))
+        unknown = np.flatnonzero(results == pb.BIND_UNKNOWN)
+        if len(unknown):
+            logger().warning("bindings_unknown", pods=len(unknown), error=texts[int(unknown[0])])
+            self._retry_later([_Request(int(rows[i]), uids[i].tobytes()) for i in unknown.tolist()])
+        unreserved = results == pb.BIND_UNRESERVED
+        if unreserved.any():
+            await self._runtime.verify(m.Verify(rows[unreserved], uids[unreserved]))
+            self.add(rows[unreserved], uids[unreserved])
+
+    def _still_reserved(self, request: _Request) -> bool:
+        pods = self._machine.registry.pods
+        reserved = bool(
+            pods.phase[request.row] == Phase.BOUND
+            and not pods.assigned[request.row]
+            and pods.uid[request.row].tobytes() == request.uid
+        )
+        if not reserved:
+            self._attempted.discard(request.uid)
+        return reserved
+
+    def _release_outdated(self, requests: list[_Request]) -> list[_Request]:
+        """Release the reservations of pods that must not be bound as placed, unless a binding was attempted.
+        Returns the other requests."""
+        reasons = {
+            request: self._outdated(request.row) for request in requests if request.uid not in self._attempted
+        }
+        outdated = {request: reason for request, reason in reasons.items() if reason}
+        if outdated:
+            self._machine.counters["bindings_withdrawn"] += len(outdated)
+            rows = np.array([request.row for request in outdated], np.uint32)
+            self._runtime.handle(m.BindingRefused(rows, tuple(outdated.values()), attempted=False))
+        return [request for request in requests if request not in outdated]
+
+    def _outdated(self, row: int) -> str:
+        """Why a pod must not be bound as it was placed; "" if it may be."""
+        if self._machine.registry.pods.outdated[row]:
+            return CHANGED
+        node = self._nodes.name(int(self._machine.registry.pods.node[row]))
+        return removed(node) if node and self._node_deleted(node) else ""
+
+    def _too_early(self, request: _Request) -> bool:
+        """Whether victims are still leaving for the pod, or the feed has not described its node yet."""
+        nominations = self._machine.settlement.nominations
+        nominated = nominations.is_nominated(request.row) or nominations.has_victims(request.uid)
+        return nominated or not self._nodes.name(int(self._machine.registry.pods.node[request.row]))
+
+    async def _check_nomination(self, request: _Request) -> None:
+        """A nominated pod may have found room without victims. Then no end of a victim will be reported."""
+        found = await self._runtime.ledger.lookup(decode_uids(request.uid))
+        read = all(self._evictions_read(shard) >= int(seqs.max()) for shard, seqs in found.commits.items())
+        nominations = self._machine.settlement.nominations
+        if found.commits and read and nominations.victims_unknown(request.row):
+            nominations.no_victims(request.row)
+
+    def _names(self, nodes: Rows) -> list[str]:
+        return [self._nodes.name(node) for node in nodes.tolist()]
+
+    def _message(self, rows: Rows, uids: Uids, nodes: Rows) -> pb.BindRequest:
+        registry = self._machine.registry
+        return pb.BindRequest(
+            uids=uids.tobytes(),
+            nodes=nodes.astype(U32).tobytes(),
+            pods=[
+                f"{registry.namespace_of(row)}/{registry.set_of(row).pod_name(row)}" for row in rows.tolist()
+            ],
+            node_names=[
+                common_pb2.NodeName(index=index, name=self._nodes.name(index))
+                for index in np.unique(nodes).tolist()
+            ],
+        )
+
+
+def unassigned(runtime: Runtime) -> tuple[Rows, Uids]:
+    """Pods with reservations that no node has, such as an earlier term has left."""
+    pods = runtime.machine.registry.pods
+    reserved = (pods.phase[: pods.size] == Phase.BOUND) & ~pods.assigned[: pods.size]
+    rows = np.flatnonzero(reserved).astype(np.uint32)
+    return rows, decode_uids(pods.uid[rows].tobytes())

@@ -1,0 +1,215 @@
+"""Kubernetes mode: writes pod conditions and events to the API server, in kube-scheduler's words.
+
+A pod that fits nowhere gets the condition PodScheduled=False with the reason, and an event FailedScheduling.
+A bound pod gets an event Scheduled, a victim an event Preempted. Conditions are always written, if late.
+Events beyond the configured rate are dropped and counted, because each costs the API server as much as a
+binding."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import numpy as np
+
+from dispatcher.core.kubernetes.conditions import PodConditions, RateLimiter, WaitingPod
+from dispatcher.core.kubernetes.mirror import PodMirror
+from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.runtime import Runtime
+from hoss.errors import TransportError
+from hoss.kube.api import STRATEGIC_PATCH, KubeApi, Object
+from hoss.telemetry import logger
+from hoss.wire.columns import NONE_U32
+from hoss.wire.uids import uid_text
+
+_POLL_SECONDS = 0.1
+_CONCURRENT_REQUESTS = 8  # few, because bindings matter more
+_COMPONENT = "hoss"
+_REFUSED_BY = "hoss.dev/refused-by"  # annotation of FailedScheduling: its plugins, for programs to read
+_GATED = "SchedulingGated"  # a condition that the API server writes itself
+
+# Queued pods with a reason are included: their binding was refused, or their gang did not fit.
+_WAITING = (Phase.UNSCHEDULABLE, Phase.BACKOFF, Phase.QUEUED, Phase.SCHEDULING)
+
+
+class EventRecorder:
+    """`run` must be running."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        api: KubeApi,
+        pods: PodMirror,
+        *,
+        events_per_second: float,
+        utc_now: Callable[[], datetime],
+        rng: random.Random,
+    ) -> None:
+        self._utc_now = utc_now
+        self._rng = rng
+        self._runtime = runtime
+        self._registry = runtime.machine.registry
+        self._api = api
+        self._pods = pods
+        self._conditions = PodConditions()
+        self._rate_limiter = RateLimiter(events_per_second)
+        self._revision = runtime.machine.log.revision
+        self._events: asyncio.Queue[Object] = asyncio.Queue()
+        self._unplaceable: set[bytes] = set()
+
+    def bound(self, rows: Rows, nodes: Sequence[str]) -> None:
+        """The API server has bound these pods to the nodes of these names."""
+        for row, node in zip(rows.tolist(), nodes, strict=True):
+            namespace, name, uid = self._identity(row)
+            text = f"Successfully assigned {namespace}/{name} to {node}"
+            self._record(self._event(namespace, name, uid, "Scheduled", text, action="Binding"))
+
+    def preempted(self, row: int, preemptor: str, node: str) -> None:
+        """This pod is evicted from the node for the pod with that UID."""
+        namespace, name, uid = self._identity(row)
+        text = f"Preempted by pod {preemptor} on node {node}"
+        self._record(self._event(namespace, name, uid, "Preempted", text, action="Preempting"))
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await asyncio.gather(
+            self._write_conditions(), *(self._send_events() for _ in range(_CONCURRENT_REQUESTS // 2))
+        )
+
+    async def _write_conditions(self) -> None:
+        while True:
+            self._read_log()
+            self._read_unplaceable()
+            due = self._conditions.take_due(self._runtime.now(), _CONCURRENT_REQUESTS)
+            if due:
+                await asyncio.gather(*map(self._write_condition, due))
+            if len(due) < _CONCURRENT_REQUESTS:
+                await asyncio.sleep(_POLL_SECONDS)
+
+    def _read_log(self) -> None:
+        log = self._runtime.machine.log
+        while batches := log.since(self._revision):
+            self._revision = batches[-1].revision
+            for batch in batches:
+                ended = np.isin(batch.phases, (Phase.BOUND, Phase.DELETED))
+                self._conditions.remove(uid.tobytes() for uid in batch.uids[ended])
+                waits = np.isin(batch.phases, (Phase.UNSCHEDULABLE, Phase.BACKOFF))
+                self._note_waiting(self._registry.directory.rows_of_uids(batch.uids[waits]))
+        if batches is None:  # the log has dropped some: take all pods that wait now
+            self._revision = log.revision
+            pods = self._registry.pods
+            waits = np.isin(pods.phase[: pods.size], _WAITING)
+            self._note_waiting(np.flatnonzero(waits).astype(np.uint32))
+
+    def _note_waiting(self, rows: Rows) -> None:
+        for row in rows[rows != NONE_U32].tolist():
+            if (pod := self._waiting_pod(row)) is not None:
+                self._conditions.update(pod, self._runtime.now())
+
+    def _waiting_pod(self, row: int) -> WaitingPod | None:
+        pods, reasons = self._registry.pods, self._registry.reasons
+        number = int(pods.reason[row])
+        text = reasons.texts[number]
+        if pods.phase[row] not in _WAITING or not text or text.startswith(_GATED):
+            return None
+        name = self._registry.set_of(row).pod_name(row)
+        refused_by = tuple(sorted(reasons.refused_by[number]))
+        return WaitingPod(pods.uid[row].tobytes(), self._registry.namespace_of(row), name, text, refused_by)
+
+    def _read_unplaceable(self) -> None:
+        unplaceable = self._pods.unplaceable
+        if not (unplaceable or self._unplaceable):
+            return
+        self._conditions.remove(self._unplaceable - unplaceable.keys())
+        for uid, pod in unplaceable.items():
+            if uid in self._unplaceable:
+                continue
+            self._conditions.update(
+                WaitingPod(uid, pod.namespace, pod.name, pod.problem), self._runtime.now()
+            )
+        self._unplaceable = set(unplaceable)
+
+    async def _write_condition(self, pod: WaitingPod) -> None:
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        try:
+            reply = await self._api.send(
+                "PATCH", path, _condition(pod, self._now()), content_type=STRATEGIC_PATCH
+            )
+        except TransportError:
+            self._conditions.retry(pod, self._runtime.now())
+            return
+        if reply.passing:
+            self._conditions.retry(pod, self._runtime.now())
+        elif reply.done:
+            self._runtime.machine.counters["conditions_written"] += 1
+            event = self._event(
+                pod.namespace,
+                pod.name,
+                uid_text(pod.uid),
+                "FailedScheduling",
+                pod.message,
+                action="Scheduling",
+            )
+            refused_by = ",".join(pod.refused_by)
+            event["metadata"]["annotations"] = {_REFUSED_BY: refused_by} if refused_by else {}
+            self._record(event)
+        elif reply.status not in (404, 409):  # the pod is gone, or the name is another pod's
+            logger().warning("condition_refused", pod=f"{pod.namespace}/{pod.name}", error=reply.message)
+
+    def _event(
+        self, namespace: str, name: str, uid: str, reason: str, message: str, *, action: str
+    ) -> Object:
+        now = self._now()
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{name}.{self._rng.getrandbits(64):016x}", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": namespace,
+                "name": name,
+                "uid": uid,
+            },
+            "type": "Warning" if reason == "FailedScheduling" else "Normal",
+            "reason": reason,
+            "message": message[:1024],  # the API server's limit
+            "action": action,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+        }
+
+    def _now(self) -> str:
+        return self._utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _identity(self, row: int) -> tuple[str, str, str]:
+        uid = uid_text(self._registry.pods.uid[row].tobytes())
+        return self._registry.namespace_of(row), self._registry.set_of(row).pod_name(row), uid
+
+    def _record(self, event: Object) -> None:
+        if self._rate_limiter.take(self._runtime.now()):
+            self._events.put_nowait(event)
+        else:
+            self._runtime.machine.counters["events_left_out"] += 1
+
+    async def _send_events(self) -> None:
+        while True:
+            event = await self._events.get()
+            try:
+                reply = await self._api.send(
+                    "POST", f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event
+                )
+            except TransportError:
+                self._runtime.machine.counters["events_left_out"] += 1
+                continue
+            self._runtime.machine.counters["events_written" if reply.done else "events_left_out"] += 1
+
+
+def _condition(pod: WaitingPod, now: str) -> Object:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": pod.message}
+    if pod.first:
+        condition["lastTransitionTime"] = now
+    return {"metadata": {"uid": uid_text(pod.uid)}, "status": {"conditions": [condition]}}

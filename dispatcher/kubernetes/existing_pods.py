@@ -1,0 +1,103 @@
+"""Kubernetes mode: reserves room in the ledger for pods that are on nodes already.
+
+Reservations and releases keep their order. Otherwise the release of a pod could reach the ledger before its
+reservation, and the reservation would stay for ever.
+"""
+
+import asyncio
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core import messages as m
+from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ledger.rebuilding import kind_of
+from dispatcher.runtime import Runtime
+from hoss.client.resolver import ResolverClient
+from hoss.errors import LedgerUnavailable
+from hoss.telemetry import logger
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode
+
+WRITER = "kubernetes mirror"  # its epoch fences this writer of earlier terms
+_PODS_PER_CALL = 1000
+
+
+class ExistingPods:
+    """Executes Reserve and Release instructions, one after the other."""
+
+    def __init__(
+        self, runtime: Runtime, client: ResolverClient, leadership: Leadership, nodes: ClusterNodes
+    ) -> None:
+        self._runtime = runtime
+        self._client = client
+        self._leadership = leadership
+        self._nodes = nodes
+        self._order = asyncio.Lock()  # asyncio's locks are first come, first served
+        self._epoch = 0
+        runtime.set_executor(m.Reserve, self._reserve)
+        runtime.set_executor(m.Release, self._release)
+
+    async def done(self) -> None:
+        """Return once all earlier instructions are executed."""
+        await asyncio.sleep(0)  # jobs that were just spawned wait for the lock first
+        async with self._order:
+            pass
+
+    async def _release(self, instruction: m.Release) -> None:
+        async with self._order:
+            await self._runtime.release(instruction)
+
+    async def _reserve(self, instruction: m.Reserve) -> None:
+        async with self._order:
+            for start in range(0, len(instruction.rows), _PODS_PER_CALL):
+                part = slice(start, start + _PODS_PER_CALL)
+                await self._reserve_part(instruction.rows[part], instruction.uids[part])
+
+    async def _reserve_part(self, rows: Rows, uids: Uids) -> None:
+        pods = self._runtime.machine.registry.pods
+        present = (
+            (pods.phase[rows] == Phase.BOUND)
+            & (pods.uid[rows] == uids).all(axis=1)
+            & (pods.node[rows] != NONE_U32)
+        )
+        rows = rows[present]
+        if not len(rows):
+            return
+        request = self._request(rows)
+        verdicts = await self._runtime.until_answered(lambda: self._upsert(request))
+        refused = ~np.isin(verdicts, (pb.COMMITTED, pb.DUPLICATE))
+        if refused.any():
+            names = sorted({pb.Verdict.Name(verdict) for verdict in verdicts[refused].tolist()})
+            logger().warning("existing_pods_not_reserved", pods=int(refused.sum()), verdicts=names)
+
+    def _request(self, rows: Rows) -> pb.UpsertPodsRequest:
+        registry = self._runtime.machine.registry
+        names = {index: self._nodes.name(index) for index in np.unique(registry.pods.node[rows]).tolist()}
+        templates, kinds = np.unique(registry.pods.template[rows], return_inverse=True)
+        return pb.UpsertPodsRequest(
+            writer=WRITER,
+            kinds=[kind_of(registry, template) for template in templates.tolist()],
+            pods=pb.PodColumns(
+                uids=registry.pods.uid[rows].tobytes(),
+                nodes=registry.pods.node[rows].astype(U32).tobytes(),
+                kinds=kinds.astype(U32).tobytes(),
+            ),
+            node_names=[common_pb2.NodeName(index=index, name=name) for index, name in names.items() if name],
+        )
+
+    async def _upsert(self, request: pb.UpsertPodsRequest) -> NDArray[np.uint8]:
+        self._leadership.require_valid_lease()
+        if not self._epoch:
+            self._epoch = await self._client.grant_epoch(WRITER)
+        request.epoch = self._epoch
+        verdicts: NDArray[np.uint8] = decode(
+            (await self._client.upsert_pods(request)).verdicts, U8, name="verdicts"
+        )
+        if (verdicts == pb.STALE_EPOCH).any():
+            self._epoch = 0  # the ledger was rebuilt, or another dispatcher has a newer term
+            raise LedgerUnavailable("the ledger has fenced this writer")
+        return verdicts

@@ -1,0 +1,350 @@
+"""Kubernetes mode: informers for pods, nodes and the other objects that scheduling depends on.
+
+They keep the machine's registry and the ledger in step with the API server, which is the journal of its pods:
+a new leader lists them, and writes none of them down. Changes are processed in batches, never pod by pod."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from dispatcher.api.intake import read_template
+from dispatcher.config import ClusterSection
+from dispatcher.core import messages as m
+from dispatcher.core.kubernetes.conditions import Debounce
+from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, PodPlan, gangs_of
+from dispatcher.core.kubernetes.pod_objects import Controllers, GonePod, PodReader, SeenPod, problem_of
+from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
+from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.kubernetes.kubelet_rejections import KubeletRejectionAudit
+from dispatcher.runtime import Runtime
+from hoss import serving
+from hoss.client.resolver import ResolverClient
+from hoss.errors import InvalidInput
+from hoss.kube.api import KubeApi, Object
+from hoss.kube.reflector import Change, ObjectGone, Reflector
+from hoss.manifests.cluster import read_controller
+from hoss.manifests.cluster_objects import read_cluster_object
+from hoss.manifests.node import read_node
+from hoss.model.cluster import ObjectKey, OwnerReference
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodTemplate
+from hoss.telemetry import logger
+from hoss.wire.columns import decode_uids
+from hoss.wire.convert import template_to_proto
+from hoss.wire.uids import uid_from_text
+
+_PODS_PER_SUBMISSION = 2000
+_NODES_PER_CALL = 500
+_IDLE_SECONDS = 1.0  # how often problems are checked without changes
+_MOST_TEMPLATES = 20_000
+
+_PODS_PATH, _NODES_PATH = "/api/v1/pods", "/api/v1/nodes"
+
+_OBJECTS = {
+    "/api/v1/namespaces": ("Namespace", ""),
+    "/api/v1/services": ("Service", ""),
+    "/apis/policy/v1/poddisruptionbudgets": ("PodDisruptionBudget", "policy"),
+    "/apis/scheduling.k8s.io/v1/priorityclasses": ("PriorityClass", "scheduling.k8s.io"),
+}
+_CONTROLLERS = {
+    "/api/v1/replicationcontrollers": ("ReplicationController", "", {}),
+    # ReplicaSets of Deployments have this label, and are not needed.
+    "/apis/apps/v1/replicasets": ("ReplicaSet", "apps", {"labelSelector": "!pod-template-hash"}),
+    "/apis/apps/v1/statefulsets": ("StatefulSet", "apps", {}),
+}
+
+
+class ObjectInformers:
+    """Follows what is neither pod nor node. Its `reflectors` must be running."""
+
+    def __init__(self, runtime: Runtime, api: KubeApi, *, rng: random.Random) -> None:
+        reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
+        self.controllers = Controllers()
+        self._runtime = runtime
+        self.reflectors = [
+            *(reflector(path, self._object_handler(*kind)) for path, kind in _OBJECTS.items()),
+            *(
+                reflector(path, self._controller_handler(kind, group), params=params)
+                for path, (kind, group, params) in _CONTROLLERS.items()
+            ),
+        ]
+
+    def _object_handler(self, kind: str, group: str) -> Callable[[list[Change]], None]:
+        def handle(changes: list[Change]) -> None:
+            applied = []
+            for change in changes:
+                if isinstance(change, ObjectGone):
+                    self._runtime.handle(m.ObjectsRemoved((ObjectKey(kind, change.namespace, change.name),)))
+                    continue
+                name = change.object["metadata"]["name"]
+                if kind == "PriorityClass" and name.startswith("system-"):
+                    # Every cluster has these, and pods get their priority from the API server.
+                    continue
+                try:
+                    item = read_cluster_object(change.object, kind, group)
+                except InvalidInput as exc:
+                    _warn(kind, change.object, exc)
+                else:
+                    applied += [item] if item is not None else []
+            if applied:
+                self._runtime.handle(m.ObjectsApplied(tuple(applied)))
+
+        return handle
+
+    def _controller_handler(self, kind: str, group: str) -> Callable[[list[Change]], None]:
+        def handle(changes: list[Change]) -> None:
+            for change in changes:
+                if isinstance(change, ObjectGone):
+                    self.controllers.remove(OwnerReference(kind, group, change.name), change.namespace)
+                    continue
+                try:
+                    self.controllers.apply(read_controller(change.object, kind))
+                except InvalidInput as exc:
+                    _warn(kind, change.object, exc)
+
+        return handle
+
+
+def _warn(kind: str, item: Object, error: InvalidInput) -> None:
+    logger().warning("object_unreadable", kind=kind, name=item["metadata"]["name"], problem=str(error))
+
+
+class Accepted(NamedTuple):
+    """A submission of listed pods, and the rows of it that are on nodes."""
+
+    submission: Submission
+    rows: Rows
+    nodes: Rows  # beside `rows`
+
+
+class Informers:
+    """First `begin`, then `settle`, then `run`, all within `following`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        api: KubeApi,
+        resolver: ResolverClient,
+        config: ClusterSection,
+        term: int,
+        *,
+        max_pod_terms: int,
+        rng: random.Random,
+    ) -> None:
+        reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
+        self._runtime = runtime
+        self._registry = runtime.machine.registry
+        self._resolver = resolver
+        self._reader = PodReader(config.scheduler_names, ignored=config.ignored, max_pod_terms=max_pod_terms)
+        self.pods = PodMirror(self._registry)
+        self.over_reserved: set[int] = set()  # nodes with pods that had no reservations at the start
+        self._nodes = NodeMirror(self._registry)
+        self._objects = ObjectInformers(runtime, api, rng=rng)
+        self._rejections = KubeletRejectionAudit(
+            runtime,
+            api,
+            self._nodes,
+            self.pods.nodes,
+            schedulers=config.scheduler_names,
+            clean_up=config.delete_rejected,
+        )
+        self._orders = (f"kubernetes {term}/{number}" for number in count())
+        self._templates: dict[PodTemplate, NewTemplate] = {}
+        self._changed = asyncio.Event()
+        self._pod_changes: list[SeenPod | GonePod] = []
+        self._node_changes: dict[str, NodeSpec | None] = {}  # by name; None: deleted
+        self.reflectors = [
+            reflector(_PODS_PATH, self._on_pods),
+            reflector(_NODES_PATH, self._on_nodes),
+            *self._objects.reflectors,
+        ]
+
+    def node_deleted(self, node: str) -> bool:
+        """Whether the node's object was deleted while pods are still on it."""
+        return node in self._nodes.terminating
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Receive changes while the body runs."""
+        async with serving.background(*(reflector.run() for reflector in self.reflectors)):
+            yield
+
+    async def begin(self) -> list[Accepted]:
+        """Give rows to all listed pods, and nodes to the ledger. Returns the submissions to `settle` once the
+        reservations are known."""
+        for reflector in self.reflectors:
+            await reflector.complete.wait()
+        known = await self._runtime.until_answered(self._resolver.list_nodes)
+        self._nodes.restore(info.spec.name for info in known)
+        self.pods.nodes.update((info.spec.name, info.index) for info in known)
+        gone = [name for name in self._nodes.names if name not in self._node_changes]
+        self._node_changes.update(dict.fromkeys(gone))
+        await self._take_nodes()
+        plan = self.pods.plan(self._take_pod_changes())
+        accepted = [self._accept(part) for part in _parts(plan.new)]
+        self._rejections.skip(plan.rejected)
+        logger().info(
+            "mirror_complete",
+            pods=len(plan.new),
+            nodes=len(self.pods.nodes),
+            on_unknown_nodes=sum(self.pods.on_unknown_nodes.values()),
+        )
+        return accepted
+
+    def settle(self, accepted: Sequence[Accepted]) -> None:
+        """The reservations are known: assign pods that are on nodes, and queue the others."""
+        for part in accepted:
+            unreserved = self._registry.pods.phase[part.rows] == Phase.ABSENT
+            self.over_reserved.update(part.nodes[unreserved].tolist())
+            self._runtime.machine.restore_mirrored(part.submission)
+            self._settle(part)
+
+    def _settle(self, part: Accepted) -> None:
+        self._runtime.handle(m.Assigned(part.rows, part.nodes))
+        self._runtime.handle(m.Admitted(part.submission))
+
+    async def run(self) -> None:
+        """Process changes until cancelled."""
+        debounce = Debounce()
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _IDLE_SECONDS)
+                await asyncio.sleep(debounce.seconds)
+            self._changed.clear()
+            await self._take_nodes()
+            changes = [*self.pods.take_resolved(), *self._take_pod_changes()]
+            debounce.observe(len(changes))
+            self._take(self.pods.plan(changes))
+            if self._nodes.terminating and any(isinstance(change, GonePod) for change in changes):
+                self._changed.set()  # a deleted node may have become empty
+            self._update_problems()
+
+    # --- pods ---
+
+    def _on_pods(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, ObjectGone):
+                self._pod_changes.append(GonePod(uid_from_text(change.uid)))
+                continue
+            try:
+                self._pod_changes.append(self._reader.read(change.object))
+            except InvalidInput as exc:
+                logger().warning("pod_unreadable", problem=problem_of(change.object, exc))
+                self._runtime.machine.counters["pods_unreadable"] += 1
+        self._changed.set()
+
+    def _take_pod_changes(self) -> list[SeenPod | GonePod]:
+        taken, self._pod_changes = self._pod_changes, []
+        return taken
+
+    def _take(self, plan: PodPlan) -> None:
+        if len(plan.gone):
+            self._runtime.handle(m.Deleted(plan.gone))
+            self._registry.release_names(plan.gone)
+        for part in _parts(plan.new):
+            self._settle(self._accept(part))
+        if len(plan.assigned):
+            self._runtime.handle(m.Assigned(plan.assigned, plan.nodes))
+        self._take_changes([*zip(plan.assigned.tolist(), plan.seen, strict=True), *plan.waiting])
+        self._rejections.audit(plan.rejected)
+        for row, gates in plan.ungated:
+            self._runtime.handle(m.GatesRemoved(np.array([row], np.uint32), gates))
+
+    def _take_changes(self, seen: Iterable[tuple[int, SeenPod]]) -> None:
+        """A known pod may be resized, or get other labels or tolerations. Most events of pods change none of
+        these."""
+        pods, templates = self._registry.pods, self._registry.templates
+        read = ((row, self._template(self._objects.controllers.template_of(pod))) for row, pod in seen)
+        changed = tuple(
+            (row, new) for row, new in read if templates.differs(int(pods.template[row]), new.spec, new.kind)
+        )
+        if changed:
+            self._runtime.handle(m.PodsChanged(changed))
+
+    def _accept(self, pods: Sequence[SeenPod]) -> Accepted:
+        """Give the pods rows."""
+        templates: dict[int, int] = {}  # id of a template -> its number
+        used: list[NewTemplate] = []
+        numbers = []
+        for pod in pods:
+            template = self._objects.controllers.template_of(pod)
+            number = templates.get(id(template))
+            if number is None:
+                number = templates[id(template)] = len(used)
+                used.append(self._template(template))
+            numbers.append(number)
+        uids = decode_uids(b"".join(pod.uid for pod in pods))
+        gangs, of_pods = gangs_of(pods)
+        listed = NewPods(tuple(pod.name for pod in pods), np.array(numbers, np.uint32), uids, of_pods)
+        order = Order(next(self._orders), tuple(used), (), listed, gangs)
+        submission = self._registry.accept(order, self._runtime.now_ms())
+        on_nodes = [(i, self.pods.nodes[pod.node]) for i, pod in enumerate(pods) if pod.node]
+        rows = np.array([i for i, _ in on_nodes], np.uint32) + np.uint32(submission.sets[0].first)
+        return Accepted(submission, rows, np.array([node for _, node in on_nodes], np.uint32))
+
+    def _template(self, template: PodTemplate) -> NewTemplate:
+        found = self._templates.get(template)
+        if found is None:
+            if len(self._templates) >= _MOST_TEMPLATES:
+                self._templates.clear()
+            found = self._templates[template] = read_template(template_to_proto(template))
+        return found
+
+    # --- nodes ---
+
+    def _on_nodes(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, ObjectGone):
+                self._node_changes[change.name] = None
+                continue
+            try:
+                node = read_node(change.object)
+            except InvalidInput as exc:
+                logger().warning("node_unreadable", node=change.object["metadata"]["name"], problem=str(exc))
+                self._runtime.machine.counters["nodes_unreadable"] += 1
+            else:
+                self._node_changes[node.name] = node
+        self._changed.set()
+
+    async def _take_nodes(self) -> None:
+        changes, self._node_changes = self._node_changes, {}
+        seen = [node for node in changes.values() if node is not None]
+        gone = [name for name, node in changes.items() if node is None]
+        plan = self._nodes.plan(seen, gone, self.pods.nodes)
+        for start in range(0, len(plan.upserts), _NODES_PER_CALL):
+            part = plan.upserts[start : start + _NODES_PER_CALL]
+            reply = await self._runtime.until_answered(partial(self._resolver.upsert_nodes, part))
+            self.pods.nodes.update(zip((node.name for node in part), reply.indexes, strict=True))
+            if reply.overcommitted:
+                logger().warning("nodes_overcommitted", nodes=list(reply.overcommitted)[:20])
+        if plan.removals:
+            await self._runtime.until_answered(lambda: self._resolver.remove_nodes(plan.removals))
+            for name in plan.removals:
+                self.pods.nodes.pop(name, None)
+        self._nodes.done(plan)
+
+    def _update_problems(self) -> None:
+        problems = self._runtime.problems
+        for reflector in self.reflectors:
+            problems.pop(reflector.path, None)
+            if reflector.problem:
+                problems[reflector.path] = f"news of {reflector.path} do not come: {reflector.problem}"
+        self._rejections.expire()
+        problems.pop("on_unknown_nodes", None)
+        if self.pods.on_unknown_nodes:
+            name, pods = next(iter(self.pods.on_unknown_nodes.items()))
+            problems["on_unknown_nodes"] = (
+                f"pods are on {len(self.pods.on_unknown_nodes)} nodes that the API server has not, "
+                f"such as {pods} on {name}; they are counted once it has"
+            )
+
+
+def _parts(pods: Sequence[SeenPod]) -> Iterator[Sequence[SeenPod]]:
+    for start in range(0, len(pods), _PODS_PER_SUBMISSION):
+        yield pods[start : start + _PODS_PER_SUBMISSION]

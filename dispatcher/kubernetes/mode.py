@@ -1,0 +1,89 @@
+"""Kubernetes mode as one object: what a term has in that mode beside the parts of every term
+(docs/adr/0028-kubernetes-mode.md)."""
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+
+import numpy as np
+
+from dispatcher.config import ClusterSection
+from dispatcher.core import messages as m
+from dispatcher.kubernetes.binder import PodBinder, unassigned
+from dispatcher.kubernetes.event_recorder import EventRecorder
+from dispatcher.kubernetes.evictor import Evictor
+from dispatcher.kubernetes.existing_pods import ExistingPods
+from dispatcher.kubernetes.informers import Informers
+from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.runtime import Runtime
+from dispatcher.workers.preemption import PreemptionAnswers
+from hoss.client.resolver import ResolverClient
+from hoss.kube.api import KubeApi
+
+_OVER_RESERVED = "its room was not free yet when the dispatcher was started anew"
+
+
+class KubernetesMode:
+    """Of one term. Within `following`, first recovery by `informers`, then `reserved`, then `jobs`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        api: KubeApi,
+        resolver: ResolverClient,
+        *,
+        nodes: ClusterNodes,
+        preemption: PreemptionAnswers,
+        leadership: Leadership,
+        config: ClusterSection,
+        max_pod_terms: int,
+        utc_now: Callable[[], datetime],
+        rng: random.Random,
+    ) -> None:
+        self._runtime = runtime
+        self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes)
+        self.informers = Informers(
+            runtime, api, resolver, config, leadership.term, max_pod_terms=max_pod_terms, rng=rng
+        )
+        self._recorder = EventRecorder(
+            runtime,
+            api,
+            self.informers.pods,
+            events_per_second=config.events_per_second,
+            utc_now=utc_now,
+            rng=rng,
+        )
+        self._binder = PodBinder(
+            runtime,
+            resolver,
+            nodes,
+            leadership,
+            evictions_read=preemption.high_watermark,
+            node_deleted=self.informers.node_deleted,
+            on_bound=self._recorder.bound,
+        )
+        runtime.on_confirmed = self._binder.add
+        runtime.set_executor(m.Remove, Evictor(runtime, api, nodes, self._recorder).evict)
+
+    def following(self) -> AbstractAsyncContextManager[None]:
+        """The informers receive changes while the body runs."""
+        return self.informers.following()
+
+    async def reserved(self) -> None:
+        """Return once the ledger has reservations for all existing pods. A worker that is served earlier
+        would see room that is not free."""
+        await self._existing_pods.done()
+
+    def jobs(self) -> tuple[Awaitable[None], ...]:
+        """To be run for the rest of the term.
+
+        Pods that an earlier term reserved and did not bind are bound first. Excepted are pods on
+        over-reserved nodes: such a pod may have taken the reservation of a pod that is still there."""
+        rows, uids = unassigned(self._runtime)
+        over_reserved = list(self.informers.over_reserved)
+        refused = np.isin(self._runtime.machine.registry.pods.node[rows], over_reserved)
+        self._runtime.handle(m.BindingRefused(rows[refused], (_OVER_RESERVED,) * int(refused.sum())))
+        self._binder.add(rows[~refused], uids[~refused], attempted=True)
+        return self.informers.run(), self._binder.run(), self._recorder.run()

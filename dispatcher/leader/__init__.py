@@ -1,0 +1,1 @@
+"""Leader election: one dispatcher leads, and its term fences its writes."""

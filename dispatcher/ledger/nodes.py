@@ -1,0 +1,207 @@
+"""The dispatcher's one record of the cluster's nodes, as the ledger's node feed last described them.
+
+`ClusterNodes` owns names, specs, totals and the quarantine of nodes, by index. Everything else asks it, or
+gets the events that `read` returns. The core keeps its own view, fed by those events. The dashboard follows
+the feed by itself (dispatcher.dashboard.nodes): only it decodes how full every node is, and only while
+somebody looks."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core import messages as m
+from dispatcher.core.changes import ANYTHING, Aspect, Changes, NodeChange, Room
+from hoss.model.node import NO_EXECUTE, NodeSpec, Taint
+from hoss.model.resources import DEVICE_SHARE_RESOURCE
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, FLAGS_CLOSED, U32, decode, decode_accounts
+from hoss.wire.convert import node_from_proto, taints_from_proto
+from hoss.wire.convert_rules import labels_from_proto
+
+
+class _Node(NamedTuple):
+    name: str
+    spec: bytes  # a NodeSpec message
+
+    def message(self) -> common_pb2.NodeSpec:
+        return common_pb2.NodeSpec.FromString(self.spec)
+
+    def model(self) -> NodeSpec:
+        return node_from_proto(self.message())
+
+
+class NodeTraits(NamedTuple):
+    """What policies match on."""
+
+    labels: Sequence[dict[str, str]]  # of each node
+    resources: frozenset[str]  # that at least one node offers
+
+
+class ClusterNodes:
+    """Follows the node feed with `read`; answers by index and by name."""
+
+    def __init__(self) -> None:
+        self.schema: tuple[str, ...] = ()  # names of resources, by their number in accounts
+        self._nodes: dict[int, _Node] = {}
+        self._indexes: dict[str, int] = {}
+        self._totals: Counter[str] = Counter()  # allocatable of all nodes, by resource
+        self._quarantined: set[int] = set()
+
+    def name(self, index: int) -> str:
+        """The node's name; "" for an index without a node."""
+        node = self._nodes.get(index)
+        return "" if node is None else node.name
+
+    def index_of(self, name: str) -> int | None:
+        """The index of a node by name."""
+        return self._indexes.get(name)
+
+    def specs(self) -> Iterator[tuple[int, common_pb2.NodeSpec]]:
+        """All nodes with their specs, by index."""
+        return ((index, self._nodes[index].message()) for index in sorted(self._nodes))
+
+    @cached_property
+    def traits(self) -> NodeTraits:
+        """Of all nodes; computed again only after a node changed."""
+        specs = [node.message() for node in self._nodes.values()]
+        offered = {amount.resource for spec in specs for amount in spec.allocatable if amount.amount > 0}
+        if any(spec.cards for spec in specs):
+            offered.add(DEVICE_SHARE_RESOURCE)
+        return NodeTraits([dict(labels_from_proto(spec.labels)) for spec in specs], frozenset(offered))
+
+    def read(self, message: pb.FeedMessage) -> list[m.Event]:
+        """Take in a feed message. Returns what changed, in the order in which the machine has to learn it."""
+        self.schema = tuple(message.schema) or self.schema
+        removed: set[int] = set()
+        changes: list[NodeChange] = []
+        events: list[m.Event] = []
+        if message.snapshot or message.nodes:
+            totals_before = Counter(self._totals)
+            removed = self._remove_unlisted(message)
+            for entry in message.nodes:
+                known = self._nodes.get(entry.index)
+                if known is not None and (entry.removed or known.name != entry.spec.name):
+                    removed.add(entry.index)
+                if (change := self._replace(entry)) is not None:
+                    changes.append(change)
+            self._totals = +self._totals  # without zeros
+            self.__dict__.pop("traits", None)
+            if removed:
+                events.append(m.NodesGone(np.array(sorted(removed), np.uint32)))
+            if self._totals != totals_before:
+                events.append(m.AllocatableChanged(dict(self._totals)))
+            if seen := {e.index: _known_node(e.spec) for e in message.nodes if not e.removed}:
+                events.append(m.NodesSeen(seen))
+        changes += self._released_from_quarantine(message.accounts)
+        if found := self._changes(message, tuple(changes)):
+            events.append(m.ClusterChanged(found, message.shard, message.seq))
+        return events
+
+    def _remove_unlisted(self, message: pb.FeedMessage) -> set[int]:
+        """A snapshot lists every node of its shard. Returns the indexes of those it does not list."""
+        if not message.snapshot:
+            return set()
+        shards, shard = max(1, message.shards), message.shard
+        self._quarantined = {index for index in self._quarantined if index % shards != shard}
+        unlisted = {index for index in self._nodes if index % shards == shard}
+        unlisted -= {entry.index for entry in message.nodes}
+        for index in unlisted:
+            self._pop(index)
+        return unlisted
+
+    def _pop(self, index: int) -> _Node | None:
+        node = self._nodes.pop(index, None)
+        if node is not None:
+            self._totals.subtract(_allocatable(node.message()))
+            if self._indexes.get(node.name) == index:
+                del self._indexes[node.name]
+        return node
+
+    def _replace(self, entry: pb.NodeEntry) -> NodeChange | None:
+        before = self._pop(entry.index)
+        if entry.removed:
+            return None if before is None else _removal(before.model())
+        node = _Node(entry.spec.name, entry.spec.SerializeToString())
+        self._nodes[entry.index] = node
+        self._indexes[node.name] = entry.index
+        self._totals.update(_allocatable(entry.spec))
+        if before is None:
+            return NodeChange(node.model(), Aspect.ADDED)
+        return None if before.spec == node.spec else _difference(before.model(), node.model())
+
+    def _released_from_quarantine(self, accounts: pb.Accounts) -> list[NodeChange]:
+        """Nodes that opened because their quarantine ended. Only their accounts show it."""
+        flags = _records(accounts)["flags"]
+        quarantined = (flags & FLAG_QUARANTINED) != 0
+        if not (quarantined.any() or self._quarantined):
+            return []
+        indexes = decode(accounts.indexes, U32, name="accounts.indexes", rows=len(flags))
+        released = self._quarantined.intersection(indexes[~quarantined].tolist())
+        self._quarantined = (self._quarantined - released).union(indexes[quarantined].tolist())
+        specs = [self._nodes[index].model() for index in sorted(released & self._nodes.keys())]
+        return [NodeChange(spec, Aspect.UNCORDONED, spec.labels) for spec in specs]
+
+    def _changes(self, message: pb.FeedMessage, nodes: tuple[NodeChange, ...]) -> Changes:
+        """Nothing for commits, which help no waiting pod. A snapshot may hide any change."""
+        if message.snapshot:
+            return ANYTHING
+        grew = any(node.aspects & (Aspect.ADDED | Aspect.ALLOCATABLE) for node in nodes)
+        if not (message.released or grew):
+            return Changes(nodes=nodes)
+        room = _room(message.accounts, self.schema)
+        return Changes(nodes=nodes, rooms=(room,) if room.allocatable.shape[1] else ())
+
+
+def _allocatable(spec: common_pb2.NodeSpec) -> dict[str, int]:
+    return {amount.resource: amount.amount for amount in spec.allocatable}
+
+
+def _known_node(spec: common_pb2.NodeSpec) -> m.KnownNode:
+    return m.KnownNode(spec.name, dict(labels_from_proto(spec.labels)), _no_execute(spec.taints))
+
+
+def _no_execute(taints: Iterable[common_pb2.Taint]) -> tuple[tuple[Taint, int], ...]:
+    return tuple((taint, taint.added_ms) for taint in taints_from_proto(taints) if taint.effect == NO_EXECUTE)
+
+
+def _removal(spec: NodeSpec) -> NodeChange:
+    return NodeChange(spec, Aspect.REMOVED, spec.labels)
+
+
+def _difference(old: NodeSpec, new: NodeSpec) -> NodeChange | None:
+    if old.name != new.name:
+        return NodeChange(new, Aspect.ADDED)
+    aspects = Aspect(0)
+    if old.allocatable != new.allocatable or old.cards != new.cards:
+        aspects |= Aspect.ALLOCATABLE
+    if old.labels != new.labels:
+        aspects |= Aspect.LABELS
+    if old.taints != new.taints:
+        aspects |= Aspect.TAINTS
+    if old.unschedulable and not new.unschedulable:
+        aspects |= Aspect.UNCORDONED
+    return NodeChange(new, aspects, old.labels) if aspects else None
+
+
+def _records(accounts: pb.Accounts) -> NDArray[Any]:
+    return decode_accounts(accounts.records, accounts.resources)
+
+
+def _room(accounts: pb.Accounts, schema: tuple[str, ...]) -> Room:
+    records = decode_accounts(accounts.records, accounts.resources, most=len(schema))
+    indexes = decode(accounts.indexes, U32, name="accounts.indexes", rows=len(records))
+    takes_pods = (records["flags"] & (FLAG_GONE | FLAGS_CLOSED)) == 0
+    amounts = records["amounts"][takes_pods].astype(np.int64)
+    with_cards = decode(accounts.card_indexes, U32, name="accounts.card_indexes")
+    cards: NDArray[np.uint16] = decode(accounts.cards, CARDS, name="accounts.cards", rows=len(with_cards))
+    return Room(
+        schema=schema[: accounts.resources],
+        allocatable=amounts[:, :, 0].T,
+        requested=amounts[:, :, 1].T,
+        cards_used=cards[np.isin(with_cards, indexes[takes_pods])],
+    )

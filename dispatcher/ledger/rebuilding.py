@@ -1,0 +1,200 @@
+"""Rebuilds the ledger after Redis has lost it, or a part of it. Only the dispatcher still knows which pod is
+bound where.
+
+The epoch identifies a ledger. Another epoch, or a recovery tombstone in its place, means that commits are
+lost. Then all workers are disconnected, so that the pods in their hands are unbound again; the journal is
+rewritten; and the ledger is rebuilt from the dispatcher's bound pods and nodes. Until then the dispatcher
+grants nothing, looks nothing up and ignores the feed: an empty ledger would let every pod be placed a second
+time."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import numpy as np
+
+from dispatcher.core import messages as m
+from dispatcher.core.pods.registry import PodRegistry
+from dispatcher.core.pods.table import NO_REASON, Phase
+from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ports import LedgerStatus
+from dispatcher.runtime import Runtime
+from hoss import serving
+from hoss.errors import HossError
+from hoss.model.pod import group_of
+from hoss.telemetry import logger
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import NONE_U32, U16, U32
+from hoss.wire.convert_rules import definition_of
+from hoss.wire.uids import UID_BYTES
+
+_CHECK_SECONDS = 1.0
+_RETRY_SECONDS = 0.25
+_ROWS_PER_PART = 5000
+
+
+def _node_parts(nodes: ClusterNodes) -> Iterator[pb.LedgerPart]:
+    entries = [pb.NodeEntry(index=index, spec=spec) for index, spec in nodes.specs()]
+    for start in range(0, len(entries), _ROWS_PER_PART):
+        yield pb.LedgerPart(nodes=entries[start : start + _ROWS_PER_PART])
+
+
+def _bound_pod_parts(registry: PodRegistry) -> Iterator[pb.LedgerPart]:
+    pods = registry.pods
+    # Another pod has the room of a pod that is being evicted.
+    leaving = pods.assigned[: pods.size] & (pods.eviction[: pods.size] != NO_REASON)
+    rows = np.flatnonzero(
+        (pods.phase[: pods.size] == Phase.BOUND) & (pods.node[: pods.size] != NONE_U32) & ~leaving
+    )
+    templates, kinds = np.unique(pods.template[rows], return_inverse=True)
+    if len(templates):
+        yield pb.LedgerPart(kinds=[kind_of(registry, template) for template in templates.tolist()])
+    for start in range(0, len(rows), _ROWS_PER_PART):
+        part = rows[start : start + _ROWS_PER_PART]
+        yield pb.LedgerPart(
+            pods=pb.PodColumns(
+                uids=np.ascontiguousarray(pods.uid[part]).tobytes(),
+                nodes=pods.node[part].astype(U32).tobytes(),
+                kinds=kinds[start : start + _ROWS_PER_PART].astype(U32).tobytes(),
+                attempts=pods.attempts[part].astype(U16).tobytes(),
+            )
+        )
+
+
+def kind_of(registry: PodRegistry, template: int) -> pb.PodKind:
+    """The pods of a template, for the ledger."""
+    spec = registry.templates.pod_spec(int(registry.templates.class_id[template]))
+    kind = pb.PodKind(
+        requests=[common_pb2.Amount(resource=name, amount=amount) for name, amount in spec.requests],
+        priority=int(registry.templates.priority[template]),
+        group=definition_of(group_of(spec)),
+    )
+    kind.requests.add(resource="pods", amount=1)
+    if spec.devices is not None:
+        kind.cards, kind.card_milli = spec.devices.count, spec.devices.milli
+    return kind
+
+
+class RebuildableLedger(Protocol):
+    """The ledger as a whole. Methods raise LedgerUnavailable or TransportError if the outcome is unknown, and
+    InvalidInput if the ledger has been replaced meanwhile."""
+
+    # The epoch of our ledger, "" before the first answer. Answers of another ledger are refused.
+    known_epoch: str
+
+    async def status(self) -> LedgerStatus:
+        """The ledger's present status."""
+
+    async def rebuild(self, parts: Iterable[pb.LedgerPart]) -> pb.RebuildReply:
+        """Replace the ledger."""
+
+
+class LedgerRebuilder:
+    """Checks the ledger every second. `run` must be running while requests to the ledger wait."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        ledger: RebuildableLedger,
+        nodes: ClusterNodes,
+        leadership: Leadership,
+        *,
+        rng: random.Random,
+    ) -> None:
+        self._runtime = runtime
+        self._ledger = ledger
+        self._nodes = nodes
+        self._leadership = leadership
+        self._rng = rng
+        self._foreign_shards: set[int] = set()  # whose feed comes from another ledger
+        self._went_back = False  # the feed says that the ledger has lost changes which it had shown
+        self._recovered = False
+
+    @asynccontextmanager
+    async def during_recovery(self) -> AsyncIterator[None]:
+        """While the body recovers the dispatcher's state, a lost ledger is rebuilt from what Redis has kept;
+        afterwards from the recovered state."""
+        await self.check()
+        async with serving.background(self.run()):
+            yield
+        self._recovered = True
+
+    async def run(self) -> None:
+        """Check and rebuild until cancelled."""
+        while True:
+            await self.check()
+            await asyncio.sleep(_CHECK_SECONDS)
+
+    async def check(self) -> None:
+        """Check once. Rebuild a lost ledger, and return when that is done."""
+        while True:
+            status = await self._runtime.until_answered(self._ledger.status)
+            whole = not status.recovering and not self._went_back
+            if whole and self._ledger.known_epoch in ("", status.epoch):
+                self._ledger.known_epoch = status.epoch
+                self._runtime.problems.pop("ledger", None)
+                return
+            try:
+                await self._rebuild(status)
+            except HossError as exc:
+                self._runtime.problems["ledger"] = (
+                    f"the ledger is being rebuilt, nothing is bound meanwhile: {exc}"
+                )
+                logger().warning("rebuild_failed", error=str(exc))
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    def filtered(self, *followers: Callable[[pb.FeedMessage], None]) -> Callable[[pb.FeedMessage], None]:
+        """A follower of the feed that passes on, to each of these, the messages of our ledger."""
+
+        def apply(message: pb.FeedMessage) -> None:
+            if self._ours(message):
+                for follower in followers:
+                    follower(message)
+
+        return apply
+
+    def _ours(self, message: pb.FeedMessage) -> bool:
+        if message.snapshot:
+            self._went_back |= message.went_back and self._ledger.known_epoch == message.ledger_epoch
+            if message.ledger_epoch and self._ledger.known_epoch not in ("", message.ledger_epoch):
+                self._foreign_shards.add(message.shard)
+            else:
+                self._foreign_shards.discard(message.shard)
+        return message.shard not in self._foreign_shards
+
+    async def _rebuild(self, status: LedgerStatus) -> None:
+        epoch = f"{self._rng.getrandbits(64):016x}"
+        head = pb.LedgerHead(
+            ledger_epoch=epoch, shards=status.shards, replaces=status.epoch, term=self._leadership.term
+        )
+        self._runtime.problems["ledger"] = (
+            "Redis has lost the ledger; it is being rebuilt, nothing is bound meanwhile"
+        )
+        logger().warning("ledger_lost", was=self._ledger.known_epoch, stands=status.epoch)
+        if self._recovered:
+            self._runtime.handle(m.LedgerLost())
+            await self._runtime.until_answered(self._runtime.journal.rewrite, "journal")
+            head.schema.extend(self._nodes.schema)
+            # Of one moment: nothing is awaited.
+            registry = self._runtime.machine.registry
+            parts = [pb.LedgerPart(head=head), *_node_parts(self._nodes), *_bound_pod_parts(registry)]
+        else:
+            head.as_kept = True
+            parts = [pb.LedgerPart(head=head)]
+        self._leadership.require_valid_lease()
+        self._ledger.known_epoch = epoch  # first: its feed may arrive before the answer
+        reply = await self._ledger.rebuild(parts)
+        self._went_back = False
+        logger().warning(
+            "ledger_rebuilt",
+            source="the dispatcher's record" if self._recovered else "what Redis has kept; nobody knew more",
+            ledger_epoch=reply.ledger_epoch,
+            nodes=reply.nodes,
+            reservations=reply.reservations,
+            unplaced=len(reply.unplaced_uids) // UID_BYTES,
+            overcommitted=list(reply.overcommitted),
+        )

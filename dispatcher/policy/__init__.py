@@ -1,0 +1,1 @@
+"""Policy documents, the policy in force with its sources, and dry runs."""

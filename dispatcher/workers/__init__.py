@@ -1,0 +1,1 @@
+"""The WorkerLink service, queries to workers, answers about preemption, and overlap control as messages."""

@@ -1,0 +1,234 @@
+"""The platform's own authority, in a directory: it issues certificates and tokens, and revokes them.
+
+    ca.crt, ca.key            the authority's certificate and key
+    token.key, tokens.pem     the key that signs tokens, and its public half
+    revoked                   what is revoked; copied to every directory that was issued
+    tokens.jsonl              which tokens were made, without the tokens themselves
+    issued/NAME/              a directory for each identity, as services take it (hoss/security/transport.py)
+
+Invariant: keys and everything else here are readable by their user alone. A file is replaced as a whole."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import orjson
+
+from hoss import certificates
+from hoss.certificates import KeyPair
+from hoss.errors import ConfigError, InvalidInput, NotFound
+from hoss.security.identity import CallerKind, Identity, Role
+from hoss.security.tokens import PUBLIC_KEYS_FILE, REVOKED_FILE, Token, sign
+from hoss.security.transport import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, fingerprint, server_name
+
+AUTHORITY_LIFETIME = timedelta(days=3650)
+CERTIFICATE_LIFETIME = timedelta(days=365)
+
+_AUTHORITY_KEY, _TOKEN_KEY, _TOKENS = "ca.key", "token.key", "tokens.jsonl"
+_ISSUED = "issued"
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate in a directory of its own."""
+
+    identity: Identity
+    directory: Path
+    not_before: datetime
+    not_after: datetime
+    fingerprint: str
+    revoked: bool
+
+
+class Authority:
+    """The authority in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises ConfigError where there is none."""
+        self.directory = directory
+        if not self.exists(directory):
+            raise ConfigError("holds no authority; `hoss certs init` makes one", where=str(directory))
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Whether a directory holds an authority."""
+        return all((directory / name).is_file() for name in (AUTHORITY_FILE, _AUTHORITY_KEY))
+
+    @classmethod
+    def create(cls, directory: Path, *, now: datetime) -> "Authority":
+        """A new authority. Raises InvalidInput where there is one already."""
+        if cls.exists(directory):
+            raise InvalidInput("holds an authority already; remove it, or use another", where=str(directory))
+        pair = certificates.new_authority("hoss", now=now, lifetime=AUTHORITY_LIFETIME)
+        signing, public = _new_token_key()
+        _private_directory(directory)
+        _private_directory(directory / _ISSUED)
+        _write(directory / _TOKEN_KEY, signing)
+        _write(directory / PUBLIC_KEYS_FILE, public)
+        _write(directory / REVOKED_FILE, b"")
+        _write(directory / _AUTHORITY_KEY, pair.key)
+        _write(directory / AUTHORITY_FILE, pair.certificate)  # last: then it exists
+        return cls(directory)
+
+    @classmethod
+    def found_or_created(cls, directory: Path, *, now: datetime) -> "Authority":
+        """The authority of the directory, which is made if it is not there."""
+        return cls(directory) if cls.exists(directory) else cls.create(directory, now=now)
+
+    def issue(
+        self,
+        identity: Identity,
+        *,
+        now: datetime,
+        lifetime: timedelta = CERTIFICATE_LIFETIME,
+        hosts: tuple[str, ...] = (),
+        into: Path | None = None,
+    ) -> Issued:
+        """Write a directory for this identity, with a new key. `hosts`: further DNS names and addresses, for
+        clients that are not HOSS's. `into`: elsewhere than among those issued."""
+        return self._issue(identity, into or self._directory_of(identity), now, lifetime, hosts, key=b"")
+
+    def current(self, identity: Identity, *, now: datetime) -> Issued:
+        """The certificate of an identity among those issued; issued anew if there is none, and renewed if a
+        third of its lifetime is left."""
+        directory = self._directory_of(identity)
+        if not (directory / CERTIFICATE_FILE).is_file():
+            return self.issue(identity, now=now)
+        held = self._read(directory)
+        if held.identity != identity or held.revoked:
+            return self.issue(identity, now=now)
+        due = held.not_after - (held.not_after - held.not_before) / 3
+        return self.renew(held, now=now) if now >= due else held
+
+    def _directory_of(self, identity: Identity) -> Path:
+        return self.directory / _ISSUED / str(identity).replace("/", "-")
+
+    def renew(self, issued: Issued, *, now: datetime, lifetime: timedelta = CERTIFICATE_LIFETIME) -> Issued:
+        """Replace a certificate, keeping its key: whoever follows the files never sees one without the
+        other."""
+        key = (issued.directory / KEY_FILE).read_bytes()
+        return self._issue(issued.identity, issued.directory, now, lifetime, (), key=key)
+
+    def _issue(
+        self,
+        identity: Identity,
+        directory: Path,
+        now: datetime,
+        lifetime: timedelta,
+        hosts: tuple[str, ...],
+        *,
+        key: bytes,
+    ) -> Issued:
+        named = () if identity.kind is CallerKind.CLIENT else (server_name(identity.kind.value), *hosts)
+        pair = certificates.issue(self._pair(), named, now=now, lifetime=lifetime, uri=identity.uri, key=key)
+        _private_directory(directory)
+        for name in (AUTHORITY_FILE, PUBLIC_KEYS_FILE, REVOKED_FILE):
+            _write(directory / name, (self.directory / name).read_bytes())
+        _write(directory / KEY_FILE, pair.key)
+        _write(directory / CERTIFICATE_FILE, pair.certificate)
+        return self._read(directory)
+
+    def issued(self) -> Iterator[Issued]:
+        """The certificates that were issued here and not into other directories, by name."""
+        for certificate in sorted((self.directory / _ISSUED).glob(f"*/{CERTIFICATE_FILE}")):
+            yield self._read(certificate.parent)
+
+    def named(self, name: str) -> Issued:
+        """The certificate of an identity, as "worker/w1". Raises NotFound."""
+        for issued in self.issued():
+            if str(issued.identity) == name:
+                return issued
+        raise NotFound(f"no certificate was issued here for {name!r}; `hoss certs show` lists them")
+
+    def revoke_certificate(self, issued: Issued) -> None:
+        """Services refuse the certificate from the next call on."""
+        self._revoke(f"certificate {issued.fingerprint} {issued.identity}")
+
+    def create_token(self, identity: Identity, *, now: datetime, lifetime: timedelta) -> str:
+        """A token, which is written down nowhere; its id, bearer and expiry are."""
+        if identity.role is Role.NONE:
+            raise InvalidInput("none would be of no use; give view, submit, operate or admin", where="role")
+        token = Token(secrets.token_hex(8), identity, now.timestamp(), (now + lifetime).timestamp())
+        text = sign((self.directory / _TOKEN_KEY).read_bytes(), token)
+        known = self._token_lines()
+        record = {
+            "id": token.id,
+            "name": identity.name,
+            "role": identity.role.value,
+            "tenant": identity.tenant,
+            "created": now.isoformat(timespec="seconds"),
+            "expires": (now + lifetime).isoformat(timespec="seconds"),
+        }
+        _write(self.directory / _TOKENS, known + orjson.dumps(record) + b"\n")
+        return text
+
+    def tokens(self) -> list[dict[str, str]]:
+        """The tokens that were made: id, name, role, tenant, created, expires, and whether revoked."""
+        revoked = self._revoked_entries()
+        return [
+            {**record, "revoked": "yes" if f"token {record['id']}" in revoked else "no"}
+            for record in map(orjson.loads, self._token_lines().splitlines())
+        ]
+
+    def revoke_token(self, token_id: str) -> None:
+        """Services refuse the token from the next call on. Raises NotFound."""
+        if token_id not in {record["id"] for record in self.tokens()}:
+            raise NotFound(f"no token has the id {token_id!r}; `hoss token list` lists them")
+        self._revoke(f"token {token_id}")
+
+    def _revoke(self, entry: str) -> None:
+        lines = (self.directory / REVOKED_FILE).read_bytes() + entry.encode() + b"\n"
+        _write(self.directory / REVOKED_FILE, lines)
+        for directory in (self.directory / _ISSUED).glob("*/"):
+            _write(directory / REVOKED_FILE, lines)
+
+    def _revoked_entries(self) -> frozenset[str]:
+        lines = (self.directory / REVOKED_FILE).read_text("utf-8").splitlines()
+        return frozenset(" ".join(line.split()[:2]) for line in lines)
+
+    def _token_lines(self) -> bytes:
+        path = self.directory / _TOKENS
+        return path.read_bytes() if path.exists() else b""
+
+    def _pair(self) -> KeyPair:
+        certificate, key = (self.directory / name for name in (AUTHORITY_FILE, _AUTHORITY_KEY))
+        return KeyPair(certificate.read_bytes(), key.read_bytes())
+
+    def _read(self, directory: Path) -> Issued:
+        certificate = (directory / CERTIFICATE_FILE).read_bytes()
+        not_before, not_after = certificates.validity(certificate)
+        print_ = fingerprint(certificate)
+        return Issued(
+            Identity.from_uri("".join(certificates.uris(certificate)[:1])),
+            directory,
+            not_before,
+            not_after,
+            print_,
+            f"certificate {print_}" in self._revoked_entries(),
+        )
+
+
+def _new_token_key() -> tuple[bytes, bytes]:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - for a new authority alone
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+
+    key, pem = Ed25519PrivateKey.generate(), serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return private, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _private_directory(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, readable by its user alone."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    fresh.replace(path)

@@ -1,0 +1,113 @@
+"""Identities: who a caller is, as its certificate or its token says.
+
+A certificate carries its identity as a URI among its alternative names: `hoss:dispatcher`, `hoss:resolver`,
+`hoss:worker/NAME`, or `hoss:client/NAME?role=ROLE&tenant=TENANT`. The identity of the present call is in a
+context variable, which the interceptor sets."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import parse_qs, quote, unquote, urlencode
+
+from hoss.errors import InvalidInput
+
+SCHEME = "hoss:"
+_LONGEST_NAME = 253  # as names of Kubernetes objects
+
+
+class CallerKind(str, Enum):
+    """What a caller is."""
+
+    DISPATCHER = "dispatcher"
+    RESOLVER = "resolver"
+    WORKER = "worker"
+    CLIENT = "client"
+
+
+class Role(str, Enum):
+    """What a client may do. Each role includes those before it."""
+
+    NONE = "none"  # nothing by itself: the certificate under which clients with tokens connect
+    VIEW = "view"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+    def includes(self, other: "Role") -> bool:
+        """Whether who has this role may do what `other` may."""
+        return _RANKS[self] >= _RANKS[other]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who calls. Services have no role. `tenant`: the only tenant whose pods a client sees and changes; "": all
+    of them."""
+
+    kind: CallerKind
+    name: str = ""
+    role: Role = Role.NONE
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        needs_name = self.kind in (CallerKind.WORKER, CallerKind.CLIENT)
+        if needs_name != bool(self.name) or len(self.name) > _LONGEST_NAME or not self.name.isprintable():
+            raise InvalidInput(
+                f"a {self.kind.value} has {'a' if needs_name else 'no'} name of at most {_LONGEST_NAME} "
+                "printable characters",
+                where="identity",
+            )
+        if self.tenant and self.role not in (Role.VIEW, Role.SUBMIT):
+            raise InvalidInput(
+                "only the roles view and submit can be limited to a tenant; operate and admin are for the "
+                "whole platform",
+                where="tenant",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}/{self.name}" if self.name else self.kind.value
+
+    @property
+    def uri(self) -> str:
+        """The name in a certificate."""
+        path = f"{SCHEME}{self.kind.value}" + (f"/{quote(self.name, safe='')}" if self.name else "")
+        query = {"role": self.role.value} if self.kind is CallerKind.CLIENT else {}
+        query |= {"tenant": self.tenant} if self.tenant else {}
+        return f"{path}?{urlencode(query)}" if query else path
+
+    @classmethod
+    def from_uri(cls, uri: str) -> "Identity":
+        """The identity of a certificate. Raises InvalidInput for a URI that is none."""
+        path, _, query = uri.removeprefix(SCHEME).partition("?")
+        kind, _, name = path.partition("/")
+        given = parse_qs(query, keep_blank_values=True)
+        role, tenant = given.pop("role", [Role.NONE.value]), given.pop("tenant", [""])
+        kinds, roles = {k.value: k for k in CallerKind}, {r.value: r for r in Role}
+        single = len(role) == len(tenant) == 1 and not given
+        if not uri.startswith(SCHEME) or kind not in kinds or role[0] not in roles or not single:
+            raise InvalidInput("is no identity of HOSS", where="certificate")
+        if kinds[kind] is not CallerKind.CLIENT and (query or roles[role[0]] is not Role.NONE):
+            raise InvalidInput("gives a service a role or a tenant", where="certificate")
+        return cls(kinds[kind], unquote(name), roles[role[0]], tenant[0])
+
+
+# None: the service runs without TLS and asks nobody who he is.
+_caller: ContextVar["Identity | None"] = ContextVar("hoss-caller", default=None)
+
+
+def caller() -> Identity | None:
+    """Who makes the present call; None where the service asks nobody."""
+    return _caller.get()
+
+
+def set_caller(identity: Identity) -> None:
+    """For the rest of the present task, which is the call's."""
+    _caller.set(identity)
+
+
+def callers_tenant() -> str:
+    """The tenant to which the present call is limited; "" for none."""
+    identity = _caller.get()
+    return "" if identity is None else identity.tenant

@@ -1,0 +1,119 @@
+"""The part of the three services' configuration documents and flags that is about who may connect."""
+
+import argparse
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoss import rpc
+from hoss.config import Document
+from hoss.errors import ConfigError
+from hoss.host import THIS_HOST, Host
+from hoss.security.identity import CallerKind
+from hoss.serving import Server
+from hoss.telemetry import logger
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+
+class SecurityConfig(Document):
+    """Part of every service's document."""
+
+    # A directory with ca.crt, tls.crt and tls.key, as a Secret of Kubernetes has them; `hoss certs issue` makes
+    # one. With it the service speaks mutual TLS alone. It also takes bearer tokens if there is a tokens.pem,
+    # and refuses what the file `revoked` lists. Changed files are taken without a restart.
+    tls_dir: Path | None = None
+
+    # Listen beyond loopback without TLS: whoever reaches the port may do anything.
+    insecure: bool = False
+
+
+def add_security_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags for these fields."""
+    parser.add_argument(
+        "--tls-dir",
+        type=Path,
+        metavar="DIR",
+        help="ca.crt, tls.crt and tls.key for mutual TLS; `hoss certs issue` makes them",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        default=None,
+        help="listen beyond loopback without TLS: whoever reaches the port may do anything",
+    )
+
+
+def security_given(flags: argparse.Namespace) -> dict[str, Any]:
+    """The fields' values by the flags; None for a flag that is not given."""
+    return {"tls_dir": flags.tls_dir, "insecure": flags.insecure}
+
+
+class SecuredHost(Host):
+    """This machine, with mutual TLS on every server and channel, and access control in every server."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises ConfigError for a directory without usable files."""
+        from hoss.security.transport import TlsFiles  # noqa: PLC0415 - for TLS alone
+
+        super().__init__()
+        self._files: TlsFiles = TlsFiles(directory)
+        self._files.check_times(self.utc_now())
+
+    def channel(
+        self, addresses: Sequence[str], *, kind: str = "", service: str = "", retried: Sequence[str] = ()
+    ) -> "grpc.aio.Channel":
+        return rpc.channel(addresses, kind=kind, service=service, retried=retried, connect=self._connect)
+
+    def server(self, interceptors: "Sequence[grpc.aio.ServerInterceptor]" = ()) -> Server:
+        from hoss.security.interceptor import AccessControl, Authenticator  # noqa: PLC0415 - for TLS alone
+        from hoss.security.tokens import (  # noqa: PLC0415 - for TLS alone
+            PUBLIC_KEYS_FILE,
+            REVOKED_FILE,
+            RevocationList,
+            TokenVerifier,
+        )
+        from hoss.security.transport import server_credentials  # noqa: PLC0415 - for TLS alone
+
+        directory = self._files.directory
+        revoked = RevocationList(directory / REVOKED_FILE)
+        tokens = TokenVerifier(directory / PUBLIC_KEYS_FILE, revoked, unix_clock=self.unix)
+        return Server(
+            credentials=server_credentials(self._files),
+            interceptors=[*interceptors, AccessControl(Authenticator(revoked, tokens))],
+        )
+
+    def _connect(self, kind: str, target: str, options: Sequence[tuple[str, Any]]) -> "grpc.aio.Channel":
+        from hoss.security.transport import secure_channel  # noqa: PLC0415 - for TLS alone
+
+        return secure_channel(self._files, CallerKind(kind), target, options)
+
+
+def host_of(config: SecurityConfig, listen: str) -> Host:
+    """The host of a service that listens there. Raises ConfigError where it would listen beyond loopback
+    without TLS and nobody said that it may."""
+    if config.tls_dir is not None:
+        return SecuredHost(config.tls_dir)
+    if not of_loopback(listen):
+        if not config.insecure:
+            raise ConfigError(
+                f"{listen!r} is reached from other machines, and without TLS whoever reaches it may do "
+                "anything: give --tls-dir (`hoss certs issue` makes one), or --insecure if nobody else is "
+                "on that network",
+                where="listen",
+            )
+        logger().warning(
+            "insecure", listen=listen, meaning="no TLS: whoever reaches this port may do anything"
+        )
+    return THIS_HOST
+
+
+def of_loopback(listen: str) -> bool:
+    """Whether only this machine reaches "host:port"."""
+    name = listen.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"

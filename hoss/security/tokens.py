@@ -1,0 +1,153 @@
+"""Bearer tokens: signed statements of who a client is, with an expiry. JWTs, signed with Ed25519 (EdDSA).
+
+The platform's token key signs; services hold its public half alone. A token is checked once and remembered
+until it expires, so a further check is a look-up. What is revoked is in a list that services follow."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoss.errors import AccessDenied, InvalidInput
+from hoss.security.identity import CallerKind, Identity, Role
+from hoss.security.transport import FollowedFile
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+ISSUER = "hoss"
+PUBLIC_KEYS_FILE, REVOKED_FILE = "tokens.pem", "revoked"
+_ALGORITHM = "EdDSA"
+_REMEMBERED_TOKENS = 10_000
+_MOST_BYTES = 8_192
+_KEY_END = b"-----END PUBLIC KEY-----\n"
+_CLOCKS_DIFFER_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that was found to be genuine. Times are Unix seconds."""
+
+    id: str
+    identity: Identity
+    not_before: float
+    expires: float
+
+
+def sign(signing_key: bytes, token: Token) -> str:
+    """The token as clients send it. `signing_key`: an Ed25519 key, PEM."""
+    import jwt  # noqa: PLC0415 - commands that make no token do not wait for it
+
+    claims = {
+        "iss": ISSUER,
+        "sub": token.identity.name,
+        "role": token.identity.role.value,
+        "tenant": token.identity.tenant,
+        "jti": token.id,
+        "nbf": int(token.not_before),
+        "exp": int(token.expires),
+    }
+    return jwt.encode(claims, signing_key.decode("ascii"), algorithm=_ALGORITHM)
+
+
+class RevocationList:
+    """What is revoked, a line each: `token ID` or `certificate FINGERPRINT`. The file is followed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = FollowedFile(path)
+        self._content = b""
+        self._revoked: frozenset[str] = frozenset()
+
+    def __contains__(self, entry: str) -> bool:
+        content = self._file.read()
+        if content is not self._content:
+            lines = content.decode("utf-8", "replace").splitlines()
+            self._content, self._revoked = content, frozenset(" ".join(line.split()[:2]) for line in lines)
+        return entry in self._revoked
+
+
+class TokenVerifier:
+    """Who the bearer of a token is. `keys`: public keys, PEM one after another, followed."""
+
+    def __init__(self, keys: Path, revoked: RevocationList, *, unix_clock: Callable[[], float]) -> None:
+        self._file = FollowedFile(keys)
+        self._content = b""
+        self._keys: list[Ed25519PublicKey] = []
+        self._revoked = revoked
+        self._unix_clock = unix_clock
+        self._known: dict[str, Token] = {}
+
+    def identify(self, text: str) -> Identity:
+        """The identity that a token states. Raises AccessDenied, which says what is wrong with the token and
+        never shows it."""
+        content = self._file.read()
+        if content is not self._content:
+            self._take_keys(content)
+        token = self._known.get(text)
+        if token is None:
+            token = self._check(text)
+            if len(self._known) >= _REMEMBERED_TOKENS:
+                self._known.pop(next(iter(self._known)))
+            self._known[text] = token
+        now = self._unix_clock()
+        if now >= token.expires:
+            raise AccessDenied("the token has expired; get a new one (`hoss token create`, `hoss login`)")
+        if now < token.not_before - _CLOCKS_DIFFER_SECONDS:
+            raise AccessDenied("the token is not valid yet; see that the clocks of the machines agree")
+        if f"token {token.id}" in self._revoked:
+            raise AccessDenied("the token was revoked; get a new one (`hoss token create`, `hoss login`)")
+        return token.identity
+
+    def _take_keys(self, content: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415 - see jwt
+
+        self._known.clear()
+        pems = [part + _KEY_END for part in content.split(_KEY_END) if part.strip()]
+        try:
+            loaded = [load_pem_public_key(pem) for pem in pems]
+        except ValueError:
+            loaded = []
+        self._keys = [key for key in loaded if isinstance(key, Ed25519PublicKey)]
+        self._content = content
+
+    def _check(self, text: str) -> Token:
+        import jwt  # noqa: PLC0415 - services whose clients have certificates need no tokens
+
+        if len(text) > _MOST_BYTES:
+            raise AccessDenied(f"the token is longer than {_MOST_BYTES} bytes")
+        if not self._keys:
+            raise AccessDenied(
+                f"this service takes no tokens: its TLS directory has no {PUBLIC_KEYS_FILE}; use a certificate"
+            )
+        # Times are checked above, by the service's clock, at every use.
+        options: Any = {
+            "verify_exp": False,
+            "verify_nbf": False,
+            "require": ["exp", "nbf", "jti", "sub", "iss"],
+        }
+        problem = "it was not signed by this platform's token key, or was changed"
+        for key in self._keys:
+            try:
+                claims = jwt.decode(text, key, algorithms=[_ALGORITHM], options=options, issuer=ISSUER)
+            except jwt.InvalidSignatureError:  # noqa: PERF203 - there are few keys
+                continue
+            except jwt.InvalidIssuerError:
+                problem = "it is from another issuer"
+            except jwt.PyJWTError as exc:
+                problem = f"it is no token of HOSS ({type(exc).__name__})"
+            else:
+                return _token_of(claims)
+        raise AccessDenied(f"the token is refused: {problem}; get a new one (`hoss token create`)")
+
+
+def _token_of(claims: Mapping[str, Any]) -> Token:
+    wrong = "the token is refused: its role, name or tenant is none of HOSS's"
+    tenant = claims.get("tenant", "")
+    if not isinstance(tenant, str):
+        raise AccessDenied(wrong)
+    try:
+        identity = Identity(CallerKind.CLIENT, claims["sub"], Role(claims.get("role")), tenant)
+        return Token(str(claims["jti"]), identity, float(claims["nbf"]), float(claims["exp"]))
+    except (InvalidInput, ValueError, TypeError) as exc:
+        raise AccessDenied(wrong) from exc

@@ -1,0 +1,358 @@
+"""Mutual TLS by the files of one directory, which are followed: a rotation needs no restart.
+
+The directory is laid out as a Secret of Kubernetes or of cert-manager: ca.crt (whom to trust), tls.crt and
+tls.key. A server reads changed files at the next handshake; a channel takes them for the next call, and
+streams that run stay on the connection that they have.
+
+Invariants: both sides show a certificate of the authority. A client checks that the server is the kind of
+service that it wants, by the name KIND.hoss.internal in its certificate, wherever the server runs. Services
+speak TLS 1.3 alone (hoss.speak_tls_1_3_alone)."""
+
+import asyncio
+import base64
+import hashlib
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from hoss.errors import ConfigError
+from hoss.security.identity import CallerKind
+
+AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
+FILES = (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)
+
+# How long an attempt to connect may take at least; the next one comes after it has failed, however soon. A
+# handshake waits for the server's Python, which may be busy, or for a machine that is.
+_LEAST_CONNECT_TIME, _HANDSHAKE_MS = "grpc.min_reconnect_backoff_ms", 2_000
+
+# Channels with earlier certificates that may still have streams. An older one is closed.
+_RETIRED_CHANNELS = 2
+
+ChannelOptions = Sequence[tuple[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a directory held at some time, PEM."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+def server_name(kind: str) -> str:
+    """The DNS name that certificates of a kind of service have, wherever it runs."""
+    return f"{kind}.hoss.internal"
+
+
+def fingerprint(certificate: bytes) -> str:
+    """SHA-256 of the (first) certificate in a PEM text, in hexadecimal. Raises ValueError for another text."""
+    return hashlib.sha256(_der(certificate)).hexdigest()
+
+
+def _der(certificate: bytes) -> bytes:
+    _, begins, rest = certificate.partition(b"-----BEGIN CERTIFICATE-----")
+    body, ends, _ = rest.partition(b"-----END CERTIFICATE-----")
+    if not begins or not ends:
+        raise ValueError("no PEM certificate")
+    return base64.b64decode(b"".join(body.split()), validate=True)
+
+
+def validity(certificate: bytes) -> tuple[datetime, datetime]:
+    """From when until when the (first) certificate in a PEM text is valid.
+
+    Read from its encoding (RFC 5280, 4.1): to import a library for that would take half as long again as a
+    client takes to start. Raises ValueError for another text."""
+    whole = _contents(_der(certificate))
+    fields = _elements(_contents(whole))
+    if fields and fields[0][0] == _VERSION_TAG:
+        fields = fields[1:]
+    times = _elements(fields[3][1])  # after serial number, signature and issuer
+    begins, ends = (_time(tag, content.decode("ascii")) for tag, content in times)
+    return begins, ends
+
+
+_VERSION_TAG, _UTC_TIME_TAG = 0xA0, 0x17
+
+
+def _contents(element: bytes) -> bytes:
+    return _elements(element)[0][1]
+
+
+def _elements(text: bytes) -> list[tuple[int, bytes]]:
+    """The elements of a DER text one after another, each with its tag."""
+    found, at = [], 0
+    while at < len(text):
+        tag, length, start = text[at], text[at + 1], at + 2
+        if length & 0x80:
+            start += length & 0x7F
+            length = int.from_bytes(text[at + 2 : start], "big")
+        found.append((tag, text[start : start + length]))
+        at = start + length
+    return found
+
+
+def _time(tag: int, text: str) -> datetime:
+    # Two digits of a year are of 1950 to 2049.
+    century = ("20" if int(text[:2]) < 50 else "19") if tag == _UTC_TIME_TAG else ""
+    return datetime.strptime(f"{century}{text}", "%Y%m%d%H%M%SZ").replace(tzinfo=timezone.utc)
+
+
+def _log(level: int, event: str, **fields: object) -> None:
+    """As services log; in a program that has the client library alone, with Python's own logging."""
+    try:
+        from hoss.telemetry import logger  # noqa: PLC0415 - clients have no structlog
+    except ImportError:
+        logging.getLogger(__name__).log(level, "%s %s", event, fields)
+    else:
+        logger().log(level, event, **fields)
+
+
+class FollowedFile:
+    """One file that is read again when it was replaced. It may be absent."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._content = b""
+
+    def read(self) -> bytes:
+        """The present content; b"" of a file that is not there. Costs a microsecond if nothing changed. Raises
+        ConfigError for a file that cannot be read."""
+        try:
+            found = self.path.stat()
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if stamp != self._stamp:
+                self._content, self._stamp = self.path.read_bytes(), stamp
+        except FileNotFoundError:
+            self._content, self._stamp = b"", None
+        except OSError as exc:
+            raise ConfigError(f"cannot be read: {exc.strerror}", where=str(self.path)) from exc
+        return self._content
+
+
+class TlsFiles:
+    """The files of a directory. `latest` is never a mixture of two rotations: it stays what it was until
+    certificate and key belong together."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises ConfigError, which names what is missing or wrong."""
+        self.directory = directory
+        self._followed = [FollowedFile(directory / name) for name in FILES]
+        self._refused: Material | None = None
+        self._latest = self._read()
+        missing = [name for name, text in zip(FILES, self._texts(self._latest), strict=True) if not text]
+        if missing:
+            raise ConfigError(
+                f"has no {' and no '.join(missing)}; `hoss certs issue` makes a directory with all of them",
+                where=f"TLS directory {directory}",
+            )
+        problem = self._problem(self._latest)
+        if problem:
+            raise ConfigError(problem, where=f"TLS directory {directory}")
+
+    def check_times(self, now: datetime) -> None:
+        """Raises ConfigError for a certificate that is not valid at this time: the handshake would fail, and
+        neither side would say why."""
+        begins, ends = validity(self._latest.certificate)
+        where = f"TLS directory {self.directory}"
+        if now >= ends:
+            raise ConfigError(
+                f"its certificate has expired on {ends:%Y-%m-%d %H:%M} UTC; renew it (`hoss certs renew`)",
+                where=where,
+            )
+        if now < begins:
+            raise ConfigError(
+                f"its certificate is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the clock "
+                "of this machine is right",
+                where=where,
+            )
+
+    def latest(self) -> Material:
+        """What the files hold now, or what they held before they became unusable."""
+        try:
+            found = self._read()
+        except ConfigError as exc:
+            _log(logging.WARNING, "certificate_files_unreadable", error=str(exc))
+            return self._latest
+        if found not in (self._latest, self._refused):
+            problem = self._problem(found)
+            if problem:
+                self._refused = found  # reported once
+                _log(logging.WARNING, "certificate_not_taken", directory=str(self.directory), problem=problem)
+            else:
+                self._latest, self._refused = found, None
+                _log(
+                    logging.INFO,
+                    "certificate_taken",
+                    directory=str(self.directory),
+                    fingerprint=fingerprint(found.certificate),
+                )
+        return self._latest
+
+    def _read(self) -> Material:
+        authority, certificate, key = (file.read() for file in self._followed)
+        return Material(authority, certificate, key)
+
+    @staticmethod
+    def _texts(material: Material) -> tuple[bytes, bytes, bytes]:
+        return material.authority, material.certificate, material.key
+
+    def _problem(self, material: Material) -> str:
+        """What is wrong with the files; "" if they belong together."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            _der(material.certificate)
+            context.load_verify_locations(cadata=material.authority.decode("ascii"))
+        except (ValueError, ssl.SSLError):
+            return f"{AUTHORITY_FILE} or {CERTIFICATE_FILE} holds no PEM certificate"
+        try:
+            context.load_cert_chain(self.directory / CERTIFICATE_FILE, self.directory / KEY_FILE)
+        except (OSError, ValueError):
+            return f"{KEY_FILE} is not the key of {CERTIFICATE_FILE}"
+        return ""
+
+
+def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """For a server: every client shows a certificate of the authority, else the handshake fails."""
+    offered = files.latest()
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal offered
+        latest = files.latest()
+        if latest is offered:
+            return None
+        offered = latest
+        return _configuration(latest)
+
+    # None is right where nothing has changed, and the stubs do not know that.
+    fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", changed)
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(offered), fetch, require_client_authentication=True
+    )
+
+
+def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(material.key, material.certificate)], root_certificates=material.authority
+    )
+
+
+def secure_channel(
+    files: TlsFiles,
+    kind: CallerKind,
+    target: str,
+    options: ChannelOptions,
+    token: Callable[[], str] | None = None,
+) -> grpc.aio.Channel:
+    """A channel to a service of that kind. `token`: the bearer token of each call; "" for none."""
+    of_tls: dict[str, Any] = {
+        "grpc.ssl_target_name_override": server_name(kind.value),
+        _LEAST_CONNECT_TIME: _HANDSHAKE_MS,
+    }
+    named = [*(option for option in options if option[0] not in of_tls), *of_tls.items()]
+
+    def connect(material: Material) -> grpc.aio.Channel:
+        credentials = grpc.ssl_channel_credentials(material.authority, material.key, material.certificate)
+        if token is not None:
+            credentials = grpc.composite_channel_credentials(
+                credentials, grpc.metadata_call_credentials(_BearerToken(token))
+            )
+        return grpc.aio.secure_channel(target, credentials, options=named)
+
+    return _FollowingChannel(files, connect)
+
+
+class _BearerToken(grpc.AuthMetadataPlugin):
+    """Adds the token to the metadata of each call. gRPC does so over TLS alone."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    def __call__(self, _context: Any, callback: Any) -> None:
+        token = self._token()
+        callback((("authorization", f"Bearer {token}"),) if token else (), None)
+
+
+class _FollowingChannel(grpc.aio.Channel):
+    """A channel that connects anew when the files have changed. Stubs keep what `unary_unary` and the like
+    return, so those look up the present channel at each call."""
+
+    def __init__(self, files: TlsFiles, connect: Callable[[Material], grpc.aio.Channel]) -> None:
+        self._files = files
+        self._connect = connect
+        self._material = files.latest()
+        self._channel = connect(self._material)
+        self._retired: list[grpc.aio.Channel] = []
+        self._closing: set[asyncio.Future[None]] = set()
+
+    def present(self) -> grpc.aio.Channel:
+        """The channel with the latest certificate."""
+        latest = self._files.latest()
+        if latest is not self._material:
+            # Its streams go on. gRPC would cancel them if the channel were collected.
+            self._retired.append(self._channel)
+            self._material, self._channel = latest, self._connect(latest)
+            for oldest in self._retired[:-_RETIRED_CHANNELS]:
+                self._retired.remove(oldest)
+                self._closing.add(closing := asyncio.ensure_future(oldest.close()))
+                closing.add_done_callback(self._closing.discard)
+        return self._channel
+
+    async def __aenter__(self) -> "_FollowingChannel":  # noqa: PYI034 - typing.Self came with Python 3.11
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:
+        for channel in (self._channel, *self._retired):
+            await channel.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self.present().get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self.present().wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self.present().channel_ready()
+
+    def unary_unary(self, *arguments: Any, **named: Any) -> Any:
+        return _Followed(self, "unary_unary", arguments, named)
+
+    def unary_stream(self, *arguments: Any, **named: Any) -> Any:
+        return _Followed(self, "unary_stream", arguments, named)
+
+    def stream_unary(self, *arguments: Any, **named: Any) -> Any:
+        return _Followed(self, "stream_unary", arguments, named)
+
+    def stream_stream(self, *arguments: Any, **named: Any) -> Any:
+        return _Followed(self, "stream_stream", arguments, named)
+
+
+class _Followed:
+    """A method of the present channel."""
+
+    def __init__(
+        self, channel: _FollowingChannel, form: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        self._channel = channel
+        self._make: Callable[[grpc.aio.Channel], Any] = lambda present: getattr(present, form)(
+            *arguments, **named
+        )
+        self._of: grpc.aio.Channel | None = None
+        self._method: Any = None
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        present = self._channel.present()
+        if present is not self._of:
+            self._of, self._method = present, self._make(present)
+        return self._method(*arguments, **named)

@@ -1,0 +1,280 @@
+"""certs, token, login, context: who may connect to a platform, and with what this user's commands connect."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hoss import contexts
+from hoss.errors import InvalidInput, NotFound
+from hoss.host import THIS_HOST
+from hoss.security.identity import CallerKind, Identity, Role
+from hossctl.console import Column, Format, print_document, print_rows, say
+from hossctl.endpoints import read_addresses
+from hossctl.options import Output
+
+if TYPE_CHECKING:
+    from hoss.security.authority import Authority, Issued
+
+app = typer.Typer()
+certs = typer.Typer(
+    no_args_is_help=True, help="The authority of a platform, and certificates that it issues."
+)
+token = typer.Typer(no_args_is_help=True, help="Bearer tokens of people and programs.")
+context = typer.Typer(no_args_is_help=True, help="The platforms that this user's commands know.")
+app.add_typer(certs, name="certs")
+app.add_typer(token, name="token")
+app.add_typer(context, name="context")
+
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
+_LONGEST_DAYS = 3650
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("--authority", metavar="DIR", help="Of the authority; the local platform's if not given."),
+]
+RoleOption = Annotated[Role, typer.Option(help="What the client may do; each role includes those before it.")]
+Tenant = Annotated[str, typer.Option(help="Show and change only this tenant's pods (view and submit).")]
+Lifetime = Annotated[str, typer.Option("--ttl", metavar="TIME", help="90m, 12h, 30d.")]
+
+
+@certs.command("init")
+def init(*, directory: Directory = None, output: Output = Format.TABLE) -> None:
+    """Make an authority: its key, and the key that signs tokens. Services of one platform trust one authority."""
+    from hoss.security.authority import Authority
+
+    made = Authority.create(_directory(directory), now=THIS_HOST.utc_now())
+    if output.for_people:
+        say(f"authority in {made.directory}; next: hoss certs issue dispatcher, resolver, worker/NAME")
+    else:
+        print_document({"directory": str(made.directory)}, output)
+
+
+@certs.command("issue")
+def issue(
+    identity: Annotated[
+        str, typer.Argument(metavar="IDENTITY", help="dispatcher, resolver, worker/NAME or client/NAME.")
+    ],
+    *,
+    role: RoleOption = Role.NONE,
+    tenant: Tenant = "",
+    host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Of a service: a further DNS name or address.")
+    ] = None,
+    lifetime: Lifetime = "365d",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to write ca.crt, tls.crt, tls.key and the token keys."),
+    ] = None,
+    directory: Directory = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Write a directory for --tls-dir or HOSS_TLS_DIR: a certificate for this identity, and its key."""
+    kind, _, name = identity.partition("/")
+    if kind not in {known.value for known in CallerKind}:
+        known_kinds = "dispatcher, resolver, worker/NAME or client/NAME"
+        raise InvalidInput(f"{identity!r} is none of {known_kinds}", where="IDENTITY")
+    issued = _authority(directory).issue(
+        Identity(CallerKind(kind), name, role, tenant),
+        now=THIS_HOST.utc_now(),
+        lifetime=_lifetime(lifetime),
+        hosts=tuple(host or ()),
+        into=out,
+    )
+    _report([issued], output, f"certificate of {issued.identity} in {issued.directory}")
+
+
+@certs.command("show")
+def show(*, directory: Directory = None, output: Output = Format.TABLE) -> None:
+    """The certificates that this authority has issued among its own files, and until when they are valid."""
+    _report(list(_authority(directory).issued()), output)
+
+
+@certs.command("renew")
+def renew(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[IDENTITY...]", help="All that are issued if none is given."),
+    ] = None,
+    *,
+    lifetime: Lifetime = "365d",
+    directory: Directory = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Issue certificates anew, for the same keys. Running services take them without a restart."""
+    authority = _authority(directory)
+    chosen = [authority.named(name) for name in names] if names else list(authority.issued())
+    now = THIS_HOST.utc_now()
+    renewed = [authority.renew(held, now=now, lifetime=_lifetime(lifetime)) for held in chosen]
+    _report(renewed, output, f"renewed: {', '.join(str(held.identity) for held in renewed) or 'none'}")
+
+
+@certs.command("revoke")
+def revoke_certificate(
+    identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="As `hoss certs show` lists it.")],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Have services refuse a certificate, from the next call on."""
+    authority = _authority(directory)
+    authority.revoke_certificate(authority.named(identity))
+    say(f"revoked: {identity}; services elsewhere need the file {authority.directory / 'revoked'}")
+
+
+@token.command("create")
+def create_token(
+    *,
+    role: RoleOption,
+    name: Annotated[str, typer.Option(help="Whose token it is, for the audit log.")] = "token",
+    tenant: Tenant = "",
+    lifetime: Lifetime = "30d",
+    directory: Directory = None,
+) -> None:
+    """Print a token. It is kept nowhere else; `hoss token revoke` ends it before its time."""
+    made = _authority(directory).create_token(
+        Identity(CallerKind.CLIENT, name, role, tenant), now=THIS_HOST.utc_now(), lifetime=_lifetime(lifetime)
+    )
+    typer.echo(made)
+
+
+@token.command("list")
+def list_tokens(*, directory: Directory = None, output: Output = Format.TABLE) -> None:
+    """The tokens that this authority has made: ids, bearers and expiries."""
+    found = _authority(directory).tokens()
+    if not output.for_people:
+        print_document({"tokens": found}, output)
+        return
+    fields = ("id", "name", "role", "tenant", "expires", "revoked")
+    print_rows(found, [Column(field.upper(), _field(field)) for field in fields])
+
+
+@token.command("revoke")
+def revoke_token(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `hoss token list` shows it.")],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Have services refuse a token, from the next call on."""
+    authority = _authority(directory)
+    authority.revoke_token(token_id)
+    say(f"revoked: token {token_id}; services elsewhere need the file {authority.directory / 'revoked'}")
+
+
+@app.command("login")
+def login(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What this platform is called here.")],
+    *,
+    dispatcher: Annotated[str, typer.Option(metavar="HOST:PORT[,...]", help="All there are.")],
+    resolver: Annotated[str, typer.Option(metavar="HOST:PORT[,...]", help="Any of them answers.")] = "",
+    tls_dir: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="ca.crt, tls.crt and tls.key, of `hoss certs issue client/NAME`."),
+    ],
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A file with a token; without one the certificate's role."),
+    ] = None,
+) -> None:
+    """Remember a platform with its certificate and token, and use it from now on. The token is tried first."""
+    from hoss.client.access import ClientAccess
+    from hoss.client.dispatcher import DispatcherClient
+    from hossctl.cli import run_async
+
+    addresses = read_addresses(dispatcher, "--dispatcher")
+    bearer = token_file.read_text("utf-8").strip() if token_file else ""
+    access = ClientAccess(tls_dir.resolve(), bearer)
+
+    async def try_it() -> None:
+        async with DispatcherClient(addresses, open_channel=access.channel) as client:
+            await client.list_jobs(name="hoss-login")
+
+    run_async(try_it())
+    known = contexts.load_contexts(contexts.home())
+    made = contexts.Context(dispatcher, resolver, str(access.tls_dir), bearer)
+    contexts.save_contexts(contexts.home(), known.with_context(name, made).using(name))
+    say(f"logged in: commands use {name} from now on; `hoss context use local` goes back")
+
+
+@context.command("list")
+def list_contexts(*, output: Output = Format.TABLE) -> None:
+    """The platforms that are known, and which one commands use."""
+    known = contexts.load_contexts(contexts.home())
+    rows = [
+        {"name": name, "current": name == (known.current or "local"), "dispatcher": held.dispatcher}
+        for name, held in known.contexts.items()
+    ]
+    if not output.for_people:
+        print_document({"contexts": rows}, output)
+        return
+    columns = [
+        Column("CURRENT", lambda row: "*" if row["current"] else ""),
+        Column("NAME", _field("name")),
+        Column("DISPATCHER", _field("dispatcher")),
+    ]
+    print_rows(rows, columns)
+
+
+@context.command("use")
+def use_context(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="local: that of `hoss up`.")],
+) -> None:
+    """Have commands without addresses use this platform."""
+    known = contexts.load_contexts(contexts.home())
+    if name != "local" and name not in known.contexts:
+        raise NotFound(f"there is no context {name!r}; `hoss context list` lists them, `hoss login` adds one")
+    contexts.save_contexts(contexts.home(), known.using("" if name == "local" else name))
+    say(f"commands use {name} from now on")
+
+
+def _directory(given: Path | None) -> Path:
+    from hossctl.local.platform import SECURITY_DIRECTORY
+
+    return given or contexts.home() / SECURITY_DIRECTORY
+
+
+def _authority(given: Path | None) -> "Authority":
+    from hoss.security.authority import Authority
+
+    return Authority(_directory(given))
+
+
+def _lifetime(text: str) -> timedelta:
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in _SECONDS or not int(number) * _SECONDS[unit] > 0:
+        raise InvalidInput(f"{text!r} is no time; write it as 90m, 12h or 30d", where="--ttl")
+    if int(number) * _SECONDS[unit] > _LONGEST_DAYS * _SECONDS["d"]:
+        raise InvalidInput(f"{text!r} is longer than {_LONGEST_DAYS} days", where="--ttl")
+    return timedelta(seconds=int(number) * _SECONDS[unit])
+
+
+def _report(found: "list[Issued]", output: Format, text: str = "") -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "identity": str(held.identity),
+            "role": held.identity.role.value if held.identity.kind is CallerKind.CLIENT else "",
+            "tenant": held.identity.tenant,
+            "notAfter": held.not_after.isoformat(timespec="seconds"),
+            "revoked": "yes" if held.revoked else "no",
+            "fingerprint": held.fingerprint,
+            "directory": str(held.directory),
+        }
+        for held in found
+    ]
+    if not output.for_people:
+        print_document({"certificates": rows}, output)
+    elif text:
+        say(text)
+    else:
+        columns = [
+            Column("IDENTITY", _field("identity")),
+            Column("ROLE", _field("role")),
+            Column("TENANT", _field("tenant")),
+            Column("NOT AFTER", _field("notAfter")),
+            Column("REVOKED", _field("revoked")),
+        ]
+        print_rows(rows, columns)
+
+
+def _field(name: str) -> Any:
+    return lambda row: row[name]

@@ -1,0 +1,1 @@
+"""Explains where a pod would be placed, why, and with which scores."""

@@ -1,0 +1,249 @@
+"""Explains where a pod would be placed, why, and with which scores, by the worker's own code and for a
+cluster that files describe.
+
+The documents have the form of tests/conformance/README.md, so that they can be compared with kube-scheduler's
+answers."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from hoss.errors import InvalidInput
+from hoss.manifests.cluster import STORAGE_LISTS, read_cluster, read_pending_pod
+from hoss.manifests.fields import Object, mapping, text
+from hoss.manifests.gangs import VOLCANO_JOB, read_volcano_job
+from hoss.manifests.pod_resources import (
+    amounts,
+    as_bound,
+    nonzero_requests,
+    qos_class,
+    read_pod_resources,
+    total_limits,
+    total_requests,
+)
+from hoss.manifests.workloads import kind_and_group, read_workload
+from hoss.model.cluster import Cluster, merged_selector
+from hoss.model.pod import PodSpec, Workload
+from hoss.model.quantity import parse_quantity
+from hossctl.console import Document
+from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
+from scheduler_worker.core.offline.preemption import PreemptionResult, preempt
+from scheduler_worker.core.offline.scheduler import PlacementExplanation, examine, explain_placement
+from scheduler_worker.core.plugins import REGISTRY, default_profile
+from scheduler_worker.core.plugins.profiles import PRESETS
+
+# The message of kube-scheduler's first PostFilter plugin where the second, preemption, finds nothing.
+_BEFORE_PREEMPTION = "no new claims to deallocate, preemption: "
+
+
+def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profile | None = None) -> Document:
+    """The scheduler's evaluation of the pod on every node; with `preemption` also its choice of victims where
+    no node is feasible."""
+    profile = profile or default_profile()
+    snapshot = ClusterSnapshot(cluster)
+    subject = examine(spec, snapshot, profile)
+    explanation = explain_placement(subject, snapshot, profile)
+    document = explanation_document(explanation)
+    if preemption and not explanation.feasible and explanation.failure is None:
+        found = preempt(spec, subject, snapshot, profile)
+        document["preemption"] = _preemption_document(found, explanation.message)
+    return document
+
+
+def answer_case(case: Object) -> Document:
+    """The answer to one conformance case of any kind: its id, and `want` as computed here. Raises
+    InvalidInput."""
+    for key, answer in _KINDS.items():
+        if key in case:
+            return {"id": case.get("id"), "want": answer(case)}
+    raise InvalidInput(f"has none of {', '.join(_KINDS)}; a case is about one of these", where="case")
+
+
+def _answer_scheduling(case: Object) -> Document:
+    cluster = read_cluster(case)
+    preemption = "preemption" in mapping(case, "want", "case") or case.get("category") == "preemption"
+    return explain(read_pending_pod(mapping(case, "pod", "case"), cluster), cluster, preemption=preemption)
+
+
+def _answer_requests(case: Object) -> Document:
+    pod = mapping(case, "pod", "case")
+    resources = read_pod_resources(mapping(pod, "spec", "pod"), "spec")
+    requests, limits = total_requests(resources), total_limits(resources)
+    bound = as_bound(resources, mapping(pod, "status", "pod"))
+    cpu_milli, memory_bytes = nonzero_requests(bound)
+    return {
+        "requests": {name: q.canonical for name, q in requests.items()},
+        "requestsInt": amounts(requests, "spec"),
+        "limits": {name: q.canonical for name, q in limits.items()},
+        "limitsInt": amounts(limits, "spec"),
+        "assigned": {"cpu": 0, "memory": 0, "ephemeral-storage": 0, **amounts(total_requests(bound), "spec")},
+        "assignedNonZero": {"cpu": cpu_milli, "memory": memory_bytes},
+        "qosClass": qos_class(resources).value,
+    }
+
+
+def _answer_quantity(case: Object) -> Document:
+    try:
+        quantity = parse_quantity(text(case, "quantity", "case"))
+    except InvalidInput:
+        return {"error": True}
+    return {
+        "error": False,
+        "canonical": quantity.canonical,
+        "normalized": quantity.normalized,
+        "value": quantity.value,
+        "milli": quantity.milli,
+    }
+
+
+# By a field that only this kind of case has, or the kinds before it do not have.
+_KINDS: dict[str, Callable[[Object], Document]] = {
+    "quantity": _answer_quantity,
+    "nodes": _answer_scheduling,
+    "pod": _answer_requests,
+}
+
+
+def explanation_document(explanation: PlacementExplanation) -> Document:
+    """The evaluation of all nodes, in the form of a conformance case's `want`."""
+    document: Document = {}
+    if explanation.rejection is not None:
+        document["prefilter"] = {
+            "plugin": explanation.rejection.plugin,
+            "code": explanation.rejection.code.value,
+            "reasons": [explanation.rejection.reason],
+        }
+    if explanation.failure is not None:
+        document["error"] = {"plugin": explanation.failure.plugin, "text": explanation.failure.text}
+    document |= {
+        "feasible": list(explanation.feasible),
+        "reasons": {
+            node: {"plugin": refusal.plugin, "code": refusal.code.value, "reasons": list(refusal.reasons)}
+            for node, refusal in sorted(explanation.refusals.items())
+        },
+        "scores": {node: dict(scores) for node, scores in sorted(explanation.scores.items())},
+        "totals": dict(sorted(explanation.totals.items())),
+    }
+    if explanation.message:
+        document["message"] = explanation.message
+    if explanation.bindings:
+        document["binding"] = {
+            node: {"volumes": {claim: _volume_document(volume) for claim, volume in bound.items()}}
+            for node, bound in sorted(explanation.bindings.items())
+        }
+    return document
+
+
+def _volume_document(volume: str | None) -> Document:
+    return {"provision": True} if volume is None else {"persistentVolume": volume}
+
+
+def _preemption_document(found: PreemptionResult, fit_error: str) -> Document:
+    message = "" if found.node else _BEFORE_PREEMPTION + found.message
+    return {
+        "node": found.node,
+        "victims": sorted(victim.name for victim in found.victims),
+        "candidates": {
+            node: {
+                "victims": sorted(v.name for v in candidate.victims),
+                "pdbViolations": candidate.violations,
+            }
+            for node, candidate in sorted(found.candidates.items())
+        },
+        "message": message,
+        "fullMessage": f"{fit_error} {message}" if message else fit_error,
+    }
+
+
+def cluster_of(objects: Iterable[Object]) -> Cluster:
+    """The cluster of the objects of manifests. Kinds that do not matter for placement are ignored."""
+    by_kind: dict[str, list[Object]] = {}
+    for item in objects:
+        key = _LISTS.get(text(item, "kind", "object"))
+        if key is not None:
+            by_kind.setdefault(key, []).append(item)
+    return read_cluster(dict(by_kind))
+
+
+class Pending(NamedTuple):
+    """A pod to explain, or the next of several equal pods."""
+
+    title: str  # namespace/name
+    spec: PodSpec
+    pods: int = 1
+
+    def document(self, profile: str) -> Document:
+        """The first fields of its explanation."""
+        return {"pod": self.title, "pods": self.pods, "profile": profile}
+
+
+def pending_pods(objects: Iterable[tuple[str, Object]], cluster: Cluster) -> list[Pending]:
+    """The pods of objects, which come with their place in a file. Kinds that create no pods are ignored.
+    Raises InvalidInput."""
+    return [pending for place, item in objects for pending in _pending(place, item, cluster)]
+
+
+def explain_offline(pending: Pending, cluster: Cluster, profile: str) -> Document:
+    """The explanation for a cluster from files, preemption included."""
+    explained = explain(pending.spec, cluster, preemption=True, profile=preset(profile))
+    return {**pending.document(profile), **explained}
+
+
+def preset(name: str) -> Profile:
+    """A built-in profile by name. Raises InvalidInput."""
+    if name not in PRESETS:
+        raise InvalidInput(f"{name!r} is none of {', '.join(PRESETS)}", where="--profile")
+    return PRESETS[name].profile(REGISTRY)
+
+
+def _pending(place: str, item: Object, cluster: Cluster) -> list[Pending]:
+    try:
+        kind = kind_and_group(item)
+        return [_bare_pod(item, cluster)] if kind == ("Pod", "") else _owned_pods(item, kind, cluster)
+    except InvalidInput as exc:
+        raise exc.at(place) from None
+
+
+def _bare_pod(pod: Object, cluster: Cluster) -> Pending:
+    metadata = mapping(pod, "metadata", "pod")
+    spec = read_pending_pod(pod, cluster)
+    name = text(metadata, "name", "metadata") or text(metadata, "generateName", "metadata") or "pod"
+    return Pending(f"{spec.namespace}/{name}", spec)
+
+
+def _owned_pods(item: Object, kind: tuple[str, str], cluster: Cluster) -> list[Pending]:
+    if kind == VOLCANO_JOB:
+        workloads = read_volcano_job(item).workloads
+    else:
+        workload = read_workload(item, lambda: "").workload
+        workloads = () if workload is None else (workload,)
+    return [
+        Pending(
+            f"{workload.template.spec.namespace}/{workload.name}",
+            _with_services(workload, cluster),
+            workload.replicas,
+        )
+        for workload in workloads
+    ]
+
+
+def _with_services(workload: Workload, cluster: Cluster) -> PodSpec:
+    spec = workload.template.spec
+    if spec.spread:
+        return spec
+    of_owner = () if spec.default_spread is None else (spec.default_spread,)
+    return replace(spec, default_spread=merged_selector(spec, cluster.services, of_owner))
+
+
+_LISTS = {
+    "Node": "nodes",
+    "Pod": "pods",
+    "Namespace": "namespaces",
+    "Service": "services",
+    "ReplicaSet": "replicaSets",
+    "StatefulSet": "statefulSets",
+    "ReplicationController": "replicationControllers",
+    "PodDisruptionBudget": "podDisruptionBudgets",
+    **{kind: key for key, kind in STORAGE_LISTS.items()},
+}

@@ -1,0 +1,486 @@
+"""The ledger as its changes say it is: nodes, reservations, accounts, and who was allowed to write.
+
+Judges at every change: no overcommit, one node a pod, states in their order, gangs whole, and accounts that
+are the sums of their reservations."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from hossctl.history.checker_fencing import FencingChecker
+from hossctl.history.checker_judgement import Findings, Promise
+from hossctl.history.checker_room import (
+    HeldPod,
+    NodeFacts,
+    NodeLoad,
+    PodFacts,
+    node_facts,
+    offered,
+    ports_of,
+    shortages,
+    whole_requests,
+)
+from hossctl.history.events import RESERVATIONS, Event
+
+_PREPARED, _ASSUMED, _CONFIRMED, _TERMINATING = "prepared", "assumed", "confirmed", "terminating"
+
+
+@dataclass(slots=True)
+class _Account:
+    """What the ledger itself says of a node."""
+
+    shard: int
+    requested: Mapping[str, int]
+    line: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ShardList:
+    """The reservations of one shard after one change, as they were listed."""
+
+    line: int
+    shard: int
+    seq: int
+    rows: list[HeldPod]
+
+
+class LedgerChecker:
+    """The ledger's side of a history. `facts`: of pods, by UID. `gang_size`: how many members of a pod's gang
+    have not been deleted."""
+
+    def __init__(
+        self,
+        findings: Findings,
+        sees: Iterable[str],
+        facts: Mapping[str, PodFacts],
+        gang_size: Callable[[str], int],
+    ) -> None:
+        self._findings = findings
+        self.sees_reservations = RESERVATIONS in sees
+        self._facts = facts
+        self._gang_size = gang_size
+        self.nodes: dict[str, NodeFacts] = {}
+        self._removed: dict[str, int] = {}  # name -> line
+        self.held: dict[str, dict[int, HeldPod]] = defaultdict(dict)  # UID -> shard -> reservation
+        self.loads: dict[str, NodeLoad] = defaultdict(NodeLoad)
+        self._accounts: dict[str, _Account] = {}
+        self._seqs: dict[int, int] = {}
+        self._seq_lines: dict[int, int] = {}
+        self._resized: set[str] = set()
+        self._gang_live: dict[str, set[str]] = defaultdict(set)
+        self.whole: set[str] = set()  # gangs that had their minimum once
+        self._fencing = FencingChecker(findings)
+        self._lists: list[_ShardList] = []  # not compared yet
+        self._final_rows: list[HeldPod] | None = None
+
+    # -- nodes
+
+    def on_node(self, event: Event, line: int) -> None:
+        """A node was added or changed."""
+        self._advance(event, line)
+        self.nodes[event["name"]] = node_facts(event, line)
+        self._removed.pop(event["name"], None)
+
+    def on_node_removed(self, event: Event, line: int) -> None:
+        """A node was removed."""
+        self._advance(event, line)
+        self.nodes.pop(event["name"], None)
+        self._accounts.pop(event["name"], None)
+        self._removed[event["name"]] = line
+
+    # -- changes
+
+    def on_ledger(self, event: Event, line: int) -> None:
+        """One change of a shard, or a snapshot of it."""
+        self._advance(event, line)
+        self._fencing.on_change(event, line)
+        if event.get("snapshot"):
+            self._on_snapshot(event, line)
+        else:
+            self._on_change(event, line)
+        self._on_accounts(event, line)
+        self._settle_lists(event["shard"], line)
+
+    def _on_change(self, event: Event, line: int) -> None:
+        shard = event["shard"]
+        for uid in event.get("released", ()):
+            self._release(uid, shard, line)
+        for row in event.get("resized", ()):
+            self._resize(row, shard, line)
+        added = [self._read(row, shard, line) for row in event.get("reserved", ())]
+        for pod in added:
+            self._reserve(pod, unchecked=event.get("unchecked", False))
+        if added and event.get("unchecked"):
+            why = "reserved unchecked: the pods were on their nodes already"
+            self._findings.unjudged(Promise.NO_OVERCOMMIT, why, len(added))
+        elif added:
+            self._judge_room(added, line)
+        for name, before, after in (
+            ("committed", (_PREPARED,), _ASSUMED),
+            ("confirmed", (_ASSUMED, _CONFIRMED), _CONFIRMED),
+            ("terminating", (_ASSUMED, _CONFIRMED, _TERMINATING), _TERMINATING),
+        ):
+            for uid in event.get(name, ()):
+                self._move(uid, shard, name, before, after)
+        self._judge_gangs(event, line)
+
+    def _on_snapshot(self, event: Event, line: int) -> None:
+        """The whole shard anew. Without `lost` it has to be what the changes before have made of it."""
+        shard = event["shard"]
+        if "accounts" in event:
+            told = {row["node"] for row in event["accounts"]}
+            for name in [n for n, a in self._accounts.items() if a.shard == shard and n not in told]:
+                self.nodes.pop(name, None)  # removed meanwhile
+                del self._accounts[name]
+        if not self.sees_reservations:
+            return
+        new = {row["uid"]: self._read(row, shard, line) for row in event.get("reserved", ())}
+        old = {uid: pod for uid, by_shard in self.held.items() if (pod := by_shard.get(shard))}
+        if shard in self._seq_lines and not event.get("lost"):
+            self._compare(old, new, line, f"the snapshot of shard {shard}")
+        for uid in old:
+            self._forget(uid, shard)
+        for pod in new.values():
+            pod.brought_back = bool(event.get("lost")) and pod.uid not in old
+            self._hold(pod)
+
+    def _read(self, row: Event, shard: int, line: int) -> HeldPod:
+        facts = self._facts.get(row["uid"])
+        requests = whole_requests(row["requests"]) if "requests" in row else facts.requests if facts else {}
+        ports = ports_of(row["ports"]) if "ports" in row else facts.ports if facts else ()
+        cards = {int(card): milli for card, milli in row.get("cards", {}).items()}
+        state = row.get("state", _ASSUMED)
+        return HeldPod(row["uid"], row["node"], shard, state, line, requests, ports, cards)
+
+    def _reserve(self, pod: HeldPod, *, unchecked: bool) -> None:
+        self._judge_amounts(pod)
+        before = self.held[pod.uid].get(pod.shard)
+        if before is not None:
+            text = f"{self._name(pod.uid)} is reserved on {pod.node} while it is reserved on {before.node}"
+            self._findings.judged(Promise.ONE_NODE)
+            self._findings.violated(Promise.ONE_NODE, text, before.line, pod.line)
+            self._forget(pod.uid, pod.shard)
+        elif pod.state != _PREPARED and not unchecked:
+            self._judge_alone(pod, pod.line)
+        elif pod.state != _PREPARED:
+            why = "reserved unchecked: a pod may move between shards in two steps"
+            self._findings.unjudged(Promise.ONE_NODE, why)
+        self._hold(pod)
+
+    def _judge_amounts(self, pod: HeldPod) -> None:
+        """A pod is reserved with what it asks for; what cards add to that is not modelled."""
+        facts = self._facts.get(pod.uid)
+        if not pod.requests:
+            why = "what a reserved pod asks for is not in the history"
+            self._findings.unjudged(Promise.NO_OVERCOMMIT, why)
+        if facts and pod.uid not in self._resized and not facts.cards[0]:
+            self._findings.judged(Promise.AGREEMENT)
+            if facts.requests != pod.requests:
+                asked, held = _amounts(facts.requests), _amounts(pod.requests)
+                text = f"{facts} asks for {asked}, and its reservation is {held}"
+                self._findings.violated(Promise.AGREEMENT, text, facts.line, pod.line)
+
+    def _judge_alone(self, pod: HeldPod, line: int) -> None:
+        """A reservation becomes live: no other one of the pod may be."""
+        self._findings.judged(Promise.ONE_NODE)
+        for other in self.held[pod.uid].values():
+            if other.shard == pod.shard or other.state == _PREPARED:
+                continue
+            if other.brought_back or pod.brought_back:
+                why = "a loss of the ledger took the release of a reservation, and nobody can know of it at once"
+                self._findings.unjudged(Promise.ONE_NODE, why)
+            else:
+                text = (
+                    f"{self._name(pod.uid)} has two live reservations: on {other.node} (shard {other.shard}) "
+                    f"and on {pod.node} (shard {pod.shard})"
+                )
+                self._findings.violated(Promise.ONE_NODE, text, other.line, pod.line, line)
+
+    def _move(self, uid: str, shard: int, step: str, before: tuple[str, ...], after: str) -> None:
+        pod, line = self.held[uid].get(shard), self._findings.line
+        self._findings.judged(Promise.STATES)
+        if pod is None:
+            text = f"{self._name(uid)} is {step} on shard {shard}, where it has no reservation"
+            self._findings.violated(Promise.STATES, text, line)
+            return
+        if pod.state not in before:
+            text = f"{self._name(uid)} is {step} while its reservation on {pod.node} is {pod.state}"
+            self._findings.violated(Promise.STATES, text, pod.line, line)
+        elif pod.state == _PREPARED:
+            self._judge_alone(pod, line)
+        pod.state = after
+        self._count_gang(pod)
+
+    def _release(self, uid: str, shard: int, line: int) -> None:
+        if shard in self.held[uid]:
+            self._forget(uid, shard)
+        elif self.sees_reservations:
+            text = f"{self._name(uid)} is released on shard {shard}, where it has no reservation"
+            self._findings.violated(Promise.AGREEMENT, text, line)
+
+    def _resize(self, row: Event, shard: int, line: int) -> None:
+        pod = self.held[row["uid"]].get(shard)
+        self._resized.add(row["uid"])
+        if pod is not None:
+            self._forget(pod.uid, shard)
+            pod.requests, pod.line = whole_requests(row["requests"]), line
+            self._hold(pod)
+            self._findings.unjudged(Promise.NO_OVERCOMMIT, "resized on its node, which nobody can refuse")
+
+    def _hold(self, pod: HeldPod) -> None:
+        self.held[pod.uid][pod.shard] = pod
+        self.loads[pod.node].add(pod)
+        self._count_gang(pod)
+
+    def _forget(self, uid: str, shard: int) -> None:
+        pod = self.held[uid].pop(shard)
+        self.loads[pod.node].remove(pod)
+        facts = self._facts.get(uid)
+        if facts and facts.gang and not self.live(uid):
+            self._gang_live[facts.gang].discard(uid)
+
+    # -- what must hold
+
+    def _judge_room(self, added: Iterable[HeldPod], line: int) -> None:
+        by_node: dict[str, list[HeldPod]] = defaultdict(list)
+        for pod in added:
+            by_node[pod.node].append(pod)
+        for name, pods in by_node.items():
+            node, load = self.nodes.get(name), self.loads[name]
+            if node is None and name not in self._removed:
+                self._findings.unjudged(Promise.NO_OVERCOMMIT, "the node was never described", len(pods))
+                continue
+            self._findings.judged(Promise.NO_OVERCOMMIT, len(pods))
+            last = tuple(pod.line for pod in load.pods.values())[-3:]
+            if node is None:
+                text = f"{self._name(pods[0].uid)} is reserved on node {name}, which was removed"
+                self._findings.violated(Promise.NO_OVERCOMMIT, text, self._removed[name], line)
+                continue
+            wanted = [resource for pod in pods for resource, amount in pod.requests.items() if amount]
+            cards = [card for pod in pods for card in pod.cards]
+            for text in shortages(node, load, wanted, cards):
+                self._findings.violated(Promise.NO_OVERCOMMIT, f"node {name}: {text}", node.line, *last, line)
+            for pod in pods:
+                for port, other in load.others_on_ports(pod.ports, pod.uid):
+                    text = f"node {name}: {pod.uid} and {other.uid} hold port {port[0]}/{port[1]}"
+                    self._findings.violated(Promise.NO_OVERCOMMIT, text, other.line, line)
+
+    def _count_gang(self, pod: HeldPod) -> None:
+        facts = self._facts.get(pod.uid)
+        if facts and facts.gang and pod.state != _PREPARED:
+            self._gang_live[facts.gang].add(pod.uid)
+
+    def _judge_gangs(self, event: Event, line: int) -> None:
+        """A gang whose minimum is reserved is whole. No pod of one that never was is confirmed."""
+        for name in ("reserved", "committed"):
+            for row in event.get(name, ()):
+                uid = row if isinstance(row, str) else row["uid"]
+                facts = self._facts.get(uid)
+                if facts and self._has_minimum(facts):
+                    self.whole.add(facts.gang)
+        for uid in event.get("confirmed", ()):
+            facts = self._facts.get(uid)
+            if facts and facts.gang:
+                self._findings.judged(Promise.GANGS)
+                if not self.was_whole(uid):
+                    text = f"{facts} is confirmed, and its gang {facts.gang} {self.gang_text(uid)}"
+                    self._findings.violated(Promise.GANGS, text, facts.line, line)
+
+    def was_whole(self, uid: str) -> bool:
+        """Whether the gang of a pod had its minimum reserved at some moment."""
+        facts = self._facts[uid]
+        return facts.gang in self.whole or self._has_minimum(facts)
+
+    def _has_minimum(self, facts: PodFacts) -> bool:
+        return bool(facts.gang) and len(self._gang_live[facts.gang]) >= self._needed(facts)
+
+    def gang_text(self, uid: str) -> str:
+        """How far the gang of a pod got."""
+        facts = self._facts[uid]
+        live = len(self._gang_live[facts.gang])
+        return f"never had its minimum of {self._needed(facts)} reserved; now it has {live}"
+
+    def _needed(self, facts: PodFacts) -> int:
+        return min(facts.minimum, self._gang_size(facts.gang))
+
+    # -- accounts and order
+
+    def _on_accounts(self, event: Event, line: int) -> None:
+        """What the ledger says of its nodes: it never grows beyond what is allocatable, and is the sum of the
+        reservations."""
+        for row in event.get("accounts", ()):
+            name, requested = row["node"], row["requested"]
+            before = self._accounts.get(name)
+            given = row.get("allocatable")
+            node = NodeFacts(name, line, given) if given is not None else self.nodes.get(name)
+            self._accounts[name] = _Account(event["shard"], requested, line)
+            if self.sees_reservations:
+                self._judge_sum(name, requested, line)
+            if node is None:
+                self._findings.unjudged(Promise.NO_OVERCOMMIT, "the node was never described")
+                continue
+            over = {
+                resource: (amount, most)
+                for resource, amount in requested.items()
+                if (most := offered(node, resource)) is not None and amount > most
+            }
+            if over and (event.get("snapshot") or row.get("excused")):
+                why = "more is requested than allocatable, and how it came to that is not in the history"
+                self._findings.unjudged(Promise.NO_OVERCOMMIT, why)
+                continue
+            self._findings.judged(Promise.NO_OVERCOMMIT)
+            for resource, (amount, most) in sorted(over.items()):
+                had = before.requested.get(resource, 0) if before else 0
+                if amount > had:  # a node that shrank may be over what it offers, and gets nothing more
+                    text = (
+                        f"node {name}: the ledger's account went from {had} to {amount} of {resource}, "
+                        f"and {most} are allocatable"
+                    )
+                    lines = (before.line if before else 0, node.line, line)
+                    self._findings.violated(Promise.NO_OVERCOMMIT, text, *lines)
+
+    def _judge_sum(self, name: str, requested: Mapping[str, int], line: int) -> None:
+        self._findings.judged(Promise.AGREEMENT)
+        held = _positive(self.loads[name].requested)
+        if held != _positive(requested):
+            text = (
+                f"node {name}: the ledger's account is {_amounts(requested)}, and its reservations sum up to "
+                f"{_amounts(held)}"
+            )
+            self._findings.violated(Promise.AGREEMENT, text, line)
+
+    def _advance(self, event: Event, line: int) -> None:
+        """Sequence numbers rise by one; a snapshot may begin anew, and a repair may leave a gap."""
+        if "shard" not in event or "seq" not in event:
+            return
+        shard, seq = event["shard"], event["seq"]
+        last = self._seqs.get(shard)
+        previous = event.get("previous", seq - 1)
+        if last is not None and not event.get("snapshot") and not event.get("repair"):
+            self._findings.judged(Promise.AGREEMENT)
+            # One change may be told in several lines, as of nodes that come together.
+            if last not in (previous, seq):
+                kind = "went back" if seq < last else "has a gap"
+                text = f"shard {shard} {kind}: change {seq} follows {last}"
+                self._findings.violated(Promise.AGREEMENT, text, self._seq_lines[shard], line)
+        self._seqs[shard] = seq
+        self._seq_lines[shard] = line
+
+    # -- lists of all reservations
+
+    def on_reservations(self, event: Event, line: int) -> None:
+        """A list of the reservations: of the shards in `seqs` exact as of those changes, of others taken
+        while they changed."""
+        seqs = {int(shard): seq for shard, seq in event["seqs"].items()}
+        rows: dict[int, list[HeldPod]] = {shard: [] for shard in seqs}
+        seen: dict[str, HeldPod] = {}
+        for row in event["rows"]:
+            pod = self._read(row, row.get("shard", 0), line)
+            rows.setdefault(pod.shard, []).append(pod)
+            other = seen.get(pod.uid)
+            if other is None or other.state == _PREPARED:
+                seen[pod.uid] = pod
+            elif pod.state != _PREPARED and pod.node != other.node:
+                if {pod.shard, other.shard} <= seqs.keys():
+                    text = f"{self._name(pod.uid)} is reserved on {other.node} and on {pod.node}"
+                    self._findings.violated(Promise.ONE_NODE, text, line)
+                else:
+                    self._findings.unjudged(Promise.ONE_NODE, "listed twice while reservations changed")
+        self._findings.judged(Promise.ONE_NODE, len(seen))
+        if event.get("final"):
+            self._final_rows = [pod for pods in rows.values() for pod in pods]
+        moving = rows.keys() - seqs.keys()
+        why = "a list of reservations that was taken while they changed"
+        self._findings.unjudged(Promise.AGREEMENT, why, len(moving))
+        self._lists += [_ShardList(line, shard, seq, rows[shard]) for shard, seq in seqs.items()]
+        for shard in seqs:
+            self._settle_lists(shard, line)
+
+    def _settle_lists(self, shard: int, line: int) -> None:
+        """Compare lists with the changes, where both are of the same moment."""
+        known = self._seqs.get(shard, -1)
+        for listed in [each for each in self._lists if each.shard == shard and each.seq <= known]:
+            self._lists.remove(listed)
+            if listed.seq < known:
+                why = "a list of reservations that is older than the changes before it"
+                self._findings.unjudged(Promise.AGREEMENT, why)
+            elif self.sees_reservations:
+                model = {uid: pod for uid, held in self.held.items() if (pod := held.get(shard))}
+                by_uid = {pod.uid: pod for pod in listed.rows}
+                self._compare(model, by_uid, line, f"the list of line {listed.line}, shard {shard},")
+            elif self._accounts:
+                self._compare_accounts(listed, line)
+
+    def _compare(
+        self, model: Mapping[str, HeldPod], listed: Mapping[str, HeldPod], line: int, what: str
+    ) -> None:
+        self._findings.judged(Promise.AGREEMENT, len(model.keys() | listed.keys()))
+        for uid in sorted(model.keys() | listed.keys()):
+            here, there = model.get(uid), listed.get(uid)
+            before = here.node if here else "nowhere"
+            after = there.node if there else "nowhere"
+            if before != after:
+                text = f"{self._name(uid)}: {what} has it on {after}, and by the changes it is on {before}"
+                self._findings.violated(
+                    Promise.AGREEMENT, text, here.line if here else 0, there.line if there else 0, line
+                )
+
+    def _compare_accounts(self, listed: _ShardList, line: int) -> None:
+        loads: dict[str, NodeLoad] = defaultdict(NodeLoad)
+        for pod in listed.rows:
+            loads[pod.node].add(pod)
+        here = {name for name, account in self._accounts.items() if account.shard == listed.shard}
+        for name in sorted(loads.keys() | here):
+            account = self._accounts.get(name)
+            held, said = _positive(loads[name].requested), _positive(account.requested if account else {})
+            self._findings.judged(Promise.AGREEMENT)
+            if name in self.nodes:  # accounts do not tell of cards
+                self._findings.judged(Promise.NO_OVERCOMMIT)
+                cards = range(self.nodes[name].cards)
+                for text in shortages(self.nodes[name], loads[name], (), cards):
+                    found = f"node {name}: {text}"
+                    self._findings.violated(Promise.NO_OVERCOMMIT, found, listed.line, line)
+            if held != said:
+                text = (
+                    f"node {name}: the ledger's account is {_amounts(said)}, and its reservations sum up to "
+                    f"{_amounts(held)}"
+                )
+                lines = (account.line if account else 0, listed.line, line)
+                self._findings.violated(Promise.AGREEMENT, text, *lines)
+
+    # -- who may write, and the end
+
+    def on_epoch(self, event: Event, line: int) -> None:
+        """An epoch or a term was granted, or is fenced."""
+        self._fencing.on_grant(event, line)
+
+    def loosen(self, uid: str) -> None:
+        """Somebody asked for other amounts for a pod: its reservation may have either."""
+        self._resized.add(uid)
+
+    def finish(self) -> None:
+        """Judge what needs the whole history."""
+        self._fencing.finish()
+        why = "a list of reservations that the changes do not reach"
+        self._findings.unjudged(Promise.AGREEMENT, why, len(self._lists))
+
+    def live(self, uid: str) -> list[HeldPod]:
+        """The reservations of a pod that are not merely prepared."""
+        return [pod for pod in self.held.get(uid, {}).values() if pod.state != _PREPARED]
+
+    def present(self) -> list[HeldPod] | None:
+        """Every reservation at the end; None: the history does not tell."""
+        if self.sees_reservations:
+            return [pod for by_shard in self.held.values() for pod in by_shard.values()]
+        return self._final_rows
+
+    def _name(self, uid: str) -> str:
+        return str(self._facts.get(uid, f"pod {uid}"))
+
+
+def _positive(amounts: Mapping[str, int]) -> dict[str, int]:
+    return {key: amount for key, amount in amounts.items() if amount}
+
+
+def _amounts(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{key}={amount}" for key, amount in sorted(amounts.items()) if amount) or "nothing"

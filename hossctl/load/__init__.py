@@ -1,0 +1,1 @@
+"""Loads: nodes, generated pods, their placement on a platform, and the reports."""

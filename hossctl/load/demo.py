@@ -1,0 +1,137 @@
+"""`hoss demo`: a cluster on this machine places a mixed load, is audited, loses a job, and is audited
+again."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hoss.client.dispatcher import submission
+from hossctl import auditing
+from hossctl.console import Document
+from hossctl.endpoints import Clients
+from hossctl.load import report
+from hossctl.load.generated import mixed
+from hossctl.load.nodes import simulated_nodes
+from hossctl.load.progress import counting, placing
+from hossctl.load.report import Usage
+from hossctl.local.platform import PlatformOptions, WorkerOptions
+
+# Accelerators first: pods that request cards go to the worker for accelerators, whatever their owner.
+POLICY = """\
+apiVersion: hoss.dev/v1alpha1
+kind: SchedulingPolicy
+rules:
+  - name: accelerators
+    match: { resources: [nvidia.com/gpu, hoss.dev/gpu-milli] }
+    workers: { matchLabels: { accelerator: gpu } }
+    fallback: AnyWorker
+  - name: services
+    match: { ownerKinds: [Deployment, ReplicaSet, StatefulSet] }
+    workers: { matchLabels: { tier: service } }
+    fallback: AnyWorker
+  - name: everything-else
+    workers: { matchLabels: { tier: batch } }
+    balance: { algorithm: PowerOfTwoChoices }
+    fallback: AnyWorker
+"""
+_LABELS = (("tier", "batch"), ("tier", "service"), ("accelerator", "gpu"), ("tier", "batch"))
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The figures of the demo."""
+
+    placement: report.Placement
+    used: Usage
+    used_after: Usage
+    audit: auditing.AuditResult
+    audit_after: auditing.AuditResult
+    deleted_job: str
+    deleted_pods: int
+
+    @property
+    def late_bound(self) -> int:
+        """Pods that had to wait and were bound after the job was deleted."""
+        return self.audit_after.bound - (self.placement.bound - self.deleted_pods)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why the demo has not passed; empty when it has."""
+        failures = []
+        if self.placement.unaccounted:
+            failures.append(f"{self.placement.unaccounted} pods are in no final state")
+        if self.placement.bound != self.audit.bound:
+            failures.append(f"{self.placement.bound} pods were reported bound, {self.audit.bound} are")
+        for when, audit in (("before", self.audit), ("after", self.audit_after)):
+            if audit.exit_code:
+                failures.append(f"the audit {when} the deletion: {audit.verdict}")
+        if self.used.overcommitted or self.used_after.overcommitted:
+            failures.append("nodes are overcommitted")
+        if self.late_bound < 0 or self.used_after.requested.get("pods", 0) != self.audit_after.bound:
+            failures.append("the accounts after the deletion are not those of the pods that stay")
+        return failures
+
+    def lines(self) -> list[tuple[str, object]]:
+        return [
+            *self.placement.lines(),
+            *report.usage_lines(self.used),
+            *report.audit_lines(self.audit),
+            ("deleted", f"job {self.deleted_job}: {self.deleted_pods:,} pods gave back their room"),
+            ("bound late", f"{self.late_bound:,} pods that had to wait"),
+            ("audit again", self.audit_after.verdict),
+            ("result", "; ".join(self.failures) or "every pod accounted for, all invariants held"),
+        ]
+
+    def as_json(self) -> Document:
+        return {
+            "placement": self.placement.as_json(),
+            "usage": report.usage_json(self.used),
+            "audit": report.audit_json(self.audit),
+            "deletion": {
+                "job": self.deleted_job,
+                "pods": self.deleted_pods,
+                "boundAfterwards": self.late_bound,
+                "usage": report.usage_json(self.used_after),
+                "audit": report.audit_json(self.audit_after),
+            },
+            "failures": self.failures,
+        }
+
+
+def run(*, nodes: int, pods: int, workers: int, redis_url: str, seed: int, quiet: bool) -> DemoResult:
+    """Run the demo on a platform of its own. Raises HossError when it cannot go on."""
+    pool = simulated_nodes(nodes, seed=seed)
+    requests = list(submission(mixed(pods, pool, seed=seed)))
+
+    async def demo(clients: Clients) -> DemoResult:
+        with counting("nodes", len(pool), quiet=quiet) as registered:
+            await report.prepare(clients, pool, workers, registered)
+        with placing("pods", pods, quiet=quiet) as progress:
+            placement = await report.place(clients, requests, progress)
+        used = await report.usage(clients)
+        audit = await auditing.audit(clients.dispatcher, clients.resolver)
+        job, deleted = await _delete_a_job(clients)
+        audit_after = await auditing.audit(clients.dispatcher, clients.resolver)
+        used_after = await report.usage(clients)
+        return DemoResult(placement, used, used_after, audit, audit_after, job, deleted)
+
+    with tempfile.TemporaryDirectory(prefix="hoss-demo-") as directory:
+        policy = Path(directory) / "policy.yaml"
+        policy.write_text(POLICY, encoding="utf-8")
+        with report.platform(_options(workers, redis_url, seed, policy)) as starter:
+            return report.run_on(starter.state, demo)
+
+
+def _options(workers: int, redis_url: str, seed: int, policy: Path) -> PlatformOptions:
+    # Labels repeat, so that any number of workers has some of each kind.
+    named = tuple(WorkerOptions(f"w{i + 1}", (_LABELS[i % len(_LABELS)],)) for i in range(workers))
+    return PlatformOptions(workers=named, redis_url=redis_url, policy=policy, seed=seed)
+
+
+async def _delete_a_job(clients: Clients) -> tuple[str, int]:
+    """Delete the job with the most bound pods; its name and the number of its bound pods."""
+    job = max(await clients.dispatcher.list_jobs(), key=lambda job: job.bound, default=None)
+    if job is None:
+        return "", 0
+    await clients.dispatcher.delete(job.namespace, jobs=[job.name])
+    return job.name, job.bound

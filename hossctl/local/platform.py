@@ -1,0 +1,363 @@
+"""The local platform: Redis, resolvers, dispatchers and workers, each a process of its own on loopback.
+
+Every process is in the state file from the moment it runs. So `hoss down` finds all of them, even if the
+command that started them was killed."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from hoss.contexts import Context, load_contexts, save_contexts
+from hoss.errors import HossError, InvalidInput
+from hoss.host import THIS_HOST
+from hoss.security.identity import CallerKind, Identity, Role
+from hossctl.local.process import READY_SECONDS, ProcessRecord, ServiceProcess, record_of, stop_all
+from hossctl.local.redis_server import RedisServer
+
+STATE_FILE = "platform.json"
+SECURITY_DIRECTORY = "security"  # the platform's authority; see hoss/security/authority.py
+OPERATOR = Identity(CallerKind.CLIENT, "operator", Role.ADMIN)  # who started the platform
+_LOCAL_CONTEXT = "local"
+TRACE_FILE = "trace.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """A scheduler worker of a platform."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()  # further command-line flags of the service
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformOptions:
+    """The parts of a platform and their settings."""
+
+    workers: tuple[WorkerOptions, ...]
+    resolvers: int = 1
+    dispatchers: int = 1  # one is active, the others stand by
+    port: int = 0  # of the first dispatcher; 0: a free port. Other dispatchers always take free ports
+    redis_url: str = ""  # empty: start a Redis
+    policy: Path | None = None
+    kubeconfig: Path | None = None  # Kubernetes mode, for the cluster of this file
+    webhook_port: int = 0  # of the first resolver's binding webhook, on loopback; 0: no webhook
+    webhook_certificates: Path | None = None  # with tls.crt and tls.key; None: resolvers make their own
+    # host:port of the first dispatcher's dashboard; the others take the next ports. Empty: no dashboard.
+    dashboard_listen: str = ""
+    dashboard_token_file: Path | None = None
+    append_only: bool = False  # keep the ledger on disk, beyond the platform's end
+    unchecked: bool = False  # workers commit without validation, for comparisons
+    trace_ratio: float | None = None  # share of work batches whose traces are kept; None: no tracing
+    insecure: bool = False  # no TLS, no password of Redis: for measurements of what these cost
+    metrics: bool = False  # every service serves metrics for Prometheus, on a port of its own
+    seed: int = 1  # worker i breaks ties by seed + i
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformState:
+    """A running platform, as in its state file."""
+
+    redis_url: str = ""
+    dispatcher: str = ""  # addresses of all dispatchers, separated by commas
+    resolvers: tuple[str, ...] = ()
+    processes: tuple[ProcessRecord, ...] = ()
+    webhook_kubeconfig: str = ""  # of the cluster where our binding webhook may be registered
+    tls_dir: str = ""  # the operator's certificate; empty: the platform speaks plain text
+
+    @property
+    def dashboards(self) -> tuple[str, ...]:
+        """URLs, one for each dispatcher. The dashboard of a standby names the active dispatcher."""
+        return tuple(record.dashboard for record in self.processes if record.dashboard)
+
+    def living(self) -> list[ProcessRecord]:
+        """The processes that still run."""
+        return [record for record in self.processes if record.find() is not None]
+
+    def with_process(self, record: ProcessRecord) -> "PlatformState":
+        """The state with this process added, or its record replaced."""
+        others = tuple(known for known in self.processes if known.name != record.name)
+        return replace(self, processes=(*others, record))
+
+
+def load_state(directory: Path) -> PlatformState | None:
+    """The platform that was started in `directory`, or None. Raises InvalidInput for a damaged state file."""
+    path = directory / STATE_FILE
+    try:
+        raw = orjson.loads(path.read_bytes())
+        return PlatformState(
+            redis_url=raw["redis_url"],
+            dispatcher=raw["dispatcher"],
+            resolvers=tuple(raw["resolvers"]),
+            processes=tuple(ProcessRecord(**record) for record in raw["processes"]),
+            webhook_kubeconfig=raw.get("guarded", ""),
+            tls_dir=raw.get("tls_dir", ""),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise InvalidInput(
+            f"is no state file ({exc}); remove it if no platform runs", where=str(path)
+        ) from exc
+
+
+@contextlib.contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Lock a directory against other `up` and `down` commands. Raises HossError where another holds the lock,
+    and where the directory cannot be used."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock_file = (directory / "lock").open("w")
+    except OSError as exc:
+        raise HossError(
+            f"the local platform cannot be kept in {directory} ({exc.strerror}); name a directory of yours "
+            "with HOSS_HOME"
+        ) from exc
+    with lock_file as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise HossError(
+                f"another hoss command is starting or stopping the platform in {directory}; wait for it"
+            ) from exc
+        yield
+
+
+class Starter:
+    """Starts a platform process by process. `state` and the state file contain every process that was
+    started, at every moment."""
+
+    def __init__(self, directory: Path, options: PlatformOptions) -> None:
+        registers = options.webhook_certificates is not None
+        self.state = PlatformState(webhook_kubeconfig=str(options.kubeconfig) if registers else "")
+        self.directory = directory
+        self._options = options
+        self._deadline = time.monotonic() + READY_SECONDS
+
+    def start(self) -> PlatformState:
+        """Start everything in the order of dependence, workers at the same time. Raises HossError where a
+        part does not serve."""
+        (self.directory / "logs").mkdir(parents=True, exist_ok=True)
+        self._note(replace(self.state, tls_dir=self._tls_dir(OPERATOR)))
+        redis_url = self._options.redis_url or self._start_redis()
+        self._note(replace(self.state, redis_url=redis_url))
+        resolvers = [self._resolver(number, redis_url) for number in range(1, self._options.resolvers + 1)]
+        addresses = tuple(self._ready(service) for service in resolvers)
+        self._note(replace(self.state, resolvers=addresses))
+        dispatchers = [
+            self._dispatcher(number, redis_url) for number in range(1, self._options.dispatchers + 1)
+        ]
+        address = ",".join([self._ready(service) for service in dispatchers])
+        self._note(replace(self.state, dispatcher=address))
+        workers = [self._worker(number, options) for number, options in enumerate(self._options.workers)]
+        for worker in workers:
+            self._ready(worker)
+        return self.state
+
+    def start_worker(self, number: int, options: WorkerOptions) -> ProcessRecord:
+        """Start one more worker and wait until it serves."""
+        self._deadline = time.monotonic() + READY_SECONDS
+        worker = self._worker(number, options)
+        self._ready(worker)
+        return worker.record
+
+    def lose_redis(self) -> None:
+        """Kill the platform's own Redis, as a crash would, and start an empty one at its address."""
+        for record in self.state.processes:
+            if record.name == "redis" and (process := record.find()) is not None:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.directory / "redis")
+        self._start_redis(port=urlsplit(self.state.redis_url).port)
+
+    def _tls_dir(self, identity: Identity) -> str:
+        """The directory with the certificate of an identity, which is made or renewed if it is due; "" without
+        TLS."""
+        if self._options.insecure:
+            return ""
+        from hoss.security.authority import Authority  # noqa: PLC0415 - cryptography takes long to import
+
+        now = THIS_HOST.utc_now()
+        authority = Authority.found_or_created(self.directory / SECURITY_DIRECTORY, now=now)
+        return str(authority.current(identity, now=now).directory)
+
+    def _start_redis(self, port: int | None = None) -> str:
+        server = RedisServer.start(
+            self.directory / "redis",
+            port=port,
+            append_only=self._options.append_only,
+            password_file=None if self._options.insecure else self._redis_password(),
+        )
+        record = record_of(
+            "redis", server.pid, self.directory / "redis" / "redis.log", f"127.0.0.1:{server.port}"
+        )
+        self._note(self.state.with_process(record))
+        return server.url
+
+    def _redis_password(self) -> Path:
+        """The file with the password of the platform's own Redis, which is made if it is not there."""
+        path = self.directory / SECURITY_DIRECTORY / "redis.password"
+        if not path.exists():
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_urlsafe(32))
+        return path
+
+    def _resolver(self, number: int, redis_url: str) -> ServiceProcess:
+        arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url]
+        if self._options.unchecked:
+            arguments.append("--allow-unchecked")
+        arguments += self._cluster_flags()
+        if self._options.webhook_port and number == 1:
+            arguments += [
+                "--webhook-listen",
+                f"127.0.0.1:{self._options.webhook_port}",
+                "--webhook-host",
+                "127.0.0.1",
+            ]
+            if self._options.webhook_certificates is not None:
+                arguments += ["--webhook-cert-dir", str(self._options.webhook_certificates)]
+        return self._service(f"resolver-{number}", "resolver", arguments, Identity(CallerKind.RESOLVER))
+
+    def _dispatcher(self, number: int, redis_url: str) -> ServiceProcess:
+        port = self._options.port if number == 1 else 0
+        arguments = [
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--redis-url",
+            redis_url,
+            "--resolver",
+            ",".join(self.state.resolvers),
+        ]
+        if self._options.policy is not None:
+            arguments += ["--policy", str(self._options.policy)]
+        arguments += self._cluster_flags()
+        if self._options.dashboard_listen:
+            arguments += ["--dashboard-listen", _nth_address(self._options.dashboard_listen, number)]
+        if self._options.dashboard_token_file is not None:
+            arguments += ["--dashboard-token-file", str(self._options.dashboard_token_file)]
+        if self._options.trace_ratio is not None:
+            arguments += ["--trace-ratio", str(self._options.trace_ratio)]
+        name = "dispatcher" if self._options.dispatchers == 1 else f"dispatcher-{number}"
+        return self._service(name, "dispatcher", arguments, Identity(CallerKind.DISPATCHER))
+
+    def _cluster_flags(self) -> list[str]:
+        return (
+            []
+            if self._options.kubeconfig is None
+            else ["--kubeconfig", str(self._options.kubeconfig.resolve())]
+        )
+
+    def _worker(self, number: int, options: WorkerOptions) -> ServiceProcess:
+        arguments = ["--name", options.name, "--dispatcher", self.state.dispatcher]
+        arguments += [
+            "--resolver",
+            ",".join(self.state.resolvers),
+            "--seed",
+            str(self._options.seed + number),
+        ]
+        for key, value in options.labels:
+            arguments += ["--label", f"{key}={value}"]
+        arguments += options.flags
+        if self._options.unchecked:
+            arguments.append("--unchecked")
+        identity = Identity(CallerKind.WORKER, options.name)
+        return self._service(f"worker-{options.name}", "scheduler_worker", arguments, identity)
+
+    def _service(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
+        if tls_dir := self._tls_dir(identity):
+            arguments = [*arguments, "--tls-dir", tls_dir]
+        if self._options.trace_ratio is not None:
+            arguments = [*arguments, "--trace-file", str(self.directory / TRACE_FILE)]
+        if self._options.metrics:
+            arguments = [*arguments, "--metrics-listen", "127.0.0.1:0"]
+        service = ServiceProcess(name, module, arguments, self.directory / "logs")
+        self._note(self.state.with_process(service.record))
+        return service
+
+    def _ready(self, service: ServiceProcess) -> str:
+        record = service.wait_ready(self._deadline)
+        self._note(self.state.with_process(record))
+        return record.address
+
+    def _note(self, state: PlatformState) -> None:
+        self.state = state
+        document: dict[str, Any] = {
+            "redis_url": state.redis_url,
+            "dispatcher": state.dispatcher,
+            "resolvers": list(state.resolvers),
+            "processes": [record.as_json() for record in state.processes],
+            "guarded": state.webhook_kubeconfig,
+            "tls_dir": state.tls_dir,
+        }
+        fresh = _fresh(self.directory)
+        fresh.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        fresh.replace(self.directory / STATE_FILE)
+
+
+def _fresh(directory: Path) -> Path:
+    """The path of the next state file before it replaces the present one."""
+    return (directory / STATE_FILE).with_suffix(".new")
+
+
+def _nth_address(address: str, number: int) -> str:
+    """The address of the process with that number, from 1 on: a given port counts up, port 0 stays 0."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + number - 1}" if port.isdecimal() and int(port) else address
+
+
+def start(directory: Path, options: PlatformOptions) -> PlatformState:
+    """Start a platform that outlives this process. Where a part fails, everything is stopped again."""
+    starter = Starter(directory, options)
+    try:
+        state = starter.start()
+        context = Context(state.dispatcher, ",".join(state.resolvers), state.tls_dir)
+        save_contexts(directory, load_contexts(directory).with_context(_LOCAL_CONTEXT, context))
+    except BaseException:
+        stop(directory, starter.state)
+        raise
+    return state
+
+
+def stop(directory: Path, state: PlatformState) -> list[str]:
+    """Stop every process of a platform, users before what they use, and remove the state file; keep the data.
+    Returns the names of the processes that had to be killed."""
+    killed: list[str] = []
+    for tier in ("worker-", "dispatcher", "resolver-", "redis"):
+        killed += stop_all([record for record in state.processes if record.name.startswith(tier)])
+    for left in (directory / STATE_FILE, _fresh(directory), *(directory / "logs").glob("*.ready")):
+        left.unlink(missing_ok=True)
+    known = load_contexts(directory)
+    if _LOCAL_CONTEXT in known.contexts:
+        save_contexts(directory, known.with_context(_LOCAL_CONTEXT, None))
+    return killed
+
+
+def purge(directory: Path) -> None:
+    """Remove what a stopped platform keeps for its next start: the ledger, the journal, the logs, and the
+    authority with all certificates and tokens."""
+    for folder in ("redis", "logs", SECURITY_DIRECTORY):
+        shutil.rmtree(directory / folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def temporary(options: PlatformOptions) -> Iterator[Starter]:
+    """A platform for the length of a with block, in a temporary directory."""
+    directory = Path(tempfile.mkdtemp(prefix="hoss-"))
+    starter = Starter(directory, options)
+    try:
+        starter.start()
+        yield starter
+    finally:
+        stop(directory, starter.state)
+        shutil.rmtree(directory, ignore_errors=True)

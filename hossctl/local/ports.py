@@ -1,0 +1,85 @@
+"""Free ports of this machine.
+
+No two processes of a user get the same port. A process holds a lock on the port that it got until it ends; by
+then the server that the port is for listens there."""
+
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import secrets
+import socket
+from collections import deque
+
+from hoss.errors import HossError, InvalidInput
+
+# Below the ports of outgoing connections: such a connection could take a port before its server does.
+_FIRST, _PORTS = 20_000, 12_000
+_HELD = 1_000  # locks of one process; by the time that it needs more, the oldest ports have their servers
+_held: deque[int] = deque()
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of loopback that nothing listens on and no other process of this user got.
+
+    The choice does not depend on a seed: programs that run side by side with equal seeds must not choose
+    alike. Raises HossError where nearly all ports are taken."""
+    found: list[int] = []
+    with contextlib.ExitStack() as probes:
+        for _ in range(_PORTS):
+            if len(found) == count:
+                return found
+            port = _FIRST + secrets.randbelow(_PORTS)
+            probe = probes.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                if _hold(port):
+                    found.append(port)
+    raise HossError(
+        f"nearly all ports of loopback from {_FIRST} to {_FIRST + _PORTS} are in use; stop what holds them"
+    )
+
+
+def _hold(port: int) -> bool:
+    """Whether this process got the lock of a port, which is one byte of a file."""
+    if port in _held:
+        return False
+    lock = _lock_file()
+    if lock is not None:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+    _held.append(port)
+    if len(_held) > _HELD:
+        oldest = _held.popleft()
+        if lock is not None:
+            fcntl.lockf(lock, fcntl.LOCK_UN, 1, oldest)
+    return True
+
+
+@functools.cache
+def _lock_file() -> int | None:
+    """None where it cannot be opened: then only chance keeps processes apart."""
+    path = f"/tmp/hoss-ports-{os.getuid()}"  # noqa: S108 - the same for every TMPDIR; links are not followed
+    with contextlib.suppress(OSError):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return None
+
+
+def check_free(port: int, *, where: str) -> None:
+    """Raise InvalidInput where a port is in use or not allowed; 0 is always free."""
+    if not port:
+        return
+    with socket.socket() as probe:
+        # As servers do: connections of an earlier server may linger.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as exc:
+            taken = exc.errno == errno.EADDRINUSE
+            problem = "is in use: stop what holds it" if taken else f"cannot be had ({exc.strerror})"
+            raise InvalidInput(
+                f"{port} {problem}, or leave the option out for a free one", where=where
+            ) from exc

@@ -1,0 +1,167 @@
+"""Processes of the local platform: started, waited for, and ended by process id, never by name."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import orjson
+import psutil
+
+from hoss.errors import HossError
+
+READY_SECONDS = 120.0  # half a second on an idle machine; a service that fails is noticed at once
+STOP_SECONDS = 8.0  # services drain for some seconds; later they are killed
+_POLL_SECONDS = 0.02
+_LOG_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """Finds a process again after the program that started it has ended.
+
+    `started` is the process's start time in seconds since the epoch. It tells the process from a later one
+    with the same id."""
+
+    name: str
+    pid: int
+    started: float
+    log: str
+    address: str = ""
+    dashboard: str = ""  # URL; only of dispatchers
+    metrics: str = ""  # host:port of the endpoint for Prometheus
+
+    def find(self) -> psutil.Process | None:
+        """The process if it is alive, else None."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.started) > 1 or process.status() == psutil.STATUS_ZOMBIE:
+                return None
+        except psutil.NoSuchProcess:
+            return None
+        return process
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields, for the state file."""
+        return asdict(self)
+
+
+def record_of(name: str, pid: int, log: Path, address: str = "") -> ProcessRecord:
+    """The record of a running process."""
+    return ProcessRecord(name, pid, psutil.Process(pid).create_time(), str(log), address)
+
+
+class Launched(Protocol):
+    """A started process, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+        ...
+
+
+def launch_python(module: str, arguments: Sequence[str], log: IO[bytes]) -> Launched:
+    """Start `python -m module`; `log` gets its output."""
+    # A session of its own: Ctrl-C in the terminal reaches only us, and we stop our services in order.
+    return subprocess.Popen(  # noqa: S603 - our own modules
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+class ServiceProcess:
+    """A HOSS service as a process. It outlives us if it is not stopped."""
+
+    # (module, arguments, log) -> Launched. Tests replace it, and fork a process that has imported the module.
+    launch = staticmethod(launch_python)
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], directory: Path) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._ready = directory / f"{name}.ready"
+        self._ready.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self._process = self.launch(module, [*arguments, "--ready-file", str(self._ready)], log)
+        self.record = record_of(name, self._process.pid, self.log)
+
+    def wait_ready(self, deadline: float) -> ProcessRecord:
+        """Wait until the service serves, and return the record with its addresses. `deadline` is on the
+        monotonic clock. Raises HossError with the log's last lines when the process ends or is late."""
+        while not self._ready.exists():
+            code = self._process.poll()
+            if code is not None:
+                raise HossError(f"{self.name} ended with code {code} before it served\n{log_tail(self.log)}")
+            if time.monotonic() > deadline:
+                raise HossError(f"{self.name} did not serve in time\n{log_tail(self.log)}")
+            time.sleep(_POLL_SECONDS)
+        ready = orjson.loads(self._ready.read_bytes())
+        address, metrics = (
+            f"127.0.0.1:{ready[port]}" if ready.get(port) else "" for port in ("port", "metrics_port")
+        )
+        dashboard = f"http://127.0.0.1:{ready['dashboard_port']}/" if ready.get("dashboard_port") else ""
+        self.record = replace(self.record, address=address, metrics=metrics, dashboard=dashboard)
+        return self.record
+
+
+def stop_all(records: Sequence[ProcessRecord], *, grace_seconds: float = STOP_SECONDS) -> list[str]:
+    """Terminate the processes, wait for them, and kill those that are late. Returns the names of the
+    killed."""
+    running = [(record.name, process) for record in records if (process := record.find()) is not None]
+    for _, process in running:
+        _signal(process.terminate)
+    late = _wait(running, grace_seconds)
+    for _, process in late:
+        _signal(process.kill)
+    _wait(late, grace_seconds)
+    return [name for name, _ in late]
+
+
+def kill_children() -> None:
+    """Kill all descendants of this process."""
+    for child in psutil.Process().children(recursive=True):
+        _signal(child.kill)
+
+
+def _wait(running: list[tuple[str, psutil.Process]], seconds: float) -> list[tuple[str, psutil.Process]]:
+    """The processes that have not ended in time."""
+    deadline = time.monotonic() + seconds
+    while running and time.monotonic() < deadline:
+        running = [(name, process) for name, process in running if not _ended(process)]
+        if running:
+            time.sleep(_POLL_SECONDS)
+    return running
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        process.wait(0)  # reaps a child of ours, which would stay a zombie
+    except psutil.TimeoutExpired:
+        # Not our child: init reaps it, some inits with a delay.
+        try:
+            return bool(process.status() == psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return True
+    return True
+
+
+def log_tail(path: Path, lines: int = _LOG_LINES) -> str:
+    """The last lines of a log, indented; a note where there are none."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    except OSError:
+        text = []
+    return "\n".join(f"  {line}" for line in text) or f"  (nothing in {path})"
+
+
+def _signal(send: Callable[[], None]) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself
+        send()

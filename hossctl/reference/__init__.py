@@ -1,1 +1,0 @@
-"""The pages under docs/reference, made from what the code itself goes by: `python -m hossctl.reference`."""

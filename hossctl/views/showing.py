@@ -1,0 +1,97 @@
+"""How `hoss get` and `hoss describe` print what was fetched, and in which order."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from hoss.errors import InvalidInput
+from hossctl.console import Column, Document, Format, print_lines, print_rows, print_summary, say
+from hossctl.jsonpath import read_path
+from hossctl.kinds import ALL, NAMESPACED, Kind, Query
+from hossctl.views import history
+from hossctl.views.conflicts import PAIR_COLUMNS
+from hossctl.views.node import print_node
+from hossctl.views.objects import COLUMNS
+
+_NAMESPACE_COLUMN = Column("NAMESPACE", lambda document: document["namespace"])
+_NOTHING = " "  # a value that shows as empty, where "" shows as <none>
+# By kind: the fields that its history contains, and the lines of the history at a moment.
+_HISTORIES: dict[Kind, tuple[Collection[str], Callable[[Document, int], list[history.Line]]]] = {
+    Kind.PODS: (history.POD_FIELDS, history.pod_lines),
+    Kind.JOBS: (history.JOB_FIELDS, history.job_lines),
+    Kind.WORKERS: (history.WORKER_FIELDS, lambda worker, _now_ms: history.worker_lines(worker)),
+}
+
+
+def print_listed(documents: list[Document], query: Query, output: Format, *, headings: bool = True) -> None:
+    """A list as a table or as names; a sentence where it is empty."""
+    if output is Format.NAME:
+        key = "uid" if query.kind is Kind.RESERVATIONS else "name"
+        print_lines(f"{query.kind.singular}/{document[key]}" for document in documents)
+    elif documents:
+        print_rows(documents, columns_of(query), wide=output is Format.WIDE, headings=headings)
+    else:
+        in_one = query.kind in NAMESPACED and query.namespace != ALL
+        say(f"no {query.kind.value} found{f' in namespace {query.namespace}' if in_one else ''}")
+
+
+def print_described(document: Document, query: Query) -> None:
+    """One object for people: its fields, and its history."""
+    if query.kind is Kind.NODES:
+        print_node(document)
+        return
+    fields, lines = _HISTORIES[query.kind]
+    now_ms = int(time.time() * 1000)
+    print_summary(f"{document['kind']} {query.names[0]}", _lines(document, without=fields))
+    print_lines(["", *history.written(lines(document, now_ms), now_ms)])
+
+
+def columns_of(query: Query) -> list[Column]:
+    """The columns of a list; the namespace first where several can be in it."""
+    if query.kind is Kind.CONFLICTS:
+        return list(PAIR_COLUMNS)
+    named = [_NAMESPACE_COLUMN] if query.namespace == ALL and query.kind in NAMESPACED else []
+    return [*named, *COLUMNS[query.kind.value]]
+
+
+def _lines(
+    document: Document, indent: str = "", *, without: Collection[str] = ()
+) -> list[tuple[str, object]]:
+    """The fields that have a value, nested ones indented; not those of `without`."""
+    lines: list[tuple[str, object]] = []
+    for key, value in document.items():
+        if key in without or (key in ("kind", "name") and not indent) or value in ("", [], {}):
+            continue
+        if isinstance(value, dict) and value:
+            lines += [(f"{indent}{key}", _NOTHING), *_lines(value, indent + "  ")]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [
+                (f"{indent}{key}", ", ".join(f"{k}={v}" for k, v in item.items() if v != ""))
+                for item in value
+            ]
+        elif isinstance(value, (dict, list)):
+            lines.append((f"{indent}{key}", ", ".join(map(str, value))))
+        else:
+            lines.append((f"{indent}{key}", value))
+    return lines
+
+
+def sorted_by(documents: Sequence[Document], path: str) -> list[Document]:
+    """In ascending order of the value at a path such as `.attempts` or `{.requested.cpu}`: missing values,
+    then numbers, then texts. The order is stable.
+
+    Raises InvalidInput for a malformed path, and for one that no document has."""
+    read = read_path(path.strip().removeprefix("{").removesuffix("}"), where="--sort-by")
+    found = [read.values(document) for document in documents]
+    if documents and not any(found):
+        fields = ", ".join(f".{name}" for name in documents[0] if name != "kind")
+        raise InvalidInput(f"{path!r} is in none of them; there are {fields}", where="--sort-by")
+    keyed = sorted(zip(map(_key, found), range(len(documents)), strict=True))
+    return [documents[position] for _, position in keyed]
+
+
+def _key(values: list[Any]) -> tuple[int, float, str]:
+    if not values or values[0] is None:
+        return (0, 0.0, "")
+    value = values[0]
+    return (1, float(value), "") if isinstance(value, (bool, int, float)) else (2, 0.0, str(value))

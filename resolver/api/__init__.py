@@ -1,0 +1,1 @@
+"""The resolver's gRPC service and what it offers: proposals, nodes, the feed, audit, rebuilding."""

@@ -1,0 +1,89 @@
+"""The service's audit call: reads the whole ledger and reports what resolver.core.audit finds."""
+
+import numpy as np
+
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import CARDS, U32, account_dtype, digest
+from hoss.wire.uids import uid_text
+from resolver.core.audit import LedgerFinding, ShardAccounts, audit, too_near
+from resolver.core.values import ShardState
+from resolver.ledger.port import Ledger
+from resolver.messages.proposals import group_of
+
+
+async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
+    """Audit the ledger. Each shard is read at one moment, one shard after the other."""
+    reply = pb.AuditReply()
+    schema = await ledger.schema()
+    names: dict[int, str] = {}
+    shards, states = [], []
+    for shard in range(ledger.shards):
+        state = await ledger.state(shard)
+        states.append(state)
+        names.update((i, common_pb2.NodeSpec.FromString(s).name) for i, s in state.snapshot.specs.items())
+        accounts = _shard_accounts(shard, state)
+        shards.append(accounts)
+        reply.nodes += len(state.snapshot.specs)
+        reply.reservations += len(accounts.uids)
+        value = digest(accounts.indexes, accounts.accounts, accounts.card_indexes, accounts.cards)
+        reply.digests.add(shard=shard, seq=state.snapshot.seq, digest=value)
+    for finding in [*audit(shards, schema, names), *await _together(ledger, states)]:
+        if finding.invariant:
+            node = "" if finding.node is None else names.get(finding.node, "")
+            reply.violations.add(
+                invariant=finding.invariant, node=node, pod_uid=finding.uid, text=finding.text
+            )
+        else:
+            reply.reports.append(finding.text)
+    return reply
+
+
+async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFinding]:
+    """Pods that are together in a domain against required anti-affinity."""
+    # Prepared pods are not validated yet, and may be aborted.
+    committed = [
+        ~np.isin(s.reservations.records["seq"], np.array(s.snapshot.prepared, np.uint64)) for s in states
+    ]
+    uids = np.concatenate([s.reservations.uids[at] for s, at in zip(states, committed, strict=True)])
+    nodes, keys, seqs = (
+        np.concatenate([s.reservations.records[name][at] for s, at in zip(states, committed, strict=True)])
+        for name in ("node", "group", "seq")
+    )
+    groups = {key: group_of(definition) for s in states for key, (definition, _) in s.groups.items()}
+    labels = {
+        index: {label.key: label.value for label in common_pb2.NodeSpec.FromString(spec).labels}
+        for s in states
+        for index, spec in s.snapshot.specs.items()
+    }
+    findings = []
+    for pair in too_near(nodes, keys, groups, labels):
+        rows = [pair.bearer, pair.other]
+        # The shards are read one after the other: one pod may have left before the other came, unless both
+        # are there now.
+        now = [await ledger.lookup(int(nodes[row]) % ledger.shards, uids[row : row + 1]) for row in rows]
+        if all(int(found["seq"][0]) == int(seqs[row]) for row, found in zip(rows, now, strict=True)):
+            bearer, other = (uid_text(uids[row].tobytes()) for row in rows)
+            where = f"{pair.rule.topology_key}={pair.domain}"
+            text = (
+                f"pods {bearer} and {other} are both in {where}, and the first's required "
+                "anti-affinity forbids that"
+            )
+            findings.append(LedgerFinding(1, int(nodes[pair.bearer]), bearer, text))
+    return findings
+
+
+def _shard_accounts(shard: int, state: ShardState) -> ShardAccounts:
+    rows = state.snapshot.accounts
+    return ShardAccounts(
+        shard=shard,
+        indexes=np.frombuffer(rows.indexes, U32),
+        accounts=np.frombuffer(rows.records, account_dtype(rows.resources)),
+        card_indexes=np.frombuffer(rows.card_indexes, U32),
+        cards=np.frombuffer(rows.cards, CARDS.base).reshape(-1, *CARDS.shape),
+        uids=state.reservations.uids,
+        records=state.reservations.records,
+        ports=state.ports,
+        group_pods={key: pods for key, (_, pods) in state.groups.items()},
+        commit_faults=state.commit_faults,
+    )

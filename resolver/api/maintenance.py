@@ -1,0 +1,134 @@
+"""Background jobs on the ledger: the availability check, the expiry of leases, and the expiry of rules about
+pods and of removed nodes.
+
+Every resolver runs them. The ledger's clock and its seqs decide, so any number of resolvers may."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from hoss.errors import LedgerUnavailable
+from hoss.host import THIS_HOST
+from hoss.telemetry import logger
+from resolver.ledger.port import Ledger, LedgerLostError
+
+_CHECK_SECONDS = 1.0
+_RETRY_SECONDS = 0.25  # while it is away
+_COUNT_SECONDS = 10.0
+
+
+class Availability:
+    """Checks every second whether the ledger can be used. `problem` says why not; empty: it can. Run `run` in
+    the background.
+
+    If the ledger is lost, `recover` adopts another whole ledger, or marks the ledger as broken for all
+    resolvers and raises LedgerLostError. Then `recovering` is set until a dispatcher has rebuilt the
+    ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        on_change: Callable[[bool], Awaitable[None]],
+        recover: Callable[[], Awaitable[None]],
+        *,
+        rebuild_wait_seconds: float = 30.0,
+        clock: Callable[[], float] = THIS_HOST.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._on_change = on_change
+        self._clock = clock
+        self._recover = recover
+        self._rebuild_wait_seconds = rebuild_wait_seconds
+        self._lost_at: float | None = None
+        self.problem = ""
+        self.facts: dict[str, str] = {}
+        self.tables: dict[str, int] = {}  # entries of the ledger by key, at most ten seconds ago
+        self._counted_at = float("-inf")
+
+    @property
+    def recovering(self) -> bool:
+        """Whether the ledger waits to be rebuilt."""
+        return self._lost_at is not None
+
+    async def run(self) -> None:
+        """Check until cancelled. Calls `on_change` whenever the ledger goes or comes back."""
+        serving = True
+        while True:
+            self.problem = await self._check()
+            if serving != (not self.problem):
+                serving = not self.problem
+                logger().warning("ledger_back" if serving else "ledger_away", problem=self.problem)
+                await self._on_change(serving)
+            await asyncio.sleep(_CHECK_SECONDS if serving else _RETRY_SECONDS)
+
+    async def _check(self) -> str:
+        try:
+            self.facts = await self._ledger.check()
+        except LedgerLostError as lost:
+            return await self._try_recovery(lost)
+        except LedgerUnavailable as exc:
+            return str(exc)
+        self._lost_at = None
+        if self._clock() - self._counted_at >= _COUNT_SECONDS:
+            self._counted_at = self._clock()
+            with contextlib.suppress(LedgerUnavailable, LedgerLostError):  # the next check says so
+                self.tables = await self._ledger.table_sizes()
+        return ""
+
+    async def _try_recovery(self, lost: LedgerLostError) -> str:
+        problem = str(lost)
+        try:
+            await self._recover()
+        except LedgerLostError as exc:
+            problem = str(exc)
+        except LedgerUnavailable as exc:
+            return str(exc)
+        else:
+            self._lost_at = None
+            return ""
+        now = self._clock()
+        if self._lost_at is None:
+            self._lost_at = now
+        waited = now - self._lost_at
+        if waited > self._rebuild_wait_seconds:
+            problem += (
+                f"; no dispatcher has rebuilt it for {waited:.0f} s: start one, or `hoss ledger "
+                "bootstrap` goes on with what Redis has kept"
+            )
+        return problem
+
+
+async def reap_periodically(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:
+    """Release expired leases every `period_seconds`, until cancelled."""
+    while True:
+        await asyncio.sleep(period_seconds)
+        for shard in range(ledger.shards):
+            try:
+                reaped = await ledger.reap(shard)
+            except LedgerUnavailable:
+                continue  # Availability reports it; other shards may be there
+            if reaped:
+                counters["reaped"] += reaped
+                logger().warning("leases_ended", shard=shard, pods=reaped)
+
+
+async def forget_periodically(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:
+    """Every `period_seconds`, until cancelled, forget what matters only to proposals older than one
+    period, and nodes whose removal was broken off."""
+    low_watermarks: list[int] | None = None
+    while True:
+        try:
+            now = [await ledger.seq(shard) for shard in range(ledger.shards)]
+            if low_watermarks is not None:
+                # No watermark above the present: the ledger may have come back without its last second.
+                forgotten = await ledger.forget_rules(
+                    [min(pair) for pair in zip(low_watermarks, now, strict=True)]
+                )
+                counters["rules_forgotten"] += forgotten
+            low_watermarks = now
+            for shard in range(ledger.shards):
+                counters["nodes_forgotten"] += await ledger.forget_removed(shard)
+        except LedgerUnavailable:
+            pass  # Availability reports it
+        await asyncio.sleep(period_seconds)

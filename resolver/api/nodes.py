@@ -1,0 +1,157 @@
+"""The service's node calls: upsert, remove, cordon and list, shard by shard."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, quoted
+from hoss.manifests.selectors import parse_label_selector
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import CARD_CLOSED, CARDS, MAX_RESOURCES, NO_CARD, U32, account_dtype
+from resolver.api.quarantine import Quarantine
+from resolver.core.values import AccountRows, Writer
+from resolver.ledger.port import Ledger
+from resolver.messages.nodes import check_nodes, date_taints, has_undated_taints, node_change, shard_of
+
+_CORDON_ATTEMPTS = 10
+
+# Nodes that are checked, converted and written in one step of the event loop. A node takes up to 30
+# microseconds, or more where it has many labels.
+_SLICE_NODES = 250
+
+SlicedT = TypeVar("SlicedT", bound=Any)  # a sequence, an array or a repeated field: slices are like the whole
+
+
+class NodeChanges:
+    """Raises InvalidInput for an invalid node, NotFound for an unknown name."""
+
+    def __init__(self, ledger: Ledger, quarantine: Quarantine, *, unix_clock: Callable[[], float]) -> None:
+        self._unix_clock = unix_clock
+        self._ledger = ledger
+        self._quarantine = quarantine
+
+    async def upsert(self, request: pb.UpsertNodesRequest) -> pb.UpsertNodesReply:
+        """Add or replace these nodes. All are checked before any is written."""
+        offered: dict[str, None] = {}
+        names: set[str] = set()
+        async for part in _slices(request.nodes):
+            check_nodes(part, names)
+            offered |= dict.fromkeys(amount.resource for node in part for amount in node.allocatable)
+        present = await self._ledger.schema()
+        if len(offered.keys() | set(present)) > MAX_RESOURCES:
+            raise InvalidInput(
+                f"name more resources than the {MAX_RESOURCES:,} that a ledger has; it has {len(present):,}",
+                where="nodes",
+            )
+        schema = await self._ledger.schema(list(offered))
+        indexes = np.zeros(len(request.nodes), U32)
+        overcommitted: list[str] = []
+        shards = np.array([shard_of(node.name, self._ledger.shards) for node in request.nodes], np.int64)
+        for shard in np.unique(shards).tolist():
+            async for positions in _slices(np.flatnonzero(shards == shard)):
+                nodes = [request.nodes[position] for position in positions.tolist()]
+                if undated := [node.name for node in nodes if has_undated_taints(node)]:
+                    known = await self._ledger.nodes_named(shard, undated)
+                    date_taints(nodes, known, now_ms=int(self._unix_clock() * 1000))
+                changes = [node_change(node, schema) for node in nodes]
+                upserted = await self._ledger.upsert_nodes(shard, changes, writer=Writer(request.term))
+                if upserted is not None:
+                    indexes[positions] = upserted.indexes
+                    overcommitted.extend(changes[position].name for position in upserted.overcommitted)
+        return pb.UpsertNodesReply(indexes=indexes.tolist(), overcommitted=sorted(overcommitted))
+
+    async def remove(self, request: pb.RemoveNodesRequest) -> pb.RemoveNodesReply:
+        """Remove the nodes with their reservations."""
+        by_shard: dict[int, list[str]] = {}
+        for name in dict.fromkeys(request.names):
+            by_shard.setdefault(shard_of(name, self._ledger.shards), []).append(name)
+        reply = pb.RemoveNodesReply()
+        for shard, names in by_shard.items():
+            removed = await self._ledger.remove_nodes(shard, names, Writer(request.term))
+            reply.released_uids += removed.uids.tobytes()
+            reply.not_found.extend(names[position] for position in removed.missing)
+        return reply
+
+    async def cordon(self, request: pb.CordonNodeRequest) -> pb.CordonNodeReply:
+        """Cordon or uncordon a node. To uncordon also ends its quarantine."""
+        shard = shard_of(request.name, self._ledger.shards)
+        schema = await self._ledger.schema()
+        for _ in range(_CORDON_ATTEMPTS):
+            index, node = await self._find(request.name, shard)
+            if not request.unschedulable:
+                await self._quarantine.release(shard, index)
+            was = node.SerializeToString(deterministic=True)
+            node.unschedulable = request.unschedulable
+            change, writer = node_change(node, schema), Writer(request.term)
+            if await self._ledger.upsert_nodes(shard, [change], was, writer) is not None:
+                return pb.CordonNodeReply(node=node)
+        raise LedgerUnavailable(f"node {request.name} changes faster than it can be cordoned; try again")
+
+    async def _find(self, name: str, shard: int) -> tuple[int, common_pb2.NodeSpec]:
+        found = await self._ledger.nodes_named(shard, [name])
+        if name not in found:
+            raise NotFound(f"there is no node {quoted(name)}", where="name")
+        index, spec = found[name]
+        return index, common_pb2.NodeSpec.FromString(spec)
+
+
+async def list_nodes(ledger: Ledger, names: Collection[str], label_selector: str) -> pb.ListNodesReply:
+    """Nodes with these names (none: all) that match the selector. Raises InvalidInput for a bad selector."""
+    requirements = parse_label_selector(label_selector, where="label_selector")
+    selected = set(names)
+    schema = await ledger.schema()
+    found: list[pb.NodeInfo] = []
+    for shard in range(ledger.shards):
+        snapshot = await ledger.snapshot(shard)
+        requested = _by_index(snapshot.accounts)
+        async for index, node in decoded(snapshot.specs):
+            labels = {label.key: label.value for label in node.labels}
+            if (not selected or node.name in selected) and all(r.matches(labels) for r in requirements):
+                amounts, cards = requested[index]
+                found.append(
+                    pb.NodeInfo(
+                        index=index,
+                        spec=node,
+                        requested=[
+                            common_pb2.Amount(resource=schema[i], amount=amount)
+                            for i, amount in enumerate(amounts)
+                            if amount
+                        ],
+                        cards_used_milli=cards,
+                    )
+                )
+    found.sort(key=lambda info: info.spec.name)
+    return pb.ListNodesReply(nodes=found)
+
+
+async def decoded(specs: Mapping[int, bytes]) -> AsyncIterator[tuple[int, common_pb2.NodeSpec]]:
+    """Nodes by index. Others get their turn between slices of them."""
+    async for part in _slices(list(specs.items())):
+        for index, spec in part:
+            yield index, common_pb2.NodeSpec.FromString(spec)
+
+
+async def _slices(rows: SlicedT) -> AsyncIterator[SlicedT]:
+    """Parts of a sequence, each of which takes some milliseconds; others get their turn in between."""
+    for start in range(0, len(rows), _SLICE_NODES):
+        yield rows[start : start + _SLICE_NODES]
+        await asyncio.sleep(0)
+
+
+def _by_index(rows: AccountRows) -> dict[int, tuple[list[int], list[int]]]:
+    """By node: requested amounts, and thousandths in use of each card."""
+    accounts = np.frombuffer(rows.records, account_dtype(rows.resources))
+    cards = np.frombuffer(rows.cards, CARDS.base).reshape(-1, *CARDS.shape)
+    used = {
+        index: [milli & (CARD_CLOSED - 1) for milli in slots if milli != NO_CARD]
+        for index, slots in zip(np.frombuffer(rows.card_indexes, U32).tolist(), cards.tolist(), strict=True)
+    }
+    return {
+        index: (requested, used.get(index, []))
+        for index, requested in zip(
+            np.frombuffer(rows.indexes, U32).tolist(), accounts["amounts"][:, :, 1].tolist(), strict=True
+        )
+    }

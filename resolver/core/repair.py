@@ -1,0 +1,192 @@
+"""The repair of a shard: accounts, cards, ports and group counts become the sums of the reservations, and commits
+that are not confirmed get the lease that they lack.
+
+Reservations are promises to pods, so a repair never changes them. What is only prepared is no promise: without a
+lease it is given one that is over. A repair reports what reservations alone cannot tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.wire.columns import CARD_CLOSED, CARD_SLOTS, CARDS, NO_CARD, U32, account_dtype
+from hoss.wire.uids import uid_text
+from resolver.core.accounts import sum_reservations
+from resolver.core.commits import CommitFault, LeaseRule
+from resolver.core.values import Claim, PortHold, Reservations, ShardState, port_text
+
+
+@dataclass(slots=True)
+class Repair:
+    """New values by node index or group key, and sentences about them. Empty: nothing to repair."""
+
+    accounts: dict[int, Any] = field(default_factory=dict)  # account_dtype(R) records
+    cards: dict[int, NDArray[np.uint16]] = field(default_factory=dict)
+    ports: dict[int, list[PortHold]] = field(default_factory=dict)
+    group_pods: dict[int, int] = field(default_factory=dict)
+    prepared_pods: dict[int, int] = field(
+        default_factory=dict
+    )  # by seq of a prepared commit; 0: there is none
+    leases: dict[int, LeaseRule] = field(default_factory=dict)  # by seq of a commit
+    lists: dict[int, bytes] = field(default_factory=dict)  # by seq of a commit, the UIDs of its pods
+    changes: list[str] = field(default_factory=list)
+    remaining: list[str] = field(default_factory=list)
+
+    @property
+    def needs_gap(self) -> bool:
+        """Whether ports, group counts or prepared commits change. A feed entry cannot express that, so followers
+        must take a new snapshot."""
+        return bool(self.ports or self.group_pods or self.prepared_pods)
+
+
+class _Texts(NamedTuple):
+    """Names for the sentences."""
+
+    schema: Sequence[str]
+    names: Mapping[int, str]
+
+    def node(self, index: int) -> str:
+        return f"node {self.names.get(index, f'index {index}')}"
+
+
+def plan_repair(
+    state: ShardState, claims: Mapping[int, Sequence[Claim]], schema: Sequence[str], names: Mapping[int, str]
+) -> Repair:
+    """The changes that make the shard agree with its reservations. `claims`: see `sum_reservations`."""
+    rows = state.snapshot.accounts
+    indexes = np.frombuffer(rows.indexes, U32)
+    records = state.reservations.records
+    sums = sum_reservations(indexes, state.reservations.uids, records, claims)
+    found = Repair()
+    for row in sums.lost.tolist():
+        uid, node = uid_text(state.reservations.uids[row].tobytes()), int(records["node"][row])
+        found.remaining.append(
+            f"pod {uid} holds a reservation on index {node}, where there is no node; delete the "
+            "pod, or restore the node"
+        )
+    resources = max(rows.resources, sums.requested.shape[1])
+    accounts = np.zeros(len(indexes), account_dtype(resources))
+    old = np.frombuffer(rows.records, account_dtype(rows.resources))
+    for name in ("seq", "born", "flags"):
+        accounts[name] = old[name]
+    accounts["amounts"][:, : rows.resources] = old["amounts"]
+    texts = _Texts(schema, names)
+    _repair_amounts(found, indexes, accounts, sums.requested, texts)
+    _repair_cards(
+        found, rows.card_indexes, rows.cards, dict(zip(indexes.tolist(), sums.cards, strict=True)), texts
+    )
+    _repair_ports(found, state.ports, sums.ports, texts)
+    for key in sorted(sums.group_pods.keys() | state.groups.keys()):
+        definition, counted = state.groups.get(key, (b"", 0))
+        pods = sums.group_pods.get(key, 0)
+        if pods and not definition:
+            found.remaining.append(
+                f"group {key:016x} has {pods} pods and no definition; it returns with them"
+            )
+        elif counted != pods:
+            found.group_pods[key] = pods
+            found.changes.append(f"group {key:016x}: {counted} pods counted, now {pods}")
+    for fault in state.commit_faults:
+        _repair_commit(found, fault, state.reservations)
+    # A change of cards or ports also changes the node's account: caches and refusals look at the account's
+    # seq.
+    for node in found.cards.keys() | found.ports.keys():
+        row = np.flatnonzero(indexes == node)
+        if len(row):
+            found.accounts[node] = accounts[row[0]]
+    return found
+
+
+def _repair_commit(found: Repair, fault: CommitFault, reservations: Reservations) -> None:
+    if fault.pods is not None:
+        found.prepared_pods[fault.seq] = fault.pods
+    if fault.rule is None and fault.pods is None:
+        found.remaining.append(f"{fault.text}; a running resolver ends it")
+        return
+    if fault.rule is not None:
+        found.leases[fault.seq] = fault.rule
+        if fault.rule is not LeaseRule.FORGET:
+            held = reservations.uids[reservations.records["seq"] == fault.seq]
+            found.lists[fault.seq] = held.tobytes()
+    words = {
+        LeaseRule.BEGIN: "has a lease now",
+        LeaseRule.END: "ends now",
+        LeaseRule.FORGET: "is forgotten now",
+        None: "is counted anew",
+    }
+    found.changes.append(f"{fault.text}; it {words[fault.rule]}")
+
+
+def _repair_amounts(
+    found: Repair,
+    indexes: NDArray[np.uint32],
+    accounts: NDArray[Any],
+    requested: NDArray[np.int64],
+    texts: _Texts,
+) -> None:
+    right = np.zeros(accounts["amounts"].shape[:2], np.int64)
+    right[:, : requested.shape[1]] = requested
+    has = accounts["amounts"][:, :, 1].copy()
+    accounts["amounts"][:, :, 1] = right
+    for row, resource in zip(*np.nonzero(has != right), strict=True):
+        node = int(indexes[row])
+        found.accounts[node] = accounts[row]
+        found.changes.append(
+            f"{texts.node(node)}: {texts.schema[resource]} requested {has[row, resource]}, now "
+            f"{right[row, resource]}"
+        )
+
+
+def _repair_cards(
+    found: Repair, card_indexes: bytes, cards: bytes, sums: Mapping[int, NDArray[np.int64]], texts: _Texts
+) -> None:
+    present = dict(
+        zip(
+            np.frombuffer(card_indexes, U32).tolist(),
+            np.frombuffer(cards, CARDS.base).reshape(-1, *CARDS.shape),
+            strict=True,
+        )
+    )
+    for node, right in sums.items():
+        used = present.get(node, np.full(CARD_SLOTS, NO_CARD, np.uint16))
+        repaired = with_use(used, right)
+        if (repaired != used).any():
+            found.cards[node] = repaired
+            for slot in np.flatnonzero(repaired != used).tolist():
+                found.changes.append(
+                    f"{texts.node(node)}: card {slot} has {_in_use(used[slot])} thousandths in "
+                    f"use, now {_in_use(repaired[slot])}"
+                )
+
+
+def with_use(cards: NDArray[np.uint16], use: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """The node's cards, (16,), with so many thousandths of each in use. A card that does not exist (any more)
+    is closed while it is in use."""
+    there = cards < CARD_CLOSED
+    return np.where(there, use, np.where(use > 0, CARD_CLOSED + use, NO_CARD)).astype(np.uint16)
+
+
+def _repair_ports(
+    found: Repair,
+    held: Mapping[int, Sequence[PortHold]],
+    right: Mapping[int, Sequence[PortHold]],
+    texts: _Texts,
+) -> None:
+    for node in sorted(held.keys() | right.keys()):
+        gone, come = (
+            set(held.get(node, ())) - set(right.get(node, ())),
+            set(right.get(node, ())) - set(held.get(node, ())),
+        )
+        if gone or come:
+            found.ports[node] = list(right.get(node, ()))
+        for verb, holds in (("no more", gone), ("again", come)):
+            found.changes += [
+                f"{texts.node(node)}: port {port_text(claim)} is {verb} held by pod {uid_text(uid)}"
+                for uid, claim in sorted(holds)
+            ]
+
+
+def _in_use(milli: int) -> int:
+    return 0 if milli == NO_CARD else int(milli) & (CARD_CLOSED - 1)

@@ -1,0 +1,1 @@
+"""Kubernetes mode: the binding webhook, the binder, and reservations of existing pods."""

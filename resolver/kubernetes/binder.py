@@ -1,0 +1,104 @@
+"""Binds reserved pods at the API server: many at once, each by its UID. A pod is read if a reply leaves its
+binding in doubt."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hoss.client.backoff import Backoff
+from hoss.errors import TransportError
+from hoss.host import THIS_HOST
+from hoss.kube.api import REQUEST_SECONDS, KubeApi, Object, Reply
+from resolver.core.binding_review import BindResult, Bound, binding_of, read_binding_reply, read_bound_pod
+
+# The caller tries again after this, so that a call ends. The API server gives a request up after a minute,
+# and most requests take 10 ms.
+_PATIENCE_SECONDS = 20.0
+
+# After this many refusals that the pod itself does not explain, the refusal counts.
+_REFUSALS = 3
+_FIRST_DELAY_SECONDS = 0.1
+_MAX_DELAY_SECONDS = 2.0
+
+
+class BindingRequest(NamedTuple):
+    """A pod, "namespace/name", and the node it is to be bound to."""
+
+    pod: str
+    uid: str
+    node: str
+
+
+class Binder:
+    """Binds any number of pods at a time. The client limits the requests under way."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        patience_seconds: float = _PATIENCE_SECONDS,
+        request_seconds: float = REQUEST_SECONDS,
+        clock: Callable[[], float] = THIS_HOST.monotonic,
+        rng: random.Random = THIS_HOST.rng,
+    ) -> None:
+        self.counters: Counter[str] = Counter()
+        self._api = api
+        self._clock = clock
+        self._rng = rng
+        self._patience_seconds = patience_seconds
+        self._request_seconds = request_seconds
+
+    async def bind(self, requests: Sequence[BindingRequest]) -> list[Bound]:
+        """The outcome for each pod; UNKNOWN if the time was not enough to learn it."""
+        found = await asyncio.gather(*map(self._bind, requests))
+        for bound in found:
+            self.counters[f"bindings_{bound.result.name.lower()}"] += 1
+        return list(found)
+
+    async def _bind(self, request: BindingRequest) -> Bound:
+        backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
+        deadline = self._clock() + self._patience_seconds
+        refusals = 0
+        doubtful = False  # an attempt without a reply may still succeed, so a later refusal proves nothing
+        while True:
+            problem, found = "", None
+            try:
+                reply = await self._send("POST", f"{_path(request.pod)}/binding", binding_of(*request))
+                if reply.done:
+                    return Bound(BindResult.DONE)
+                found, problem = read_binding_reply(reply.status, reply.message), reply.message
+                if found is None and reply.status != 429:
+                    doubtful |= reply.passing
+                    refusals += reply.status == 409
+                    found = read_bound_pod(await self._read(request.pod), request.uid, request.node)
+            except TransportError as exc:
+                doubtful, problem = True, str(exc)
+            if found is None and refusals >= _REFUSALS:
+                found = Bound(BindResult.REFUSED, f"the API server refuses the binding: {problem}")
+            if found is not None and not (doubtful and found.result is BindResult.REFUSED):
+                return found
+            delay = backoff.failed(self._clock()) or 0
+            if self._clock() + delay > deadline:
+                return Bound(BindResult.UNKNOWN, problem)
+            self.counters["bindings_repeated"] += 1
+            await asyncio.sleep(delay)
+
+    async def _read(self, pod: str) -> Object | None:
+        """The pod; None: there is none. Raises TransportError if that is unknown."""
+        reply = await self._send("GET", _path(pod))
+        if reply.status == 404:
+            return None
+        if not reply.done:
+            raise TransportError(f"pod {pod} cannot be read: {reply.status} {reply.message}")
+        found: Object = reply.json()
+        return found
+
+    async def _send(self, method: str, path: str, body: Object | None = None) -> Reply:
+        return await self._api.send(method, path, body, timeout_seconds=self._request_seconds)
+
+
+def _path(pod: str) -> str:
+    namespace, _, name = pod.partition("/")
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"

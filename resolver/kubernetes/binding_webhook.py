@@ -1,0 +1,362 @@
+"""The binding webhook: checks the bindings of every scheduler against the ledger, and reserves what fits
+before it allows a binding.
+
+A pod that holds a reservation on the node passes: HOSS's own bindings, and a repeated question. Any other pod
+is reserved under a lease, like the pods that workers propose. The dispatcher confirms the reservation when it
+sees the pod on its node; until then the resolver looks after the lease (bindings_under_way). A binding that cannot be checked
+is neither allowed nor denied: that raises, and the webhook's failurePolicy decides."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.host import THIS_HOST
+from hoss.manifests.fields import Object
+from hoss.model.pod import PodSpec
+from hoss.v1 import common_pb2
+from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.uids import uid_from_text
+from resolver.core.binding_review import (
+    ALREADY_RESERVED,
+    EXEMPT,
+    Review,
+    ReviewAnswer,
+    amounts_row,
+    answer_of,
+    no_such_pod,
+    obstacle,
+    proposal_for,
+    reserved_elsewhere,
+    unknown_node,
+    unknown_resource,
+    unreadable,
+)
+from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
+from resolver.kubernetes.bindings_under_way import BindingsUnderWay
+from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource
+from resolver.ledger.port import Ledger
+from resolver.messages.nodes import shard_of
+
+_ATTEMPTS = 3  # per decision; an epoch is lost only if the ledger is
+_NODES_CACHED = 20_000
+
+
+class _Location(NamedTuple):
+    """Where a pod holds a reservation; NONE_U32: nowhere."""
+
+    shard: int
+    node: int
+    seq: int = 0
+    state: int = ReservationState.NONE
+
+
+class _Answer(NamedTuple):
+    """Where a pod holds a reservation, and the index of the node that it was asked for; NONE_U32: none."""
+
+    location: _Location
+    asked: int
+
+
+class _KnownNode(NamedTuple):
+    """A node's index, and a seq of its shard at which that was so. Later the index may be another node's."""
+
+    node: int
+    seq: int
+
+
+class _LocationBatcher:
+    """Looks up the pods of one turn of the event loop, and the nodes that they were asked for, in one call of
+    `look_up`, which returns an answer for each UID. Every caller gets the exception that it raises."""
+
+    def __init__(
+        self, look_up: Callable[[Sequence[bytes], Sequence[str]], Awaitable[Sequence[_Answer]]]
+    ) -> None:
+        self._look_up = look_up
+        self._waiting: list[tuple[bytes, str, asyncio.Future[_Answer]]] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    async def find(self, uid: bytes, node: str) -> _Answer:
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._start)
+        future: asyncio.Future[_Answer] = loop.create_future()
+        self._waiting.append((uid, node, future))
+        return await future
+
+    def _start(self) -> None:
+        batch, self._waiting = self._waiting, []
+        task = asyncio.ensure_future(self._serve(batch))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _serve(self, batch: "list[tuple[bytes, str, asyncio.Future[_Answer]]]") -> None:
+        callers = [future for _, _, future in batch]
+        try:
+            answers = await self._look_up([uid for uid, _, _ in batch], [node for _, node, _ in batch])
+        except Exception as exc:  # noqa: BLE001 - raised to the callers
+            for future in callers:
+                if not future.done():
+                    future.set_exception(exc)
+            return
+        for future, answer in zip(callers, answers, strict=True):
+            if not future.done():  # the caller may be gone
+                future.set_result(answer)
+
+
+class BindingWebhook:
+    """`name`: the worker name of this webhook in the ledger, unique. `problem` says why nothing can be
+    decided now; empty: it can. Bindings in the exempt namespaces are allowed unseen."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        decide: Callable[[int, Proposal], Awaitable[Decision]],
+        pods: PodSource,
+        *,
+        name: str,
+        exempt: Collection[str] = (),
+        problem: Callable[[], str] = str,
+        lease_seconds: float = 30.0,
+        clock: Callable[[], float] = THIS_HOST.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._decide = decide
+        self._pods = pods
+        self._name = name
+        self._exempt = frozenset(exempt)
+        self._problem = problem
+        self._locations = _LocationBatcher(self._look_up_asked)
+        self._demands = DemandCache()
+        self._epoch = 0
+        self._granting = asyncio.Lock()
+        self._schema: list[str] = []
+        self._nodes: dict[str, _KnownNode] = {}
+        # Nodes whose pods are all in the ledger, and the shard's `leases_ended` when that was found.
+        self._complete_nodes: dict[str, int] = {}
+        self._ledger_epoch = ""  # the ledger that the three above belong to
+        self.under_way = BindingsUnderWay(
+            ledger,
+            pods,
+            lambda: Writer(worker=self._name, epoch=self._epoch),
+            lease_seconds=lease_seconds,
+            clock=clock,
+        )
+        self._answers: Counter[str] = Counter()
+
+    @property
+    def counters(self) -> Counter[str]:
+        """guard_<verdict> of every answer, and what became of leases."""
+        return self._answers + self.under_way.counters
+
+    async def review(self, review: Review) -> ReviewAnswer:
+        """The answer to one review. Raises LedgerUnavailable and TransportError if there is none."""
+        answer = await self._review(review)
+        self._answers[f"guard_{answer.verdict}"] += 1
+        return answer
+
+    async def _review(self, review: Review) -> ReviewAnswer:
+        if review.namespace in self._exempt:
+            return EXEMPT
+        if problem := self._problem():
+            raise LedgerUnavailable(problem)
+        if await self._node(review.node) is None:
+            return unknown_node(review)
+        return await self._review_at(review)
+
+    async def _review_at(self, review: Review) -> ReviewAnswer:
+        pod = self._pods.cached(review.namespace, review.pod, review.pod_uid)
+        # If the pod is cached and there is one shard, the script that reserves also finds an existing
+        # reservation.
+        if pod is not None and self._ledger.shards == 1 and not review.dry_run:
+            return await self._review_pod(review, pod)
+        if review.pod_uid and (answer := await self._by_reservation(review, review.pod_uid)):
+            return answer
+        pod = pod or await self._pods.find(review.namespace, review.pod, review.pod_uid)
+        if pod is None:
+            return no_such_pod(review)
+        if not review.pod_uid and (answer := await self._by_reservation(review, _uid_of(pod))):
+            return answer
+        return await self._review_pod(review, pod)
+
+    async def _review_pod(self, review: Review, pod: Object) -> ReviewAnswer:
+        """By the pod's requests."""
+        if blocked := obstacle(review, pod):
+            return blocked
+        try:
+            demand = self._demands.of(pod, review.namespace)
+        except InvalidInput as exc:
+            return unreadable(review, exc)
+        await self._check_node_is_complete(review.node)
+        return await self._reserve(review, _uid_of(pod), demand)
+
+    async def _check_node_is_complete(self, node: str) -> None:
+        """Check, once per node, that the ledger has the node's pods: a new ledger learns of nodes before it
+        learns of their pods, and the nodes seem empty until then. Check again after leases ended, because a
+        pod that runs may have lost its reservation. Raises LedgerUnavailable while pods are missing."""
+        ended = self._ledger.leases_ended[shard_of(node, self._ledger.shards)]
+        if self._complete_nodes.get(node) == ended:
+            return
+        pods = await self._pods.on_node(node)
+        missing = sum(location.node == NONE_U32 for location in await self._look_up(pods)) if pods else 0
+        if missing:
+            raise LedgerUnavailable(
+                f"{missing} of the {len(pods)} pods on node {node} are not in the ledger (yet): "
+                "is a dispatcher running?"
+            )
+        self._complete_nodes[node] = ended
+
+    async def _by_reservation(self, review: Review, uid: bytes) -> ReviewAnswer | None:
+        """By the pod's existing reservation; None: there is none."""
+        location, asked = await self._locations.find(uid, review.node)
+        if location.node == NONE_U32:
+            return None
+        if location.node == asked:
+            if location.state == ReservationState.ASSUMED:  # perhaps another resolver allowed it, and died
+                self.under_way.begin(review, location.shard, uid, location.seq)
+            return ALREADY_RESERVED
+        return reserved_elsewhere(review, await self._name_of(location))
+
+    async def _look_up_asked(self, uids: Sequence[bytes], nodes: Sequence[str]) -> list[_Answer]:
+        """Also look for the nodes' indexes now: a cached one may be another node's, on which the pod is."""
+        shards = self._ledger.shards
+        names: list[list[str]] = [[] for _ in range(shards)]
+        for name in dict.fromkeys(nodes):
+            names[shard_of(name, shards)].append(name)
+        locations = await self._look_up(uids)
+        found = await asyncio.gather(
+            *(self._ledger.node_indexes(shard, names[shard]) for shard in range(shards) if names[shard])
+        )
+        indexes = {
+            name: int(index)
+            for of_shard, known in zip(filter(None, names), found, strict=True)
+            for name, index in zip(of_shard, known.tolist(), strict=True)
+        }
+        return [_Answer(location, indexes[node]) for location, node in zip(locations, nodes, strict=True)]
+
+    async def _look_up(self, uids: Sequence[bytes]) -> list[_Location]:
+        """Look on every shard: a script sees the reservations of its own shard only."""
+        location = [_Location(0, NONE_U32)] * len(uids)
+        for shard, records in enumerate(await self._records(uids)):
+            for position in np.flatnonzero(records["node"] != NONE_U32).tolist():
+                node, seq, _, state = records[position].tolist()
+                location[position] = _Location(shard, node, seq, state)
+        return location
+
+    async def _records(self, uids: Sequence[bytes]) -> list[NDArray[Any]]:
+        column = decode_uids(b"".join(uids))
+        return await asyncio.gather(
+            *(self._ledger.lookup(shard, column) for shard in range(self._ledger.shards))
+        )
+
+    async def _reserve(self, review: Review, uid: bytes, demand: PodDemand) -> ReviewAnswer:
+        spec = demand.spec
+        row, missing = await self._amounts(spec)
+        if missing:
+            return unknown_resource(review, missing, dict(spec.requests)[missing])
+        shard = shard_of(review.node, self._ledger.shards)
+        for _ in range(_ATTEMPTS):
+            epoch = self._epoch or await self._granted(self._epoch)
+            node = await self._node(review.node)
+            if node is None:
+                return unknown_node(review)
+            proposal = proposal_for(
+                uid,
+                node.node,
+                row,
+                spec=spec,
+                group=demand.group,
+                worker=self._name,
+                epoch=epoch,
+                dry_run=review.dry_run,
+                shards=self._ledger.shards,
+                known=node.seq,
+            )
+            decision = await self._decide(shard, proposal)
+            verdict, where = int(decision.verdicts[0]), int(decision.nodes[0])
+            if verdict in (Verdict.DUPLICATE, Verdict.NODE_GONE):
+                self._forget_node(review.node)  # the index may be another node's by now
+                node = await self._node(review.node)
+                if verdict == Verdict.NODE_GONE and node is not None:
+                    continue
+            if verdict == Verdict.DUPLICATE and (node is None or where != node.node):
+                return reserved_elsewhere(review, await self._name_of(_Location(shard, where)))
+            if verdict == Verdict.COMMITTED and (other := await self._yield_to_other(uid, shard)):
+                return reserved_elsewhere(review, await self._name_of(other))
+            if not review.dry_run and verdict in (Verdict.COMMITTED, Verdict.DUPLICATE):
+                seq = decision.seq or int(decision.duplicate_seqs[0])
+                self.under_way.begin(review, shard, uid, seq)
+            if verdict != Verdict.STALE_EPOCH:
+                return answer_of(review, decision, self._schema)
+            await self._granted(epoch)
+        raise LedgerUnavailable(
+            f"node {review.node} comes and goes, or the ledger loses registrations of webhooks, faster than this "
+            "can be decided; try again"
+        )
+
+    async def _amounts(self, spec: PodSpec) -> tuple[list[int], str]:
+        """See `amounts_row`."""
+        row, missing = amounts_row(spec, self._schema)
+        if missing:  # a newer node may offer it
+            self._schema = await self._ledger.schema()
+            row, missing = amounts_row(spec, self._schema)
+        return row, missing
+
+    async def _yield_to_other(self, uid: bytes, shard: int) -> _Location | None:
+        """If two bindings of one pod are checked at the same moment on different shards, at least one of them
+        sees the other's reservation after its own, and releases its own. Returns the other reservation; None:
+        there is none."""
+        if self._ledger.shards == 1:
+            return None
+        found = await self._records([uid])
+        nodes = [int(records["node"][0]) for records in found]
+        other = next((at for at, held in enumerate(nodes) if at != shard and held != NONE_U32), None)
+        if other is None:
+            return None
+        writer = Writer(worker=self._name, epoch=self._epoch)
+        await self._ledger.abort(shard, decode_uids(uid), found[shard]["seq"], writer)
+        return _Location(other, nodes[other])
+
+    async def _granted(self, lost: int) -> int:
+        """A new epoch, unless `lost` was replaced meanwhile."""
+        async with self._granting:
+            if self._epoch == lost:
+                self._epoch = await self._ledger.grant(self._name)
+            return self._epoch
+
+    async def _node(self, name: str) -> _KnownNode | None:
+        """The node in the ledger; None: the ledger does not have it. Everything cached belongs to one ledger
+        epoch."""
+        if self._ledger_epoch != self._ledger.epoch:
+            self._nodes, self._complete_nodes, self._ledger_epoch = {}, {}, self._ledger.epoch
+            self._schema = await self._ledger.schema()
+        known = self._nodes.get(name)
+        if known is None:
+            shard = shard_of(name, self._ledger.shards)
+            seq = await self._ledger.seq(shard)  # first: a node that comes after this is refused
+            (index,) = (await self._ledger.node_indexes(shard, [name])).tolist()
+            if index == NONE_U32:
+                return None
+            if len(self._nodes) >= _NODES_CACHED:  # names of nodes that are gone
+                self._nodes, self._complete_nodes = {}, {}
+            known = self._nodes[name] = _KnownNode(index, seq)
+        return known
+
+    def _forget_node(self, name: str) -> None:
+        self._nodes.pop(name, None)
+        self._complete_nodes.pop(name, None)
+
+    async def _name_of(self, location: _Location) -> str:
+        """Reads the whole shard, which is rare."""
+        spec = (await self._ledger.snapshot(location.shard)).specs.get(location.node)
+        return (
+            common_pb2.NodeSpec.FromString(spec).name if spec else f"number {location.node}, which is gone,"
+        )
+
+
+def _uid_of(pod: Object) -> bytes:
+    return uid_from_text(str(pod["metadata"]["uid"]))

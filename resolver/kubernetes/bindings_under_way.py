@@ -1,0 +1,123 @@
+"""The leases of bindings that the webhook allowed.
+
+The dispatcher confirms a reservation once it sees the pod on its node. While no dispatcher does, the resolver that
+allowed the binding keeps the lease, until it has seen that the pod is bound (then it confirms the reservation under
+its own epoch), or that the binding came to nothing (then it gives the room back). Invariant: a reservation that was
+made for an allowed binding does not end while the pod may still get bound, or is.
+
+An entry is forgotten once its reservation is confirmed or gone, and after `_GIVE_UP_SECONDS` at the latest."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from hoss.errors import LedgerUnavailable, TransportError
+from hoss.telemetry import logger
+from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.uids import uid_from_text
+from resolver.core.binding_review import Review
+from resolver.core.values import ReservationState, Writer
+from resolver.kubernetes.pod_source import PodSource
+from resolver.ledger.port import Ledger
+
+# An API server ends a request after a minute. A binding that has not taken effect by then never does.
+_GIVE_UP_SECONDS = 90.0
+_ROUNDS_A_LEASE = 4
+_LOOKED_UP = 1000  # pods in one call
+
+
+class _Binding(NamedTuple):
+    review: Review
+    uid: bytes
+    seq: int
+    allowed_at: float
+    ledger_epoch: str
+
+
+class BindingsUnderWay:
+    """`writer` returns the webhook's epoch. Run `run` in the background."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pods: PodSource,
+        writer: Callable[[], Writer],
+        *,
+        lease_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._pods = pods
+        self._writer = writer
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._bindings: dict[tuple[int, bytes], _Binding] = {}  # by shard and UID
+        self.counters: Counter[str] = Counter()  # lease_confirmed, lease_given_back
+
+    def __len__(self) -> int:
+        return len(self._bindings)
+
+    def begin(self, review: Review, shard: int, uid: bytes, seq: int) -> None:
+        """The binding is allowed; commit `seq` of the shard reserved its room."""
+        now = self._clock()
+        self._bindings[shard, uid] = _Binding(review, uid, seq, now, self._ledger.epoch)
+
+    async def run(self) -> None:
+        """Look after the leases until cancelled."""
+        while True:
+            await asyncio.sleep(self._lease_seconds / _ROUNDS_A_LEASE)
+            try:
+                await self.look()
+            except LedgerUnavailable as exc:
+                logger().warning("bindings_not_kept", bindings=len(self), error=str(exc))
+
+    async def look(self) -> None:
+        """Look once at every binding that was not confirmed soon. Raises LedgerUnavailable."""
+        for shard in {shard for shard, _ in self._bindings}:
+            of_shard = [binding for (at, _), binding in self._bindings.items() if at == shard]
+            for start in range(0, len(of_shard), _LOOKED_UP):
+                await self._look_at(shard, of_shard[start : start + _LOOKED_UP])
+
+    async def _look_at(self, shard: int, bindings: list[_Binding]) -> None:
+        found = await self._ledger.lookup(shard, decode_uids(b"".join(binding.uid for binding in bindings)))
+        for binding, node, seq, state in zip(
+            bindings,
+            found["node"].tolist(),
+            found["seq"].tolist(),
+            found["state"].tolist(),
+            strict=True,
+        ):
+            is_ours = node != NONE_U32 and seq == binding.seq and binding.ledger_epoch == self._ledger.epoch
+            if not is_ours or state == ReservationState.CONFIRMED or await self._settled(shard, binding):
+                self._bindings.pop((shard, binding.uid), None)
+
+    async def _settled(self, shard: int, binding: _Binding) -> bool:
+        """Confirm the reservation, or give it back, or renew its lease. Returns whether that was the end."""
+        seqs, uids = np.array([binding.seq], np.uint64), decode_uids(binding.uid)
+        is_bound = await self._is_bound(binding)
+        if is_bound:
+            await self._ledger.confirm(shard, seqs, self._writer())
+            self.counters["lease_confirmed"] += 1
+            return True
+        waited = self._clock() - binding.allowed_at
+        if is_bound is None or waited < _GIVE_UP_SECONDS:
+            # A commit that is not prepared gets a new lease.
+            await self._ledger.commit_prepared(shard, uids, seqs, self._writer())
+            return False
+        await self._ledger.abort(shard, uids, seqs, self._writer())
+        self.counters["lease_given_back"] += 1
+        return True
+
+    async def _is_bound(self, binding: _Binding) -> bool | None:
+        """Whether the pod is on the node; None: nobody can tell now."""
+        review = binding.review
+        try:
+            pod = await self._pods.find(review.namespace, review.pod, binding.uid)
+        except TransportError:
+            return None
+        if pod is None or uid_from_text(str(pod["metadata"]["uid"])) != binding.uid:
+            return False
+        return bool(pod["spec"].get("nodeName") == review.node)

@@ -1,0 +1,174 @@
+"""Kubernetes mode's two calls: reservations for pods that exist on their nodes, and bindings of reserved
+pods."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.model.resources import MAX_AMOUNT
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode, decode_uids
+from hoss.wire.uids import uid_text
+from resolver.core.binding_review import BindResult, Bound
+from resolver.core.values import MAX_BATCH_PODS, Proposal, Verdict, Writer
+from resolver.ledger.port import Ledger
+from resolver.messages.parts import check_kind
+from resolver.messages.proposals import group_of
+
+if TYPE_CHECKING:
+    from resolver.kubernetes.binder import Binder
+
+_MOVES = 3  # a pod that is somewhere else each time is being moved by another writer
+
+
+class ExistingPodReservations:
+    """Serves UpsertPods and Bind. `binder`: None if this resolver has no API server."""
+
+    def __init__(self, ledger: Ledger, binder: "Binder | None") -> None:
+        self._ledger = ledger
+        self._binder = binder
+
+    async def upsert(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
+        """Reserve for existing pods. A different reservation on the same node is replaced in one step. Raises
+        InvalidInput or LedgerUnavailable; then some pods may be done, and the call may be repeated."""
+        uids = decode_uids(request.pods.uids)
+        nodes = decode(request.pods.nodes, U32, name="nodes", rows=len(uids))
+        kinds = decode(request.pods.kinds, U32, name="kinds", rows=len(uids))
+        _check_size(len(uids))
+        if len(uids) and int(kinds.max()) >= len(request.kinds):
+            raise InvalidInput(f"{int(kinds.max())} where there are {len(request.kinds)}", where="pods.kinds")
+        for kind in request.kinds:
+            check_kind(kind)
+        schema = await self._ledger.schema(
+            list(dict.fromkeys(a.resource for k in request.kinds for a in k.requests))
+        )
+        known, renamed = await self._compare_names(request, nodes)
+        verdicts = np.where(renamed, Verdict.NODE_GONE, 0).astype(np.uint8)
+        writer = Writer(worker=request.writer, epoch=request.epoch)
+        await self._release_on_other_shards(uids, nodes, writer)
+        for shard in range(self._ledger.shards):
+            rows = np.flatnonzero((nodes % self._ledger.shards == shard) & ~renamed)
+            for _ in range(_MOVES if len(rows) else 0):
+                proposal = _proposal(
+                    request, uids[rows], nodes[rows], kinds[rows], schema, known=known[shard]
+                )
+                verdicts[rows], misplaced = await self._commit(shard, proposal)
+                rows = rows[misplaced]
+                if not len(rows):
+                    break
+                await self._ledger.release(shard, uids[rows], writer)
+            else:
+                if len(rows):
+                    raise LedgerUnavailable(f"{len(rows)} pods are being moved by somebody else; ask again")
+        return pb.UpsertPodsReply(verdicts=verdicts.tobytes())
+
+    async def _compare_names(
+        self, request: pb.UpsertPodsRequest, nodes: NDArray[np.uint32]
+    ) -> tuple[list[int], NDArray[np.bool_]]:
+        """By shard, the seq up to which the nodes' indexes are right; and which pods name an index that belongs
+        to another node by now."""
+        names, shards = {node.index: node.name for node in request.node_names}, self._ledger.shards
+        known, other = [MAX_AMOUNT] * shards, []
+        for shard in {index % shards for index in names}:
+            known[shard] = await self._ledger.seq(shard)  # first: a node that comes after this is refused
+            here = [index for index in names if index % shards == shard]
+            found = await self._ledger.node_indexes(shard, [names[index] for index in here])
+            other += [index for index, now in zip(here, found.tolist(), strict=True) if index != now]
+        renamed: NDArray[np.bool_] = np.isin(nodes, other)
+        return known, renamed
+
+    async def bind(self, request: pb.BindRequest) -> pb.BindReply:
+        """Bind pods that are reserved. Raises InvalidInput or LedgerUnavailable; then nothing was bound."""
+        if self._binder is None:
+            raise InvalidInput("this resolver was started without --kubeconfig or --in-cluster", where="Bind")
+        from resolver.kubernetes.binder import BindingRequest  # noqa: PLC0415 - Kubernetes mode has it
+
+        uids = decode_uids(request.uids)
+        nodes = decode(request.nodes, U32, name="nodes", rows=len(uids))
+        names = {node.index: node.name for node in request.node_names}
+        _check_size(len(uids))
+        if len(request.pods) != len(uids) or not set(nodes.tolist()) <= names.keys():
+            raise InvalidInput(
+                f"does not name all of {len(uids)} pods, and their nodes", where="pods, node_names"
+            )
+        reserved = await self._reserved(uids, nodes)
+        requests = [
+            BindingRequest(request.pods[i], uid_text(uids[i].tobytes()), names[int(nodes[i])])
+            for i in np.flatnonzero(reserved).tolist()
+        ]
+        answers = iter(await self._binder.bind(requests))
+        bound = [next(answers) if here else Bound(BindResult.UNRESERVED) for here in reserved.tolist()]
+        texts = [b.text for b in bound]
+        return pb.BindReply(
+            results=np.array([b.result for b in bound], U8).tobytes(), texts=texts if any(texts) else []
+        )
+
+    async def _reserved(self, uids: Uids, nodes: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Which pods are reserved on these very nodes. To bind any other pod would lead to overcommitment."""
+        found = np.full(len(uids), NONE_U32, U32)
+        for shard in np.unique(nodes % self._ledger.shards).tolist():
+            rows = np.flatnonzero(nodes % self._ledger.shards == shard)
+            found[rows] = (await self._ledger.lookup(shard, uids[rows]))["node"]
+        here: NDArray[np.bool_] = found == nodes
+        return here
+
+    async def _commit(self, shard: int, proposal: Proposal) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """The verdicts, and which pods are reserved on another node of the shard. Confirms the other pods."""
+        (decision,) = await self._ledger.commit(shard, [proposal])
+        duplicates = np.flatnonzero(decision.verdicts == Verdict.DUPLICATE)
+        misplaced = np.zeros(len(proposal), np.bool_)
+        misplaced[duplicates] = decision.nodes[duplicates] != proposal.nodes[duplicates, 0]
+        seqs = np.append(decision.duplicate_seqs[~misplaced[duplicates]], np.uint64(decision.seq))
+        await self._ledger.confirm(shard, np.unique(seqs[seqs != 0]).astype(np.uint64), proposal.writer)
+        return decision.verdicts, misplaced
+
+    async def _release_on_other_shards(self, uids: Uids, nodes: NDArray[np.uint32], writer: Writer) -> None:
+        """Release what the pods hold on other shards, because a script sees its own shard only."""
+        for shard in range(self._ledger.shards if self._ledger.shards > 1 else 0):
+            others = uids[nodes % self._ledger.shards != shard]
+            if len(others):
+                held = (await self._ledger.lookup(shard, others))["node"] != NONE_U32
+                if held.any():
+                    await self._ledger.release(shard, others[held], writer)
+
+
+def _check_size(pods: int) -> None:
+    if pods > MAX_BATCH_PODS:
+        raise InvalidInput(f"{pods} pods; {MAX_BATCH_PODS} at most are asked for at once", where="uids")
+
+
+def _proposal(
+    request: pb.UpsertPodsRequest,
+    uids: Uids,
+    nodes: NDArray[np.uint32],
+    kinds: NDArray[np.uint32],
+    schema: Sequence[str],
+    *,
+    known: int,
+) -> Proposal:
+    used, slots = np.unique(kinds, return_inverse=True)
+    place = {resource: at for at, resource in enumerate(schema)}
+    requests = np.zeros((len(used), len(schema)), np.int64)
+    asked = [request.kinds[number] for number in used.tolist()]
+    for slot, kind in enumerate(asked):
+        for amount in kind.requests:
+            requests[slot, place[amount.resource]] = amount.amount
+    devices = np.array([(kind.cards, kind.card_milli) for kind in asked], np.uint16)
+    return Proposal(
+        worker=request.writer,
+        epoch=request.epoch,
+        snapshot_seq=known,
+        uids=uids,
+        slots=slots.astype(np.uint16),
+        nodes=nodes.reshape(-1, 1).astype(np.uint32),
+        requests=requests,
+        priorities=np.array([kind.priority for kind in asked], np.int32),
+        attempts=np.zeros(len(used), np.uint16),
+        devices=devices if devices[:, 0].any() else None,
+        unchecked=True,
+        existing=True,
+        groups=tuple(group_of(kind.group) if kind.group else None for kind in asked),
+    )

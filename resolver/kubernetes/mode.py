@@ -1,0 +1,113 @@
+"""Kubernetes mode of one resolver: the binder, and the binding webhook if it is configured.
+
+Only a resolver in this mode imports this module, because its libraries take time and memory.
+"""
+
+import os
+import random
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+from hoss import serving
+from hoss.kube.api import KubeApi
+from hoss.kube.reflector import Reflector
+from resolver.config import WebhookConfig
+from resolver.core.values import Decision, Proposal
+from resolver.kubernetes.binder import Binder
+from resolver.kubernetes.binding_webhook import BindingWebhook
+from resolver.kubernetes.pod_source import KubePods, WatchedPods, pods_of_other_schedulers
+from resolver.kubernetes.webhook_certificates import CertificateSecret
+from resolver.kubernetes.webhook_server import (
+    CertificateFiles,
+    CertificateSource,
+    LiveCertificate,
+    refresh_periodically,
+    serve_webhook,
+    wait_for_certificate,
+)
+from resolver.ledger.port import Ledger
+
+
+class KubernetesServices:
+    """`decide` decides a proposal of one shard; `problem` says why the ledger cannot be used."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        config: WebhookConfig | None,
+        ledger: Ledger,
+        decide: Callable[[int, Proposal], Awaitable[Decision]],
+        problem: Callable[[], str],
+        *,
+        lease_seconds: float,
+        clock: Callable[[], float],
+        utc_now: Callable[[], datetime],
+        rng: random.Random,
+    ) -> None:
+        self.binder = Binder(api, clock=clock, rng=rng)
+        self._clock = clock
+        self._utc_now = utc_now
+        self._rng = rng
+        self._api = api
+        self._config = config
+        self._ledger = ledger
+        self._decide = decide
+        self._problem = problem
+        self._lease_seconds = lease_seconds
+        self._webhook: BindingWebhook | None = None
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Bindings made, and bindings reviewed, by result."""
+        return self.binder.counters + (self._webhook.counters if self._webhook else Counter())
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[dict[str, int]]:
+        """Serve the webhook, if it is configured, within the block; yields its port by name."""
+        config = self._config
+        if config is None:
+            yield {}
+            return
+        pods = WatchedPods(KubePods(self._api, patience_seconds=config.patience_seconds))
+        self._webhook = BindingWebhook(
+            self._ledger,
+            self._decide,
+            pods,
+            # A unique name: a registration fences the former holder of the name.
+            name=f"guard@{socket.gethostname()}:{os.getpid()}",
+            exempt=config.exempt_namespaces,
+            problem=self._problem,
+            lease_seconds=self._lease_seconds,
+            clock=self._clock,
+        )
+        watched = pods_of_other_schedulers(config.scheduler_names)
+        reflector = Reflector(
+            self._api, "/api/v1/pods", pods.on_changes, params=watched, clock=self._clock, rng=self._rng
+        )
+        live = LiveCertificate()
+        source = self._certificate_source(config, live)
+        async with serving.background(reflector.run(), self._webhook.under_way.run()):
+            await wait_for_certificate(source)
+            refreshing = refresh_periodically(source, period_seconds=config.look_seconds, rng=self._rng)
+            async with (
+                serving.background(refreshing),
+                serve_webhook(self._webhook, config.listen, live.context) as port,
+            ):
+                yield {"webhook_port": port}
+
+    def _certificate_source(self, config: WebhookConfig, live: LiveCertificate) -> CertificateSource:
+        clock = self._utc_now
+        if config.certificate_directory:
+            return CertificateFiles(config.certificate_directory, live, clock=clock)
+        return CertificateSecret(
+            self._api,
+            live,
+            secret=config.secret,
+            configuration=config.configuration,
+            hosts=config.hosts,
+            lifetime=timedelta(days=config.certificate_days),
+            clock=clock,
+        )

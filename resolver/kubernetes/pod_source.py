@@ -1,0 +1,176 @@
+"""Where the binding webhook learns what a pod asks for: from a watch, or from the API server.
+
+Pods of one controller are alike, and to parse one takes longer than to check it, so parsed requests are
+cached."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import orjson
+
+from hoss.errors import TransportError
+from hoss.kube.api import KubeApi, Object, Refused
+from hoss.kube.reflector import Change, ObjectGone
+from hoss.manifests.fields import mapping
+from hoss.manifests.pod import read_pod_template
+from hoss.model.pod import PodSpec
+from hoss.model.pod import group_of as group_of_spec
+from hoss.wire.convert_rules import definition_of
+from hoss.wire.uids import uid_from_text
+from resolver.core.values import Group
+from resolver.messages.proposals import group_of
+
+_CACHED = 4096
+
+# Fields in which otherwise equal pods differ (each has a token volume of its own) and that request nothing.
+_OF_ONE_POD = frozenset({"volumes", "hostname"})
+_OF_ONE_CONTAINER = frozenset({"volumeMounts", "env"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodDemand:
+    """What a pod to be bound asks for. It tolerates cordons: those are its scheduler's business."""
+
+    spec: PodSpec
+    group: Group
+
+
+class DemandCache:
+    """A cache of the demands of pods."""
+
+    def __init__(self) -> None:
+        self._pods: dict[bytes, PodDemand] = {}
+
+    def of(self, pod: Object, namespace: str) -> PodDemand:
+        """The demand of a pod from the API server. Raises InvalidInput if its requests cannot be read."""
+        metadata, spec = mapping(pod, "metadata", "pod"), mapping(pod, "spec", "pod")
+        labels: Object = {"labels": metadata.get("labels") or {}}
+        key = orjson.dumps((namespace, labels, _essence(spec)))
+        demand = self._pods.get(key)
+        if demand is None:
+            read = read_pod_template(labels, spec, "pod", namespace=namespace).spec
+            demand = PodDemand(
+                read, group_of(definition_of(replace(group_of_spec(read), tolerates_cordon=True)))
+            )
+            if len(self._pods) >= _CACHED:
+                self._pods.clear()
+            self._pods[key] = demand
+        return demand
+
+
+def _essence(spec: Object) -> Object:
+    essence = {name: value for name, value in spec.items() if name not in _OF_ONE_POD}
+    for kind in ("containers", "initContainers"):
+        containers = essence.get(kind)
+        if isinstance(containers, list):
+            essence[kind] = [_without_its_own(container) for container in containers]
+    return essence
+
+
+def _without_its_own(container: object) -> object:
+    if not isinstance(container, dict):
+        return container
+    return {name: value for name, value in container.items() if name not in _OF_ONE_CONTAINER}
+
+
+_NOT_FOUND = 404
+
+
+def pods_of_other_schedulers(own: Sequence[str]) -> dict[str, str]:
+    """Parameters of a watch of pods that other schedulers are about to bind. Pods of our `own` schedulers
+    pass by their reservations, so nobody reads them."""
+    return {"fieldSelector": ",".join(["spec.nodeName=", *(f"spec.schedulerName!={name}" for name in own)])}
+
+
+class PodSource(Protocol):
+    """The pods, as the webhook needs them."""
+
+    def cached(self, namespace: str, name: str, uid: bytes) -> Object | None:
+        """`find` without a request, for the expected pod only; None: a request is needed."""
+
+    async def find(self, namespace: str, name: str, uid: bytes) -> Object | None:
+        """The pod that has the name now, as a Kubernetes object; None: there is none. `uid`: the expected
+        pod, or empty. Another pod is returned only if it is the latest. Raises TransportError if that is
+        unknown."""
+
+    async def on_node(self, node: str) -> list[bytes]:
+        """UIDs of the pods that take room on a node, 16 bytes each. Raises TransportError if that is
+        unknown."""
+
+
+class KubePods:
+    """Pods read one by one from the API server."""
+
+    def __init__(self, api: KubeApi, *, patience_seconds: float) -> None:
+        self._api = api
+        self._patience_seconds = patience_seconds
+
+    def cached(self, namespace: str, name: str, uid: bytes) -> None:  # noqa: ARG002 - has no cache
+        return None
+
+    async def find(self, namespace: str, name: str, uid: bytes) -> Object | None:
+        # A read from the server's cache costs the server next to nothing, but may be some milliseconds
+        # behind. If the pod is missing there, a second read goes to etcd.
+        pod = await self._get(namespace, name, {"resourceVersion": "0"})
+        if pod is not None and (not uid or uid_from_text(str(pod["metadata"]["uid"])) == uid):
+            return pod
+        return await self._get(namespace, name, {})
+
+    async def on_node(self, node: str) -> list[bytes]:
+        living = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+        pods = await self._read("/api/v1/pods", {"fieldSelector": living, "resourceVersion": "0"})
+        return [uid_from_text(str(pod["metadata"]["uid"])) for pod in (pods or {}).get("items") or ()]
+
+    async def _get(self, namespace: str, name: str, params: dict[str, str]) -> Object | None:
+        return await self._read(f"/api/v1/namespaces/{namespace}/pods/{name}", params)
+
+    async def _read(self, path: str, params: dict[str, str]) -> Object | None:
+        try:
+            found: Object = await self._api.get(path, params, patience_seconds=self._patience_seconds)
+        except Refused as refused:
+            if refused.reply.status == _NOT_FOUND:
+                return None
+            raise TransportError(str(refused)) from refused
+        return found
+
+
+class _WatchedPod(NamedTuple):
+    uid: str
+    text: bytes  # metadata and spec as JSON: a tenth of the memory that objects take
+
+
+class WatchedPods:
+    """Pods from a watch; another source has the rest. Saves the API server a request per binding, and the
+    binding its time."""
+
+    def __init__(self, others: PodSource) -> None:
+        self._others = others
+        self._pods: dict[tuple[str, str], _WatchedPod] = {}
+
+    def on_changes(self, changes: Sequence[Change]) -> None:
+        """Handle changes of a reflector with `pods_of_other_schedulers`. A bound pod leaves that watch."""
+        for change in changes:
+            if isinstance(change, ObjectGone):
+                known = self._pods.get((change.namespace, change.name))
+                if known is not None and known.uid == change.uid:
+                    del self._pods[change.namespace, change.name]
+                continue
+            metadata = {
+                name: value for name, value in change.object["metadata"].items() if name != "managedFields"
+            }
+            text = orjson.dumps({"metadata": metadata, "spec": change.object["spec"]})
+            self._pods[metadata["namespace"], metadata["name"]] = _WatchedPod(metadata["uid"], text)
+
+    def cached(self, namespace: str, name: str, uid: bytes) -> Object | None:
+        known = self._pods.get((namespace, name))
+        if known is None or not uid or uid_from_text(known.uid) != uid:
+            return self._others.cached(namespace, name, uid)
+        pod: Object = orjson.loads(known.text)
+        return pod
+
+    async def find(self, namespace: str, name: str, uid: bytes) -> Object | None:
+        return self.cached(namespace, name, uid) or await self._others.find(namespace, name, uid)
+
+    async def on_node(self, node: str) -> list[bytes]:
+        return await self._others.on_node(node)

@@ -1,0 +1,212 @@
+"""The webhook's HTTPS server, and the certificate that it serves by.
+
+A review that is answered, allowed or denied, gets 200. One that cannot be answered (the ledger or the API
+server is away) gets 503, and an invalid one 400: to both the API server applies the webhook's failurePolicy.
+A new certificate is used from the next connection on, without a restart."""
+
+import asyncio
+import os
+import random
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+from aiohttp import web
+
+from hoss.certificates import KeyPair, validity
+from hoss.errors import ConfigError, HossError, InvalidInput, LedgerUnavailable, TransportError
+from hoss.manifests.guarded import json_value
+from hoss.telemetry import logger
+from resolver.core.binding_review import answer_document, read_review
+from resolver.kubernetes.binding_webhook import BindingWebhook
+
+CERTIFICATE_FILES = ("tls.crt", "tls.key")  # as in mounted Secrets
+
+_RETRY_SECONDS = 1.0
+
+
+class CertificateSource(Protocol):
+    """A source of certificates."""
+
+    async def refresh(self) -> None:
+        """Use the newest certificate. Raises HossError if that fails."""
+
+
+async def wait_for_certificate(source: CertificateSource) -> None:
+    """Return once there is a certificate. Raises errors that waiting does not cure."""
+    while problem := await _unreachable(source):
+        logger().warning("waiting_for_certificate", error=problem)
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _unreachable(source: CertificateSource) -> str:
+    try:
+        await source.refresh()
+    except TransportError as exc:
+        return str(exc)
+    return ""
+
+
+async def refresh_periodically(
+    source: CertificateSource, *, period_seconds: float, rng: random.Random
+) -> None:
+    """Refresh until cancelled. While that fails, the last certificate stays in use."""
+    while True:
+        # Random periods, so that one of several resolvers renews and the others find the result.
+        await asyncio.sleep(period_seconds * rng.uniform(0.8, 1.2))
+        try:
+            await source.refresh()
+        except HossError as exc:
+            logger().error("certificate_not_renewed", error=str(exc))
+
+
+class LiveCertificate:
+    """`context` serves by the pair that `use` got last."""
+
+    def __init__(self) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._used: KeyPair | None = None
+
+    def use(self, pair: KeyPair) -> bool:
+        """Returns whether the pair is a new one. Raises InvalidInput for a pair that does not belong
+        together."""
+        if pair == self._used:
+            return False
+        until = validity(pair.certificate)[1]
+        # Check first: a failure must not leave the serving context half loaded.
+        _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
+        _load(self.context, pair)
+        self._used = pair
+        logger().info("webhook_certificate", valid_until=until.isoformat())
+        return True
+
+
+def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
+    # OpenSSL reads files only. This one is private, and deleted at once.
+    with tempfile.TemporaryDirectory(prefix="hoss-tls-") as directory:
+        path = Path(directory) / "pair.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(pair.certificate.rstrip() + b"\n" + pair.key)
+        try:
+            context.load_cert_chain(path)
+        except (ssl.SSLError, OSError) as exc:
+            raise InvalidInput(
+                f"certificate and key cannot be used together ({exc})", where="webhook certificate"
+            ) from exc
+
+
+class CertificateFiles:
+    """tls.crt and tls.key in a directory, as kubelets mount Secrets (for example cert-manager's) and renew
+    them."""
+
+    def __init__(self, directory: Path, live: LiveCertificate, *, clock: Callable[[], datetime]) -> None:
+        """`clock`: UTC."""
+        self._clock = clock
+        self._paths = [directory / name for name in CERTIFICATE_FILES]
+        self._live = live
+        self._seen: list[tuple[int, int]] = []
+        self._until = datetime.max.replace(tzinfo=timezone.utc)
+
+    async def refresh(self) -> None:
+        """Use new files. Raises InvalidInput for invalid or missing files. An expired certificate is reported
+        every time and stays in use: the API server rejects it, but everything else goes on."""
+        self._use_new_files()
+        if self._until <= self._clock():
+            logger().error(
+                "webhook_certificate_ended", until=self._until.isoformat(), file=str(self._paths[0])
+            )
+
+    def _use_new_files(self) -> None:
+        try:
+            seen = [(status.st_mtime_ns, status.st_ino) for status in map(os.stat, self._paths)]
+            if seen == self._seen:
+                return
+            certificate, key = (path.read_bytes() for path in self._paths)
+        except OSError as exc:
+            raise InvalidInput(f"cannot be read: {exc.strerror or exc}", where=str(exc.filename)) from exc
+        try:
+            self._live.use(KeyPair(certificate, key))
+        except InvalidInput as exc:
+            raise exc.at(str(self._paths[0].parent)) from exc
+        self._until = validity(certificate)[1]
+        self._seen = seen
+
+
+PATH = "/bindings"
+
+_SHUTDOWN_SECONDS = 1.0
+
+# The API server keeps a connection as long as it is useful.
+_IDLE_SECONDS = 300.0
+# It keeps 25 connections at most: in a burst of bindings every further request has a connection of its own.
+_BACKLOG = 1024
+
+
+@asynccontextmanager
+async def serve_webhook(webhook: BindingWebhook, listen: str, tls: ssl.SSLContext) -> AsyncIterator[int]:
+    """Serve within the block, at host:port (0: a free one); yields the port. Raises ConfigError if it cannot
+    listen."""
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        # A router of aiohttp.web.Application would take a tenth of the time of a review.
+        if request.path == PATH and request.method == "POST":
+            return await _answer(webhook, request)
+        if request.path == "/healthz":
+            return web.Response(text="ok")
+        return web.Response(status=404, text=f"POST an AdmissionReview to {PATH}\n")
+
+    server = web.Server(handle, access_log=None, keepalive_timeout=_IDLE_SECONDS)
+    runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
+    await runner.setup()
+    host, _, port = listen.rpartition(":")
+    site = web.TCPSite(runner, host.strip("[]"), int(port), ssl_context=tls, backlog=_BACKLOG)
+    try:
+        try:
+            await site.start()
+        except OSError as exc:
+            raise ConfigError(
+                f"cannot listen there ({exc.strerror or exc}); choose another",
+                where=f"webhook address {listen}",
+            ) from exc
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+async def _answer(webhook: BindingWebhook, request: web.BaseRequest) -> web.Response:
+    try:
+        review = read_review(_document(await request.read()))
+        answer = await webhook.review(review)
+    except InvalidInput as exc:
+        return _problem(400, str(exc))
+    except (LedgerUnavailable, TransportError, asyncio.TimeoutError) as exc:
+        return _problem(503, str(exc) or "no answer in time")
+    if not answer.allowed:
+        logger().info(
+            "binding_denied",
+            verdict=answer.verdict,
+            namespace=review.namespace,
+            pod=review.pod,
+            node=review.node,
+            message=answer.message,
+        )
+    body = orjson.dumps(answer_document(review, answer))
+    return web.Response(body=body, content_type="application/json")
+
+
+def _document(body: bytes) -> "dict[str, object]":
+    document = json_value(body, "body")
+    if not isinstance(document, dict):
+        raise InvalidInput("is no object", where="body")
+    return document
+
+
+def _problem(status: int, text: str) -> web.Response:
+    logger().warning("binding_not_judged", status=status, problem=text)
+    return web.Response(status=status, text=f"{text}\n")

@@ -1,0 +1,87 @@
+-- Shared by the scripts that release: deletes reservations and returns to nodes what they hold.
+--
+-- `seqs`: nil, or 8 bytes for each UID; then only a reservation of that very commit is released. `as_of`: nil,
+-- or a seq; then only reservations that are not newer are released. UIDs without a reservation are skipped, so
+-- the function may run twice. Returns the released UIDs.
+
+local function release_pods(uids, seqs, as_of)
+  local records, nodes, seen = read_fields(RESERVATIONS, uids), {}, {}
+  local accounts, cards, touched_cards, released = {}, {}, {}, {}
+  local groups, leaving, ports = {}, {}, {}
+  -- The feed has not shown prepared pods, so it must not show that they leave.
+  local any_prepared, prepared_pods, prepared_groups, prepared = call('HLEN', PREPARED) > 0, {}, {}, {}
+  for i = 1, #uids do
+    local record = records[i]
+    local meant = record and not seen[uids[i]]
+    meant = meant and (not seqs or record:sub(9, 16) == seqs:sub(8 * i - 7, 8 * i))
+    if meant and not (as_of and unpack_values('<I8', record, 9) > as_of) then
+      seen[uids[i]] = true
+      released[#released + 1] = uids[i]
+      local node = record:sub(1, 4)
+      local resources, amounts = reserved_amounts(record)
+      local account = accounts[node]
+      if account == nil then
+        local stored = call('HGET', ACCOUNTS, node)
+        account = stored and read_account(stored, resources)  -- false: the node is forgotten
+        accounts[node], nodes[#nodes + 1] = account, account and node or nil
+      end
+      for r = 1, account and resources or 0 do
+        if amounts[r] > 0 then
+          account[4 + 2 * r] = account[4 + 2 * r] - amounts[r]
+        end
+      end
+      local mask, milli = unpack_values('<I2I2', record, 5)
+      if mask > 0 and account then
+        cards[node] = cards[node] or {unpack_values(CARDS_FORMAT, call('HGET', CARDS, node))}
+        touched_cards[node] = true
+        give_cards(cards[node], mask, milli)
+      end
+      local field = any_prepared and commit_field(record)
+      local is_prepared = field and (prepared_pods[field] or call('HEXISTS', PREPARED, field) == 1)
+      if is_prepared then
+        prepared_pods[field] = (prepared_pods[field] or 0) + 1
+      end
+      local flags, group = unpack_values('<I2c8', record, 31)
+      if group ~= NO_GROUP then
+        local keys, on = is_prepared and prepared_groups or groups, is_prepared and prepared or leaving
+        if not on[group] then
+          on[group], keys[#keys + 1] = {}, group
+        end
+        on[group][#on[group] + 1] = node
+      end
+      if flags % 2 == HOLDS_PORTS then
+        ports[node] = without(ports[node] or read_ports(node), uids[i])
+      end
+    end
+  end
+  if #released == 0 then
+    return released
+  end
+  for from = 1, #released, STEP do
+    call('HDEL', RESERVATIONS, unpack(released, from, math.min(from + STEP - 1, #released)))
+  end
+  local seq, changes, joined = last_seq + 1, {}, {}
+  for i = 1, #nodes do
+    local node = nodes[i]
+    local account = accounts[node]
+    account[1] = seq
+    if has_flag(account, FLAG_SHRUNK) then
+      local used = cards[node] or read_cards(node)
+      set_flag(account, FLAG_SHRUNK, overcommitted(account) or has_closed_card(used))
+    end
+    joined[i], changes[2 * i - 1] = write_account(account), node
+    changes[2 * i] = joined[i]
+  end
+  write_fields(ACCOUNTS, changes)
+  local entry = {'n', concat(nodes), 'R', 0, 'a', '', 'x', #released}
+  entry[4], entry[6] = join_accounts(joined)
+  append_cards(entry, nodes, touched_cards, cards)
+  append_groups(entry, {}, {}, {}, groups, leaving, count_groups(-1, groups, leaving))
+  count_groups(-1, prepared_groups, prepared)
+  end_prepared(entry, prepared_pods)
+  for node, held in pairs(ports) do
+    write_ports(node, held)
+  end
+  publish(seq, entry)
+  return released
+end

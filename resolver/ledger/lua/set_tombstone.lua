@@ -1,0 +1,24 @@
+-- Replaces the ledger's epoch by a recovery tombstone: from now on no script touches the shard but those
+-- of the rebuild that set it. The shard's contents stay. Without the prelude: there may be no epoch to
+-- compare with.
+--
+-- KEYS  1 the shard's meta, then keys to delete
+-- ARGV  1 the tombstone   2 number of shards   3.. what may be replaced: epochs, tombstones, '' for nothing;
+--       '*': anything
+--
+-- Returns the epoch or tombstone before. If it may not be replaced, nothing has changed.
+local current = redis.call('HGET', KEYS[1], 'epoch') or ''
+for i = 3, #ARGV do
+  if ARGV[i] == current or ARGV[i] == '*' then
+    redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
+    for _, field in ipairs({'seq', 'next_index'}) do
+      redis.call('HSETNX', KEYS[1], field, '0')
+    end
+    redis.call('HSETNX', KEYS[1], 'shards', ARGV[2])
+    for key = 2, #KEYS do
+      redis.call('DEL', KEYS[key])
+    end
+    break
+  end
+end
+return current

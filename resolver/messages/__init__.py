@@ -1,0 +1,1 @@
+"""Between hoss.v1 messages and the values of resolver.core."""

@@ -1,0 +1,281 @@
+"""Volumes in a worker's view: the cluster's storage objects, the nodes that volumes can be mounted on, and
+what the pods of each node have attached."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
+from hoss.model.volumes import (
+    EBS,
+    ClaimMount,
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    CsiVolume,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodVolumes,
+    StorageClass,
+    StorageObject,
+    VolumeAttachment,
+)
+from scheduler_worker.core.nodes import ChangeLog, Mask, NodeCatalogue, NodeIndexes
+from scheduler_worker.core.pod_index.index import PodIndex
+
+_EBS_DRIVER = "ebs.csi.aws.com"
+_NO_LIMIT = np.iinfo(np.int64).max
+
+
+class StorageCatalogue:
+    """The storage objects of the cluster. `version` grows with every change."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.replace(())
+
+    def replace(self, objects: Iterable[StorageObject]) -> None:
+        """Exactly these objects exist from now on."""
+        self.version += 1
+        self.claims: dict[tuple[str, str], PersistentVolumeClaim] = {}  # by namespace and name
+        self.volumes: dict[str, PersistentVolume] = {}
+        self.classes: dict[str, StorageClass] = {}
+        self.csi_nodes: dict[str, CsiNode] = {}
+        self.drivers: dict[str, CsiDriver] = {}
+        self.capacities: dict[str, list[CsiStorageCapacity]] = {}  # by storage class
+        self.attachments: list[VolumeAttachment] = []
+        self._volumes_by_class: dict[str, list[PersistentVolume]] = {}
+        for item in objects:
+            match item:
+                case PersistentVolumeClaim():
+                    self.claims[item.namespace, item.name] = item
+                case PersistentVolume():
+                    self.volumes[item.name] = item
+                case StorageClass():
+                    self.classes[item.name] = item
+                case CsiNode():
+                    self.csi_nodes[item.name] = item
+                case CsiDriver():
+                    self.drivers[item.name] = item
+                case CsiStorageCapacity():
+                    self.capacities.setdefault(item.storage_class, []).append(item)
+                case VolumeAttachment():
+                    self.attachments.append(item)
+        # The smallest come first, as claims choose.
+        for volume in sorted(self.volumes.values(), key=lambda v: (v.capacity_bytes, v.name)):
+            self._volumes_by_class.setdefault(volume.storage_class, []).append(volume)
+
+    def candidates(self, claim: PersistentVolumeClaim) -> list[PersistentVolume]:
+        """The volumes that the claim may get, the smallest first."""
+        return [v for v in self._volumes_by_class.get(claim.storage_class, ()) if claim.fits(v)]
+
+    def csi_volumes(self, namespace: str, volumes: PodVolumes) -> set[CsiVolume]:
+        """What a pod with these volumes has attached to its node."""
+        disks = {CsiVolume(_EBS_DRIVER, disk.names[0]) for disk in volumes.disks if disk.kind == EBS}
+        found = (self._csi_volume(namespace, mount.claim) for mount in volumes.claims)
+        return disks | {volume for volume in found if volume is not None}
+
+    def stranger(self, namespace: str, volumes: PodVolumes) -> ClaimMount | None:
+        """A mount of a generic ephemeral volume whose claim belongs to something else."""
+        for mount in volumes.claims:
+            claim = self.claims.get((namespace, mount.claim))
+            if mount.owner is not None and claim is not None and claim.controller_uid != mount.owner.uid:
+                return mount
+        return None
+
+    def _csi_volume(self, namespace: str, name: str) -> CsiVolume | None:
+        claim = self.claims.get((namespace, name))
+        if claim is None:
+            return None
+        volume = self.volumes.get(claim.volume_name)
+        if volume is not None:
+            return volume.csi
+        storage_class = self.classes.get(claim.storage_class)
+        if storage_class is None or not storage_class.provisioner:
+            return None
+        # The volume does not exist yet: the claim stands for it. No handle begins with a space.
+        return CsiVolume(storage_class.provisioner, f" {namespace}/{name}")
+
+
+def not_owned(namespace: str, mount: ClaimMount) -> str:
+    """kube-scheduler's words for a claim that was not made for the pod of an ephemeral volume."""
+    pod = "" if mount.owner is None else mount.owner.name
+    return f"PVC {namespace}/{mount.claim} was not created for pod {namespace}/{pod} (pod is not owner)"
+
+
+NodeCondition = NodeSelector | LabelSelector | tuple[NodeSelectorTerm, ...]  # the terms of a tuple are ORed
+
+
+class NodeSets:
+    """Masks of the nodes that selectors match, kept until a node's spec changes."""
+
+    def __init__(self, catalogue: NodeCatalogue, spec_changes: ChangeLog) -> None:
+        self._catalogue = catalogue
+        self._spec_changes = spec_changes
+        self._as_of = (-1, -1)
+        self._by_affinity: dict[NodeCondition, Mask] = {}
+        self._reached: dict[NodeSelector, NodeIndexes] = {}
+        self._by_label: dict[str, dict[str, NodeIndexes]] = {}  # key -> value -> nodes
+
+    def matching(self, selector: NodeCondition, size: int) -> Mask:
+        """The nodes with matching labels, (size,); not to be changed. A label selector without requirements
+        matches all."""
+        self._renew(size)
+        found = self._by_affinity.get(selector)
+        if found is None:
+            found = self._by_affinity[selector] = self._match(selector, np.arange(size))
+        return found
+
+    def reached(self, affinity: NodeSelector, size: int) -> NodeIndexes:
+        """The nodes that a volume's affinity matches. There may be a volume for each node, so this takes no
+        look at the others."""
+        self._renew(size)
+        found = self._reached.get(affinity)
+        if found is None:
+            found = self._listed(affinity, size)
+            if found is None:
+                found = np.flatnonzero(self._match(affinity, np.arange(size)))
+            self._reached[affinity] = found
+        return found
+
+    def _renew(self, size: int) -> None:
+        as_of = (self._spec_changes.position, size)
+        if as_of != self._as_of:
+            self._by_affinity.clear()
+            self._reached.clear()
+            self._by_label.clear()
+            self._as_of = as_of
+
+    def _listed(self, affinity: NodeSelector, size: int) -> NodeIndexes | None:
+        """The nodes of an affinity that lists the values of one label; None for any other."""
+        if len(affinity.terms) != 1 or affinity.terms[0].match_fields:
+            return None
+        expressions = affinity.terms[0].match_expressions
+        if len(expressions) != 1 or expressions[0].operator != "In":
+            return None
+        [requirement] = expressions
+        by_value = self._by_label.get(requirement.key)
+        if by_value is None:
+            column = self._catalogue.column(requirement.key)
+            codes = column.codes[:size]
+            order = np.argsort(codes, kind="stable")
+            bounds = np.searchsorted(codes[order], np.arange(len(column.numbers) + 1))
+            by_value = self._by_label[requirement.key] = {
+                value: order[bounds[code] : bounds[code + 1]] for value, code in column.numbers.items()
+            }
+        lists = [by_value[value] for value in requirement.values if value in by_value]
+        return np.sort(np.concatenate(lists)) if lists else np.empty(0, np.intp)
+
+    def _match(self, selector: NodeCondition, at: NodeIndexes) -> Mask:
+        match selector:
+            case NodeSelector():
+                terms = selector.terms
+            case LabelSelector():
+                if selector.everything:
+                    return np.ones(len(at), np.bool_)
+                terms = (NodeSelectorTerm(selector.requirements),)
+            case _:
+                terms = selector
+        mask: Mask = np.zeros(len(at), np.bool_)
+        for term in terms:
+            mask |= self._catalogue.matches(term, at)
+        return mask
+
+
+class AttachedVolumes:
+    """Which CSI volumes each node has attached: those of its pods, and those of VolumeAttachments. Exact as of
+    the last `refresh`."""
+
+    def __init__(
+        self, storage: StorageCatalogue, catalogue: NodeCatalogue, specs: ChangeLog, pods: PodIndex
+    ) -> None:
+        self.version = 0  # grows whenever anything may have changed
+        self.failing: dict[int, str] = {}  # nodes whose pods cannot be judged, and why
+        self._storage = storage
+        self._catalogue = catalogue
+        self._specs = specs
+        self._mounted = pods.mounted
+        self._as_of = (-1, -1, -1)  # version of the storage, position of the specs, size
+        self._position = -1
+        self._of_pods: dict[int, set[CsiVolume]] = {}  # by node
+        self._attached: dict[int, set[CsiVolume]] = {}  # by node, from VolumeAttachments
+        self._used: dict[str, NDArray[np.int64]] = {}  # by driver, (size,)
+        self._holders: dict[CsiVolume, set[int]] = {}  # nodes whose pods have it attached
+        self._limits: dict[str, NDArray[np.int64]] = {}  # by driver, (size,)
+
+    def refresh(self, size: int) -> None:
+        """Bring it up to date with the pods, the specs and the storage objects."""
+        as_of = (self._storage.version, self._specs.position, size)
+        if as_of != self._as_of:
+            self._begin(size)
+            changed: Iterable[int] = [*self._mounted.on, *self._attached]
+        elif self._position != self._mounted.changes.position:
+            nodes = self._mounted.changes.since(self._position, size)
+            changed = {*self._mounted.on, *self._of_pods} if nodes is None else nodes.tolist()
+        else:
+            return
+        for node in set(changed):
+            self._count(node)
+        self._as_of, self._position = as_of, self._mounted.changes.position
+        self.version += 1
+
+    def over_limit(self, volumes: set[CsiVolume], size: int) -> Mask:
+        """Nodes that cannot attach these volumes as well, (size,)."""
+        refused = np.zeros(size, np.bool_)
+        by_driver: dict[str, list[CsiVolume]] = {}
+        for volume in volumes:
+            if volume.driver in self._limits:
+                by_driver.setdefault(volume.driver, []).append(volume)
+        for driver, new in by_driver.items():
+            more = np.full(size, len(new), np.int64)
+            for volume in new:
+                for node in self._holders.get(volume, ()):
+                    more[node] -= 1
+            used = self._used.get(driver, np.zeros(size, np.int64))
+            refused |= (more > 0) & (used + more > self._limits[driver])
+        return refused
+
+    def limits_of(self, node: int) -> tuple[tuple[str, int], ...]:
+        """The limits of the node's drivers."""
+        known = self._storage.csi_nodes.get(self._catalogue.name(node))
+        return () if known is None else known.limits
+
+    def _begin(self, size: int) -> None:
+        self._of_pods, self._holders, self._used, self.failing = {}, {}, {}, {}
+        self._limits, self._attached = {}, {}
+        for csi_node in self._storage.csi_nodes.values():
+            node = self._catalogue.index(csi_node.name)
+            if node is not None and node < size:
+                for driver, limit in csi_node.limits:
+                    of_driver = self._limits.setdefault(driver, np.full(size, _NO_LIMIT))
+                    of_driver[node] = limit
+        for attachment in self._storage.attachments:
+            node = self._catalogue.index(attachment.node)
+            volume = self._storage.volumes.get(attachment.volume_name)
+            if node is not None and node < size and volume is not None and volume.csi is not None:
+                attached = CsiVolume(attachment.attacher, volume.csi.handle)
+                self._attached.setdefault(node, set()).add(attached)
+        self._used = {driver: np.zeros(size, np.int64) for driver in self._limits}
+
+    def _count(self, node: int) -> None:
+        """Count the volumes of one node anew."""
+        before, now = self._of_pods.pop(node, set()), set[CsiVolume]()
+        self.failing.pop(node, None)
+        limited = bool(self.limits_of(node))
+        for group in self._mounted.on.get(node, ()):
+            if group.volumes is not None:
+                now |= self._storage.csi_volumes(group.namespace, group.volumes)
+                stranger = self._storage.stranger(group.namespace, group.volumes) if limited else None
+                if stranger is not None:
+                    self.failing[node] = not_owned(group.namespace, stranger)
+        if now:
+            self._of_pods[node] = now
+        for volume in before - now:
+            self._holders[volume].discard(node)
+        for volume in now - before:
+            self._holders.setdefault(volume, set()).add(node)
+        drivers = Counter(volume.driver for volume in now | self._attached.get(node, set()))
+        for driver, used in self._used.items():
+            used[node] = drivers.get(driver, 0)

@@ -1,0 +1,1 @@
+"""The scheduling cycle: work in, proposals out, verdicts in, outcomes out."""

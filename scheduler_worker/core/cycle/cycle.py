@@ -1,0 +1,348 @@
+"""The scheduling cycle: one step takes runs from the backlog and places them into the draft.
+
+Pods that fit nowhere wait for room that this worker's own pods hold for the moment, or the dispatcher is
+asked for victims, or they are answered. Only the cycle and the scheduler move runs between the backlog, the
+proposals and preemption, which do not know each other."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.pod import PodSpec
+from scheduler_worker.core.cache.assumptions import Assumption
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.classes import Demand, DemandTable, PodClass
+from scheduler_worker.core.cycle.backlog import Backlog
+from scheduler_worker.core.cycle.draft import depends_on_pods
+from scheduler_worker.core.cycle.proposals import Proposals
+from scheduler_worker.core.framework.extension_points import Diagnosis
+from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.framework.sandbox import PluginFailed, PluginFailures
+from scheduler_worker.core.messages import PreemptionAnswer
+from scheduler_worker.core.placement.costs import CostMeter
+from scheduler_worker.core.placement.diagnosis import (
+    ExaminedPod,
+    diagnose,
+    gang_error,
+    ports_in_flight,
+    room_in_flight,
+)
+from scheduler_worker.core.placement.ranking import Ranking, Rankings
+from scheduler_worker.core.placement.run_placer import RunPlacer
+from scheduler_worker.core.placement.sampling import SampledScoring
+from scheduler_worker.core.placement.ties import TieOrder
+from scheduler_worker.core.pod_index.selector_query import Matching
+from scheduler_worker.core.preemption.evaluator import PreemptionEvaluator
+from scheduler_worker.core.preemption.search import NEVER
+from scheduler_worker.core.work import OutcomeCollector, Run, Work
+
+# Filters that refuse for the moment while this worker's own pods are in flight.
+_ABOUT_ROOM = frozenset({"NodeResourcesFit", "DeviceCards"})
+_ABOUT_PORTS = "NodePorts"
+
+# The ledger evicts nobody for them (docs/adr/0012-guards-across-shards.md): to ask would never end.
+_ON_SEVERAL_SHARDS = "not eligible: the pod has rules about other pods, and the ledger has several shards."
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Bounds of one worker's scheduling."""
+
+    proposal_pods: int = 1000  # the ledger's script must not run long
+    tries: int = 3  # proposals per pod and dispatch; then the dispatcher decides anew
+    alternates: int = 2  # further nodes named with each choice
+    sample_nodes: int = 512  # scored for a single pod of a class never met; 0: all there are
+    assumption_seconds: float = 120.0  # an assumption without an answer is given back after this
+    ranking_bytes: int = 24 * 2**20  # for the columns of rankings
+    step_seconds: float = 0.1  # one step places no more than fits in this time, or heartbeats would be late
+
+
+class Cycle:
+    """Moves pods from the backlog into the draft, or to the outcomes. Placed pods are assumed in the
+    cache."""
+
+    def __init__(
+        self,
+        cache: NodeInfoCache,
+        profile: Profile,
+        demands: DemandTable,
+        ties: TieOrder,
+        rng: np.random.Generator,
+        *,
+        clock: Callable[[], float],
+        limits: SchedulerLimits,
+        backlog: Backlog,
+        proposals: Proposals,
+        preemption: PreemptionEvaluator,
+        outcomes: OutcomeCollector,
+    ) -> None:
+        self.costs = CostMeter()
+        self.failures = PluginFailures()
+        self._cache = cache
+        self._profile = profile
+        self._demands = demands
+        self._clock = clock
+        self._limits = limits
+        self._backlog = backlog
+        self._proposals = proposals
+        self._draft = proposals.draft
+        self._preemption = preemption
+        self._outcomes = outcomes
+        self._placer = RunPlacer(cache, ties, alternates=limits.alternates)
+        self._rankings = Rankings(profile, cache, ties, limit_bytes=limits.ranking_bytes)
+        self._sampled = SampledScoring(
+            cache, profile, self._rankings, ties, rng, nodes=limits.sample_nodes, alternates=limits.alternates
+        )
+
+    @property
+    def rankings_kept(self) -> int:
+        return len(self._rankings)
+
+    def forget(self, demands: list[Demand]) -> None:
+        """No class has these demands."""
+        self._rankings.forget(demands)
+
+    def observe(
+        self, classes: list[PodClass], counts: NDArray[np.uint32], attempts: NDArray[np.uint16]
+    ) -> None:
+        """Show observers the work that came in: runs of these classes, n of each."""
+        for observer in self._profile.observers:
+            try:
+                for index in np.flatnonzero(attempts == 0).tolist():
+                    observer.observe(classes[index].demand, int(counts[index]))
+            except PluginFailed as failure:  # noqa: PERF203 - only its own scores suffer
+                self.failures.note(failure)
+
+    def step(self) -> int:
+        """See Scheduler.step."""
+        self._backlog.resume_ended()
+        room = self._limits.proposal_pods - self._draft.pods
+        following = self._backlog.next
+        if following is None or room <= 0 or self._draft.work not in (None, following.work):
+            return 0
+        work = following.work
+        if work.transactional and self._draft.pods:
+            return 0
+        together = self._backlog.of_work(work) if work.missing else (following,)
+        if self._proposals.undecided and any(depends_on_pods(run.pod_class.spec) for run in together):
+            return 0  # it would depend on pods of which some may be refused
+        if work.missing:
+            return 0 if self._draft.pods else self._step_gang(work)
+        if not self._draft.precedes(following):
+            return 0
+        run = self._current(self._backlog.take())
+        sampled = self._sampled.suits(run) and not work.transactional
+        return self._step_sampled(run, room) if sampled else self._step_run(run, room)
+
+    def preempt(self, answer: PreemptionAnswer, now: float) -> None:
+        """See Scheduler.preempt."""
+        pending = self._preemption.take(answer)
+        if pending is None:
+            return
+        run = pending.run = self._current(pending.run)
+        if self._proposals and depends_on_pods(run.pod_class.spec):
+            self._backlog.add([run])
+            return
+        try:
+            pod = self._examined(run)
+            first = _is_first_of_its_kind(run.pod_class, self._cache)
+            expires_at = now + self._limits.assumption_seconds
+            preemptors = self._preemption.place(pending, pod, answer, run.pod_class.group, expires_at)
+        except PluginFailed as failure:
+            self._refuse(run, self.failures.note(failure))
+            return
+        # Pods that take something by its name preempt one at a time.
+        names = pod.plugin_state.reserved_names(preemptors[0].node) if preemptors else ()
+        self._proposals.preempt(run, preemptors, first=first, reserved_names=names, now=now)
+        left = run.rows[len(preemptors) :]
+        if len(left) and len(pending.nodes):
+            self._preemption.ask_again(pending, left, pod)
+        elif len(left):
+            why_not = pending.diagnosis(int(self._cache.present.sum()))
+            self._refuse(replace(run, rows=left), why_not, pending.seqs)
+
+    # Steps
+
+    def _step_run(self, run: Run, room: int) -> int:
+        """Place the run as far as there is room and time."""
+        room = min(room, self.costs.pods_in(self._limits.step_seconds, run.pod_class.number) or room)
+        if len(run.rows) > room:
+            self._backlog.put_first([replace(run, rows=run.rows[room:])])
+            run = replace(run, rows=run.rows[:room])
+        count, why_not = self._place(run)
+        if why_not is not None:
+            self._not_placed(replace(run, rows=run.rows[count:]), why_not)
+        return len(run.rows)
+
+    def _step_sampled(self, first: Run, room: int) -> int:
+        """Place this run and those alike behind it on sampled nodes. Runs without a good node among these are
+        ranked on all nodes."""
+        started, runs = self._clock(), list(self._suitable_runs(first, room))
+        try:
+            placed = self._sampled.place([run.pod_class for run in runs])
+        except PluginFailed:
+            placed = [None] * len(runs)  # the plugin fails again when they are ranked
+        left = []
+        for run, place in zip(runs, placed, strict=True):
+            if place is None:
+                left.append(run)
+            else:
+                self._draft.add(run, place)
+        pods = len(runs) - len(left)
+        self.costs.sampled(pods, self._clock() - started)
+        self._backlog.put_first(left)
+        return pods or self.step()
+
+    def _suitable_runs(self, first: Run, room: int) -> Iterator[Run]:
+        """This run and those behind it that suit sampled scoring, as many as go at once."""
+        yield first
+        for _ in range(1, min(room, self._sampled.room)):
+            following = self._backlog.next
+            if following is None or following.work is not first.work:
+                return
+            if following.pod_class.priority != first.pod_class.priority:
+                return
+            if not self._sampled.suits(self._current(following)):
+                return
+            yield self._current(self._backlog.take())
+
+    def _step_gang(self, work: Work) -> int:
+        """Place what fits of the next gang if that makes its minimum, else nothing of it."""
+        runs = [self._current(run) for run in self._backlog.take_work(work)]
+        # Large pods first: small ones spread, and would leave no node to the large ones.
+        runs.sort(key=lambda run: self._cache.share(run.pod_class.demand), reverse=True)
+        if any(depends_on_pods(run.pod_class.spec) for run in runs):
+            # In the ledger's order, so that it decides first on the pods that others depend on.
+            runs.sort(key=lambda run: -run.pod_class.priority)
+        reason: Diagnosis | None = None
+        for run in runs:
+            count, why_not = self._place(run)
+            if why_not is not None:
+                work.unplaced.append(replace(run, rows=run.rows[count:]))
+                reason = reason or why_not
+        pods = sum(len(run.rows) for run in runs)
+        fitting, needed = self._draft.pods, work.missing
+        if fitting < needed and work.gang is not None and reason is not None:
+            in_flight = [self._room_in_flight(run, reason) for run in work.unplaced]
+            self._proposals.discard_draft()
+            work.take_unplaced()
+            if fitting + sum(room for room, _ in in_flight) >= needed:
+                self._backlog.await_room([a for _, in_the_way in in_flight for a in in_the_way], runs)
+                return pods
+            why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
+            self._outcomes.refuse(work, np.concatenate([run.rows for run in runs]), why, self._cache.seqs)
+        return pods
+
+    # Placing
+
+    def _current(self, run: Run) -> Run:
+        """The run with its class compiled against the present schema, images and pods."""
+        pod_class = self._demands.current(run.pod_class)
+        return run if pod_class is run.pod_class else replace(run, pod_class=pod_class)
+
+    def _examined(self, run: Run) -> ExaminedPod:
+        """The run's pods, with plugin state that is up to date. Raises PluginFailed."""
+        ranking = self._rankings.of(run.pod_class.demand)
+        ranking.refresh()
+        return ExaminedPod(ranking.demand, ranking.static, ranking.plugin_state)
+
+    def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
+        """Put into the draft what fits of a run: how many pods, and why not the others."""
+        count, first, started = 0, run.pod_class.demand not in self._rankings, self._clock()
+        try:
+            ranking = self._rankings.of(run.pod_class.demand)
+            count = placed = self._place_slot(run, ranking)
+            while run.pod_class.spec.volumes is not None and placed and count < len(run.rows):
+                placed = self._place_slot(replace(run, rows=run.rows[count:]), ranking)
+                count += placed
+            if count == len(run.rows):
+                return count, None
+            ranking.refresh()
+            return count, ranking.diagnosis(lambda: diagnose(ranking, self._profile, self._cache))
+        except PluginFailed as failure:
+            return count, self.failures.note(failure)
+        finally:
+            self.costs.placed(run.pod_class.number, len(run.rows), self._clock() - started, first=first)
+
+    def _place_slot(self, run: Run, ranking: Ranking) -> int:
+        """Put into the draft the first pods of a run as one slot: all that fit, or one pod of those that take
+        something by a name that depends on the node. Returns how many."""
+        first_of_kind = _is_first_of_its_kind(run.pod_class, self._cache)
+        alone = run.pod_class.spec.volumes is not None
+        placed = self._placer.place(ranking, 1 if alone else len(run.rows), run.pod_class.group)
+        if len(placed.nodes):
+            names = ranking.plugin_state.reserved_names(int(placed.nodes[0])) if alone else ()
+            self._draft.add(run, placed, first=first_of_kind, reserved_names=names)
+        return len(placed.nodes)
+
+    # Pods that fit nowhere
+
+    def _not_placed(self, run: Run, why_not: Diagnosis) -> None:
+        """Find out whether waiting or preemption can help these pods; else answer them."""
+        spec = run.pod_class.spec
+        drafted = self._draft.assumed(len(self._cache.schema))
+        _, in_the_way = self._room_in_flight(run, why_not, drafted)
+        if drafted in in_the_way:
+            self._backlog.await_draft(run)
+        elif in_the_way:
+            self._backlog.await_room(in_the_way, [run])
+        elif spec.priority <= run.work.lowest_priority or run.work.gang is not None:
+            self._refuse(run, why_not)
+        elif not spec.may_preempt:
+            self._refuse(run, Diagnosis(f"{why_not.text} preemption: {NEVER}", why_not.refused_by))
+        elif self._cache.shards > 1 and _has_rules(spec):
+            self._refuse(
+                run, Diagnosis(f"{why_not.text} preemption: {_ON_SEVERAL_SHARDS}", why_not.refused_by)
+            )
+        else:
+            try:
+                useless = self._preemption.ask(replace(run, evicting=why_not), why_not, self._examined(run))
+            except PluginFailed as failure:
+                useless = self.failures.note(failure)
+            if useless is not None:
+                self._refuse(run, useless)
+
+    def _room_in_flight(
+        self, run: Run, why_not: Diagnosis, drafted: Assumption | None = None
+    ) -> tuple[int, list[Assumption]]:
+        """How many of these pods, which fit nowhere now, may fit once this worker's assumptions in the way
+        have ended, and those assumptions, `drafted` perhaps among them.
+
+        An answer that such pods are unschedulable would strand them: no later event would wake them."""
+        if not why_not.refused_by & {*_ABOUT_ROOM, _ABOUT_PORTS}:
+            return 0, []
+        try:
+            admitted = self._examined(run).static.mask
+        except PluginFailed as failure:
+            self.failures.note(failure)
+            return 0, []
+        room, in_the_way = room_in_flight(self._cache, run.pod_class.demand, admitted, drafted)
+        if _ABOUT_PORTS in why_not.refused_by:
+            nodes, holders = ports_in_flight(self._cache, run.pod_class.spec, admitted, drafted)
+            room, in_the_way = room + nodes, [*in_the_way, *(a for a in holders if a not in in_the_way)]
+        return min(room, len(run.rows)), in_the_way
+
+    def _refuse(self, run: Run, why_not: Diagnosis, seqs: Mapping[int, int] | None = None) -> None:
+        self._outcomes.refuse(run.work, run.rows, why_not, self._cache.seqs if seqs is None else seqs)
+
+
+def _has_rules(spec: PodSpec) -> bool:
+    """Whether the ledger validates rules of the pod itself."""
+    return depends_on_pods(spec) or bool(spec.pod_affinity and spec.pod_affinity.anti_required)
+
+
+def _is_first_of_its_kind(pod_class: PodClass, cache: NodeInfoCache) -> bool:
+    """Whether a pod of the class has affinity to pods like itself and there are none yet: it may go
+    anywhere."""
+    affinity = pod_class.spec.pod_affinity
+    terms = affinity.required if affinity else ()
+    query = Matching(terms)
+    if not terms or not query.includes(pod_class.group, cache.pod_index.namespaces):
+        return False
+    counter = cache.pod_index.counter(query)
+    domains = [counter.by_domain(term.topology_key) for term in terms]
+    for sums in domains:
+        sums.refresh()
+    return not any(sums.sums.any() for sums in domains)

@@ -1,0 +1,196 @@
+"""The draft: placements gathered until they are proposed, one proposal a shard."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.pod import PodSpec
+from hoss.wire.columns import NONE_U32
+from scheduler_worker.core.cache.assumptions import Assumption
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.classes import PodClass
+from scheduler_worker.core.messages import ProposalColumns
+from scheduler_worker.core.nodes import NodeIndexes
+from scheduler_worker.core.placement.run_placer import Placed
+from scheduler_worker.core.preemption.evaluator import Victims
+from scheduler_worker.core.work import Run, Work
+
+
+def depends_on_pods(spec: PodSpec) -> bool:
+    """Whether a node may admit the pod because of other pods: by spreading those elsewhere, by affinity those
+    near. Such a pod must not outlive the pods that it was placed by."""
+    return bool(spec.pod_affinity and spec.pod_affinity.required) or any(c.required for c in spec.spread)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingProposal:
+    """A proposal without a verdict, and the pods that it stands for."""
+
+    columns: ProposalColumns
+    work: Work
+    runs: tuple[Run, ...]  # by slot
+    rows: NDArray[np.intp]  # (n,): rows of the work batch
+    assumption: Assumption
+    victims: Mapping[int, Victims]  # by position in the proposal
+    proposed_at: float
+
+
+class Draft:
+    """Placed runs of one work batch. A run is a slot of the future proposals."""
+
+    def __init__(self) -> None:
+        self._placed: list[tuple[Run, Placed]] = []
+        self._firsts: list[bool] = []
+        self._reserved_names: list[tuple[str, ...]] = []
+        self._victims: dict[int, Victims] = {}  # by place among all pods
+        self.pods = 0
+
+    @property
+    def work(self) -> Work | None:
+        """The work batch it belongs to; None while it is empty."""
+        return self._placed[0][0].work if self._placed else None
+
+    @property
+    def depends_on_pods(self) -> bool:
+        """Whether pods of it may depend on others of it."""
+        return any(depends_on_pods(run.pod_class.spec) for run, _ in self._placed)
+
+    @property
+    def placements(self) -> list[tuple[PodClass, NodeIndexes]]:
+        """The class and the chosen nodes of each run."""
+        return [(run.pod_class, placed.nodes) for run, placed in self._placed]
+
+    def precedes(self, run: Run) -> bool:
+        """Whether the ledger serves the draft's pods before the run's: it serves higher priorities first."""
+        return not self._placed or self._placed[-1][0].pod_class.priority >= run.pod_class.priority
+
+    def add(
+        self,
+        run: Run,
+        placed: Placed,
+        victims: Sequence[Victims] = (),
+        *,
+        first: bool = False,
+        reserved_names: tuple[str, ...] = (),
+    ) -> None:
+        """The first pods of `run` go where `placed` says. `victims`: those of each pod, if any. `first`:
+        placed as the first of their kind. `reserved_names`: of what each takes there."""
+        self._victims.update(enumerate(victims, self.pods))
+        self._placed.append((run, placed))
+        self._firsts.append(first)
+        self._reserved_names.append(reserved_names)
+        self.pods += len(placed.nodes)
+
+    def assumed(self, resources: int) -> Assumption | None:
+        """Its pods as one assumption; None while it is empty."""
+        if not self._placed:
+            return None
+        shared = _shared_columns(tuple(run for run, _ in self._placed), resources)
+        return Assumption(
+            np.concatenate([placed.nodes for _, placed in self._placed]),
+            np.repeat(np.arange(len(self._placed)), [len(placed.nodes) for _, placed in self._placed]),
+            shared.requests,
+            np.concatenate([placed.card_masks for _, placed in self._placed]),
+            shared.devices[:, 1],
+            expires_at=0.0,
+        )
+
+    def clear(self) -> None:
+        """Nothing of it is proposed."""
+        self._placed.clear()
+        self._firsts.clear()
+        self._reserved_names = []
+        self._victims = {}
+        self.pods = 0
+
+    def close(
+        self, cache: NodeInfoCache, first_id: int, *, proposed_at: float, expires_at: float
+    ) -> list[PendingProposal]:
+        """The proposals, numbered from `first_id` on, one for each shard that was chosen. Empties the
+        draft."""
+        work = self.work
+        if work is None:
+            return []
+        runs = tuple(run for run, _ in self._placed)
+        sizes = [len(placed.nodes) for _, placed in self._placed]
+        nodes = np.concatenate([placed.nodes for _, placed in self._placed])
+        candidates = np.column_stack(
+            (nodes, np.concatenate([placed.alternates for _, placed in self._placed]))
+        )
+        masks = np.concatenate([placed.card_masks for _, placed in self._placed])
+        rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
+        slots = np.repeat(np.arange(len(runs)), sizes)
+        groups = tuple(run.pod_class.group for run in runs)
+        firsts = np.array(self._firsts) if any(self._firsts) else None
+        victims_of, names = self._victims, tuple(self._reserved_names)
+        self.clear()
+        shared = _shared_columns(runs, len(cache.schema))
+        shards = max(cache.shards, 1)
+        seen = tuple(map(cache.seen, range(shards))) if shards > 1 else ()
+        proposals: list[PendingProposal] = []
+        of_shard = nodes % shards
+        for shard in np.unique(of_shard).tolist():
+            at = slice(None) if shards == 1 else np.flatnonzero(of_shard == shard)
+            chosen = candidates[at]
+            victims = _by_position(victims_of, at) if victims_of else {}
+            columns = ProposalColumns(
+                batch_id=first_id + len(proposals),
+                shard=shard,
+                snapshot_seq=cache.seqs.get(shard, 0),
+                uids=work.uids[rows[at]],
+                slots=slots[at].astype(np.uint16),
+                candidates=np.where(chosen < 0, NONE_U32, chosen).astype(np.uint32),
+                requests=shared.requests,
+                priorities=shared.priorities,
+                attempts=shared.attempts,
+                devices=shared.devices if shared.devices.any() else None,
+                groups=groups,
+                reserved_names=names if any(names) else (),
+                conflicts=work.conflicts,
+                victims={position: found.uids for position, found in victims.items()},
+                victims_must_go=any(found.must_go for found in victims.values()),
+                seen=seen,
+                firsts=firsts,
+                places=None if shards == 1 else np.arange(len(nodes), dtype=np.uint16)[at],
+            )
+            assumption = Assumption(
+                nodes[at],
+                slots[at],
+                shared.requests,
+                masks[at],
+                shared.devices[:, 1],
+                expires_at=expires_at,
+                groups=groups,
+            )
+            proposals.append(PendingProposal(columns, work, runs, rows[at], assumption, victims, proposed_at))
+        return proposals
+
+
+def _by_position(victims: Mapping[int, Victims], at: NDArray[np.intp] | slice) -> dict[int, Victims]:
+    """The victims by position among the pods that `at` selects."""
+    places = enumerate(at.tolist()) if isinstance(at, np.ndarray) else ((place, place) for place in victims)
+    return {
+        position: victims[place] for position, place in places if place in victims and victims[place].uids
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedColumns:
+    requests: NDArray[np.int64]  # (s, R)
+    priorities: NDArray[np.int32]  # (s,)
+    attempts: NDArray[np.uint16]  # (s,)
+    devices: NDArray[np.uint16]  # (s, 2), zeros for none
+
+
+def _shared_columns(runs: tuple[Run, ...], resources: int) -> _SharedColumns:
+    requests = np.zeros((len(runs), resources), np.int64)
+    devices = np.zeros((len(runs), 2), np.uint16)
+    for slot, run in enumerate(runs):
+        demand = run.pod_class.demand
+        requests[slot, : len(demand.request)] = demand.request
+        if demand.devices is not None:
+            devices[slot] = demand.devices.count, demand.devices.milli
+    priorities = np.array([run.pod_class.priority for run in runs], np.int32)
+    return _SharedColumns(requests, priorities, np.array([run.attempt for run in runs], np.uint16), devices)

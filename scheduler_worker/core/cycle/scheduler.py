@@ -1,0 +1,294 @@
+"""The scheduler: work batches in, proposals out, verdicts in, outcomes out. No call waits for anything.
+
+A pod in hand is in exactly one place: the backlog, preemption, the proposals or the outcomes. The scheduler
+owns these four and moves pods between them."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.errors import InvalidInput
+from hoss.model.cluster import Service
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule, Preference
+from hoss.model.pod import PodSpec
+from hoss.model.selectors import NodeScope
+from hoss.wire.columns import Uids
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.classes import ClassTable, DemandTable
+from scheduler_worker.core.cycle.backlog import Backlog, RuleRegistration
+from scheduler_worker.core.cycle.cycle import Cycle, SchedulerLimits
+from scheduler_worker.core.cycle.proposals import Proposals
+from scheduler_worker.core.cycle.refusals import ConflictAttribution
+from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.framework.sandbox import PluginFailed
+from scheduler_worker.core.messages import (
+    Outcome,
+    PreemptionAnswer,
+    PreemptionQuestion,
+    ProposalColumns,
+    Verdicts,
+)
+from scheduler_worker.core.placement.ties import NEAR_POINTS, TieOrder
+from scheduler_worker.core.pod_index.selector_query import NamespaceLabels
+from scheduler_worker.core.preemption.evaluator import PreemptionEvaluator
+from scheduler_worker.core.work import (
+    MAX_PRIORITY,
+    GangInHand,
+    OutcomeCollector,
+    OutcomeColumns,
+    Work,
+    mixed_runs_of,
+    runs_of,
+)
+
+
+class Scheduler:
+    """Places pods in one worker's cache and keeps track of them until they are answered."""
+
+    def __init__(
+        self,
+        cache: NodeInfoCache,
+        profile: Profile,
+        rng: np.random.Generator,
+        limits: SchedulerLimits | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+        *,
+        registers_rules: bool = False,
+    ) -> None:
+        """`clock` is read, in seconds, to measure what placing takes; without one everything takes no time.
+        `registers_rules`: pods wait until the ledger knows their rules, so the caller has to send what
+        `take_registrations` returns."""
+        self.cache = cache
+        self.limits = limits = limits or SchedulerLimits()
+        self.refusals = ConflictAttribution()
+        self._clock = clock
+        self._profile = profile
+        self._rng = rng
+        self._registers_rules = registers_rules
+        # A profile that packs scores finely, and pays for every point that it gives away.
+        self._ties = TieOrder(rng, near_points=1 if profile.mixes else NEAR_POINTS)
+        self._demands = DemandTable(cache.schema, cache.catalogue.images, cache.pod_index)
+        self._classes = ClassTable(self._demands)
+        self._outcomes = OutcomeCollector()
+        self._backlog = Backlog()
+        self._preemption = PreemptionEvaluator(cache, profile, rng)
+        self._proposals = Proposals(
+            cache,
+            self._outcomes,
+            self.refusals,
+            tries=limits.tries,
+            assumption_seconds=limits.assumption_seconds,
+            clock=clock,
+        )
+        self._cycle = Cycle(
+            cache,
+            profile,
+            self._demands,
+            self._ties,
+            rng,
+            clock=clock,
+            limits=limits,
+            backlog=self._backlog,
+            proposals=self._proposals,
+            preemption=self._preemption,
+            outcomes=self._outcomes,
+        )
+        self.costs = self._cycle.costs
+
+    @property
+    def backlog(self) -> int:
+        """Pods not yet placed."""
+        return self._backlog.pods
+
+    @property
+    def proposed(self) -> int:
+        """Pods proposed, ever, each as often as it was."""
+        return self._proposals.proposed
+
+    @property
+    def conflicts(self) -> int:
+        """Refusals by the ledger, ever."""
+        return self._proposals.conflicts
+
+    @property
+    def preemption_attempts(self) -> int:
+        """Pods that fitted nowhere and for which victims were looked for, ever."""
+        return self._preemption.attempts
+
+    @property
+    def idle(self) -> bool:
+        """Whether every pod is answered and the ledger owes no answer."""
+        return not (self._backlog or self._preemption or self._proposals or self.cache.undecided)
+
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of each table."""
+        return {
+            "classes": len(self._classes),
+            "demands": len(self._demands),
+            "class_costs": len(self.costs),
+            "registered_groups": self._backlog.registered_groups,
+            "rankings": self._cycle.rankings_kept,
+            **self.cache.table_sizes(),
+        }
+
+    # Definitions and work
+
+    def set_namespaces(self, namespaces: NamespaceLabels, services: Iterable[Service]) -> None:
+        """Exactly these namespaces and services exist from now on."""
+        self.cache.pod_index.set_namespaces(namespaces)
+        self._demands.set_services(services)
+
+    def set_preference(self, preference: Preference) -> None:
+        """How to order nodes of about the same score, from now on."""
+        self._ties.set_preference(preference)
+
+    def define_class(self, number: int, spec: PodSpec) -> None:
+        """Class `number` is `spec` from now on."""
+        self._classes.define(number, spec)
+
+    def forget_classes(self, numbers: Collection[int]) -> None:
+        """No further work has these classes."""
+        self._classes.forget(numbers)
+        self.costs.forget(numbers)
+        self._cycle.forget(self._classes.take_unused())
+        self._backlog.forget_groups(self._classes.take_groups())
+
+    def accept(
+        self,
+        batch_id: int,
+        uids: Uids,
+        run_classes: NDArray[np.uint32],
+        run_counts: NDArray[np.uint32],
+        run_attempts: NDArray[np.uint16],
+        *,
+        gang: GangInHand | None = None,
+        scope: NodeScope | None = None,
+        conflicts: ConflictRule = DEFAULT_CONFLICT_RULE,
+        lowest_priority: int = MAX_PRIORITY,
+    ) -> None:
+        """Queue a work batch; `scope` and `conflicts` are the policy's rules for its nodes and proposals.
+        Pods of more than `lowest_priority` may preempt. InvalidInput for classes never defined and counts
+        that do not add up."""
+        if int(run_counts.sum()) != len(uids):
+            raise InvalidInput(
+                f"runs of {run_counts.sum()} pods with {len(uids)} UIDs", where=f"work batch {batch_id}"
+            )
+        unknown = self._classes.unknown(run_classes.tolist())
+        if unknown:
+            raise InvalidInput(f"class {unknown[0]} was never defined", where=f"work batch {batch_id}")
+        if gang is not None and gang.minimum > len(uids):
+            raise InvalidInput(
+                f"{gang.minimum} of {len(uids)} pods", where=f"work batch {batch_id}, gang {gang.name}"
+            )
+        classes = [self._classes.get(number, scope) for number in run_classes.tolist()]
+        self._cycle.observe(classes, run_counts, run_attempts)
+        work = Work(batch_id, uids, gang, lowest_priority, conflicts, received_at=self._clock())
+        if self._profile.mixes and gang is None:
+            runs = mixed_runs_of(work, classes, run_counts, run_attempts, self._rng)
+        else:
+            runs = runs_of(work, classes, run_counts, run_attempts)
+        if self._registers_rules:
+            self._backlog.add_registered(runs, self._proposals.take_id())
+        else:
+            self._backlog.add(runs)
+
+    # Placing
+
+    def step(self) -> int:
+        """Place the next run, as far as the draft has room. Returns how many pods that settled.
+
+        0 means that nothing can be done now. If the backlog is not empty, the proposals must be taken first,
+        or a verdict or the feed has to come."""
+        return self._cycle.step()
+
+    def preempt(self, answer: PreemptionAnswer, now: float) -> None:
+        """Place pods that fitted nowhere where others can be evicted for them; answer those for which none
+        can."""
+        self._cycle.preempt(answer, now)
+
+    def take_proposals(self, now: float) -> list[ProposalColumns]:
+        """Proposals of pods placed since the last call, to be sent to the ledger at `now`."""
+        columns, drafted = self._proposals.take(now)
+        self._backlog.drafted(drafted)
+        return columns
+
+    def take_registrations(self) -> list[RuleRegistration]:
+        """Rules that the ledger has to register before some pods are placed, since the last call."""
+        return self._backlog.take_registrations()
+
+    def take_questions(self) -> list[PreemptionQuestion]:
+        """Questions to the dispatcher about pods that fit nowhere, since the last call."""
+        return self._preemption.take_questions()
+
+    def take_outcomes(self) -> list[OutcomeColumns]:
+        """Outcomes since the last call, one message a work batch."""
+        return self._outcomes.take()
+
+    def take_refresh_wanted(self) -> bool:
+        """Whether a newer view would have helped some pod since the last call."""
+        return self._outcomes.take_refresh_wanted()
+
+    def take_failures(self) -> list[PluginFailed]:
+        """Failures of plugins from outside, each kind once."""
+        return self._cycle.failures.take()
+
+    # Verdicts and the feed
+
+    def work_of(self, batch_id: int) -> int | None:
+        """The work batch that a proposal without a verdict belongs to."""
+        return self._proposals.work_of(batch_id)
+
+    def settle(self, batch_id: int, answer: Verdicts) -> bool:
+        """Take in a verdict: bound pods are answered, refused ones placed again. False: this epoch is fenced.
+
+        The verdicts on all parts of a gang must be taken in before the next step."""
+        settled = self._proposals.settle(batch_id, answer)
+        if settled is None:
+            return True
+        self._preemption.settled(settled.shard, settled.victims)
+        self._backlog.retry(settled.work, settled.again, settled.later, settled.awaited)
+        return not settled.fenced
+
+    def reject(self, batch_id: int, reason: str) -> None:
+        """The resolver called the whole proposal malformed: nothing of it is in the ledger."""
+        settled = self._proposals.reject(batch_id, reason)
+        if settled is not None:
+            self._preemption.settled(settled.shard, settled.victims)
+
+    def rules_registered(self, number: int, awaited: Mapping[int, int]) -> None:
+        """The ledger has registered these rules. The pods that bear them are placed once the view stands at
+        these seqs, by shard."""
+        missing = {shard: seq for shard, seq in awaited.items() if self.cache.seen(shard) < seq}
+        if self._backlog.rules_registered(number, missing):
+            self._outcomes.want_refresh()
+
+    def resume(self, shard: int, *, snapshot: bool = False) -> bool:
+        """The cache took in the shard's feed: try pods again that waited for it. Whether there are any.
+
+        A snapshot ends every wait: the shard's history may have begun anew."""
+        return self._backlog.resume(shard, None if snapshot else self.cache.seen(shard))
+
+    # Endings
+
+    def drain(self) -> None:
+        """Give back what was not started."""
+        for run in (*self._backlog.take_all(), *self._preemption.take_waiting()):
+            self._outcomes.give(run.work, run.rows, Outcome.RETURNED)
+
+    def give_back(self, batch_ids: Collection[int], pods: int) -> None:
+        """Return up to `pods` pods of these batches that were never tried, the last ones first. A gang goes
+        only as a whole, even if it has more pods than that."""
+        for work, rows in self._backlog.take_untried(batch_ids, pods):
+            self._outcomes.give(work, rows, Outcome.RETURNED)
+
+    def drop_everything(self) -> None:
+        """Another epoch: the dispatcher gives all pods in hand to any worker, and the ledger refuses this
+        worker's."""
+        self._backlog.restart()
+        self._proposals.drop()
+        self._preemption.restart()
+        self._outcomes.clear()
+        self._classes.clear()
+        self.costs.restart()
+        self.cache.forget_unanswered()

@@ -1,0 +1,1 @@
+"""Scheduling in a cluster snapshot, for explanations and comparisons."""

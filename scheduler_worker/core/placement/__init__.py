@@ -1,0 +1,1 @@
+"""Choosing nodes: rankings, runs of equal pods, sampled scoring, ties, diagnosis."""

@@ -1,0 +1,286 @@
+"""Rankings: the order in which a class prefers the nodes, kept between its pods and repaired where nodes
+changed.
+
+A ranking is exact as of its last `refresh`. A worker keeps as many rankings as their memory limit allows."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_worker.core.cache.columns import NodeView
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework.extension_points import Bounds, Diagnosis
+from scheduler_worker.core.framework.plugin_state import PluginState
+from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.framework.static_fit import RawScore, StaticFit, StaticFits
+from scheduler_worker.core.nodes import Mask, NodeIndexes
+from scheduler_worker.core.placement.runs import BoundRun, EvenRun, candidates
+from scheduler_worker.core.placement.ties import INFEASIBLE, SCORE_SHIFT, Keys, TieOrder
+
+# Gathering the columns of changed nodes costs about as much as the rest of the pass, so beyond half of
+# the nodes a pass over all, which gathers nothing, is as quick.
+_FULL_PASS_FRACTION = 2
+# Up to so many nodes are looked at one at a time, which takes some microseconds each; NumPy's calls take as
+# long for one as for many.
+FEW_NODES = 4
+_NEVER = (-1, -1, -1)  # versions that nothing has
+
+
+class Ranking:
+    """`keys` of all nodes for one demand, exact as of the last `refresh`."""
+
+    bytes_per_node = 8
+
+    def __init__(
+        self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder
+    ) -> None:
+        self.demand = demand
+        self.static = static
+        self.plugin_state = PluginState(demand, profile, cache)
+        self.keys: Keys = np.zeros(0, np.int64)  # (nodes,)
+        self.highest: list[int] = []  # per varying static score: the largest raw score among feasible nodes
+        self.levels_hint = 2  # how many pods of a run a chosen node took lately
+        self.singly = 0  # pods still to be placed singly, because runs ended early
+        self._profile = profile
+        self._cards = profile.wants_cards(demand)
+        self.foreseeable = demand.foreseeable and not profile.mixes
+        self.by_chance = profile.by_chance
+        self.only_best = profile.mixes  # alternates are as good as the choice
+        self._cache = cache
+        self._ties = ties
+        self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
+        self._position = -1
+        self._diagnosis = (-1, Diagnosis("", frozenset()))
+        self._versions = _NEVER
+
+    def refresh(self) -> None:
+        """Bring the keys up to date with the cache."""
+        cache = self._cache
+        self.static.refresh()
+        self._ties.cover(cache.size)
+        versions = (self.static.version, self._ties.version, self._profile.version)
+        fresh = versions == self._versions and len(self.keys) == cache.size
+        changed = cache.changes.since(self._position, cache.size) if fresh else None
+        if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
+            self._rank_all()
+        elif len(changed) and self._rank(changed) and self.static.varying and self._highest() != self.highest:
+            self._versions = _NEVER  # if a plugin raises now, the next call does all of it again
+            self._rank_all()
+        # Last: if a plugin raised, the ranking stays stale.
+        self._position, self._versions = cache.changes.position, versions
+
+    def diagnosis(self, explain: Callable[[], Diagnosis]) -> Diagnosis:
+        """Why nothing fits, as of the last `refresh`: the result of `explain`, which is called again only
+        after a change."""
+        if self._diagnosis[0] != self._position:
+            self._diagnosis = (self._position, explain())
+        return self._diagnosis[1]
+
+    def even_run(self, pods: int) -> EvenRun | BoundRun | None:  # noqa: ARG002 - PodRanking uses it
+        """See PodRanking."""
+        return None
+
+    def keys_with_levels(self, nodes: NodeIndexes, levels: int) -> Keys:
+        """Keys of nodes with 0 to levels - 1 more pods of this class: (levels, nodes)."""
+        cells = np.concatenate([nodes] * levels)
+        ahead = np.repeat(np.arange(levels), len(nodes))
+        keys = self._keys(cells, self._cache.view_ahead(cells, self.demand, ahead, cards=self._cards))
+        return keys.reshape(levels, len(nodes))
+
+    def _rank_all(self) -> None:
+        view = self._cache.view(None, cards=self._cards)
+        mask, score = self._profile.evaluate(self.demand, view)
+        feasible = self.static.mask if mask is None else np.logical_and(mask, self.static.mask, out=mask)
+        self._normalize(feasible)
+        keys = score.astype(np.int64)
+        keys += self._static_total
+        keys <<= SCORE_SHIFT
+        keys += self._ties.bits[: len(keys)]
+        np.copyto(keys, INFEASIBLE, where=~feasible)
+        self.keys = keys
+
+    def _rank(self, nodes: NodeIndexes) -> bool:
+        """Rank these nodes again; whether any became feasible or infeasible."""
+        if len(nodes) <= FEW_NODES and self._profile.one_at_a_time:
+            turned = [self._rank_one(node) for node in nodes.tolist()]
+            return any(turned)
+        before = self.keys.take(nodes)
+        keys = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
+        self.keys[nodes] = keys
+        return bool(((before ^ keys) < 0).any())  # INFEASIBLE is the one key below 0
+
+    def _rank_one(self, node: int) -> bool:
+        """`_rank` for one node."""
+        before, key = self.keys[node], INFEASIBLE
+        if self.static.mask[node]:
+            score = self._profile.evaluate_one(self.demand, self._cache.one(node, cards=self._cards))
+            if score is not None:
+                static = self._static_total
+                total = score + (static if isinstance(static, int) else int(static[node]))
+                key = (total << SCORE_SHIFT) + int(self._ties.bits[node])
+        self.keys[node] = key
+        return bool((before < 0) != (key < 0))
+
+    def _keys(self, nodes: NodeIndexes, view: NodeView) -> Keys:
+        """Keys of `nodes`, seen as `view`, by the present normalisation."""
+        mask, score = self._profile.evaluate(self.demand, view)
+        feasible = self.static.mask[nodes]
+        if mask is not None:
+            feasible &= mask
+        static = self._static_total
+        keys = score.astype(np.int64)
+        keys += static if isinstance(static, int) else static[nodes]
+        keys <<= SCORE_SHIFT
+        keys += self._ties.bits[nodes]
+        keys[~feasible] = INFEASIBLE
+        return keys
+
+    def _normalize(self, feasible: Mask) -> None:
+        self.highest = [_largest(score, feasible) for score in self.static.varying]
+        total: NDArray[np.int64] | int = self.static.constant
+        for score, highest in zip(self.static.varying, self.highest, strict=True):
+            total = total + score.weight * score.plugin.normalize(score.raw, highest)
+        # Nodes without room may be below 0 here. If one gets room, it must not look infeasible until all
+        # nodes are normalised again.
+        self._static_total = np.maximum(total, 0) if isinstance(total, np.ndarray) else total
+
+    def _highest(self) -> list[int]:
+        feasible = self.keys >= 0
+        return [_largest(score, feasible) for score in self.static.varying]
+
+
+def _largest(score: RawScore, feasible: Mask) -> int:
+    return int((score.raw * feasible).max(initial=0))  # raw scores are never below 0
+
+
+class Rankings:
+    """One for each demand. Beyond `limit_bytes` for their columns the least recently used ones are
+    dropped."""
+
+    def __init__(self, profile: Profile, cache: NodeInfoCache, ties: TieOrder, *, limit_bytes: int) -> None:
+        self._profile = profile
+        self._cache = cache
+        self._ties = ties
+        self._statics = StaticFits(profile, cache)
+        self._limit_bytes = limit_bytes
+        self._kept: OrderedDict[Demand, Ranking] = OrderedDict()
+        self._bytes_per_node = 0  # of all of them
+
+    def __contains__(self, demand: Demand) -> bool:
+        return demand in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def forget(self, demands: Iterable[Demand]) -> None:
+        """No class has these demands."""
+        for demand in demands:
+            dropped = self._kept.pop(demand, None)
+            if dropped is not None:
+                self._bytes_per_node -= dropped.bytes_per_node
+
+    def static_of(self, demand: Demand) -> StaticFit:
+        """The demand's static fit, up to date; no ranking is made."""
+        return self._statics.of(demand)
+
+    def of(self, demand: Demand) -> Ranking:
+        """The demand's ranking, made if there is none; not refreshed."""
+        ranking = self._kept.get(demand)
+        if ranking is not None:
+            self._kept.move_to_end(demand)
+            return ranking
+        kind = PodRanking if demand.about_pods else Ranking
+        ranking = kind(demand, self._statics.of(demand), self._profile, self._cache, self._ties)
+        self._kept[demand] = ranking
+        self._bytes_per_node += ranking.bytes_per_node
+        while self._bytes_per_node * self._cache.size > self._limit_bytes and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes_per_node -= dropped.bytes_per_node
+        return ranking
+
+
+_CELLS = 16_384  # (node, level) pairs that a run of evenly spread pods computes, or twice all nodes
+
+
+class PodRanking(Ranking):
+    """The ranking of a class that depends on other pods: a pod placed anywhere may change every node's key.
+
+    So the keys are combined again after each change. Room and the scores of room depend on the node alone;
+    they are kept and repaired as in any ranking."""
+
+    bytes_per_node = 64  # with its plugin state, about
+
+    def __init__(
+        self, demand: Demand, static: StaticFit, profile: Profile, cache: NodeInfoCache, ties: TieOrder
+    ) -> None:
+        super().__init__(demand, static, profile, cache, ties)
+        self._room: Mask = np.zeros(0, np.bool_)  # (nodes,)
+        self._scores: NDArray[np.int64] = np.zeros(0, np.int64)  # (nodes,)
+        self._stale = True  # keys are older than what they are combined from
+
+    def refresh(self) -> None:
+        """Bring the keys up to date with the cache and the pod index."""
+        cache = self._cache
+        self.static.refresh()
+        self._ties.cover(cache.size)
+        versions = (self.static.version, self._ties.version, self._profile.version)
+        fresh = versions == self._versions and len(self._room) == cache.size
+        changed = cache.changes.since(self._position, cache.size) if fresh else None
+        if changed is None:
+            self._room, self._scores = self._evaluate(None)
+        elif len(changed) <= FEW_NODES and self._profile.one_at_a_time:
+            for node in changed.tolist():
+                score = self._profile.evaluate_one(self.demand, cache.one(node, cards=self._cards))
+                self._room[node], self._scores[node] = score is not None, score or 0
+        elif len(changed):
+            self._room[changed], self._scores[changed] = self._evaluate(changed)
+        self._stale |= changed is None or len(changed) > 0
+        self._stale |= self.plugin_state.refresh()
+        if self._stale:
+            self._combine()
+            self._stale = False  # last: if a plugin raised, the next call combines the keys again
+        self._position, self._versions = cache.changes.position, versions
+
+    def even_run(self, pods: int) -> EvenRun | BoundRun | None:
+        """A choice for a whole run of pods that are spread by default, or that limit each other by domains
+        alone. None for other pods."""
+        if self._profile.mixes or self.demand.devices is not None:
+            return None
+        bounds = None if self.static.varying else self.plugin_state.bounds()
+        if bounds is not None:
+            return self._bound_run(pods, bounds)
+        at = np.flatnonzero(self.keys >= 0)
+        spreading = self.plugin_state.default_spreading(at) if len(at) else None
+        if spreading is None:
+            return None
+        levels = min(self.levels_hint, pods, max(1, _CELLS // len(at)))
+        return EvenRun(at, self.keys_with_levels(at, levels + 1), spreading, fixed=not self.static.varying)
+
+    def _bound_run(self, pods: int, bounds: Bounds) -> BoundRun | None:
+        keys = self._scores + self._static_total
+        keys <<= SCORE_SHIFT
+        keys += self._ties.bits[: len(keys)]
+        at = np.flatnonzero(self._room & self.static.mask & bounds.passed)
+        nodes = candidates(at, keys[at], pods, bounds.skew)
+        if nodes is None or not len(nodes):
+            return None
+        levels = 1 if bounds.once else min(self.levels_hint, pods)
+        return BoundRun(nodes, self.keys_with_levels(nodes, levels + 1), bounds)
+
+    def _evaluate(self, nodes: NDArray[np.intp] | None) -> tuple[Mask, NDArray[np.int64]]:
+        mask, score = self._profile.evaluate(self.demand, self._cache.view(nodes, cards=self._cards))
+        room = np.ones(len(score), np.bool_) if mask is None else mask
+        return room, score.astype(np.int64)
+
+    def _combine(self) -> None:
+        feasible = self.plugin_state.narrow(self._room & self.static.mask)
+        self._normalize(feasible)
+        keys = self._scores + self._static_total
+        self.plugin_state.add_scores(keys, feasible)
+        keys <<= SCORE_SHIFT
+        keys += self._ties.bits[: len(keys)]
+        np.copyto(keys, INFEASIBLE, where=~feasible)
+        self.keys = keys

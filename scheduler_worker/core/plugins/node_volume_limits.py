@@ -1,0 +1,64 @@
+"""NodeVolumeLimits: how many volumes a CSI driver can attach to a node."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hoss.model.pod import PodSpec
+from hoss.model.volumes import CsiVolume, PodVolumes
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.framework.extension_points import Failure, FilterState, Refusals
+from scheduler_worker.core.nodes import Mask
+
+_REASON = "node(s) exceed max volume count"
+
+
+class NodeVolumeLimits:
+    """The volumes of the node's pods, those of its VolumeAttachments and the pod's own must not be more than
+    its CSINode allows. A volume that several pods of the node use counts once."""
+
+    name = "NodeVolumeLimits"
+
+    def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
+        """See PodFilter."""
+        return None if spec.volumes is None else _FreeAttachments(spec.namespace, spec.volumes, cache)
+
+
+class _FreeAttachments:
+    def __init__(self, namespace: str, volumes: PodVolumes, cache: NodeInfoCache) -> None:
+        self.passed: Mask = np.zeros(0, np.bool_)
+        self.failure: Failure | None = None
+        self._namespace = namespace
+        self._volumes = volumes
+        self._cache = cache
+        self._own: set[CsiVolume] = set()
+        self._as_of = (-1, -1)
+
+    def refresh(self) -> bool:
+        attached, storage, size = self._cache.attached_volumes, self._cache.storage, self._cache.size
+        if storage.version != self._as_of[0]:
+            self._own = storage.csi_volumes(self._namespace, self._volumes)
+        attached.refresh(size)
+        as_of = (storage.version, attached.version)
+        if as_of == self._as_of and len(self.passed) == size:
+            return False
+        self.passed = ~attached.over_limit(self._own, size)
+        self.failure = self._failure(size) if self._own and attached.failing else None
+        self._as_of = as_of
+        return True
+
+    def refusals(self) -> Refusals:
+        refused = ~self.passed
+        return Refusals(reasons=((_REASON, refused),), unresolvable=np.zeros(len(refused), np.bool_))
+
+    def reserved_names(self, node: int) -> Iterable[str]:
+        """Attachments of the drivers that have a limit on the node."""
+        name, drivers = self._cache.catalogue.name(node), {volume.driver for volume in self._own}
+        limits = self._cache.attached_volumes.limits_of(node)
+        return [f"attachments/{name}/{driver}" for driver, _ in limits if driver in drivers]
+
+    def _failure(self, size: int) -> Failure:
+        failing = self._cache.attached_volumes.failing
+        nodes = np.zeros(size, np.bool_)
+        nodes[list(failing)] = True
+        return Failure(NodeVolumeLimits.name, nodes, failing[min(failing)])

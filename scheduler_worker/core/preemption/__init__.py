@@ -1,0 +1,1 @@
+"""Preemption: the search for victims, and preemption in a running worker."""

@@ -1,0 +1,168 @@
+"""What one caller may do to a real server, over real gRPC."""
+# ruff: noqa: N802 - the server's methods have the contract's names
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import pytest
+from waiting import DEADLINE_SECONDS, until
+
+from hoss import rpc, serving
+from hoss.caller_limits import CallerLimits, CallerLimitsConfig
+from hoss.client.dispatcher import DispatcherClient
+from hoss.client.resolver import ResolverClient
+from hoss.errors import InvalidInput, Overloaded
+from hoss.limit_interceptor import LimitInterceptor
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer, DispatcherStub, add_DispatcherServicer_to_server
+
+WATCH = "/hoss.v1.Dispatcher/Watch"
+LARGE = 2**20  # more than gRPC takes for a reader that does not read
+
+
+class Endless(DispatcherServicer):
+    """Watches are told large batches without end."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def GetStatus(self, request, context):
+        return pb.DispatcherStatus(revision=1)
+
+    async def Watch(self, request, context) -> AsyncIterator[pb.WatchBatch]:
+        self.asked.append(request.since_revision)
+        revision = request.since_revision
+        while True:
+            revision += 1
+            yield pb.WatchBatch(revision=revision, reason_texts=["x" * LARGE])
+
+    async def SubmitStream(self, request_iterator, context):
+        async for request in request_iterator:
+            yield pb.SubmitReply(request_id=request.request_id)
+
+
+@pytest.fixture
+async def serve():
+    servers = []
+
+    async def start(**limits):
+        held = CallerLimits(CallerLimitsConfig(**limits), clock=asyncio.get_running_loop().time)
+        server = serving.Server(interceptors=(LimitInterceptor(held, [WATCH]),))
+        service = Endless()
+        add_DispatcherServicer_to_server(service, server.grpc)
+        servers.append(server)
+        return f"127.0.0.1:{await server.start('127.0.0.1:0', ())}", held, service
+
+    yield start
+    for server in servers:
+        await server.stop(0)
+
+
+async def test_a_caller_beyond_its_rate_is_refused_and_the_service_answers_on(serve):
+    address, limits, _ = await serve(calls_per_second=0.5)  # a burst of five
+    client = DispatcherClient([address])
+    for _ in range(5):
+        assert (await client.status()).revision == 1
+    with pytest.raises(Overloaded, match=r"127\.0\.0\.1 makes more calls") as refused:
+        await client.status()
+    assert 0 < refused.value.retry_after_seconds <= 2
+    assert limits.refused == {"calls": 1}
+    await client.close()
+
+
+async def test_a_caller_has_so_many_streams_and_gets_another_when_one_has_ended(serve):
+    address, limits, _ = await serve(streams=1)
+    async with rpc.channel([address]) as channel:
+        stub = DispatcherStub(channel)
+        first = stub.Watch(pb.WatchRequest())
+        await first.read()
+        with pytest.raises(grpc.aio.AioRpcError, match="1 streams open") as refused:
+            await stub.Watch(pb.WatchRequest()).read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert limits.refused == {"streams": 1}
+        first.cancel()
+
+        async def allowed():
+            try:
+                call = stub.Watch(pb.WatchRequest())
+                await call.read()
+            except grpc.aio.AioRpcError:
+                return False
+            call.cancel()
+            return True
+
+        await until(allowed, "the first stream to be counted out")
+
+
+async def _read_on(call):
+    while await call.read():
+        pass
+
+
+async def test_a_slow_reader_of_a_watch_is_cut_and_one_that_reads_is_not(serve):
+    address, limits, _ = await serve(slow_reader_seconds=0.5)
+    async with rpc.channel([address]) as channel:
+        call = DispatcherStub(channel).Watch(pb.WatchRequest())
+        for revision in range(1, 20):
+            assert (await call.read()).revision == revision
+        assert not limits.refused
+        await until(lambda: limits.refused == {"slow_reader": 1}, "the reader to be cut")
+        with pytest.raises(grpc.aio.AioRpcError, match="resume where it was") as cut:
+            await _read_on(call)
+        assert cut.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_the_client_resumes_a_watch_that_was_cut_where_it_was(serve):
+    address, limits, service = await serve(slow_reader_seconds=0.5)
+    client = DispatcherClient([address])
+    told = []
+    async for batch in client.watch(since_revision=7):
+        told.append(batch.revision)
+        if len(told) == 1:
+            await until(lambda: limits.refused["slow_reader"], "the reader to be cut")
+        if len(service.asked) > 1 and batch.revision > service.asked[1] + 1:
+            break
+    assert service.asked[0] == 7
+    assert service.asked[1] > 7
+    assert told == list(range(8, told[-1] + 1)), "a revision is missing, or was told twice"
+    await client.close()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_bytes_that_are_no_message_are_refused_by_name(serve, streamed):
+    address, limits, _ = await serve()
+    async with grpc.aio.insecure_channel(address) as channel:
+        if streamed:
+            answer = channel.stream_stream("/hoss.v1.Dispatcher/SubmitStream")(iter([b"\xff\xff"])).read()
+        else:
+            answer = channel.unary_unary("/hoss.v1.Dispatcher/GetStatus")(b"\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError, match="request: is no message") as refused:
+            await asyncio.wait_for(answer, DEADLINE_SECONDS)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert limits.refused == {"malformed": 1}
+
+
+async def test_epochs_are_granted_to_one_name_at_a_rate_and_a_refused_grant_fences_nobody(
+    redis_server, start_resolver
+):
+    client = ResolverClient([start_resolver(redis_server.url)])
+    answers = await asyncio.gather(*(client.grant_epoch("w1") for _ in range(490)), return_exceptions=True)
+    granted = sorted(answer for answer in answers if isinstance(answer, int))
+    refused = [answer for answer in answers if isinstance(answer, Overloaded)]
+    assert len(granted) + len(refused) == 490
+    assert "'w1' or 127.0.0.1 gets more epochs than the resolver's grants_per_second" in str(refused[0])
+    assert len(granted) >= 50
+    assert len(refused) > 300
+    assert await client.grant_epoch("w2") == granted[-1] + 1
+    await client.close()
+
+
+async def test_a_name_of_a_megabyte_is_not_echoed(redis_server, start_resolver):
+    client = ResolverClient([start_resolver(redis_server.url)])
+    with pytest.raises(InvalidInput) as refused:
+        await client.cordon_node("n" * 10**6, unschedulable=True)
+    assert "(1,000,000 characters)" in str(refused.value)
+    assert len(str(refused.value)) < 250
+    await client.close()

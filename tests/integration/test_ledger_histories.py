@@ -1,0 +1,166 @@
+"""A clock that jumps ends no lease, removals that were broken off are finished, and data of older releases is
+brought forward."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from redis import Redis
+
+from hoss.errors import ConfigError
+from hoss.wire.columns import NONE_U32
+from hoss.wire.uids import UID_BYTES
+from resolver.core.quarantine import QuarantineRequest
+from resolver.core.values import ReservationState, Verdict
+from resolver.ledger.store import FORMAT, RedisLedger, RedisQuarantine
+from resolver.ledger.stored import MOST_AHEAD_MS
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "ledger-0.2.json"
+
+
+@pytest.fixture
+def redis(redis_server):
+    with Redis.from_url(redis_server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+async def opened(redis_server, redis):
+    """Opens resolvers' ledgers on one Redis."""
+    made = []
+
+    async def open_one(**options):
+        ledger = RedisLedger(redis_server.url, **options)
+        await ledger.open(1)
+        made.append(ledger)
+        return ledger
+
+    yield open_one
+    for ledger in made:
+        await ledger.close()
+
+
+def clock_ms(redis):
+    seconds, micros = redis.time()
+    return seconds * 1000 + micros // 1000
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000], ids=["forward", "backward"])
+async def test_a_clock_that_jumps_ends_no_lease_and_prolongs_none(
+    opened, redis, make_node, make_proposal, jump_ms
+):
+    """The server's clock cannot be moved here, so what it showed at the last reaping is moved instead. A clock
+    that goes back costs lease time what passed since the last reaping, one that goes forward adds at most two
+    seconds."""
+    ledger = await opened(lease_ms=10_000)
+    await ledger.upsert_nodes(0, [make_node("a")])
+    await ledger.grant("w1")
+    began_ms = clock_ms(redis)
+    await ledger.reap(0)
+    [decision] = await ledger.commit(0, [make_proposal([1], [[0]])])
+    for _ in range(2):
+        redis.hincrby("{hoss:0}:meta", "lease_seen", -jump_ms)
+        assert await ledger.reap(0) == 0
+    [(since, ends)] = (await ledger.leases(0, np.array([decision.seq], np.uint64))).tolist()
+    now_ms = clock_ms(redis)
+    assert ends - since == 10_000
+    assert began_ms + 10_000 - 2 * MOST_AHEAD_MS <= ends <= now_ms + 10_000 + (now_ms - began_ms)
+    ends_by_lease_time = float(redis.zscore("{hoss:0}:leases", str(decision.seq)))
+    redis.hset("{hoss:0}:meta", "lease_time", int(ends_by_lease_time))
+    assert await ledger.reap(0) == 1
+
+
+async def test_a_removal_that_was_broken_off_is_finished_later(opened, redis, make_node, make_proposal):
+    """The resolver dies after it closed the node, and before it released what the node held."""
+    ledger = await opened()
+    await ledger.upsert_nodes(0, [make_node("a"), make_node("b")])
+    await ledger.grant("w1")
+    proposal = make_proposal([1], [[0]])
+    await ledger.commit(0, [proposal])
+    await ledger.run("remove_nodes", 0, names=["a"])
+    assert (await ledger.node_indexes(0, ["a"])).tolist() == [0]
+    assert await ledger.forget_removed(0) == 1
+    assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [NONE_U32]
+    assert (await ledger.upsert_nodes(0, [make_node("c")])).indexes.tolist() == [0]
+    assert await ledger.forget_removed(0) == 0
+
+
+async def test_a_removed_node_that_came_back_before_its_removal_was_finished_stays(
+    opened, redis, make_node, make_proposal
+):
+    ledger = await opened()
+    await ledger.upsert_nodes(0, [make_node("a")])
+    await ledger.grant("w1")
+    await ledger.run("remove_nodes", 0, names=["a"])
+    await ledger.upsert_nodes(0, [make_node("a")])
+    await ledger.commit(0, [make_proposal([1], [[0]])])
+    assert await ledger.forget_removed(0) == 0
+    assert (await ledger.node_indexes(0, ["a"])).tolist() == [0]
+    assert (await ledger.lookup(0, make_proposal([1], [[0]]).uids))["node"].tolist() == [0]
+
+
+async def test_a_node_whose_quarantine_ended_while_it_was_removed_is_open_when_it_comes_back(
+    opened, redis, make_node, make_proposal
+):
+    ledger = await opened()
+    quarantine = RedisQuarantine(ledger)
+    await ledger.upsert_nodes(0, [make_node("a")])
+    await ledger.grant("w1")
+    request = QuarantineRequest("a test", milliseconds=0, most_per_mille=1000)
+    assert await quarantine.take(0, 0, request) == "taken"
+    await ledger.run("remove_nodes", 0, names=["a"])
+    assert await quarantine.end(0) == [0]
+    await ledger.upsert_nodes(0, [make_node("a")])
+    (decision,) = await ledger.commit(0, [make_proposal([1], [[0]])])
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED]
+
+
+def write_golden(redis, hexed):
+    def raw(text):
+        return bytes.fromhex(text)
+
+    for key, entry in hexed.items():
+        value = entry["value"]
+        match entry["type"]:
+            case "hash":
+                redis.hset(key, mapping={raw(field): raw(text) for field, text in value.items()})
+            case "string":
+                redis.set(key, raw(value))
+            case "list":
+                redis.rpush(key, *map(raw, value))
+            case "stream":
+                for entry_id, fields in value:
+                    redis.xadd(key, {raw(field): raw(text) for field, text in fields.items()}, id=entry_id)
+
+
+async def test_a_ledger_of_release_0_2_is_brought_forward(redis_server, redis, make_proposal):
+    """Two nodes a shard, one of them removed; pods 1 and 2 confirmed, pod 3 assumed, pod 4 prepared."""
+    write_golden(redis, json.loads(GOLDEN.read_text()))
+    ledger = RedisLedger(redis_server.url, lease_ms=10_000)
+    await ledger.open(2)
+    try:
+        assert redis.hget("{hoss:0}:meta", "format") == str(FORMAT).encode()
+        uids = np.array([list(b"golden-%09d" % pod) for pod in (1, 2, 3, 4)], np.uint8)
+        assert uids.shape == (4, UID_BYTES)
+        states = [ReservationState(state) for state in (await ledger.lookup(0, uids))["state"]]
+        s = ReservationState
+        assert states == [s.CONFIRMED, s.CONFIRMED, s.ASSUMED, s.NONE]
+        assert (await ledger.lookup(1, uids))["state"].tolist() == [s.NONE] * 3 + [s.PREPARED]
+        [decision] = await ledger.commit(0, [make_proposal([1], [[2]], worker="w1", epoch=1)])
+        assert decision.verdicts.tolist() == [Verdict.COMMITTED]
+        for shard in (0, 1):
+            redis.zadd(f"{{hoss:{shard}}}:leases", dict.fromkeys(redis.hkeys(f"{{hoss:{shard}}}:pending"), 1))
+        assert [await ledger.reap(0), await ledger.reap(1)] == [2, 1], "leases of both formats end"
+        assert await ledger.forget_removed(0) + await ledger.forget_removed(1) == 1
+        await ledger.check()
+    finally:
+        await ledger.close()
+
+
+async def test_a_ledger_of_a_newer_release_is_refused_in_a_sentence(opened, redis):
+    await opened()
+    redis.hset("{hoss:0}:meta", "format", FORMAT + 1)
+    with pytest.raises(ConfigError, match=r"has format 3, .* written by a newer release"):
+        await opened()

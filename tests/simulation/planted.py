@@ -1,0 +1,295 @@
+"""Faults that are put into the product on purpose, to see that simulations find them.
+
+As a program it runs a seed, or a written plan, with one of them: `python tests/simulation/planted.py NAME SEED`. Exit
+code 1: a promise was broken.
+
+A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit names
+what it replaces, and that has to be there exactly once: a fault that no longer fits the code fails its test."""
+
+import __future__
+
+import importlib
+import inspect
+import json
+import sys
+import textwrap
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from resolver.ledger import scripts
+from tools.simulation.plan import Plan, draw
+from tools.simulation.redis_backend import DrivenRedis
+from tools.simulation.run import run
+
+
+@dataclass(frozen=True)
+class ScriptEdit:
+    """Of a part of the ledger's scripts, in every script that has it."""
+
+    part: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class CodeEdit:
+    """Of a function or method, `module:qualified.name`. Its text begins without indentation."""
+
+    where: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """`seeds`: the first ones known to find it; on the code without it they keep every promise."""
+
+    text: str
+    edits: tuple[ScriptEdit | CodeEdit, ...]
+    seeds: tuple[int, ...] = ()
+
+
+@contextmanager
+def planted(fault: PlantedFault) -> Generator[None, None, None]:
+    """Within the block the product has this fault."""
+    with ExitStack() as stack:
+        script_edits = [edit for edit in fault.edits if isinstance(edit, ScriptEdit)]
+        if script_edits:
+            stack.enter_context(_scripts_edited(script_edits))
+        code_edits = [edit for edit in fault.edits if isinstance(edit, CodeEdit)]
+        for where in dict.fromkeys(edit.where for edit in code_edits):
+            stack.enter_context(_code_edited(where, [e for e in code_edits if e.where == where]))
+        yield
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    if text.count(old) != 1:
+        raise AssertionError(f"{old!r} is there {text.count(old)} times, and not once")
+    return text.replace(old, new)
+
+
+@contextmanager
+def _scripts_edited(edits: list[ScriptEdit]) -> Generator[None, None, None]:
+    original, parts = scripts.source, scripts._PARTS
+    for edit in edits:
+        if not any(edit.part in of_script for of_script in parts.values()):
+            raise AssertionError(f"no script has the part {edit.part}")
+
+    @cache
+    def source(script: str) -> str:
+        text = original(script)
+        for edit in edits:
+            if edit.part in parts[script]:
+                text = _replaced(text, edit.old, edit.new)
+        return text
+
+    scripts.source = source
+    scripts._digest.cache_clear()
+    try:
+        yield
+    finally:
+        scripts.source = original
+        scripts._digest.cache_clear()
+
+
+@contextmanager
+def _code_edited(where: str, edits: list[CodeEdit]) -> Generator[None, None, None]:
+    module_name, _, path = where.partition(":")
+    *owners, name = path.split(".")
+    owner = importlib.import_module(module_name)
+    for part in owners:
+        owner = getattr(owner, part)
+    original = owner.__dict__[name]
+    text = textwrap.dedent(inspect.getsource(original))
+    for edit in edits:
+        text = _replaced(text, edit.old, edit.new)
+    made: dict[str, object] = {}
+    flags = __future__.annotations.compiler_flag
+    code = compile(text, f"{where} with a fault", "exec", flags=flags, dont_inherit=True)
+    exec(code, original.__globals__, made)
+    setattr(owner, name, made[name])
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+FAULTS = {
+    "epoch unchecked": PlantedFault(
+        "the ledger commits for workers that are fenced",
+        (
+            ScriptEdit(
+                "prelude",
+                "if (epoch or stored) ~= args.epoch then",
+                "if false then",
+            ),
+        ),
+        seeds=(5,),
+    ),
+    "acknowledged before durable": PlantedFault(
+        "a submission is acknowledged while it is written, whatever comes of that",
+        (
+            CodeEdit(
+                "dispatcher.api.admission:Admission._write",
+                "            submission.order = await self._runtime.journal.record(record)\n",
+                "            async def write():\n"
+                "                try:\n"
+                "                    submission.order = await self._runtime.journal.record(record)\n"
+                "                except Exception:\n"
+                "                    pass\n"
+                "            asyncio.ensure_future(write())\n",
+            ),
+        ),
+        seeds=(7, 8),
+    ),
+    "confirmed without a lease": PlantedFault(
+        "a pod counts as confirmed, although its lease was over before",
+        (
+            CodeEdit(
+                "dispatcher.runtime:Runtime._confirm", "if confirmed < sum(", "if False and confirmed < sum("
+            ),
+        ),
+        seeds=(71,),
+    ),
+    "feed entry skipped": PlantedFault(
+        "a follower that is two entries behind gets the second alone",
+        (
+            CodeEdit(
+                "resolver.api.feed:ShardFeed._after",
+                "        return list(islice(self._ring, position + 1 - self._ring[0].seq, None))\n",
+                "        found = list(islice(self._ring, position + 1 - self._ring[0].seq, None))\n"
+                "        if len(found) > 1:\n"
+                "            second = pb.FeedMessage()\n"
+                "            second.CopyFrom(found[1])\n"
+                "            second.previous_seq = position\n"
+                "            found[:2] = [second]\n"
+                "        return found\n",
+            ),
+        ),
+        seeds=(14, 20),
+    ),
+    "gang on one shard": PlantedFault(
+        "the second phase of a commit on several shards reaches the first shard only",
+        (
+            CodeEdit(
+                "resolver.api.two_phase:_commit_prepared",
+                "for part in _ascending(parts):",
+                "for part in _ascending(parts)[:1]:",
+            ),
+        ),
+        seeds=(0,),
+    ),
+    "retry that forgets": PlantedFault(
+        "a release that fails is not repeated",
+        (
+            CodeEdit(
+                "dispatcher.runtime:Runtime._release",
+                "    await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))\n",
+                "    try:\n"
+                "        await self.ledger.release(uids, nodes, as_of)\n"
+                "    except (LedgerUnavailable, TransportError):\n"
+                "        pass\n",
+            ),
+        ),
+        seeds=(25, 27),
+    ),
+    "assumed twice": PlantedFault(
+        "a worker's cache counts a pod that it assumes twice",
+        (
+            CodeEdit(
+                "scheduler_worker.core.cache.node_info:NodeInfoCache.assume",
+                "        self.assumed[:, node] += request\n",
+                "        self.assumed[:, node] += 2 * request\n",
+            ),
+            CodeEdit(
+                "scheduler_worker.core.cache.node_info:NodeInfoCache.assume",
+                "            np.add.at(self.assumed[row], nodes, request[row])\n",
+                "            np.add.at(self.assumed[row], nodes, 2 * request[row])\n",
+            ),
+        ),
+        seeds=(2, 7),
+    ),
+    "lost wake-up": PlantedFault(
+        "pods whose backoff is not over are forgotten when a change wakes them",
+        (
+            CodeEdit(
+                "dispatcher.core.queue.waiting:UnschedulablePods.wake",
+                "later=[(p.not_before, p.rows) for p in entries if p.not_before > now]",
+                "later=[]",
+            ),
+        ),
+        seeds=(90, 101),
+    ),
+    "victim evicted twice": PlantedFault(
+        "the room of a victim is returned to its node twice",
+        (
+            ScriptEdit(
+                "evicting",
+                "    room.give_amounts(account, records[i])\n",
+                "    room.give_amounts(account, records[i])\n    room.give_amounts(account, records[i])\n",
+            ),
+        ),
+        seeds=(2, 19),
+    ),
+}
+
+# Cures undone: each is found by the plan of that name in tests/simulation/plans.
+UNDONE = {
+    "index-of-a-removed-node": PlantedFault(
+        "a watch does not name an index again that another node has now",
+        (
+            CodeEdit(
+                "dispatcher.api.watch:Watch._message",
+                "name != self._named.get(index)",
+                "index not in self._named",
+            ),
+        ),
+    ),
+    "standby-that-still-serves": PlantedFault(
+        "who watches health hears of no change after another watcher has left",
+        (
+            CodeEdit(
+                "hoss.serving:HealthService.Watch",
+                "                await changed.wait()\n",
+                "                try:\n"
+                "                    await changed.wait()\n"
+                "                except asyncio.CancelledError:\n"
+                "                    self._changed = asyncio.Event()\n"
+                "                    raise\n",
+            ),
+        ),
+    ),
+    "preemption-on-several-shards": PlantedFault(
+        "pods with rules ask for victims that the ledger never evicts",
+        (
+            CodeEdit(
+                "scheduler_worker.core.cycle.cycle:Cycle._not_placed",
+                "self._cache.shards > 1 and",
+                "False and",
+            ),
+        ),
+    ),
+}
+
+
+def _main(name: str, what: str) -> int:
+    plan = draw(int(what)) if what.isdigit() else Plan.from_json(json.loads(Path(what).read_text()))
+    fault = {**FAULTS, **UNDONE}.get(name)  # any other name: none
+    server = DrivenRedis.start()
+    try:
+        if fault is None:
+            result = run(plan, server)
+        else:
+            with planted(fault):
+                result = run(plan, server)
+    finally:
+        server.close()
+    sys.stdout.write("\n".join(result.problems() or ["every promise was kept"]) + "\n")
+    return int(bool(result.problems()))
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,0 +1,210 @@
+"""Deletions and submissions of any size: others get their turn meanwhile, and nothing is left half done."""
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+
+from dispatcher.api.admission import Admission
+from dispatcher.api.cluster_objects import ClusterObjectStore
+from dispatcher.api.intake import read_order
+from dispatcher.core import messages as m
+from dispatcher.core.pods.sets import AlreadyExists
+from dispatcher.core.pods.table import Phase
+from dispatcher.journal.memory import MemoryJournal
+from dispatcher.runtime import Runtime
+from hoss.errors import InvalidInput
+from hoss.v1 import dispatcher_pb2 as pb
+
+PODS = 350_000  # several slices
+
+
+@pytest.fixture
+def journal():
+    return MemoryJournal()
+
+
+@pytest.fixture
+def admission(bench, journal):
+    runtime = Runtime(bench.machine, None, journal, clock=lambda: bench.now)
+    return Admission(runtime, ClusterObjectStore(runtime, follows_cluster=False), None, rng=random.Random(1))
+
+
+async def seen_meanwhile(bench, rows, task) -> set[int]:
+    """How many pods were deleted at the turns that others got while the task ran."""
+    seen = set()
+    while not task.done():
+        await asyncio.sleep(0)
+        seen.add(bench.phases(rows[:: PODS // 50]).count(Phase.DELETED))
+    return seen
+
+
+async def test_while_a_large_job_is_deleted_others_get_their_turn(bench, admission):
+    rows = bench.job("large", PODS)
+    deleting = asyncio.ensure_future(admission.delete(lambda: rows))
+    assert len(await seen_meanwhile(bench, rows, deleting)) >= 4
+    assert await deleting == PODS
+    assert bench.all_are(rows, Phase.DELETED)
+
+
+async def test_a_deletion_is_in_the_journal_before_the_first_pod_is_deleted(bench, admission, journal):
+    rows = bench.job("large", PODS)
+    deleting = asyncio.ensure_future(admission.delete(lambda: rows))
+    while Phase.DELETED not in bench.phases(rows[:1]):  # noqa: ASYNC110 - turn by turn
+        await asyncio.sleep(0)
+    assert not deleting.done()
+    (bitmap,) = (await journal.recover()).deletions.values()
+    assert bitmap.all()
+    await deleting
+
+
+async def test_a_deletion_whose_client_leaves_is_not_left_half_done(bench, admission):
+    rows = bench.job("large", PODS)
+    deleting = asyncio.ensure_future(admission.delete(lambda: rows))
+    while Phase.DELETED not in bench.phases(rows[:1]):  # noqa: ASYNC110 - turn by turn
+        await asyncio.sleep(0)
+    deleting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await deleting
+    another = bench.job("small", 3)
+    assert await admission.delete(lambda: another) == 3  # after the large one
+    assert bench.all_are(rows, Phase.DELETED)
+
+
+async def test_rows_that_are_named_twice_are_deleted_once(bench, admission):
+    rows = bench.job("j", 5000)
+    assert await admission.delete(lambda: rows[[*range(3000), *range(2000)]]) == 3000
+    assert bench.phases(rows).count(Phase.DELETED) == 3000
+
+
+def request(*, request_id="r", templates=1, replicas=0, names=0, job="large") -> pb.SubmitRequest:
+    message = pb.SubmitRequest(request_id=request_id)
+    for number in range(templates):
+        template = message.templates.add(scheduler_name="hoss")
+        template.spec.namespace = "default"
+        template.spec.requests.add(resource="cpu", amount=number)
+    if replicas:
+        message.jobs.add(name=job, template=0, replicas=replicas)
+    if names:
+        message.pods.names.extend(f"pod-{number}" for number in range(names))
+        message.pods.templates = (np.arange(names) % templates).astype("<u4").tobytes()
+    return message
+
+
+LARGE = [{"replicas": PODS}, {"templates": 5000, "names": 5000}, {"names": 30_000}]
+
+
+@pytest.mark.parametrize("size", LARGE, ids=["replicas", "templates", "names"])
+async def test_while_a_large_submission_is_accepted_others_get_their_turn(bench, admission, size):
+    submitting = asyncio.ensure_future(admission.submit(request(**size)))
+    turns = 0
+    while not submitting.done():
+        await asyncio.sleep(0)
+        turns += 1
+        bench.machine.check()
+    reply = await submitting
+    assert turns >= 12
+    assert reply.accepted_pods == size.get("replicas", 0) + size.get("names", 0)
+    pods = bench.machine.registry.pods
+    assert (pods.phase[: reply.accepted_pods] == Phase.QUEUED).all()
+    assert len(np.unique(pods.uid[: reply.accepted_pods], axis=0)) == reply.accepted_pods
+
+
+@pytest.mark.parametrize("size", LARGE, ids=["replicas", "templates", "names"])
+async def test_a_large_submission_in_slices_is_the_same_as_one_at_once(new_bench, bench, admission, size):
+    await admission.submit(request(**size))
+    whole = new_bench().machine.registry
+    whole.accept(read_order(request(**size)), 0)
+    registry, count = bench.machine.registry, whole.pods.size
+    assert registry.pods.size == count
+    for column in ("uid", "pod_set", "template", "node", "worker", "gang", "batch"):
+        assert (getattr(registry.pods, column)[:count] == getattr(whole.pods, column)[:count]).all(), column
+    assert (registry.templates.users[: size.get("templates", 1)] > 0).all()
+    assert registry.templates.users.sum() == whole.templates.users.sum() == count
+
+
+async def test_of_two_large_submissions_with_one_name_the_first_is_accepted(bench, admission):
+    outcomes = await asyncio.gather(
+        *(admission.submit(request(request_id=str(number), replicas=PODS)) for number in range(2)),
+        return_exceptions=True,
+    )
+    assert outcomes[0].accepted_pods == PODS
+    assert isinstance(outcomes[1], AlreadyExists)
+    assert len(bench.machine.registry.directory.submissions) == 1
+
+
+async def test_a_large_submission_that_comes_twice_at_once_is_accepted_once(bench, admission):
+    replies = await asyncio.gather(*(admission.submit(request(replicas=PODS)) for _ in range(3)))
+    assert [reply.accepted_pods for reply in replies] == [PODS] * 3
+    assert bench.machine.registry.pods.size == PODS
+
+
+async def test_a_large_submission_whose_client_leaves_is_accepted_whole(bench, admission, journal):
+    submitting = asyncio.ensure_future(admission.submit(request(replicas=PODS)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    submitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
+    assert (await admission.submit(request(replicas=PODS))).accepted_pods == PODS
+    assert len((await journal.recover()).records) == 1
+
+
+async def test_a_deletion_that_comes_while_a_large_job_is_admitted_deletes_all_of_it(bench, admission):
+    directory = bench.machine.registry.directory
+    submitting = asyncio.ensure_future(admission.submit(request(replicas=PODS)))
+    while not bench.machine.counters["accepted"]:  # noqa: ASYNC110 - turn by turn
+        await asyncio.sleep(0)
+    assert not submitting.done()
+    assert (
+        await admission.delete(lambda: bench.machine.registry.rows_of(directory.job("default", "large")))
+        == PODS
+    )
+    await submitting
+
+
+async def test_templates_that_no_pod_of_the_message_has_are_not_kept(bench, admission):
+    message = request(templates=3, replicas=10)
+    await admission.submit(message)
+    assert len(bench.machine.registry.templates.live_ids()) == 1
+
+
+@pytest.mark.parametrize("kind", ["required", "preferred", "anti_required", "anti_preferred", "spread"])
+async def test_a_pod_with_too_many_terms_about_others_is_refused_by_the_name_of_the_limit(bench, kind):
+    runtime = Runtime(bench.machine, None, MemoryJournal(), clock=lambda: bench.now)
+    admission = Admission(
+        runtime,
+        ClusterObjectStore(runtime, follows_cluster=False),
+        None,
+        rng=random.Random(1),
+        max_pod_terms=3,
+    )
+    for terms, refused in ((4, True), (3, False)):
+        message = request(replicas=2)
+        spec = message.templates[0].spec
+        for _ in range(terms):
+            (spec.spread if kind == "spread" else getattr(spec.pod_affinity, kind)).add()
+        if refused:
+            with pytest.raises(InvalidInput, match=r"templates\[0\].*has 4 .*max_pod_terms .* allows 3"):
+                await admission.submit(message)
+        else:
+            assert (await admission.submit(message)).accepted_pods == 2
+
+
+def test_between_two_slices_of_a_growing_table_time_may_pass_and_waiting_pods_may_be_deleted(bench):
+    """Deleted pods are swept from the queues, which looks at whole columns."""
+    registry = bench.machine.registry
+    bench.job("kept", 300)
+    gone = [bench.job(f"gone-{number}", 3) for number in range(40)]
+    steps = registry.accepting(read_order(request(replicas=PODS)), 0)
+    taken = 0
+    for _ in steps:
+        if taken < len(gone):
+            bench.handle(m.Deleted(gone[taken]))
+            bench.pass_time(5)
+            bench.machine.check()
+        taken += 1
+    assert taken > 20  # the columns, and slices of rows
+    left = 3 * max(0, len(gone) - taken)
+    assert (registry.pods.phase[: registry.pods.size] == Phase.QUEUED).sum() == 300 + left

@@ -1,0 +1,98 @@
+"""Lists of jobs and pods: in pages, and in slices between which others get their turn."""
+
+import asyncio
+
+import pytest
+
+from dispatcher.api.queries import Queries
+from dispatcher.core import messages as m
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.slices import finished
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.runtime import Runtime, in_turns
+from hoss.errors import InvalidInput
+from hoss.v1 import dispatcher_pb2 as pb
+
+JOBS = 2500
+
+
+@pytest.fixture
+def queries(bench):
+    runtime = Runtime(bench.machine, None, None, clock=lambda: bench.now)
+    return Queries(runtime, ClusterNodes(), None)
+
+
+def pages(queries, **request):
+    """The names of the jobs, page by page."""
+    found, token = [], ""
+    while True:
+        reply = finished(queries.jobs(pb.ListJobsRequest(page_token=token, **request)))
+        found.append([job.name for job in reply.jobs])
+        token = reply.next_page_token
+        if not token:
+            return found
+
+
+def test_pages_hold_each_job_once_in_order_of_submission(bench, queries):
+    names = [f"job-{number}" for number in range(7)]
+    for name in names:
+        bench.job(name, 2)
+    assert pages(queries, limit=3) == [names[:3], names[3:6], names[6:]]
+    assert pages(queries, limit=7) == [names]
+
+
+def test_a_client_that_asks_for_no_pages_gets_all_jobs(bench, queries):
+    for number in range(7):
+        bench.job(f"job-{number}", 2)
+    (page,) = pages(queries)
+    assert len(page) == 7
+
+
+def test_the_last_page_has_no_successor_where_the_jobs_after_it_are_others(bench, queries):
+    for number in range(4):
+        bench.job(f"job-{number}", 1)
+    assert pages(queries, limit=1, name="job-1") == [["job-1"]]
+    assert pages(queries, limit=1, namespace="another") == [[]]
+
+
+def test_a_job_that_ends_between_two_pages_takes_no_other_from_them(bench, queries):
+    rows = [bench.job(f"job-{number}", 1) for number in range(4)]
+    first = finished(queries.jobs(pb.ListJobsRequest(limit=2)))
+    for number in (0, 2):
+        bench.handle(m.Deleted(rows[number]))
+    bench.pass_time(2)
+    bench.pass_time(2)
+    rest = finished(queries.jobs(pb.ListJobsRequest(limit=2, page_token=first.next_page_token)))
+    assert [job.name for job in rest.jobs] == ["job-3"]
+
+
+def test_a_token_that_no_reply_gave_is_refused(bench, queries):
+    with pytest.raises(InvalidInput, match="'x' is not from an earlier reply"):
+        finished(queries.jobs(pb.ListJobsRequest(page_token="x")))
+
+
+async def test_while_all_jobs_are_listed_others_get_their_turn_and_jobs_may_end(bench, queries):
+    rows = [bench.job(f"job-{number}", 1) for number in range(JOBS)]
+    listing = asyncio.ensure_future(in_turns(queries.jobs(pb.ListJobsRequest())))
+    await asyncio.sleep(0)
+    assert not listing.done()
+    for row in rows[-5:]:
+        bench.handle(m.Deleted(row))
+    for _ in range(3):
+        bench.pass_time(10)
+    assert len((await listing).jobs) == JOBS - 5
+
+
+async def test_while_a_page_of_pods_is_made_others_get_their_turn_and_rows_may_change_hands(bench, queries):
+    rows = bench.job("large", 3000)
+    listing = asyncio.ensure_future(in_turns(queries.list_pods(pb.ListPodsRequest(limit=3000))))
+    await asyncio.sleep(0)
+    assert not listing.done()
+    bench.handle(m.Deleted(rows))
+    for _ in range(3):
+        bench.pass_time(10)
+    assert bench.all_are(rows, Phase.ABSENT)
+    bench.job("another", 3000)  # in the same rows
+    names = [pod.name for pod in (await listing).pods]
+    assert 0 < len(names) < 3000
+    assert all(name.startswith("large-") for name in names)

@@ -1,0 +1,318 @@
+"""The runtime around the machine: what it does when its term has ended, when a job fails, and with the names
+of workers that are gone."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from waiting import until
+
+from dispatcher.api.intake import read_order
+from dispatcher.api.service import DispatcherService
+from dispatcher.core import messages as m
+from dispatcher.core.machine import Machine, Settings
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.policy.rules import Policy
+from dispatcher.core.workers.reports import Heartbeat
+from dispatcher.journal.memory import MemoryJournal
+from dispatcher.ports import DispatcherMarks, PodLocations, Record, ReservationColumns
+from dispatcher.recovery import recover
+from dispatcher.runtime import Runtime, TermFailed
+from hoss.client.dispatcher import submission
+from hoss.errors import LedgerUnavailable
+from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.v1 import common_pb2
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import NONE_U32, Uids
+from hoss.wire.convert import pod_spec_from_proto
+from hoss.wire.uids import uid_text
+
+
+class Ledger:
+    """Nothing is reserved in it. It can be away, and it can answer with nonsense."""
+
+    def __init__(self) -> None:
+        self.granted: list[str] = []
+        self.asked = 0
+        self.at_once = self.most_at_once = 0
+        self.away = False
+        self.broken = False
+
+    async def grant_epoch(self, worker: str) -> int:
+        self.asked += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        if self.away:
+            raise LedgerUnavailable("it is away")
+        self.granted.append(worker)
+        return len(self.granted)
+
+    async def dispatcher_marks(self) -> DispatcherMarks:
+        return DispatcherMarks(0, (0, 0))
+
+    async def lookup(self, uids: Uids) -> PodLocations:
+        self.asked += 1
+        if self.broken:
+            raise ValueError("a column has no length")
+        return PodLocations(np.full(len(uids), NONE_U32, np.uint32), {})
+
+    async def confirm(self, _commits: m.Commits) -> int:
+        return 0
+
+    async def release(self, _uids: Uids, _nodes: Any) -> None:
+        """Nothing is held."""
+
+    async def reservations(self) -> AsyncIterator[ReservationColumns]:
+        for part in ():
+            yield part
+
+
+class Link:
+    """A worker's stream that drops its messages."""
+
+    name = "w1"
+
+    def send(self, instruction: m.ToWorker) -> None:
+        """Nothing."""
+
+    put = send
+
+    def close(self, text: str, *, taken: bool = False) -> None:
+        """Nothing."""
+
+
+def decode(spec: bytes) -> PodSpec:
+    return pod_spec_from_proto(common_pb2.PodSpec.FromString(spec))
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def journal() -> MemoryJournal:
+    return MemoryJournal()
+
+
+@pytest.fixture
+def runtime(ledger: Ledger, journal: MemoryJournal) -> Runtime:
+    return Runtime(Machine(Settings(), Policy(), decode, random.Random(1)), ledger, journal)
+
+
+async def join(runtime: Runtime, name: str = "w1", link: int = 1) -> None:
+    """A worker registers and is ready."""
+    runtime.links[link] = Link()
+    runtime.handle(m.Registered(link, name, {}, 1, 100))
+    await until(lambda: (w := runtime.machine.members.get(name)) is not None and w.living)
+    runtime.handle(m.HeartbeatReceived(link, Heartbeat(ready=True)))
+
+
+def leave(runtime: Runtime, link: int = 1) -> None:
+    runtime.links.pop(link, None)
+    runtime.handle(m.LinkClosed(link))
+
+
+def submit(runtime: Runtime, pods: int) -> Any:
+    (request,) = submission([Workload("web", PodTemplate(PodSpec(), owner_kind="Job"), pods)], "web")
+    made = runtime.machine.registry.accept(read_order(request), 1)
+    runtime.handle(m.Admitted(made))
+    return made
+
+
+async def test_after_its_end_a_runtime_handles_nothing_and_starts_nothing(runtime, ledger):
+    """As when streams close after the term's tasks were cancelled: their workers are lost to nobody."""
+    serving = asyncio.ensure_future(runtime.serve())
+    await join(runtime)
+    submit(runtime, 10)
+    assert runtime.machine.members.get("w1").outstanding == 10
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    asked, tasks = ledger.asked, len(asyncio.all_tasks())
+    leave(runtime)
+    runtime.perform([m.Fence("w1", np.zeros((1, 16), np.uint8))])
+    assert (len(asyncio.all_tasks()), ledger.asked) == (tasks, asked)
+    assert runtime.machine.members.get("w1").living
+
+
+async def test_the_end_stops_jobs_that_wait_for_a_peer_and_the_timer_of_a_lingering_batch(runtime, ledger):
+    """Also while recovering, when nothing serves yet."""
+    await join(runtime)
+    submit(runtime, 10)
+    ledger.away = True
+    tasks = len(asyncio.all_tasks())
+    leave(runtime)
+    await until(lambda: "resolver" in runtime.problems)
+    await runtime.end()
+    assert len(asyncio.all_tasks()) == tasks
+    assert runtime._linger is None or runtime._linger.cancelled()
+
+
+async def test_a_job_that_fails_ends_the_term_and_does_not_leave_its_pods_behind(runtime, ledger):
+    serving = asyncio.ensure_future(runtime.serve())
+    await join(runtime)
+    submit(runtime, 10)
+    ledger.broken = True
+    leave(runtime)
+    with pytest.raises(TermFailed, match="_fence failed"):
+        await serving
+
+
+async def test_a_machine_that_raises_ends_the_term_whoever_brought_the_event(runtime, monkeypatch):
+    serving = asyncio.ensure_future(runtime.serve())
+    await join(runtime)
+
+    def explode(*_: Any) -> Any:
+        raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setitem(runtime.machine._handlers, m.Leaving, explode)
+    with pytest.raises(TermFailed, match="Leaving"):
+        runtime.handle(m.Leaving(1))
+    with pytest.raises(TermFailed, match="int too large"):
+        await serving
+
+
+async def test_a_worker_is_in_the_journal_until_it_is_fenced_and_its_pods_are_known(runtime, ledger, journal):
+    await join(runtime)
+    submit(runtime, 10)
+    assert (await journal.recover()).workers == {"w1"}
+    ledger.away = True
+    leave(runtime)
+    await until(lambda: "resolver" in runtime.problems)
+    assert (await journal.recover()).workers == {"w1"}
+    ledger.away = False
+
+    async def forgotten() -> bool:
+        return not (await journal.recover()).workers
+
+    await until(forgotten, "the name to be dropped")
+    assert runtime.machine.registry.pods.count_by_phase()[Phase.QUEUED] == 10
+    await join(runtime, link=2)
+    assert (await journal.recover()).workers == {"w1"}
+    await until(lambda: not runtime._jobs)
+    assert len(runtime._granting) == 0
+
+
+async def test_a_worker_that_is_back_before_its_name_is_dropped_keeps_it(runtime, ledger, journal):
+    await join(runtime)
+    submit(runtime, 10)
+    ledger.away = True
+    leave(runtime)
+    runtime.links[2] = Link()
+    runtime.handle(m.Registered(2, "w1", {}, 2, 100))
+    ledger.away = False
+    await until(lambda: runtime.machine.members.get("w1").living, "the second registration to be welcomed")
+    await until(lambda: not runtime._jobs)
+    assert (await journal.recover()).workers == {"w1"}
+
+
+async def test_a_worker_that_left_before_it_had_an_epoch_is_not_in_the_journal(runtime, journal):
+    runtime.links[1] = Link()
+    runtime.handle(m.Registered(1, "w1", {}, 1, 100))
+    leave(runtime)
+    await until(lambda: not runtime._jobs)
+    assert (await journal.recover()).workers == set()
+
+
+async def test_recovery_fences_workers_side_by_side_and_then_drops_their_names(runtime, ledger, journal):
+    names = [f"w{number}" for number in range(100)]
+    for name in names:
+        await journal.add_worker(name)
+    await recover(runtime, term=1)
+    assert sorted(ledger.granted) == sorted(names)
+    assert 10 < ledger.most_at_once <= 32
+    assert (await journal.recover()).workers == set()
+
+
+async def test_what_is_forgotten_late_spares_what_was_submitted_again_under_the_same_id(runtime, journal):
+    """The journal was away when the first submission was forgotten."""
+    former, again = submit(runtime, 2), None
+    former.order = await journal.record(_record(former))
+    away = asyncio.Event()
+    drop = journal.drop
+
+    async def late(*arguments: Any) -> None:
+        await away.wait()
+        await drop(*arguments)
+
+    journal.drop = late
+    runtime.perform([m.Forget(former)])
+    again = _record(former)
+    await journal.record(again)
+    away.set()
+    await until(lambda: not runtime._jobs)
+    assert (await journal.recover()).records == [again]
+    await runtime.end()
+
+
+def _record(made: Any) -> Any:
+    return Record(made.key, 1, b"message", tuple(pod_set.uid_prefix for pod_set in made.sets))
+
+
+async def test_a_job_that_is_not_durable_yet_is_not_found_by_deletions_and_removed_gates(runtime, journal):
+    """Nothing of it is deleted, so nobody may be told so."""
+    durable, record = asyncio.Event(), journal.record
+
+    async def slow(entry: Record) -> int:
+        await durable.wait()
+        return await record(entry)
+
+    journal.record = slow
+    none = cast("Any", None)
+    service = DispatcherService(
+        runtime, none, none, none, none, leadership=none, checkpointer=none, rng=random.Random(1)
+    )
+    template = PodTemplate(PodSpec(scheduling_gates=("a.io/g",)), owner_kind="Job")
+    (request,) = submission([Workload("web", template, 3)], "web")
+    submitting = asyncio.ensure_future(service.Submit(request, none))
+    await until(lambda: runtime.machine.registry.directory.job("default", "web"))
+    ungate = pb.RemoveGatesRequest(namespace="default", jobs=["web"])
+    assert (await service.RemoveGates(ungate, none)).not_found == ["job web"]
+    delete = pb.DeleteRequest(namespace="default", jobs=["web"])
+    assert (await service.Delete(delete, none)).not_found == ["job web"]
+    durable.set()
+    assert (await submitting).accepted_pods == 3
+    assert (await service.RemoveGates(ungate, none)).changed_pods == 3
+    assert (await service.Delete(delete, none)).deleted_pods == 3
+    await runtime.end()
+
+
+async def test_names_of_deleted_pods_belong_to_whoever_has_them_next_also_after_a_takeover(
+    runtime, journal, ledger
+):
+    """The journal keeps a whole message while one of its pods lives: also names that others have by now."""
+    of_job, bare = PodTemplate(PodSpec(), owner_kind="Job"), PodTemplate(PodSpec())
+    lone, kept = (
+        Workload(name, bare, uid=uid_text(bytes([n]) * 16)) for n, name in enumerate(("lone", "kept"), 1)
+    )
+    (jobs,) = submission([Workload("web", of_job, 3), Workload("db", of_job, 2)], "jobs")
+    (pods,) = submission([lone, kept], "pods")
+    (again,) = submission([Workload("web", of_job, 1)], "again")
+    (lone_again,) = submission([lone], "lone again")
+    registry = runtime.machine.registry
+    for request in (jobs, pods, again, lone_again):
+        made = registry.accept(read_order(request), 1)
+        made.order = await journal.record(Record(made.key, 1, request.SerializeToString()))
+        runtime.handle(m.Admitted(made))
+        if request in (jobs, pods):  # all of the job "web", and the pod "lone"
+            deleted = made.sets[0]
+            bitmap = np.ones(3, np.bool_) if request is jobs else np.array([True, False])
+            await journal.delete({deleted.uid_prefix: bitmap})
+            runtime.handle(m.Deleted((np.flatnonzero(bitmap) + deleted.first).astype(np.uint32)))
+            registry.let_others_have(deleted, (np.flatnonzero(bitmap) + deleted.first).astype(np.uint32))
+    successor = Runtime(Machine(Settings(), Policy(), decode, random.Random(1)), ledger, journal)
+    await recover(successor, term=2)
+    directory, found = successor.machine.registry.directory, successor.machine.registry.pods
+    assert directory.job("default", "web").count == 1
+    rows = directory.rows_of_uids(np.stack([np.full(16, n, np.uint8) for n in (1, 2)]))
+    assert rows.tolist() == [directory.row_of_name("default", name) for name in ("lone", "kept")]
+    assert found.phase[rows].tolist() == [Phase.QUEUED, Phase.QUEUED]
+    successor.handle(m.Tick())
+    assert found.in_use == 1 + 2 + 1 + 2  # web again, db, lone again, and the list with kept
+    await runtime.end()
+    await successor.end()

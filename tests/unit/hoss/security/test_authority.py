@@ -1,0 +1,149 @@
+"""The authority's files: who can read them, what they say, and how they are replaced."""
+
+import shutil
+import stat
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from hoss.errors import ConfigError, InvalidInput, NotFound
+from hoss.security.authority import CERTIFICATE_LIFETIME, Authority
+from hoss.security.identity import CallerKind, Identity, Role
+from hoss.security.options import SecurityConfig, host_of, of_loopback
+from hoss.security.tokens import REVOKED_FILE, RevocationList
+from hoss.security.transport import FILES, TlsFiles
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+WORKER = Identity(CallerKind.WORKER, "w1")
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "authority", now=NOW)
+
+
+def test_its_user_alone_can_read_what_it_writes(authority) -> None:
+    authority.issue(WORKER, now=NOW)
+    authority.create_token(Identity(CallerKind.CLIENT, "a", Role.VIEW), now=NOW, lifetime=timedelta(days=1))
+    written = [authority.directory, *authority.directory.rglob("*")]
+    assert len(written) > 10
+    assert [path for path in written if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
+
+
+def test_a_certificate_is_for_its_identity_and_as_long_as_asked(authority) -> None:
+    identity = Identity(CallerKind.CLIENT, "ci", Role.SUBMIT, "research")
+    issued = authority.issue(identity, now=NOW, lifetime=timedelta(days=7))
+    assert (issued.identity, issued.not_after) == (identity, NOW + timedelta(days=7))
+    assert [held.identity for held in authority.issued()] == [identity]
+    assert authority.named("client/ci") == issued
+    with pytest.raises(NotFound):
+        authority.named("client/nobody")
+
+
+def test_no_certificate_outlives_the_authority(authority) -> None:
+    issued = authority.issue(WORKER, now=NOW, lifetime=timedelta(days=36_500))
+    assert issued.not_after == NOW + timedelta(days=3650)
+
+
+def test_a_renewed_certificate_has_the_same_key_and_a_later_end(authority) -> None:
+    issued = authority.issue(WORKER, now=NOW)
+    key = (issued.directory / "tls.key").read_bytes()
+    later = NOW + timedelta(days=100)
+    renewed = authority.renew(issued, now=later)
+    assert renewed.not_after == later + CERTIFICATE_LIFETIME
+    assert renewed.fingerprint != issued.fingerprint
+    assert (issued.directory / "tls.key").read_bytes() == key
+
+
+@pytest.mark.parametrize(("days", "renewed"), [(200, False), (300, True), (400, True)])
+def test_a_current_certificate_is_renewed_when_a_third_of_its_time_is_left(authority, days, renewed) -> None:
+    first = authority.current(WORKER, now=NOW)
+    assert authority.current(WORKER, now=NOW) == first
+    later = authority.current(WORKER, now=NOW + timedelta(days=days))
+    assert (later.fingerprint != first.fingerprint) == renewed
+
+
+def test_an_authority_is_not_overwritten_and_is_found_again(authority) -> None:
+    with pytest.raises(InvalidInput, match="already"):
+        Authority.create(authority.directory, now=NOW)
+    before = (authority.directory / "ca.crt").read_bytes()
+    Authority.found_or_created(authority.directory, now=NOW)
+    assert (authority.directory / "ca.crt").read_bytes() == before
+
+
+def test_without_an_authority_the_error_says_how_to_make_one(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="hoss certs init"):
+        Authority(tmp_path)
+
+
+def test_a_revoked_certificate_is_in_the_list_of_every_directory_that_was_issued(authority) -> None:
+    issued, other = authority.issue(WORKER, now=NOW), authority.issue(Identity(CallerKind.RESOLVER), now=NOW)
+    revoked = RevocationList(other.directory / REVOKED_FILE)
+    assert f"certificate {issued.fingerprint}" not in revoked
+    authority.revoke_certificate(issued)
+    assert f"certificate {issued.fingerprint}" in revoked
+    assert f"certificate {other.fingerprint}" not in revoked
+    assert [held.revoked for held in authority.issued()] == [False, True]  # resolver, worker
+
+
+def test_files_are_followed_and_a_mixture_of_two_rotations_is_never_taken(authority, tmp_path) -> None:
+    directory = authority.issue(WORKER, now=NOW, into=tmp_path / "served").directory
+    other = authority.issue(WORKER, now=NOW, into=tmp_path / "other").directory
+    files = TlsFiles(directory)
+    first = files.latest()
+    assert files.latest() is first
+    shutil.copy(other / "tls.crt", directory / "tls.crt")
+    assert files.latest() is first  # the certificate of another key
+    shutil.copy(other / "tls.key", directory / "tls.key")
+    assert files.latest().certificate == (other / "tls.crt").read_bytes()
+
+
+def test_files_that_are_gone_or_damaged_leave_what_was_there(authority, tmp_path) -> None:
+    directory = authority.issue(WORKER, now=NOW, into=tmp_path / "served").directory
+    files = TlsFiles(directory)
+    first = files.latest()
+    (directory / "tls.crt").write_bytes(b"no certificate")
+    assert files.latest() is first
+    (directory / "ca.crt").unlink()
+    assert files.latest() is first
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_directory_without_one_of_its_files_is_refused_by_name(authority, tmp_path, name) -> None:
+    directory = authority.issue(WORKER, now=NOW, into=tmp_path / "served").directory
+    (directory / name).unlink()
+    with pytest.raises(ConfigError, match=f"has no {name}"):
+        TlsFiles(directory)
+
+
+def test_a_key_of_another_certificate_is_refused_at_the_start(authority, tmp_path) -> None:
+    directory = authority.issue(WORKER, now=NOW, into=tmp_path / "served").directory
+    other = authority.issue(WORKER, now=NOW, into=tmp_path / "other").directory
+    shutil.copy(other / "tls.key", directory / "tls.key")
+    with pytest.raises(ConfigError, match=r"tls\.key is not the key of tls\.crt"):
+        TlsFiles(directory)
+
+
+@pytest.mark.parametrize(
+    ("listen", "loopback"),
+    [
+        ("127.0.0.1:7100", True),
+        ("127.9.9.9:0", True),
+        ("localhost:7100", True),
+        ("[::1]:7100", True),
+        ("0.0.0.0:7100", False),
+        ("[::]:7100", False),
+        (":7100", False),
+        ("10.0.0.1:7100", False),
+        ("dispatcher.example.com:7100", False),
+    ],
+)
+def test_beyond_loopback_a_service_needs_tls_or_the_word_insecure(listen, loopback) -> None:
+    assert of_loopback(listen) == loopback
+    host_of(SecurityConfig(insecure=True), listen)
+    if loopback:
+        host_of(SecurityConfig(), listen)
+    else:
+        with pytest.raises(ConfigError, match="--insecure"):
+            host_of(SecurityConfig(), listen)

@@ -1,0 +1,126 @@
+"""The table of rights: complete for every method that a service has, and no more than what each caller needs."""
+
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from hoss.errors import InvalidInput
+from hoss.security.identity import CallerKind, Identity, Role
+from hoss.security.rights import AUDITED, RIGHTS, refusal
+from hoss.v1 import dispatcher_pb2, resolver_pb2, workerlink_pb2
+
+DISPATCHER, RESOLVER = Identity(CallerKind.DISPATCHER), Identity(CallerKind.RESOLVER)
+WORKER = Identity(CallerKind.WORKER, "w1")
+METHODS = [
+    f"/{service.full_name}/{method.name}"
+    for module in (dispatcher_pb2, resolver_pb2, workerlink_pb2, health_pb2, reflection_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+
+
+def client(role: Role, tenant: str = "") -> Identity:
+    return Identity(CallerKind.CLIENT, "somebody", role, tenant)
+
+
+def test_every_method_of_every_service_has_a_row_and_every_row_a_method() -> None:
+    assert len(METHODS) > 40
+    assert set(METHODS) == set(RIGHTS)
+
+
+def test_nobody_may_call_what_is_not_in_the_table() -> None:
+    for identity in (DISPATCHER, RESOLVER, WORKER, client(Role.ADMIN)):
+        assert refusal("/hoss.v1.Dispatcher/Invented", identity)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_who_has_no_role_may_ask_for_health_alone(method: str) -> None:
+    assert (refusal(method, client(Role.NONE)) == "") == method.startswith("/grpc.health.v1.")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_role_may_do_what_the_ones_before_it_may(method: str) -> None:
+    allowed = [refusal(method, client(role)) == "" for role in Role]
+    assert allowed == sorted(allowed)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_tenants_client_may_do_nothing_that_a_client_of_its_role_may_not(method: str) -> None:
+    for role in (Role.VIEW, Role.SUBMIT):
+        assert refusal(method, client(role, "research")) or not refusal(method, client(role))
+
+
+def test_a_worker_may_use_its_link_propose_and_read_the_feed_and_the_status_of_resolvers() -> None:
+    assert {m for m in METHODS if not refusal(m, WORKER) and not m.startswith("/grpc.")} == {
+        "/hoss.v1.WorkerLink/Connect",
+        "/hoss.v1.Resolver/Propose",
+        "/hoss.v1.Resolver/Feed",
+        "/hoss.v1.Resolver/GetStatus",
+    }
+
+
+def test_no_client_acts_as_a_dispatcher_or_a_worker() -> None:
+    for name in ("Resolver/GrantEpoch", "Resolver/Confirm", "Resolver/Propose", "WorkerLink/Connect"):
+        assert "no client" in refusal(f"/hoss.v1.{name}", client(Role.ADMIN))
+
+
+def test_a_dispatcher_and_a_resolver_call_no_dispatcher() -> None:
+    calls = [m for m in METHODS if m.startswith(("/hoss.v1.Dispatcher/", "/hoss.v1.WorkerLink/"))]
+    assert all(refusal(method, identity) for method in calls for identity in (DISPATCHER, RESOLVER))
+
+
+def test_what_concerns_the_whole_platform_is_not_for_a_tenant() -> None:
+    for name in ("GetStatus", "GetConflicts", "ListWorkers", "GetPolicy", "ListObjects"):
+        assert "'research'" in refusal(f"/hoss.v1.Dispatcher/{name}", client(Role.VIEW, "research"))
+
+
+def test_changes_by_clients_are_audited_and_questions_are_not() -> None:
+    assert {
+        "/hoss.v1.Dispatcher/Submit",
+        "/hoss.v1.Resolver/Rebuild",
+        "/hoss.v1.Dispatcher/SetPolicy",
+    } <= AUDITED
+    assert (
+        not {"/hoss.v1.Dispatcher/ListPods", "/hoss.v1.Resolver/Propose", "/hoss.v1.Resolver/Feed"} & AUDITED
+    )
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        DISPATCHER,
+        RESOLVER,
+        WORKER,
+        client(Role.SUBMIT, "a/b?c=d&e"),
+        Identity(CallerKind.CLIENT, "a b/ü", Role.ADMIN),
+    ],
+    ids=str,
+)
+def test_a_certificates_uri_gives_back_the_identity(identity: Identity) -> None:
+    assert Identity.from_uri(identity.uri) == identity
+    assert identity.uri.isascii()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "https:dispatcher",
+        "hoss:",
+        "hoss:king",
+        "hoss:worker",
+        "hoss:worker/",
+        "hoss:dispatcher/d1",
+        "hoss:client/c?role=root",
+        "hoss:client/c?role=view&role=admin",
+        "hoss:client/c?role=view&shoe=42",
+        "hoss:client/c?role=admin&tenant=research",
+        "hoss:worker/w1?role=admin",
+        "hoss:worker/w1?tenant=research",
+        "hoss:worker/w%0a1",
+        f"hoss:worker/{'w' * 254}",
+    ],
+)
+def test_another_uri_is_no_identity(uri: str) -> None:
+    with pytest.raises(InvalidInput):
+        Identity.from_uri(uri)

@@ -1,0 +1,160 @@
+"""Pods that stand on their nodes already, and bindings of those that are reserved; on the ledger in
+memory."""
+
+import numpy as np
+import pytest
+
+from hoss.errors import InvalidInput
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import FLAG_SHRUNK, account_dtype, numbered_uids
+from hoss.wire.uids import uid_text
+from resolver.core.binding_review import BindResult, Bound
+from resolver.core.values import LedgerNodeChange, Verdict
+from resolver.kubernetes.binder import BindingRequest
+from resolver.kubernetes.existing_pods import ExistingPodReservations
+from resolver.ledger.memory import MemoryLedger
+from resolver.messages.nodes import shard_of
+
+UIDS = numbered_uids(b"test-prefix-", 0, 8)
+
+
+class Ground:
+    """A ledger of two shards with two nodes on the first, of 1,000 milli cpu each, and one on the second."""
+
+    def __init__(self):
+        self.ledger = MemoryLedger(2, lambda: 0, lease_ms=0)
+        self.bound = []
+        self.standing = ExistingPodReservations(self.ledger, self)
+        self.nodes = {}
+        self.epoch = 0
+
+    async def build(self):
+        schema = await self.ledger.schema(["cpu", "pods"])
+        amounts = {"cpu": 1000, "pods": 10}
+        for name in ("n0", "n1", "x1"):
+            allocatable = tuple(amounts.get(resource, 0) for resource in schema)
+            change = LedgerNodeChange(
+                name, common_pb2.NodeSpec(name=name).SerializeToString(), allocatable, False, 0
+            )
+            upserted = await self.ledger.upsert_nodes(shard_of(name, 2), [change])
+            self.nodes[name] = int(upserted.indexes[0])
+        self.epoch = await self.ledger.grant("mirror")
+        return self
+
+    async def bind(self, requests):  # in the place of a Binder
+        self.bound += requests
+        return [Bound(BindResult.DONE) for _ in requests]
+
+    async def upsert(self, *places, cpu=600, epoch=None, named=None):
+        """Pods 0, 1, ... stand on the nodes of these names. `named`: by index, as the writer names them."""
+        kind = pb.PodKind()
+        kind.requests.add(resource="cpu", amount=cpu)
+        kind.requests.add(resource="pods", amount=1)
+        nodes = np.array([self.nodes[place] for place in places], "<u4")
+        columns = pb.PodColumns(
+            uids=UIDS[: len(places)].tobytes(), nodes=nodes.tobytes(), kinds=bytes(4 * len(places))
+        )
+        request = pb.UpsertPodsRequest(
+            writer="mirror", epoch=self.epoch if epoch is None else epoch, kinds=[kind], pods=columns
+        )
+        for index, name in (named or {}).items():
+            request.node_names.add(index=index, name=name)
+        return list((await self.standing.upsert(request)).verdicts)
+
+    async def places(self):
+        """Names of nodes by number of the pod."""
+        names = {index: name for name, index in self.nodes.items()}
+        found = {}
+        for shard in range(2):
+            held = (await self.ledger.lookup(shard, UIDS))["node"].tolist()
+            found |= {number: names[node] for number, node in enumerate(held) if node in names}
+        return found
+
+    async def requested(self, name):
+        """cpu that is requested of a node, and whether it counts as shrunk."""
+        rows = (await self.ledger.state(shard_of(name, 2))).snapshot.accounts
+        records = np.frombuffer(rows.records, account_dtype(rows.resources))
+        account = records[np.frombuffer(rows.indexes, "<u4").tolist().index(self.nodes[name])]
+        return int(account["amounts"][0, 1]), bool(account["flags"] & FLAG_SHRUNK)
+
+
+@pytest.fixture
+async def ground():
+    return await Ground().build()
+
+
+async def test_what_stands_is_reserved_beyond_what_there_is_and_stays_without_anybody_confirming_it(ground):
+    assert await ground.upsert("n0", "n0") == [Verdict.COMMITTED] * 2
+    assert await ground.requested("n0") == (1200, True)
+    assert [await ground.ledger.reap(shard) for shard in range(2)] == [0, 0]
+
+
+async def test_a_second_time_changes_nothing(ground):
+    await ground.upsert("n0", "n1")
+    assert await ground.upsert("n0", "n1") == [Verdict.DUPLICATE] * 2
+    assert await ground.requested("n0") == (600, False)
+
+
+async def test_a_pod_that_is_reserved_elsewhere_moves_within_a_shard_and_across_shards(ground):
+    assert len({shard_of(name, 2) for name in ground.nodes}) == 2
+    for place in ("n0", "n1", "x1", "n0"):
+        await ground.upsert(place)
+        assert await ground.places() == {0: place}
+
+
+async def test_what_was_assumed_is_confirmed(ground):
+    await ground.upsert("n0")
+    shard = shard_of("n0", 2)
+    (arbiter,) = [a for a in ground.ledger.arbiters if a.shard == shard]
+    (reservation,) = arbiter.reservations.values()
+    arbiter.pending[reservation.seq] = (0, list(arbiter.reservations))
+    await ground.upsert("n0")
+    assert await ground.ledger.reap(shard) == 0
+
+
+async def test_a_mirror_of_an_earlier_term_reserves_nothing(ground):
+    await ground.ledger.grant("mirror")
+    assert await ground.upsert("n0") == [Verdict.STALE_EPOCH]
+    assert await ground.places() == {}
+
+
+async def test_a_node_that_is_not_there_is_told(ground):
+    ground.nodes["gone"] = 40
+    assert await ground.upsert("gone") == [Verdict.NODE_GONE]
+
+
+def asked(ground, *places):
+    nodes = np.array([ground.nodes[place] for place in places], "<u4")
+    return pb.BindRequest(
+        uids=UIDS[: len(places)].tobytes(),
+        nodes=nodes.tobytes(),
+        pods=[f"default/p{number}" for number in range(len(places))],
+        node_names=[common_pb2.NodeName(index=index, name=name) for name, index in ground.nodes.items()],
+    )
+
+
+async def test_only_what_is_reserved_on_that_very_node_is_bound(ground):
+    await ground.upsert("n0", "n1")
+    reply = await ground.standing.bind(asked(ground, "n0", "x1", "x1"))
+    assert list(reply.results) == [BindResult.DONE, BindResult.UNRESERVED, BindResult.UNRESERVED]
+    assert ground.bound == [BindingRequest("default/p0", uid_text(UIDS[0].tobytes()), "n0")]
+
+
+async def test_a_resolver_that_knows_no_api_server_says_so(ground):
+    with pytest.raises(InvalidInput, match="started without --kubeconfig"):
+        await ExistingPodReservations(ground.ledger, None).bind(asked(ground, "n0"))
+
+
+async def test_a_pod_is_not_counted_on_the_node_that_has_the_index_of_its_own_by_now(ground):
+    index = ground.nodes["n0"]
+    await ground.ledger.remove_nodes(shard_of("n0", 2), ["n0"])
+    other = next(name for name in map("other-{}".format, range(99)) if shard_of(name, 2) == index % 2)
+    schema = await ground.ledger.schema()
+    change = LedgerNodeChange(other, b"other", tuple(9000 for _ in schema), False, 0)
+    assert (await ground.ledger.upsert_nodes(index % 2, [change])).indexes.tolist() == [index]
+    assert await ground.upsert("n0", "n1", named={index: "n0", ground.nodes["n1"]: "n1"}) == [
+        Verdict.NODE_GONE,
+        Verdict.COMMITTED,
+    ]
+    assert await ground.places() == {1: "n1"}

@@ -1,0 +1,314 @@
+"""Benchmarks of single parts of HOSS: `python -m tools.bench --help`."""
+
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from hoss.errors import InvalidInput
+from hossctl.__main__ import run
+from hossctl.choices import Mix, Submitted
+from hossctl.cli import EXIT_FAILED
+from hossctl.commands.bench_file import JsonFile, check, publish
+from hossctl.console import Column, Document, Format
+from hossctl.options import Output, RedisUrl, Repeat, Seed, read_counts
+
+app = typer.Typer(no_args_is_help=True, help="Measure single parts of HOSS. For its developers.")
+
+
+@app.command()
+def tracing(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[int, typer.Option(min=1)] = 100_000,
+    workers: Annotated[int, typer.Option(min=1)] = 2,
+    ratio: Annotated[
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Of work batches whose traces are kept.")
+    ] = 0.01,
+    repeat: Annotated[int, typer.Option(min=1, help="Pairs of runs, without and with tracing.")] = 5,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What tracing costs: CPU per pod of platforms without and with it, in turn."""
+    from hossctl.bench import throughput as speed
+    from tools.bench.tracing import measure_tracing
+
+    check(output, json)
+    setting = speed.ThroughputSetting(nodes, pods, workers, Mix.UNIFORM, seed, repeat, trace_ratio=ratio)
+    cost = measure_tracing(setting, quiet=not output.for_people)
+    title = f"{pods:,} pods, {nodes:,} nodes, {workers} workers, traces of {ratio:.1%}"
+    publish(cost.as_json(), output, json, title=title, lines=cost.lines())
+
+
+_PLUGIN_COLUMNS = (
+    Column("PLUGIN", lambda row: row["plugin"]),
+    Column("NEW CLASS (US)", lambda row: f"{row['newMicros']:.1f}"),
+    Column("KNOWN (US)", lambda row: f"{row['knownMicros']:.1f}"),
+    Column(
+        "GOALS",
+        lambda row: (
+            "" if row["goalNewMicros"] is None else f"{row['goalNewMicros']:g}, {row['goalKnownMicros']:g}"
+        ),
+    ),
+    Column("NEW, 1/10 OF THE PODS", lambda row: f"{row['newMicrosFewer']:.1f}"),
+    Column("KNOWN, 1/10", lambda row: f"{row['knownMicrosFewer']:.1f}"),
+)
+
+
+@app.command()
+def plugins(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[
+        int, typer.Option(min=0, help="Bound already; measured again with a tenth of them.")
+    ] = 50_000,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Classes, and placements of a class; figures are medians.")
+    ] = 300,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What each scheduling plugin costs for one pod, of a class never seen and of a known one, in a worker's
+    own core."""
+    from tools.bench import plugins as plugin_costs
+
+    check(output, json)
+    document = plugin_costs.measure(plugin_costs.Setting(nodes, pods, repeat, seed))
+    publish(document, output, json, table=(document["plugins"], _PLUGIN_COLUMNS))
+
+
+@app.command()
+def dispatch(
+    *,
+    mode: Annotated[
+        Submitted, typer.Option(help="replicas: one job; distinct: bare pods, no two alike, 500 a message.")
+    ] = Submitted.REPLICAS,
+    pods: Annotated[
+        int | None,
+        typer.Option(min=1, help="1,000,000; 100,000 where they are distinct.", show_default=False),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Stand-ins that take every pod at once.")] = 2,
+    rules: Annotated[int, typer.Option(min=1, help="Of the policy in force; the last one matches.")] = 1,
+    tenants: Annotated[int, typer.Option(min=1, help="Namespaces that the pods are of.")] = 1,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory", help="Measure memory instead: so many queued pods in one job, and in 10,000 classes."
+        ),
+    ] = False,
+    repeat: Repeat = 1,
+    redis_url: RedisUrl = "",
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What the dispatcher alone accepts, queues and dispatches on one core, its journal included."""
+    from tools.bench import dispatch as dispatching
+
+    check(output, json)
+    count = pods or dispatching.DEFAULT_PODS[mode]
+    if memory:
+        rows = dispatching.measure_memory(count, redis_url)
+        title, document, lines = "memory", {"memory": rows}, list(dispatching.memory_lines(rows))
+    else:
+        result = dispatching.measure(
+            dispatching.Setting(mode, count, workers, rules, tenants, repeat, redis_url)
+        )
+        title, document, lines = f"{count:,} pods, {mode.value}", result.as_json(), result.lines()
+    publish(document, output, json, title=title, lines=lines)
+
+
+_RESOLVER_COLUMNS = (
+    Column("RESOLVERS", lambda row: str(row["resolvers"])),
+    Column("SHARDS", lambda row: str(row["shards"])),
+    Column("BATCH", lambda row: f"{row['batch']:,}"),
+    Column("CONFLICTS", lambda row: "one node" if row["hotNode"] else f"{row['conflictPercent']} %"),
+    Column("PODS/S", lambda row: f"{row['podsPerSecond']:,.0f}"),
+    Column("COMMITTED/S", lambda row: f"{row['committedPerSecond']:,.0f}"),
+    Column("P99 (MS)", lambda row: f"{row['p99Ms']:.2f}"),
+    Column("SCRIPT ALONE/S", lambda row: f"{row['ceilingPerSecond']:,.0f}"),
+    Column("RATIO", lambda row: "" if row["ratio"] is None else f"{row['ratio']:.2f}"),
+    Column("REDIS US/POD", lambda row: "" if row["redisMicros"] is None else f"{row['redisMicros']:.2f}"),
+    Column("RESOLVER US/POD", lambda row: f"{row['resolverMicros']:.2f}"),
+)
+
+
+@app.command("resolver")
+def resolvers(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    resolvers: Annotated[str, typer.Option(metavar="N,N")] = "1,2",
+    shards: Annotated[str, typer.Option(metavar="N,N")] = "1,4,16",
+    batch: Annotated[str, typer.Option(metavar="N,N", help="Pods of a proposal.")] = "1,10,100,1000",
+    conflicts: Annotated[
+        str, typer.Option(metavar="N,N", help="Per cent of pods that do not fit.")
+    ] = "0,10,50",
+    pods: Annotated[int, typer.Option(min=1, help="Of each case.")] = 40_000,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One resolver, one shard, batches of 100 and 1,000.")
+    ] = False,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Runs; of each case the one with the median rate is shown.")
+    ] = 1,
+    redis_url: RedisUrl = "",
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Pods that resolvers decide in a second, beside the ledger's script alone; the last case of each batch
+    is one node for all."""
+    from tools.bench import resolver as deciding
+
+    check(output, json)
+    setting = deciding.Setting(
+        nodes=nodes,
+        resolvers=(1,) if quick else read_counts(resolvers, where="--resolvers"),
+        shards=(1,) if quick else read_counts(shards, where="--shards"),
+        batches=(100, 1000) if quick else read_counts(batch, where="--batch"),
+        conflicts=read_counts(conflicts, where="--conflicts", least=0),
+        pods=pods,
+        seed=seed,
+        redis_url=redis_url,
+        repeat=repeat,
+    )
+    cases = list(deciding.measure(setting))
+    rows = [case.as_json() for case in cases]
+    document: Document = {"nodes": nodes, "podsPerCase": pods, "seed": seed, "repeat": repeat, "cases": rows}
+    publish(
+        document, output, json, table=(rows, _RESOLVER_COLUMNS), title="goals", lines=deciding.goals(cases)
+    )
+
+
+@app.command("policy")
+def policy_cost(
+    *,
+    rules: Annotated[int, typer.Option(min=1)] = 100,
+    classes: Annotated[int, typer.Option(min=1, help="All different.")] = 10_000,
+    repeat: Annotated[int, typer.Option(min=1, help="Figures are medians.")] = 15,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What a policy of many rules costs for each class seen for the first time, in the dispatcher's own
+    core."""
+    from tools.bench import policy as policies
+
+    check(output, json)
+    document = policies.measure(policies.Setting(rules, classes, repeat, seed))
+    lines = [
+        ("one rule for all pods", f"{document['microsAlike']:.1f} us a class"),
+        (f"{rules} rules", f"{document['micros']:.1f} us a class"),
+        ("the policy", f"{document['policyMicros']:.1f} us a class"),
+        ("index of the rules", f"{document['compileMillis']:.1f} ms a policy"),
+    ]
+    publish(document, output, json, title=f"{classes:,} classes", lines=lines)
+
+
+_SYNC_COLUMNS = (
+    Column("FILL", lambda row: f"{row['fill']:.0%}"),
+    Column("SYNC", lambda row: row["mode"] + (f" {row['intervalMs']} ms" if row["intervalMs"] else "")),
+    Column("PODS/S", lambda row: f"{row['podsPerSecond']:,.0f}"),
+    Column("CONFLICTS", lambda row: f"{row['conflicts']:,.0f}"),
+    Column("OF PODS", lambda row: f"{row['conflictPercent']:.2f} %"),
+    Column("BOUND", lambda row: f"{row['bound']:,.0f}"),
+    Column("UNSCHEDULABLE", lambda row: f"{row['unschedulable']:,.0f}"),
+    Column("OVERCOMMITTED NODES", lambda row: f"{row['overcommittedNodes']:,}"),
+)
+
+
+@app.command()
+def sync(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 1000,
+    workers: Annotated[int, typer.Option(min=1)] = 4,
+    fill: Annotated[
+        str, typer.Option(metavar="N,N", help="Per cent of all cpu that the load requests.")
+    ] = "95,99",
+    repeat: Repeat = 1,
+    redis_url: RedisUrl = "",
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """The same load with workers that follow the feed, pull, or learn from refusals alone. Exit 1 if any
+    overcommits."""
+    from tools.bench import sync as staleness
+
+    check(output, json)
+    fills = [percent / 100 for percent in read_counts(fill, where="--fill")]
+    if max(fills) > 1:
+        raise InvalidInput(f"{fill!r} is more than there is; give up to 100", where="--fill")
+    setting = staleness.Setting(nodes, workers, fills, seed, repeat, redis_url)
+    cases = staleness.measure(setting, quiet=not output.for_people)
+    document: Document = {
+        "nodes": nodes,
+        "workers": workers,
+        "seed": seed,
+        "repeat": repeat,
+        "cases": [case.as_json() for case in cases],
+    }
+    publish(document, output, json, table=(document["cases"], _SYNC_COLUMNS))
+    if any(case.overcommitted for case in cases):
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def reconnect(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[
+        int, typer.Option(min=1, help="In the ledger, and of each of the two loads after that.")
+    ] = 100_000,
+    workers: Annotated[int, typer.Option(min=1, help="Besides the one that comes back.")] = 2,
+    repeat: Repeat = 1,
+    redis_url: RedisUrl = "",
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """A worker is killed and comes back under load: when it is up to date, and what the others place
+    meanwhile."""
+    from tools.bench import reconnect as returning
+    from tools.bench.rebuild import Setting
+
+    check(output, json)
+    setting = Setting(nodes, pods, workers, seed, repeat, redis_url)
+    result = returning.measure(setting, quiet=not output.for_people)
+    title = f"a worker comes back beside {pods:,} pods on {nodes:,} nodes"
+    publish(result.as_json(), output, json, title=title, lines=result.lines())
+    if result.findings:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def rebuild(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[int, typer.Option(min=1, help="Bound when Redis is killed.")] = 100_000,
+    workers: Annotated[int, typer.Option(min=1)] = 2,
+    repeat: Repeat = 1,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Redis is killed and comes back empty: how soon commits are accepted again. Exit 1 if a bound pod moved
+    or an audit finds anything."""
+    from tools.bench import rebuild as rebuilding
+    from tools.bench.rebuild import Setting
+
+    check(output, json)
+    result = rebuilding.measure(Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
+    title = f"Redis loses {pods:,} bound pods on {nodes:,} nodes"
+    publish(result.as_json(), output, json, title=title, lines=result.lines())
+    if result.findings or result.moved_pods:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def main() -> None:
+    """Run one benchmark; a problem is one line and an exit code, as with `hoss`."""
+    run(get_command(app), "python -m tools.bench")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""HOSS compared with other schedulers on the same loads, for developers of HOSS."""

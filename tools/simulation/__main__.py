@@ -1,0 +1,114 @@
+"""Runs simulations: `python -m tools.simulation --seeds 200`; or one seed, made smaller and with its timeline:
+`--seed 17 --out DIR`."""
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hossctl.history.events import written
+from tools.simulation import plan as p
+from tools.simulation.plan import Plan, draw
+from tools.simulation.redis_backend import DrivenRedis
+from tools.simulation.run import Result, run
+from tools.simulation.shrink import shrink
+
+_FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES)))
+_ANSWERS = ("acknowledged", "refused", "unknown")
+
+
+app = typer.Typer(add_completion=False, help=__doc__)
+
+
+@app.command()
+def simulate(
+    *,
+    seeds: Annotated[int, typer.Option(min=1, help="How many to run.")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Run this one; if it fails, make its plan smaller.")
+    ] = None,
+    as_drawn: Annotated[
+        bool, typer.Option("--as-drawn", help="With --seed: do not make it smaller.")
+    ] = False,
+    plan: Annotated[
+        Path | None, typer.Option(exists=True, help="Run a plan.json that an earlier run has left.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --seed or --plan: a directory for timeline, history and plan.")
+    ] = None,
+) -> None:
+    """Run whole platforms in one process, with faults drawn from seeds. Exit code 1: a promise was broken."""
+    _fix_hash_order()
+    server = DrivenRedis.start()
+    try:
+        if plan is not None:
+            broken = _show(run(Plan.from_json(json.loads(plan.read_text())), server, keep=True), out)
+        elif seed is not None:
+            broken = _one(seed, server, out, as_drawn=as_drawn)
+        else:
+            broken = _many(range(first, first + seeds), server)
+    finally:
+        server.close()
+    sys.exit(int(broken))
+
+
+def _fix_hash_order() -> None:
+    """Begin again with a fixed hash seed: sets of texts would come in another order in each process."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        command = [sys.executable, "-m", "tools.simulation", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this program
+
+
+def _many(seeds: range, server: DrivenRedis) -> bool:
+    began, failed = time.process_time(), 0
+    reached: Counter[str] = Counter()
+    for seed in seeds:
+        result = run(draw(seed), server)
+        reached += result.reached
+        if problems := result.problems():
+            failed += 1
+            _print(f"seed {seed}: {len(problems)} problems, the first: {problems[0].splitlines()[0]}")
+    spent = time.process_time() - began
+    _print(f"{len(seeds)} simulations in {spent:.1f} s of CPU time: {failed} broke a promise")
+    for what in (*_FAULTS, *_ANSWERS):
+        _print(f"{reached[what]:8}  {what}" if reached[what] else f"   NEVER  {what}")
+    return failed > 0
+
+
+def _one(seed: int, server: DrivenRedis, out: Path | None, *, as_drawn: bool) -> bool:
+    result = run(draw(seed), server)
+    if result.problems() and not as_drawn:
+        result = shrink(result, lambda plan: run(plan, server))
+        _print(f"seed {seed}, made smaller; with --as-drawn as it is")
+    return _show(run(result.plan, server, keep=True), out)
+
+
+def _show(result: Result, out: Path | None) -> bool:
+    plan = result.plan
+    names = f"{plan.nodes} nodes, {plan.shards} shards, {', '.join(plan.names)}"
+    for line in (names, *map(str, plan.acts), *result.problems()):
+        _print(line)
+    struck = ", ".join(f"{what} {result.reached[what]}" for what in _FAULTS if result.reached[what])
+    _print(f"faults that struck: {struck or 'none'}")
+    _print(f"{result.steps} steps, {result.seconds:.2f} s of virtual time, {len(result.history)} events")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        lines = [f"{e.at:10.5f} {e.who:13} {e.kind:8} {e.text}\n" for e in result.timeline]
+        (out / "timeline.txt").write_text("".join(lines), encoding="utf-8")
+        (out / "history.jsonl").write_text("".join(map(written, result.history)), encoding="utf-8")
+        (out / "plan.json").write_text(json.dumps(plan.as_json(), indent=1), encoding="utf-8")
+    return bool(result.problems())
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - a command's output
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m tools.simulation")

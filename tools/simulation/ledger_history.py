@@ -1,0 +1,225 @@
+"""What happens to the ledger, read from Redis itself after each command and written into the history.
+
+Nothing of the resolver's code is used: records are read by the format that docs/architecture.md gives."""
+
+import re
+import struct
+from typing import Any
+
+from hoss.v1 import common_pb2
+from hoss.wire.uids import uid_text
+from hossctl.history.events import Event, History
+from hossctl.history.recorder_ledger import node_fields
+from tools.simulation.redis import Observation, SimulatedRedis
+
+_BY = "ledger"
+_SCHEMA = "{hoss}:schema"
+_SHARD = re.compile(r"^\{hoss:(\d+)\}:")
+_SPREAD_BYTES = 7  # at the end of accounts and reservations
+_ACCOUNT_BYTES, _RESERVATION_BYTES = 24, 40  # before the amounts
+_GONE, _UNSCHEDULABLE, _SHRUNK, _QUARANTINED = 1, 2, 4, 8
+_CARDS = 16
+_TOMBSTONES = ("recovering-", "restoring-")
+
+Hash = dict[bytes, bytes]
+
+
+class _Shard:
+    """A shard as it was read last."""
+
+    def __init__(self) -> None:
+        self.epoch = ""
+        self.seq = -1
+        self.lost = False  # a fault took changes: what is there next is another history
+        self.reservations: Hash = {}
+        self.leases: set[bytes] = set()  # commits that wait for their confirmation
+        self.prepared: set[bytes] = set()
+        self.accounts: Hash = {}
+        self.specs: Hash = {}
+        self.names: dict[bytes, str] = {}
+        self.workers: Hash = {}
+
+
+class LedgerHistory:
+    """Call `look` after each command that Redis has carried out."""
+
+    def __init__(self, redis: SimulatedRedis, history: History, shards: int) -> None:
+        self._redis = redis
+        self._history = history
+        self._shards = [_Shard() for _ in range(shards)]
+        self._position = 0
+        self._schema: list[str] = []
+
+    def look(self, seen: Observation) -> None:
+        """Write what the command has changed."""
+        if seen.position == self._position:
+            return
+        self._position = seen.position
+        found = _SHARD.match(seen.key)
+        if found:
+            self._look_at(int(found[1]))
+
+    def look_again(self) -> None:
+        """After a fault that changed Redis itself: what is there now is a new beginning."""
+        for number, shard in enumerate(self._shards):
+            shard.lost = True
+            self._look_at(number)
+
+    def rows(self) -> list[Event]:
+        """All reservations."""
+        self._read_schema()
+        return [
+            {**self._row(shard, uid, record), "shard": number}
+            for number, shard in enumerate(self._shards)
+            for uid, record in shard.reservations.items()
+        ]
+
+    def seqs(self) -> dict[str, int]:
+        return {str(number): shard.seq for number, shard in enumerate(self._shards)}
+
+    def _look_at(self, number: int) -> None:
+        shard, name = self._shards[number], f"{{hoss:{number}}}:"
+        (epoch, seq), workers, leases = self._redis.read_all(
+            ("HMGET", f"{name}meta", "epoch", "seq"),
+            ("HGETALL", f"{name}workers"),
+            ("HKEYS", f"{name}pending"),
+        )
+        epoch, seq = (epoch or b"").decode(), int(seq or 0)
+        if not epoch or epoch.startswith(_TOMBSTONES):
+            return
+        self._granted(number, shard, dict(workers))
+        again = epoch != shard.epoch or seq < shard.seq or shard.lost
+        if again or seq != shard.seq:
+            self._changed(number, shard, epoch, seq, set(leases), again=again)
+        else:
+            self._settle_leases(number, shard, set(leases))
+
+    def _granted(self, number: int, shard: _Shard, workers: Hash) -> None:
+        # After the epoch may be the number of the worker's last copies.
+        workers = {worker: value.split()[0] for worker, value in workers.items()}
+        for worker, granted in workers.items():
+            if shard.workers.get(worker) != granted:
+                epoch = int(granted)
+                self._history.append("granted", by=_BY, worker=worker.decode(), epoch=epoch, shard=number)
+        shard.workers = workers
+
+    def _changed(
+        self, number: int, shard: _Shard, epoch: str, seq: int, leases: set[bytes], *, again: bool
+    ) -> None:
+        before, name = shard.seq, f"{{hoss:{number}}}:"
+        held, prepared, accounts, specs, names, schema = self._redis.read_all(
+            *(("HGETALL", f"{name}reservations"), ("HKEYS", f"{name}holds"), ("HGETALL", f"{name}accounts")),
+            *(("HGETALL", f"{name}specs"), ("HGETALL", f"{name}names"), ("LRANGE", _SCHEMA, 0, -1)),
+        )
+        held, prepared, accounts, specs = dict(held), set(prepared), dict(accounts), dict(specs)
+        names = {index: text.decode() for text, index in dict(names).items()}
+        self._schema = [text.decode() for text in schema]
+        old, shard.reservations = shard.reservations, held
+        shard.epoch, shard.seq = epoch, seq
+        place: dict[str, Any] = {"shard": number, "seq": seq}
+        if before >= 0 and not again:
+            place["previous"] = before
+        was_leased, was_prepared = shard.leases, shard.prepared
+        shard.leases, shard.prepared = leases, prepared
+        event: dict[str, Any] = {**place, "ledger": epoch}
+        if again:
+            shard.lost = False
+            shard.names |= names
+            event |= {"snapshot": True, "lost": True}
+            event["reserved"] = [self._row(shard, uid, record) for uid, record in held.items()]
+            self._history.append("ledger", by=_BY, **event)
+            self._nodes(shard, accounts, specs, names, place)
+            return
+        self._nodes(shard, accounts, specs, names, place)
+        committed = []
+        released, reserved = [uid for uid in old if uid not in held], []
+        for uid, record in held.items():
+            was = old.get(uid)
+            if was == record:
+                continue
+            if was is not None and _seq(was) in was_prepared and was[:8] == record[:8]:
+                committed.append(uid)
+                continue
+            if was is not None:
+                released.append(uid)
+            reserved.append((uid, record))
+        if released:
+            event["released"] = [uid_text(uid) for uid in released]
+        if committed:
+            event["committed"] = [uid_text(uid) for uid in committed]
+        if reserved:
+            rows = [self._row(shard, uid, record) for uid, record in reserved]
+            event["reserved"] = [
+                {**row, "state": "assumed"} if row["state"] == "confirmed" else row for row in rows
+            ]
+            event["epoch"] = rows[0]["epoch"]
+        self._history.append("ledger", by=_BY, **event)
+        confirmed = [
+            uid
+            for uid, record in held.items()
+            if _seq(record) not in leases
+            and (uid not in old or _seq(old[uid]) in was_leased or old[uid] != record)
+        ]
+        self._confirmed(number, seq, confirmed)
+
+    def _settle_leases(self, number: int, shard: _Shard, leases: set[bytes]) -> None:
+        ended = shard.leases - leases
+        shard.leases = leases
+        if ended:
+            self._confirmed(number, shard.seq, [u for u, r in shard.reservations.items() if _seq(r) in ended])
+
+    def _confirmed(self, number: int, seq: int, uids: list[bytes]) -> None:
+        if uids:
+            names = [uid_text(uid) for uid in uids]
+            self._history.append("ledger", by=_BY, shard=number, seq=seq, confirmed=names)
+
+    def _nodes(
+        self, shard: _Shard, accounts: Hash, specs: Hash, names: dict[bytes, str], place: dict[str, Any]
+    ) -> None:
+        """Nodes that came, went or changed."""
+        before, shard.accounts = shard.accounts, accounts
+        flags_of = {index: _flags(account) for index, account in accounts.items()}
+        if specs == shard.specs and flags_of == {index: _flags(account) for index, account in before.items()}:
+            return
+        for index in sorted(shard.specs.keys() - specs.keys()):
+            self._history.append("node-removed", by=_BY, name=shard.names[index], **place)
+        shard.names |= names
+        for index, spec in specs.items():
+            flags = flags_of[index]
+            if spec != shard.specs.get(index) or index not in before or _flags(before[index]) != flags:
+                node = common_pb2.NodeSpec.FromString(spec)
+                closed = bool(flags & (_UNSCHEDULABLE | _QUARANTINED))
+                self._history.append("node", by=_BY, **node_fields(node, closed), **place)
+        shard.specs = specs
+
+    def _read_schema(self) -> None:
+        self._schema = [name.decode() for name in self._redis.read("LRANGE", _SCHEMA, 0, -1)]
+
+    def _row(self, shard: _Shard, uid: bytes, record: bytes) -> Event:
+        mask, milli = struct.unpack_from("<HH", record, 4)
+        seq = _seq(record)
+        state = "prepared" if seq in shard.prepared else "assumed" if seq in shard.leases else "confirmed"
+        amounts = struct.unpack(
+            f"<{(len(record) - _RESERVATION_BYTES - _SPREAD_BYTES) // 8}q",
+            record[_RESERVATION_BYTES:-_SPREAD_BYTES],
+        )
+        row: Event = {
+            "uid": uid_text(uid),
+            "node": shard.names.get(record[:4], record[:4].hex()),
+            "seq": int(seq),
+            "epoch": struct.unpack_from("<Q", record, 16)[0],
+            "state": state,
+            "requests": {name: amount for name, amount in zip(self._schema, amounts, strict=False) if amount},
+        }
+        if mask:
+            row["cards"] = {str(card): milli for card in range(_CARDS) if mask >> card & 1}
+        return row
+
+
+def _seq(record: bytes) -> bytes:
+    """The commit of a reservation, as the field of the hashes of commits."""
+    return b"%d" % struct.unpack_from("<Q", record, 8)[0]
+
+
+def _flags(account: bytes) -> int:
+    return int(struct.unpack_from("<I", account, 16)[0])

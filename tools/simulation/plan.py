@@ -1,0 +1,358 @@
+"""What happens in a simulation, drawn from a seed before it begins: what clients do, and which faults strike.
+
+A plan is data. It can be written down, made smaller, and carried out again."""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+# What clients do.
+SUBMIT, DELETE, UNGATE = "submit", "delete", "ungate"
+ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON = (
+    "add node",
+    "remove node",
+    "shrink node",
+    "cordon",
+    "uncordon",
+)
+
+# Faults. With `seconds`: until it is over.
+KILL, KILL_AT_STEP, STOP, FREEZE = "kill", "kill at step", "stop", "freeze"
+FREEZE_AT_STEP = "freeze at step"
+CUT, BREAK, DROP_REPLIES = "cut", "break connections", "drop replies"
+CUT_ONE_WAY = "cut one way"  # nothing comes from the target to the other
+REDIS_SILENT, REDIS_REFUSED, REDIS_RESTART = "redis silent", "redis refused", "redis restarts"
+REDIS_REFUSES_WRITES, REDIS_LOSES_REPLIES = "redis refuses writes", "redis loses replies"
+REDIS_ROLLS_BACK, REDIS_EMPTIED, REDIS_CLOCK, CLOCK = (
+    "redis rolls back",
+    "redis emptied",
+    "redis clock steps",
+    "clock steps",
+)
+REDIS_DRIFTS, DRIFT = (
+    "redis clock drifts",
+    "clock drifts",
+)  # for the rest of the time; `number`: in thousandths
+
+# After these, only a living dispatcher knows what was promised.
+LOSSES = (REDIS_ROLLS_BACK, REDIS_EMPTIED)
+
+# A target: the dispatcher that holds the lease when the fault strikes.
+LEADER = "leader"
+
+# Of a Redis that goes back: the keys of one slot, as one server of a Redis Cluster has them.
+COMMON_SLOT = "{hoss}"  # with the journal
+SHARD_SLOT = "{{hoss:{}}}"
+
+NODE_CPU = 2000
+
+KINDS = (
+    *(KILL, KILL_AT_STEP, KILL_AT_STEP, STOP, FREEZE, FREEZE_AT_STEP),
+    *(CUT, CUT_ONE_WAY, BREAK, DROP_REPLIES),
+    *(REDIS_SILENT, REDIS_REFUSED, REDIS_RESTART, REDIS_LOSES_REPLIES, REDIS_REFUSES_WRITES),
+    *(REDIS_CLOCK, CLOCK, REDIS_DRIFTS, DRIFT),
+)
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something at a moment. `what` is one of the words above."""
+
+    at: float
+    what: str
+    target: str = ""
+    other: str = ""
+    seconds: float = 0.0
+    number: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_fault(self) -> bool:
+        return self.what not in (
+            *(SUBMIT, DELETE, UNGATE),
+            *(ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON),
+        )
+
+    def __str__(self) -> str:
+        parts = [self.target, self.other, f"for {self.seconds:.2f} s" if self.seconds else ""]
+        parts += [str(self.number) if self.number else "", *(f"{k}={v}" for k, v in self.options.items())]
+        return " ".join([f"{self.at:8.3f}", self.what, *(part for part in parts if part)])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole simulation."""
+
+    seed: int
+    shards: int
+    dispatchers: int
+    resolvers: int
+    workers: int
+    nodes: int
+    acts: tuple[Act, ...]
+    # Of plans that were written down before nodes had names as labels: rules about nodes meant nothing.
+    named_nodes: bool = False
+    lease_seconds: float = 30.0  # of a commit that is not confirmed
+
+    @property
+    def names(self) -> list[str]:
+        """Of the services."""
+        return [
+            *(f"dispatcher-{n + 1}" for n in range(self.dispatchers)),
+            *(f"resolver-{n + 1}" for n in range(self.resolvers)),
+            *(f"w{n + 1}" for n in range(self.workers)),
+        ]
+
+    def with_acts(self, acts: Iterable[Act]) -> "Plan":
+        """The same platform, to which less happens."""
+        return replace(self, acts=tuple(acts))
+
+    def as_json(self) -> dict[str, Any]:
+        """For a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Plan":
+        return cls(**{**document, "acts": tuple(Act(**act) for act in document["acts"])})
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(seed)
+    plan = Plan(
+        seed,
+        shards=rng.choice((1, 1, 2, 3)),
+        dispatchers=rng.choice((1, 2, 2)),
+        resolvers=rng.choice((1, 2, 2)),
+        workers=rng.choice((1, 2, 3)),
+        nodes=rng.randint(2, 8),
+        acts=(),
+        named_nodes=True,
+        lease_seconds=rng.choice((4.0, 30.0)),
+    )
+    seconds = rng.uniform(4.0, 10.0)
+    loses = rng.random() < 0.3
+    scene = None
+    if not loses and rng.random() < 0.6:
+        scene = rng.choice(_SCENES)
+        plan = scene.fitted(plan)
+    acts = [*_loads(rng, seconds), *_node_changes(rng, plan, seconds)]
+    acts += _faults(rng, plan, seconds, loses=loses)
+    if scene is not None:
+        acts += scene.acts(rng, plan, rng.uniform(0.3, seconds))
+    return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
+
+
+def _loads(rng: random.Random, seconds: float) -> list[Act]:
+    acts = []
+    for number in range(rng.randint(3, 12)):
+        at, name = rng.uniform(0.0, seconds), f"job-{number}"
+        replicas = rng.choice((1, 1, 2, 4, 8, 16))
+        options: dict[str, Any] = {"replicas": replicas, "cpu": rng.choice((50, 100, 300, 700))}
+        kind = rng.random()
+        if kind < 0.2 and replicas > 1:
+            options["gang"] = rng.randint(2, replicas)
+        elif kind < 0.3:
+            options["port"] = rng.choice((8080, 9090))
+        elif kind < 0.42:
+            options["apart"] = rng.choice(("a", "b"))
+        elif kind < 0.5:
+            options["gate"] = "hold"
+        if rng.random() < 0.2:
+            options["priority"] = rng.choice((10, 100))
+        acts.append(Act(at, SUBMIT, name, options=options))
+        if "gate" in options and rng.random() < 0.8:
+            acts.append(Act(at + rng.uniform(0.01, 3.0), UNGATE, name))
+        if rng.random() < 0.35:
+            acts.append(Act(at + rng.uniform(0.0, 3.0), DELETE, name))
+            if rng.random() < 0.3 and "gate" not in options:
+                # The same request again, under its id.
+                acts.append(Act(at + rng.uniform(0.5, 4.0), SUBMIT, name, options={**options, "again": True}))
+    return acts
+
+
+def _node_changes(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
+    acts = []
+    for _ in range(rng.choice((0, 0, 1, 2, 3))):
+        what = rng.choice((ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON))
+        number = rng.randrange(plan.nodes + 2)
+        at = rng.uniform(0.5, seconds)
+        acts.append(Act(at, what, f"n{number}"))
+        if what == REMOVE_NODE and rng.random() < 0.6:
+            acts.append(Act(at + rng.uniform(0.05, 2.0), ADD_NODE, f"n{number}"))
+        if what == CORDON:
+            acts.append(Act(at + rng.uniform(0.05, 2.0), UNCORDON, f"n{number}"))
+    return acts
+
+
+def _faults(rng: random.Random, plan: Plan, seconds: float, *, loses: bool) -> list[Act]:
+    """Either Redis loses what it had acknowledged, or dispatchers die: no promise holds through both."""
+    acts: list[Act] = []
+    for _ in range(rng.choice((0, 1, 1, 2, 3, 4))):
+        acts += _fault(rng, plan, rng.uniform(0.3, seconds), loses=loses)
+    if loses:
+        at = rng.uniform(1.0, seconds)
+        if rng.random() < 0.3:
+            acts.append(Act(at, REDIS_EMPTIED))
+        else:
+            slots = ("", "", COMMON_SLOT, *(SHARD_SLOT.format(shard) for shard in range(plan.shards)))
+            acts.append(Act(at, REDIS_ROLLS_BACK, rng.choice(slots), number=rng.choice((1, 2, 5, 20))))
+    return acts
+
+
+def _fault(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> list[Act]:
+    what = rng.choice(KINDS)
+    seconds = rng.choice((0.05, 0.5, 2.0, 5.0)) * rng.uniform(0.5, 1.5)
+    mortal = [name for name in plan.names if not (loses and name.startswith("dispatcher"))]
+    if what in (KILL, KILL_AT_STEP, STOP, FREEZE, FREEZE_AT_STEP):
+        steps = rng.randint(1, 300) if what in (KILL_AT_STEP, FREEZE_AT_STEP) else 0
+        return [Act(at, what, rng.choice(mortal), seconds=seconds, number=steps)]
+    if what in (CUT, CUT_ONE_WAY, BREAK):
+        one, other = rng.sample(plan.names, 2)
+        return [Act(at, what, one, other, seconds=0.0 if what == BREAK else seconds)]
+    if what in (REDIS_CLOCK, CLOCK):
+        target = rng.choice(plan.names) if what == CLOCK else ""
+        return [Act(at, what, target, number=rng.choice((-3600, -5, 5, 40, 3600)))]
+    if what in (REDIS_DRIFTS, DRIFT):
+        target = rng.choice(plan.names) if what == DRIFT else ""
+        return [Act(at, what, target, number=rng.choice((-30, -5, 5, 30)))]
+    if what in (REDIS_SILENT, REDIS_REFUSED, REDIS_LOSES_REPLIES):
+        # For everybody, or for one service.
+        with_redis = [name for name in plan.names if not name.startswith("w")]
+        target = rng.choice(("", rng.choice(with_redis)))
+        return [Act(at, what, target, seconds=min(seconds, 3.0))]
+    return [Act(at, what, seconds=0.0 if what == REDIS_RESTART else min(seconds, 3.0))]
+
+
+# Scenes: what seldom comes together by chance, and where protocols break.
+
+
+def _stalled_worker_and_takeover(rng: random.Random, _plan: Plan, at: float) -> list[Act]:
+    """A worker stalls with pods in hand, the dispatcher dies, and the worker goes on when the next one leads."""
+    options = {"replicas": rng.choice((2, 4, 8)), "cpu": 100}
+    return [
+        *(Act(at, SUBMIT, f"stalled-{number}", options=options) for number in range(4)),
+        Act(at, FREEZE_AT_STEP, "w1", seconds=rng.uniform(1.7, 2.6), number=rng.randint(2, 25)),
+        Act(at + rng.uniform(0.01, 0.2), KILL, LEADER, seconds=rng.uniform(0.5, 3.0)),
+    ]
+
+
+def _deleted_while_nobody_answers(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """Jobs are deleted while the resolvers are away, or answer to nobody."""
+    away, seconds = (
+        rng.choice((KILL, FREEZE, REDIS_REFUSED, REDIS_SILENT, REDIS_LOSES_REPLIES)),
+        rng.uniform(1.0, 3.0),
+    )
+    names = [f"resolver-{number + 1}" for number in range(plan.resolvers)]
+    acts = [Act(at + 1.0, away, name, seconds=seconds) for name in names]
+    for number in range(3):
+        options = {"replicas": rng.choice((1, 4, 8)), "cpu": rng.choice((50, 300))}
+        acts.append(Act(at, SUBMIT, f"deleted-{number}", options=options))
+        acts.append(Act(at + 1.0 + rng.uniform(0.0, seconds), DELETE, f"deleted-{number}"))
+    return acts
+
+
+def _dispatcher_without_resolvers(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """Workers place pods while the dispatcher reaches no resolver, for longer or shorter than leases last."""
+    options = {"replicas": rng.choice((4, 8, 16)), "cpu": rng.choice((50, 100))}
+    seconds = rng.choice((3.0, 6.0, 9.0))
+    acts = [Act(at, SUBMIT, f"unconfirmed-{number}", options=options) for number in range(2)]
+    return [*acts, *(Act(at, CUT, *pair, seconds=seconds) for pair in _dispatchers_and_resolvers(plan))]
+
+
+def _same_job_after_a_lost_answer(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """A job is deleted and submitted again, while the dispatcher repeats releases that were carried out."""
+    seconds = rng.uniform(2.0, 5.0)
+    acts = [
+        Act(at + 1.0, CUT_ONE_WAY, resolver, dispatcher, seconds=seconds)
+        for dispatcher, resolver in _dispatchers_and_resolvers(plan)
+    ]
+    for number in range(3):
+        options, name = {"replicas": rng.choice((2, 4, 8)), "cpu": 50}, f"twice-{number}"
+        deleted = at + 1.0 + rng.uniform(0.0, 0.5)
+        again = deleted + rng.uniform(0.05, seconds / 2)
+        acts += [Act(at, SUBMIT, name, options=options), Act(deleted, DELETE, name)]
+        acts.append(Act(again, SUBMIT, name, options={**options, "again": True}))
+    return acts
+
+
+def _dispatchers_and_resolvers(plan: Plan) -> list[tuple[str, str]]:
+    dispatchers = [name for name in plan.names if name.startswith("dispatcher")]
+    return [(one, other) for one in dispatchers for other in plan.names if other.startswith("resolver")]
+
+
+def _urgent_pods_on_full_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """The nodes are full of pods, then several jobs of more urgent ones come."""
+    size = rng.choice((300, 700))
+    full = {"replicas": plan.nodes * (NODE_CPU // size), "cpu": size}
+    acts = [Act(at, SUBMIT, "full", options=full)]
+    for number in range(rng.randint(2, 4)):
+        options = {
+            "replicas": rng.choice((1, 2, 4)),
+            "cpu": rng.choice((300, 700)),
+            "priority": 10 * (number + 1),
+        }
+        acts.append(
+            Act(
+                at + 1.0 + rng.choice((0.0, rng.uniform(0.0, 0.5))),
+                SUBMIT,
+                f"urgent-{number}",
+                options=options,
+            )
+        )
+    return acts
+
+
+def _one_port_on_few_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """Several jobs want the same port of every node at once; later some go, and their ports are free."""
+    acts = []
+    for number in range(max(2, plan.workers)):
+        options = {"replicas": max(1, plan.nodes - rng.choice((0, 1))), "cpu": 50, "port": 7070}
+        acts.append(Act(at, SUBMIT, f"port-{number}", options=options))
+        if rng.random() < 0.5:
+            acts.append(Act(at + rng.uniform(0.5, 2.0), DELETE, f"port-{number}"))
+    return acts
+
+
+def _room_comes_during_backoff(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """Pods that do not fit wait; room comes a moment later."""
+    full = {"replicas": plan.nodes * 2, "cpu": 700}
+    waiting = {"replicas": rng.choice((2, 4)), "cpu": 1300}
+    return [
+        Act(at, SUBMIT, "before", options=full),
+        Act(at + 0.5, SUBMIT, "waiting", options=waiting),
+        Act(at + 0.5 + rng.uniform(0.05, 1.2), DELETE, "before"),
+    ]
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What happens, and the least platform on which that means something."""
+
+    acts: Callable[[random.Random, Plan, float], list[Act]]
+    shards: int = 1
+    dispatchers: int = 1
+    workers: int = 1
+    lease_seconds: float = 0.0  # 0: any
+
+    def fitted(self, plan: Plan) -> Plan:
+        """The plan on such a platform."""
+        return replace(
+            plan,
+            shards=max(plan.shards, self.shards),
+            dispatchers=max(plan.dispatchers, self.dispatchers),
+            workers=max(plan.workers, self.workers),
+            lease_seconds=self.lease_seconds or plan.lease_seconds,
+        )
+
+
+_SCENES = (
+    _Scene(_stalled_worker_and_takeover, shards=2, dispatchers=2, workers=2),
+    _Scene(_dispatcher_without_resolvers, lease_seconds=4.0),
+    _Scene(_deleted_while_nobody_answers),
+    _Scene(_same_job_after_a_lost_answer),
+    _Scene(_urgent_pods_on_full_nodes),
+    _Scene(_one_port_on_few_nodes, workers=2),
+    _Scene(_room_comes_during_backoff),
+)

@@ -1,0 +1,198 @@
+"""Carries out a plan in a world, keeps the history, and has it judged.
+
+When the plan is over, every fault ends and whatever died is started again. Then the platform has a bounded
+virtual time to settle: every pod is bound or waits, workers and ledger agree, and nobody complains."""
+
+import asyncio
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from hoss.errors import LedgerUnavailable, TransportError
+from hossctl.auditing import disagreements
+from hossctl.history.checker import check
+from hossctl.history.checker_judgement import Judgement
+from hossctl.history.events import Event, History
+from tools.simulation import plan as p
+from tools.simulation.clients import SimulatedClients
+from tools.simulation.faults import Faults
+from tools.simulation.final_states import left_over, write_final_states
+from tools.simulation.ledger_comparison import LedgerComparison
+from tools.simulation.ledger_history import LedgerHistory
+from tools.simulation.loop import Deadlock, OutOfSteps, discarding
+from tools.simulation.plan import Act, Plan
+from tools.simulation.redis_backend import DrivenRedis
+from tools.simulation.world import Entry, World
+
+# Virtual, after the last fault: a lease of a commit lasts 30 s, a back-off at most 10 s.
+SETTLE_SECONDS = 90.0
+_LOOK_SECONDS = 0.25
+_CALM_LOOKS = 3  # so often in a row nothing moved
+_MOVING = ("Queued", "Scheduling", "Backoff")
+_TOLD_PROBLEMS = 6
+COMPARED_EVERY = 4
+# Requests and feeds that were cut are tried again within two seconds. After a loss it may take a rebuild.
+_NOTICED_WITHIN_SECONDS = 4.0
+
+
+@dataclass
+class Result:
+    """What came of a plan. `complaints`: what is no matter of the history: crashes, and what never settled."""
+
+    plan: Plan
+    judgement: Judgement = field(default_factory=Judgement)
+    complaints: list[str] = field(default_factory=list)
+    timeline: list[Entry] = field(default_factory=list)
+    history: list[Event] = field(default_factory=list)
+    reached: Counter[str] = field(default_factory=Counter)  # faults and answers that happened
+    compared: Counter[str] = field(default_factory=Counter)  # calls of scripts that the model made as well
+    steps: int = 0
+    seconds: float = 0.0  # virtual
+
+    def problems(self) -> list[str]:
+        """A sentence each; none if every promise was kept."""
+        found = [f"{v.promise.value}: {v.text}" for v in self.judgement.violations]
+        return [*found, *self.complaints]
+
+
+def run(plan: Plan, server: DrivenRedis, *, keep: bool = False, compare: bool | None = None) -> Result:
+    """Carry out a plan. `keep`: with the timeline, which costs as much as the rest. `compare`: whether the scripts
+    are compared with the model; None: in every COMPARED_EVERY-th seed."""
+    with discarding():
+        return _run(plan, server, keep=keep, compare=is_compared(plan) if compare is None else compare)
+
+
+def is_compared(plan: Plan) -> bool:
+    """Whether the scripts are compared with the model, where nobody says so: it costs a third more."""
+    return plan.seed % COMPARED_EVERY == 0
+
+
+def _run(plan: Plan, server: DrivenRedis, *, keep: bool, compare: bool) -> Result:
+    result = Result(plan)
+    world = World(
+        plan.seed,
+        server,
+        shards=plan.shards,
+        dispatchers=plan.dispatchers,
+        resolvers=plan.resolvers,
+        workers=plan.workers,
+        lease_seconds=plan.lease_seconds,
+        observe=result.timeline.append if keep else None,
+    )
+    with world.logging(), closing(world):
+        simulation = _Simulation(plan, world, result, compare=compare)
+        try:
+            world.loop.run_until_complete(world.loop.spawn(simulation.clients.process, simulation.story()))
+        except (Deadlock, OutOfSteps) as exc:
+            result.complaints.append(f"the simulation does not end: {exc}")
+        simulation.finish()
+    return result
+
+
+class _Simulation:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan, world: World, result: Result, *, compare: bool) -> None:
+        self._plan = plan
+        self._world = world
+        self._result = result
+        self._over_at = 0.0  # when the last fault was over
+        self._loses = any(act.what in p.LOSSES for act in plan.acts)
+        self._history = History(world.loop.time, source="simulation", sees=["clients", "reservations"])
+        self._ledger = LedgerHistory(world.redis, self._history, plan.shards)
+        self._comparison = LedgerComparison(world.redis, plan.shards) if compare else None
+        world.redis.shadow = self._comparison
+        world.on_command = self._ledger.look
+        self.clients = SimulatedClients(world, self._history, named_nodes=plan.named_nodes)
+        self._faults = Faults(world, self._ledger)
+
+    async def story(self) -> None:
+        """From the first start to the last look."""
+        for name in self._world.services:
+            self._world.start(name)
+        await self.clients.register(self._plan.nodes)
+        watching = asyncio.create_task(self.clients.watch())
+        began = self._world.loop.time()
+        await asyncio.gather(*(self._carry_out(act, began) for act in self._plan.acts))
+        self._world.note("plan", "fault", "every fault is over")
+        self._faults.end_all()
+        self._over_at = self._world.loop.time()
+        settled = await self._settle()
+        watching.cancel()
+        if settled:
+            self._history.append("quiet", by="plan")
+            self._history.append("table", by="dispatcher", pods=await self.clients.table(), final=True)
+            rows, seqs = self._ledger.rows(), self._ledger.seqs()
+            self._history.append("reservations", by="ledger", rows=rows, seqs=seqs, final=True)
+            await write_final_states(self._history, self.clients, self._world)
+            self._result.complaints += left_over(self._world)
+
+    async def _carry_out(self, act: Act, began: float) -> None:
+        await asyncio.sleep(max(0.0, began + act.at - self._world.loop.time()))
+        self._world.note("plan", "fault" if act.is_fault else "client", str(act))
+        if act.is_fault:
+            self._history.append("fault", by="plan", kind=act.what, target=act.target)
+            await self._faults.strike(act)
+        elif act.what in (p.SUBMIT, p.DELETE, p.UNGATE):
+            await self.clients.ask(act)
+        else:
+            await self.clients.change_node(act)
+
+    async def _settle(self) -> bool:
+        """Wait until nothing moves. False, and a complaint, where that takes too long."""
+        deadline, calm, why = self._world.loop.time() + SETTLE_SECONDS, 0, ["nobody answered"]
+        noticed_at = self._over_at + (
+            _NOTICED_WITHIN_SECONDS if any(a.is_fault for a in self._plan.acts) else 0.0
+        )
+        while self._world.loop.time() < deadline:
+            self._faults.start_all()
+            why = await self._unsettled()
+            calm = 0 if why else calm + 1
+            # Until then a dispatcher may not follow the feed again, and nothing moves for want of news.
+            if calm >= _CALM_LOOKS and self._world.loop.time() >= noticed_at:
+                return True
+            await asyncio.sleep(_LOOK_SECONDS)
+        told = "; ".join(why[:_TOLD_PROBLEMS])
+        self._result.complaints.append(f"not settled after {SETTLE_SECONDS:g} s: {told}")
+        return False
+
+    async def _unsettled(self) -> list[str]:
+        """What still moves."""
+        clients = self.clients
+        try:
+            why = await disagreements(clients.dispatcher, clients.resolver, self._plan.workers)
+            table = await clients.table()
+        except (LedgerUnavailable, TransportError) as exc:
+            return [str(exc)]
+        why += [f"pod {row['uid']} is {row['state']}" for row in table if row["state"] in _MOVING]
+        rows = self._ledger.rows()
+        unconfirmed = [row for row in rows if row["state"] != "confirmed"]
+        why += [f"pod {row['uid']} is only {row['state']} on {row['node']}" for row in unconfirmed]
+        may_notice = self._loses or self._world.loop.time() < self._over_at + _NOTICED_WITHIN_SECONDS
+        return why + (self._unnoticed(table, rows) if may_notice else [])
+
+    def _unnoticed(self, table: list[Event], rows: list[Event]) -> list[str]:
+        """What the ledger has lost and the dispatcher has not noticed yet: it may be about to try again."""
+        bound = {row["uid"]: row["node"] for row in table if row["state"] == "Bound"}
+        held = {row["uid"]: row["node"] for row in rows}
+        return [
+            f"pod {uid} is bound to {bound.get(uid)} and reserved on {held.get(uid)}"
+            for uid in sorted(bound.keys() | held.keys())
+            if bound.get(uid) != held.get(uid)
+        ]
+
+    def finish(self) -> None:
+        """Judge, and gather what was seen."""
+        result, world = self._result, self._world
+        if self._comparison is not None:
+            self._comparison.compare_states("at the end")
+            result.complaints += self._comparison.problems
+            result.compared = self._comparison.calls
+        for service in world.services.values():
+            result.complaints += [f"{service.name} ended: {text}" for text in service.ends]
+        for context in world.loop.errors:
+            result.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
+        result.judgement = check(self._history.events)
+        result.history = self._history.events
+        result.reached = self._faults.reached + self.clients.answers
+        result.steps, result.seconds = world.loop.steps, world.loop.time()
