@@ -201,15 +201,24 @@ async def background(*jobs: Awaitable[None]) -> AsyncIterator[None]:
                 job.close()  # Python warns of a coroutine that never ran
 
 
-async def end_tasks(tasks: "Iterable[asyncio.Task[None]]") -> None:
-    """Cancel tasks and wait until each has ended."""
-    # Repeated, because before Python 3.12 asyncio.wait_for (redis-py sends in it) loses a cancellation that
-    # comes together with its result. The job would never end.
-    tasks = list(tasks)
-    while running := [task for task in tasks if not task.done()]:
+async def end_tasks(tasks: "Iterable[asyncio.Future[Any]]") -> None:
+    """Cancel tasks and wait until each has ended, even when the caller is cancelled meanwhile. The errors of the
+    tasks are theirs to ask for."""
+    # Repeated, because a job can lose its cancellation: before Python 3.12 asyncio.wait_for loses one that comes
+    # together with its result, and a gRPC call one that comes together with its failure. Not interrupted,
+    # because whoever is told twice to end (by such a repetition) would leave jobs behind that nobody ends.
+    me, interrupted = asyncio.current_task(), False
+    running = {task for task in tasks if task is not me and not task.done()}
+    while running:
         for task in running:
             task.cancel()
-        await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
+        try:
+            await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
+        except asyncio.CancelledError:
+            interrupted = True
+        running = {task for task in running if not task.done()}
+    if interrupted:
+        raise asyncio.CancelledError
 
 
 def announce_ready(path: Path | None, **fields: object) -> None:

@@ -2,7 +2,6 @@
 nodes."""
 
 import asyncio
-import contextlib
 import random
 from itertools import islice
 from typing import Any
@@ -19,6 +18,7 @@ from dispatcher.runtime import Runtime
 from hoss.client.feed import Subscription
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound, quoted
+from hoss.serving import end_tasks
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 
@@ -150,9 +150,7 @@ class ViewModel:
                 await asyncio.sleep(SNAPSHOT_SECONDS)
         finally:
             if reading is not None:
-                reading.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await reading
+                await end_tasks((reading,))
 
     def pods(self, text: str) -> dict[str, Any]:
         """See PodHistories.find. Raises InvalidInput for an empty name."""

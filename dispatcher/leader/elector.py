@@ -10,6 +10,7 @@ from dispatcher.leader.lease import Granted, Lease
 from dispatcher.runtime import TermFailed
 from hoss.errors import LedgerUnavailable
 from hoss.host import THIS_HOST
+from hoss.serving import end_tasks
 from hoss.telemetry import logger
 
 _ATTEMPTS_PER_LEASE = 12  # of a standby; the interval delays a takeover
@@ -91,14 +92,14 @@ class LeaderElector:
             await asyncio.wait({renewing, serving}, return_when=asyncio.FIRST_COMPLETED)
             superseded = renewing.done() and not renewing.cancelled() and renewing.exception() is None
         finally:
-            for task in (renewing, serving):
-                task.cancel()
-            results = await asyncio.gather(renewing, serving, return_exceptions=True)
-            if not superseded:
-                await self._release(term)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+            try:
+                await end_tasks((renewing, serving))
+            finally:
+                if not superseded:
+                    await self._release(term)
+        for task in (renewing, serving):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
         logger().warning("term_over", term=term.term)
 
     async def _serve_until_cancelled(self, term: LeaderTerm) -> None:
