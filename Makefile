@@ -6,7 +6,9 @@ BIN    := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 # By file, on all cores: what the tests of a file share is made once. The order is tests/conftest.py's.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -rs
+# AGAIN=1: only what failed in the last run, one after another.
+CHOSEN := $(if $(AGAIN),-n 0 --last-failed --last-failed-no-failures none)
+PYTEST := $(BIN)/python -m pytest $(or $(CHOSEN),-n auto --dist loadfile --no-loadscope-reorder) -rs
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
 .PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak controlplane e2e check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
@@ -69,7 +71,7 @@ bench: $(VENV)/.dev  ## what each core's operations cost on this machine
 	$(BIN)/python -m pytest tests/benchmarks/bench_cores.py --benchmark-quiet
 
 bench-check: $(VENV)/.dev  ## whether ratios of such costs, and of waits, are within their limits (tests/benchmarks/limits.yaml)
-	$(BIN)/python -m pytest tests/benchmarks/bench_ratios.py
+	$(BIN)/python -m pytest $(CHOSEN) tests/benchmarks/bench_ratios.py
 
 dashboard-pictures: $(VENV)/.dev  ## docs/images/dashboard-*.png, of the dashboard at work; needs chromium and chromium-driver
 	PYTHONPATH=tests $(BIN)/python -m e2e.dashboard_pictures docs/images
