@@ -208,7 +208,7 @@ async def end_tasks(tasks: "Iterable[asyncio.Future[Any]]") -> None:
     # together with its result, and a gRPC call one that comes together with its failure. Not interrupted,
     # because whoever is told twice to end (by such a repetition) would leave jobs behind that nobody ends.
     me, interrupted = asyncio.current_task(), False
-    running = {task for task in tasks if task is not me and not task.done()}
+    running = [task for task in tasks if task is not me and not task.done()]  # in this order, for simulations
     while running:
         for task in running:
             task.cancel()
@@ -216,7 +216,7 @@ async def end_tasks(tasks: "Iterable[asyncio.Future[Any]]") -> None:
             await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
         except asyncio.CancelledError:
             interrupted = True
-        running = {task for task in running if not task.done()}
+        running = [task for task in running if not task.done()]
     if interrupted:
         raise asyncio.CancelledError
 
