@@ -147,6 +147,9 @@ class MemoryLedger:
             fresh=self._rows(shard, refusing, cards=proposal.devices is not None),
             as_of=self.arbiters[shard].seq,
             queries=queries if any(query is not None for query in queries) else (),
+            prepared=self.shards > 1
+            and any(ruling.verdict in (Verdict.COMMITTED, Verdict.DUPLICATE) for ruling in rulings)
+            and self.arbiters[shard].must_prepare(replace(proposal, prepared=False)),
         )
 
     def _register(self, rules: dict[int, PlacementRule]) -> None:

@@ -406,7 +406,8 @@ def _decision(reply: "list[Any] | Fenced | OldCopy", commit: CommitCall) -> Deci
         return decision
     slots = commit.proposal.slots.tolist()
     queries = packing.read_queries(reply, decision, slots, commit.constraints, commit.order)
-    return replace(decision, queries=tuple(q and replace(q, shard=commit.shard) for q in queries))
+    queries = tuple(q and replace(q, shard=commit.shard) for q in queries)
+    return replace(decision, queries=queries, prepared=packing.reserves(decision))
 
 
 _TIMES = np.dtype([("since", "<i8"), ("until", "<i8")])
