@@ -32,6 +32,7 @@ REGRESSIONS = {
     "epochs-from-1-in-an-emptied-redis": "a new ledger granted epochs anew, and a fenced worker held one",
     "pod-that-needed-no-victims-any-more": "a pod that needed no victims any more left its worker busy",
     "quiet-before-the-loss-was-noticed": "the simulation judged before the dispatcher could see the loss",
+    "clock-of-an-emptied-redis-ends-the-lease": "a standby took over from an empty Redis whose clock had jumped",
 }
 
 
