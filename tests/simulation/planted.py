@@ -187,11 +187,11 @@ FAULTS = {
         (
             CodeEdit(
                 "dispatcher.runtime:Runtime._release",
-                "    await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))\n",
+                "    return await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))\n",
                 "    try:\n"
-                "        await self.ledger.release(uids, nodes, as_of)\n"
+                "        return await self.ledger.release(uids, nodes, as_of)\n"
                 "    except (LedgerUnavailable, TransportError):\n"
-                "        pass\n",
+                "        return {}\n",
             ),
         ),
         seeds=(25, 27),
