@@ -292,7 +292,7 @@ def _journal(config: DispatcherConfig, term: int, host: Host, resolver: Resolver
 
 
 def _lease(config: DispatcherConfig, host: Host) -> Lease:
-    lease = RedisLease(config.redis_url, config.lease_seconds, open_redis=host.redis)
+    lease = RedisLease(config.redis_url, config.lease_seconds, open_redis=host.redis, clock=host.monotonic)
     cluster = config.kubernetes
     if cluster is None or not cluster.lease:
         return lease

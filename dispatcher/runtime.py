@@ -11,7 +11,7 @@ TermFailed, and the next term recovers from journal and ledger."""
 import asyncio
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -301,13 +301,13 @@ class Runtime:
         self.handle(m.Verified(instruction.rows, instruction.uids, found.nodes))
 
     async def release(self, instruction: m.Release) -> None:
-        await self._release(instruction.uids, instruction.nodes)
-        self.handle(m.Released(instruction.rows))
+        positions = await self._release(instruction.uids, instruction.nodes)
+        self.handle(m.Released(instruction.rows, positions))
 
-    async def _release(self, uids: Uids, nodes: NDArray[np.uint32] | None) -> None:
+    async def _release(self, uids: Uids, nodes: NDArray[np.uint32] | None) -> Mapping[int, int]:
         # Taken once: a request that arrives late must not release what was reserved since.
         as_of = self.ledger.known()
-        await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))
+        return await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))
 
     async def _confirm_all(self) -> None:
         try:

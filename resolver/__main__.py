@@ -25,7 +25,7 @@ from hoss.v1 import resolver_pb2
 from hoss.v1.resolver_pb2_grpc import add_ResolverServicer_to_server
 from resolver.api.committing import Committer
 from resolver.api.feed import ShardFeed
-from resolver.api.maintenance import Availability, forget_periodically, reap_periodically
+from resolver.api.maintenance import Availability, finish_removals, forget_periodically, reap_periodically
 from resolver.api.proposing import ProposeStream
 from resolver.api.quarantine import Quarantine
 from resolver.api.rebuilding import RebuildService
@@ -208,6 +208,7 @@ async def serve(
         quarantine.run(),
         reap_periodically(ledger, reaped, period_seconds=min(1.0, config.reservation_lease_seconds / 4)),
         forget_periodically(ledger, reaped, period_seconds=config.rules_memory_seconds),
+        finish_removals(ledger, reaped, period_seconds=min(2.0, config.reservation_lease_seconds / 4)),
     ]
     try:
         async with serving.background(*jobs), contextlib.AsyncExitStack() as running:

@@ -2,17 +2,20 @@
 
 A watch is a position in the log, without a buffer. While its client reads slowly, gRPC's flow control holds
 the next message back. If the log has dropped the watch's position meanwhile, the watch ends with
-OUT_OF_RANGE."""
+OUT_OF_RANGE.
+
+A worker may bind pods on a node before the node feed has told this dispatcher of the node. The watch waits for the
+feed then, because it could not name the node."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.api.tenancy import TenantView
 from dispatcher.core.pods.history import NO_TEXT, PodEvents
-from dispatcher.core.pods.table import NO_REASON, Phase
+from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
@@ -23,6 +26,11 @@ from hoss.wire.columns import NONE_U32, U8, U16, U32, Uids, encode
 # Events within this time share a message.
 COALESCE_SECONDS = 0.001
 STATES_PODS = 10_000  # in one message
+
+# How long a watch waits for a node's name, and how often it looks. An unconfirmed reservation lasts as long, and
+# nothing is confirmed while the feed stays away because no resolver answers.
+NAME_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
 
 
 class RevisionTooOld(InvalidInput):
@@ -38,12 +46,14 @@ class Watch:
         self._view = view
         self._seen: set[bytes] = set()  # see TenantView.of_events
         self._named: dict[int, str] = {}  # by index, the names that this stream has sent last
+        self._nameless: set[int] = set()  # indexes for whose names it has waited in vain
 
     async def messages(self, since_revision: int, *, states: bool) -> AsyncIterator[pb.WatchBatch]:
         """Events after a revision (0: from now), without end. Raises RevisionTooOld."""
         log = self._runtime.machine.log
         position = since_revision or log.revision
         if states:
+            await self._names_known(lambda: self._bound_nodes(self._live()))
             position = log.revision
             for message in self._states(position):
                 yield message
@@ -59,17 +69,52 @@ class Watch:
                 position = batches[-1].revision
                 shown = self._view.of_events(batches, self._seen) if self._view.tenant else batches
                 if shown:
+                    if self._unnamed(np.concatenate([b.nodes for b in shown])):
+                        rows = self._rows(np.concatenate([b.uids for b in shown]))
+                        await self._names_known(lambda rows=rows: self._bound_nodes(rows))
                     yield self._encode(shown)
             else:
                 await self._runtime.revised(position)
                 await asyncio.sleep(COALESCE_SECONDS)
 
+    async def _names_known(self, bound_nodes: Callable[[], NDArray[np.uint32]]) -> None:
+        """Return once the feed has named these nodes, or no pod is bound there any more."""
+        deadline = self._runtime.now() + NAME_SECONDS
+        while True:
+            unnamed = self._unnamed(bound_nodes())
+            self._nameless &= unnamed
+            if unnamed <= self._nameless:
+                return
+            if self._runtime.now() >= deadline:
+                self._nameless |= unnamed
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _rows(self, uids: Uids) -> Rows:
+        rows = self._runtime.machine.registry.directory.rows_of_uids(uids)
+        return rows[rows != NONE_U32]
+
+    def _live(self) -> Rows:
+        pods = self._runtime.machine.registry.pods
+        phase = pods.phase[: pods.size]
+        return np.flatnonzero((phase != Phase.ABSENT) & (phase != Phase.DELETED)).astype(np.uint32)
+
+    def _bound_nodes(self, rows: Rows) -> NDArray[np.uint32]:
+        """The indexes of the nodes of those that are bound. Where the API server has a pod is known without the
+        feed, also on nodes that the ledger does not have."""
+        pods = self._runtime.machine.registry.pods
+        bound = rows[(pods.phase[rows] == Phase.BOUND) & ~pods.assigned[rows]]
+        nodes: NDArray[np.uint32] = pods.node[bound]
+        return nodes
+
+    def _unnamed(self, nodes: NDArray[np.uint32]) -> set[int]:
+        return {i for i in np.unique(nodes).tolist() if i != NONE_U32 and not self._nodes.name(i)}
+
     def _states(self, revision: int) -> list[pb.WatchBatch]:
         """The present state of every live pod. Made at once: no event may come between two messages."""
         pods, texts = self._runtime.machine.registry.pods, self._runtime.machine.registry.reasons.texts
         phase = pods.phase[: pods.size]
-        live = np.flatnonzero((phase != Phase.ABSENT) & (phase != Phase.DELETED)).astype(np.uint32)
-        rows = self._view.of_rows(live)
+        rows = self._view.of_rows(self._live())
         messages = []
         for start in range(0, len(rows), STATES_PODS):
             part = rows[start : start + STATES_PODS]

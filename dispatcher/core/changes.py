@@ -111,11 +111,12 @@ def _joined(rooms: list[Room]) -> tuple[Room, ...]:
 
 @dataclass(slots=True)
 class _Window:
-    """Changes of a short time: from the feed, with their positions, or (`positions` empty) the dispatcher's
-    own."""
+    """Changes of a short time: from the feed, with their positions, or the dispatcher's `own`, of which the
+    feed shows some from these positions on."""
 
     number: int
     begun: float
+    own: bool = True
     positions: dict[int, int] = field(default_factory=dict)  # shard -> seq of the latest
     parts: list[Changes] = field(default_factory=list)
     processed: bool = False
@@ -126,10 +127,12 @@ class _Window:
 
     def unseen(self, since: int, seen: ViewPosition) -> bool:
         """Whether a view misses some of this window. Decided by feed position, or by change number where the
-        view's position is unknown."""
-        if self.positions and self.positions.keys() <= seen.keys():
-            return any(seq > seen[shard] for shard, seq in self.positions.items())
-        return self.number > since
+        view's position is unknown. Who was sent after a change of the dispatcher's own may still have been
+        refused by a view that did not show it."""
+        missed = any(seq > seen[shard] for shard, seq in self.positions.items() if shard in seen)
+        if not self.own and self.positions.keys() <= seen.keys():
+            return missed
+        return missed or self.number > since
 
 
 class ChangeHistory:
@@ -143,24 +146,33 @@ class ChangeHistory:
         # Both by whether the changes are the dispatcher's own: the window that new changes join, and how far
         # the dropped windows reached.
         self._open: dict[bool, _Window] = {}
-        self._dropped = {own: _Window(0, 0.0) for own in (False, True)}
+        self._dropped = {own: _Window(0, 0.0, own) for own in (False, True)}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def record(self, changes: Changes, now: float, *, shard: int = -1, seq: int = 0) -> None:
-        """Record a change at this position of the feed, or, without a shard, one of the dispatcher's own."""
+    def record(
+        self,
+        changes: Changes,
+        now: float,
+        *,
+        shard: int = -1,
+        seq: int = 0,
+        shown_from: ViewPosition | None = None,
+    ) -> None:
+        """Record a change at this position of the feed, or, without a shard, one of the dispatcher's own, which
+        the feed shows from these positions on."""
         self.number += 1
         own = shard < 0
         window = self._open.get(own)
         if window is None or window.processed or now - window.begun >= WINDOW_SECONDS:
-            window = self._open[own] = _Window(self.number, now)
+            window = self._open[own] = _Window(self.number, now, own)
             self._keep(window)
             self._pending.append(window)
         window.number = self.number
         window.parts.append(changes)
-        if not own:
-            window.positions[shard] = max(seq, window.positions.get(shard, 0))
+        for of_shard, at in ((shown_from or {}) if own else {shard: seq}).items():
+            window.positions[of_shard] = max(at, window.positions.get(of_shard, 0))
 
     def outdate_views(self, now: float) -> None:
         """Refusals of pods that were sent before now are outdated, whatever the workers' views. No waiting
@@ -174,7 +186,7 @@ class ChangeHistory:
         ripe = [
             window
             for window in self._pending
-            if window.positions or now - window.begun >= WINDOW_SECONDS or window.changes().anything
+            if not window.own or now - window.begun >= WINDOW_SECONDS or window.changes().anything
         ]
         for window in ripe:
             window.processed = True
@@ -200,7 +212,7 @@ class ChangeHistory:
             self._drop(self._kept.popleft())
 
     def _drop(self, window: _Window) -> None:
-        dropped = self._dropped[not window.positions]
+        dropped = self._dropped[window.own]
         dropped.number = window.number
         for shard, seq in window.positions.items():
             dropped.positions[shard] = max(seq, dropped.positions.get(shard, 0))

@@ -180,9 +180,11 @@ class Verified(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Released(Event):
-    """The reservations of these pods are gone."""
+    """The reservations of these pods are gone. A worker's view shows it from these positions on; on other
+    shards that is unknown."""
 
     rows: Rows
+    positions: ViewPosition = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,10 @@ try. One store has both, so that no two dispatchers get the same term.
 
 A store that was restarted, replaced by a replica or restored from a file may have gone back, and then its
 lease says nothing: the holder most likely lives, and only the holder knows what was lost. So a dispatcher
-that finds such a store takes nothing. It gives the last holder the length of a lease to renew."""
+that finds such a store takes nothing. It gives the last holder the length of a lease to renew.
+
+Nor does the store's clock alone end a lease: a clock that jumps would end it while its holder lives. Who has
+seen the lease renewed also waits for its length by its own clock, unless the lease was released."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,18 +23,20 @@ from hoss.redis_access import OpenRedis, RedisError, words
 LEASE = "{hoss}:journal:lease"  # "<term> <address>"; expires
 
 # KEYS: lease, term, STATE. ARGV: address, milliseconds; the newest term that the caller knows and its holder,
-# and the newest stamp of the journal that it has seen; the format that it understands. Returns the format,
-# the stamp, and the new term or the present lease.
+# and the newest stamp of the journal that it has seen; the format that it understands; 1 if the lease that
+# the caller saw held is not over by the caller's clock: then it is only taken if it was released. Returns the format,
+# the stamp, the new term or the present lease, and how often leases were granted and renewed.
 #
 # `server` in STATE is the run of Redis on which a dispatcher last asked, `holder_server` the one on which the
 # newest term was granted or renewed. Another run of Redis, an older term or an older stamp shows a store that
 # may have gone back. Terms that were granted before may be lost then, so the next one leaves many out: two
 # dispatchers never have the same.
 _ACQUIRE = """
-local format, stamp, last_server, holder_server =
-  unpack(redis.call('HMGET', KEYS[3], 'format', 'stamp', 'server', 'holder_server'))
+local format, stamp, last_server, holder_server, released, renewals =
+  unpack(redis.call('HMGET', KEYS[3], 'format', 'stamp', 'server', 'holder_server', 'released', 'renewals'))
+renewals = tonumber(renewals or '0')
 format, stamp = format or '1', stamp or ''
-if tonumber(format) > tonumber(ARGV[6]) then return {format, stamp, ''} end
+if tonumber(format) > tonumber(ARGV[6]) then return {format, stamp, '', renewals} end
 local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local lease = redis.call('GET', KEYS[1])
 local term, known = tonumber(redis.call('GET', KEYS[2]) or '0'), tonumber(ARGV[3])
@@ -57,15 +62,19 @@ if went_back or (term > 0 and last_server ~= server) then
   lease = string.format('%.0f %s', term, holder)
   redis.call('SET', KEYS[2], string.format('%.0f', term))
   redis.call('SET', KEYS[1], lease, 'PX', ARGV[2])
-  redis.call('HSET', KEYS[3], 'server', server)
+  renewals = renewals + 1
+  redis.call('HSET', KEYS[3], 'server', server, 'renewals', renewals)
 end
-if lease then return {format, stamp, lease} end
+if lease then return {format, stamp, lease, renewals} end
+if ARGV[7] == '1' and tonumber(released or '0') ~= term then
+  return {format, stamp, string.format('%.0f %s', term, ARGV[4]), renewals}
+end
 local step = 1
 if term > 0 and holder_server ~= server then step = 1000 + tonumber(string.sub(server, 1, 4), 16) end
 term = redis.call('INCRBY', KEYS[2], step)
 redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
-redis.call('HSET', KEYS[3], 'server', server, 'holder_server', server)
-return {format, stamp, term}
+redis.call('HSET', KEYS[3], 'server', server, 'holder_server', server, 'renewals', renewals + 1)
+return {format, stamp, term, renewals + 1}
 """
 
 # KEYS: lease, term, STATE. ARGV: term, address, milliseconds. An expired lease is recovered if nobody has had
@@ -76,13 +85,17 @@ if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[1]) then return 0
 local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 redis.call('SET', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2], 'PX', ARGV[3])
-redis.call('HSET', KEYS[3], 'server', server, 'holder_server', server)
+local renewals = tonumber(redis.call('HGET', KEYS[3], 'renewals') or '0') + 1
+redis.call('HSET', KEYS[3], 'server', server, 'holder_server', server, 'renewals', renewals)
 return 1
 """
 
-# ARGV: term.
+# KEYS: lease, term, STATE. ARGV: term.
 _RELEASE = """
-if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+if redis.call('GET', KEYS[2]) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[3], 'released', ARGV[1])
+end
 return 1
 """
 
@@ -156,10 +169,22 @@ class MemoryLease:
 
 
 class RedisLease:
-    """The lease as a key that expires, on Redis' own clock."""
+    """The lease as a key that expires, on Redis' own clock; others wait by theirs too."""
 
-    def __init__(self, url: str, seconds: float, *, open_redis: OpenRedis = THIS_HOST.redis) -> None:
+    def __init__(
+        self,
+        url: str,
+        seconds: float,
+        *,
+        open_redis: OpenRedis = THIS_HOST.redis,
+        clock: Callable[[], float] = THIS_HOST.monotonic,
+    ) -> None:
         self.seconds = seconds
+        self._clock = clock
+        # By our clock: until when the lease runs at least that was seen renewed; when it was asked for last, and
+        # how many renewals there had been.
+        self._held_until = self._asked_at = float("-inf")
+        self._renewals: int | None = None
         self._milliseconds = int(seconds * 1000)
         self._newest = LeaseHeld(0, "")  # the newest lease known
         self._stamp = ""  # of the journal, as last seen
@@ -167,14 +192,18 @@ class RedisLease:
 
     async def acquire(self, address: str) -> Granted | LeaseHeld:
         """Raises ConfigError for a journal of a newer format."""
-        newest = self._newest
-        arguments = (address, self._milliseconds, newest.term, newest.address, self._stamp, FORMAT)
-        form, stamp, answer = await self._ask(_ACQUIRE, *arguments)
+        newest, asked_at = self._newest, self._clock()
+        may_run = int(asked_at < self._held_until)
+        arguments = (address, self._milliseconds, newest.term, newest.address, self._stamp, FORMAT, may_run)
+        form, stamp, answer, renewals = await self._ask(_ACQUIRE, *arguments)
         check_format(int(form))
         self._stamp = stamp.decode()
         if isinstance(answer, int):
-            self._newest = LeaseHeld(answer, address)
+            self._newest, self._renewals, self._held_until = LeaseHeld(answer, address), None, float("-inf")
             return Granted(answer)
+        if self._renewals not in (None, renewals):  # it was renewed after the last time we asked
+            self._held_until = self._asked_at + self.seconds
+        self._renewals, self._asked_at = renewals, asked_at
         term, _, holder = answer.decode().partition(" ")
         self._newest = LeaseHeld(int(term), holder)
         return self._newest

@@ -95,13 +95,18 @@ class ResolverLedger:
     async def confirm(self, commits: Commits) -> int:
         return await self._client.confirm(commits)
 
-    async def release(self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge) -> None:
+    async def release(
+        self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge
+    ) -> Mapping[int, int]:
         # The numbers of another ledger say nothing of ours, which was rebuilt from what we knew.
         seqs = as_of.seqs if as_of.ledger_epoch == self._known_epoch else self._known
+        positions: dict[int, int] = {}
         for i in range(0, len(uids), LOOKUP_PODS):
             part = slice(i, i + LOOKUP_PODS)
             of_part = None if nodes is None else nodes[part]
-            await self._client.release(uids[part], of_part, seqs, self._known_epoch)
+            reply = await self._client.release(uids[part], of_part, seqs, self._known_epoch)
+            positions.update((position.shard, position.seq) for position in reply.positions)
+        return positions
 
     async def reservations(self) -> AsyncGenerator[ReservationColumns, None]:
         shards = await self.shard_count()
@@ -168,6 +173,8 @@ class FencedLedger:
         self._leadership.require_valid_lease()
         return await self._inner.confirm(commits)
 
-    async def release(self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge) -> None:
+    async def release(
+        self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge
+    ) -> Mapping[int, int]:
         self._leadership.require_valid_lease()
-        await self._inner.release(uids, nodes, as_of)
+        return await self._inner.release(uids, nodes, as_of)

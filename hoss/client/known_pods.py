@@ -17,7 +17,8 @@ Keys = NDArray[np.bytes_]  # (n,) UIDs as 16-byte strings; strings of equal leng
 
 class KnownPods:
     """The latest phase and node of every pod in the batches that the caller was given. Deleted pods are
-    dropped when the batches are compacted."""
+    dropped when the batches are compacted. The index of a removed node may belong to another node later, so a
+    node counts as the same only if it has the name that the caller was given last."""
 
     def __init__(self) -> None:
         self._keys: Keys = _keys(b"")
@@ -25,10 +26,12 @@ class KnownPods:
         self._nodes = np.empty(0, np.uint32)
         self._recent: list[pb.WatchBatch] = []
         self._recent_rows = 0
+        self._names: dict[int, str] = {}  # of nodes, by index
 
     def note(self, batch: pb.WatchBatch) -> None:
         """The caller gets this batch."""
         self._recent.append(batch)
+        self._names.update((node.index, node.name) for node in batch.node_names)
         self._recent_rows += len(batch.uids) // UID_BYTES
         if self._recent_rows > max(COMPACT_ROWS, 2 * len(self._keys)):
             self._compact()
@@ -38,9 +41,12 @@ class KnownPods:
         DELETED. All have the list's revision."""
         self._compact()
         listed: list[Keys] = [_keys(b"")]
-        revision = 0
+        revision, names, renamed = 0, dict(self._names), np.empty(0, np.uint32)
         for batch in states:
             revision = batch.revision
+            now = {node.index: node.name for node in batch.node_names}
+            other = [index for index, name in now.items() if names.get(index) != name]
+            renamed = np.union1d(renamed, np.array(other, np.uint32))
             keys = _keys(batch.uids)
             listed.append(keys)
             rows = len(keys)
@@ -50,6 +56,7 @@ class KnownPods:
             same = np.zeros(rows, np.bool_)
             if len(self._keys):
                 same = (self._keys[at] == keys) & (self._phases[at] == phases) & (self._nodes[at] == nodes)
+                same &= ~np.isin(nodes, renamed)
             if not same.any() and rows:
                 yield batch
             elif not same.all():

@@ -104,8 +104,8 @@ class ResolverClient:
         nodes: NDArray[np.uint32] | None = None,
         as_of: Mapping[int, int] | None = None,
         ledger_epoch: str = "",
-    ) -> int:
-        """Release the reservations of these pods. Returns how many pods had one.
+    ) -> pb.ReleaseReply:
+        """Release the reservations of these pods.
 
         With `nodes`, the node of each pod, the resolver need not search every shard. `as_of`: by shard, the
         sequence number up to which the caller knew it; newer reservations stay. `ledger_epoch`: in no other ledger; raises
@@ -119,7 +119,7 @@ class ResolverClient:
             as_of=[pb.ShardPosition(shard=shard, seq=seq) for shard, seq in known],
             ledger_epoch=ledger_epoch,
         )
-        return int((await self._call(self.stub.Release, request)).released)
+        return await self._call(self.stub.Release, request)
 
     async def upsert_pods(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
         """Reserve for pods that are already on their nodes."""

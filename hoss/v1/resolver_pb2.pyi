@@ -468,10 +468,12 @@ class ReleaseRequest(_message.Message):
     def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., term: _Optional[int] = ..., as_of: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
 
 class ReleaseReply(_message.Message):
-    __slots__ = ("released",)
+    __slots__ = ("released", "positions")
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     released: int
-    def __init__(self, released: _Optional[int] = ...) -> None: ...
+    positions: _containers.RepeatedCompositeFieldContainer[ShardPosition]
+    def __init__(self, released: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
 
 class ListReservationsRequest(_message.Message):
     __slots__ = ("shard", "all_shards", "details")

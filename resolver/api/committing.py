@@ -109,7 +109,7 @@ async def decide_with_preemption(
     that these are unconfirmed. So no pod is evicted in vain, and no confirmed pod is evicted at all."""
     decision = await committer.decide(proposal)
     refused = refused_for_room(proposal, decision)
-    if not len(refused) or decision.queries:
+    if not len(refused) or decision.queries or decision.prepared:
         return decision, 0
     assumed = await ledger.assumed(committer.shard, proposal.nodes[refused, 0])
     found = choose_victims(proposal, decision, refused, assumed)
@@ -117,7 +117,7 @@ async def decide_with_preemption(
         return decision, 0
     positions, second_proposal = found
     second = await committer.decide(second_proposal)
-    if second.queries:  # prepared for validation: nobody was evicted, and the prepared pods expire
+    if second.queries or second.prepared:  # nobody was evicted, and the prepared pods expire
         return decision, 0
     won = [place for place, verdict in enumerate(second.verdicts.tolist()) if verdict == Verdict.COMMITTED]
     displaced = sum(len(second_proposal.victims[place]) for place in won)

@@ -1,5 +1,5 @@
-"""Background jobs on the ledger: the availability check, the expiry of leases, and the expiry of rules about
-pods and of removed nodes.
+"""Background jobs on the ledger: the availability check, the expiry of leases, the expiry of rules about pods, and
+removals of nodes that were broken off.
 
 Every resolver runs them. The ledger's clock and its seqs decide, so any number of resolvers may."""
 
@@ -115,7 +115,7 @@ async def reap_periodically(ledger: Ledger, counters: Counter[str], *, period_se
 
 async def forget_periodically(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:
     """Every `period_seconds`, until cancelled, forget what matters only to proposals older than one
-    period, and nodes whose removal was broken off."""
+    period."""
     low_watermarks: list[int] | None = None
     while True:
         try:
@@ -127,8 +127,24 @@ async def forget_periodically(ledger: Ledger, counters: Counter[str], *, period_
                 )
                 counters["rules_forgotten"] += forgotten
             low_watermarks = now
-            for shard in range(ledger.shards):
-                counters["nodes_forgotten"] += await ledger.forget_removed(shard)
         except LedgerUnavailable:
             pass  # Availability reports it
+        await asyncio.sleep(period_seconds)
+
+
+async def finish_removals(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:
+    """Until cancelled, finish removals of nodes whose resolver has died or was cut off. A removal that was not
+    finished `period_seconds` ago either counts as broken off."""
+    before: dict[int, set[int]] = {}  # by shard
+    while True:
+        for shard in range(ledger.shards):
+            try:
+                unfinished = await ledger.removals(shard)
+                if broken_off := unfinished & before.get(shard, set()):
+                    forgotten = await ledger.forget_removed(shard, broken_off)
+                    counters["nodes_forgotten"] += forgotten
+                    logger().warning("removals_finished", shard=shard, nodes=forgotten)
+                before[shard] = unfinished
+            except LedgerUnavailable:
+                continue  # Availability reports it; other shards may be there
         await asyncio.sleep(period_seconds)

@@ -166,7 +166,7 @@ class ProposeStream:
         may_prepare = self._ledger.shards > 1 and any(proposal.groups) and not proposal.unchecked
         async with self._second_phase if may_prepare else contextlib.nullcontext():
             decision = require_decided(await self._decide(shard, proposal))
-            if not decision.queries:
+            if not (decision.queries or decision.prepared):
                 return decision
             (settled,) = await finish_prepared(
                 self._ledger, [(shard, proposal)], [decision], proposal.gang_minimum

@@ -211,7 +211,7 @@ class ResolverService(ResolverServicer):
 
     @_answering
     async def Release(self, request: pb.ReleaseRequest, context: Any) -> pb.ReleaseReply:
-        uids, released = decode_uids(request.uids), 0
+        uids, reply = decode_uids(request.uids), pb.ReleaseReply()
         self._check_rows(len(uids), "uids")
         nodes = decode(request.nodes, U32, name="nodes", rows=len(uids)) if request.nodes else None
         writer, as_of = _writer(request), {known.shard: known.seq for known in request.as_of}
@@ -219,8 +219,10 @@ class ResolverService(ResolverServicer):
             here = uids if nodes is None else uids[nodes % self._ledger.shards == shard]
             if len(here):
                 self._check_ledger(request.ledger_epoch)
-                released += await self._ledger.release(shard, here, writer, as_of=as_of.get(shard))
-        return pb.ReleaseReply(released=released)
+                reply.released += await self._ledger.release(shard, here, writer, as_of=as_of.get(shard))
+                # Also of a release that was repeated, and had been carried out before.
+                reply.positions.add(shard=shard, seq=await self._ledger.seq(shard))
+        return reply
 
     async def ListReservations(
         self, request: pb.ListReservationsRequest, context: Any

@@ -246,7 +246,10 @@ class Shard:
         """Whether the proposal is only prepared: it says so, or rules concern its pods and there are several
         shards."""
         groups = () if self.shards == 1 or proposal.unchecked else proposal.groups
-        return proposal.prepared or any(self.constraints.book.constraints(group) for group in groups)
+        used = set(proposal.slots.tolist())  # the parts of a proposal have all its slots
+        return proposal.prepared or any(
+            self.constraints.book.constraints(group) for slot, group in enumerate(groups) if slot in used
+        )
 
     def return_resources(self, uid: Uid, held: Reservation) -> None:
         """Return the pod's amounts, cards and ports to the node."""

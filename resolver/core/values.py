@@ -240,8 +240,10 @@ class Decision:
     duplicate_seqs: NDArray[np.uint64]  # one for each DUPLICATE, by position
     fresh: AccountRows  # nodes that refused pods, after this commit
     as_of: int = 0  # the shard's seq after this decision
-    # By position, if shard 0 must validate the prepared pods; empty: the decision is final.
+    # By position, what shard 0 must validate of the prepared pods; empty: nothing.
     queries: "tuple[RuleQuery | None, ...]" = ()
+    # Its pods may be merely prepared: they are to be committed or aborted, also where none has a query.
+    prepared: bool = False
     awaits: tuple[tuple[int, int], ...] = ()  # (shard, seq), besides `as_of`, that refused pods must wait for
 
     @property

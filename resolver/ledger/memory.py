@@ -6,7 +6,7 @@ MemoryLedger is what one resolver has of it; `another` is what a second resolver
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from itertools import count
@@ -147,6 +147,9 @@ class MemoryLedger:
             fresh=self._rows(shard, refusing, cards=proposal.devices is not None),
             as_of=self.arbiters[shard].seq,
             queries=queries if any(query is not None for query in queries) else (),
+            prepared=self.shards > 1
+            and any(ruling.verdict in (Verdict.COMMITTED, Verdict.DUPLICATE) for ruling in rulings)
+            and self.arbiters[shard].must_prepare(replace(proposal, prepared=False)),
         )
 
     def _register(self, rules: dict[int, PlacementRule]) -> None:
@@ -306,8 +309,11 @@ class MemoryLedger:
         )  # in the order in which their indexes get free
         return Removed(self._release_nodes(shard, nodes, writer), removed.missing)
 
-    async def forget_removed(self, shard: int) -> int:
-        removed = dict.fromkeys(sorted(self._read(shard).removed))
+    async def removals(self, shard: int) -> set[int]:
+        return set(self._read(shard).removed)
+
+    async def forget_removed(self, shard: int, nodes: Iterable[int]) -> int:
+        removed = dict.fromkeys(sorted(self._read(shard).removed.keys() & set(nodes)))
         self._release_nodes(shard, removed, ANYBODY)
         return len(removed.keys() - self.arbiters[shard].removed.keys())
 

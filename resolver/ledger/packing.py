@@ -157,9 +157,11 @@ def commit_arguments(
 
 
 def slot_constraints(proposal: Proposal, book: RuleBook) -> SlotConstraints:
-    """What the rules mean for the pods of each slot; empty if no rule concerns any."""
+    """What the rules mean for the pods of each slot; empty if no rule concerns any pod of the proposal."""
+    used = set(proposal.slots.tolist())  # the parts of a proposal have all its slots
     found = tuple(
-        book.constraints(group, first=proposal.first(slot)) for slot, group in enumerate(proposal.groups)
+        book.constraints(group, first=proposal.first(slot)) if slot in used else ()
+        for slot, group in enumerate(proposal.groups)
     )
     return found if any(found) else ()
 
@@ -206,6 +208,11 @@ def query_arguments(queries: Sequence[RuleQuery]) -> list[Any]:
 def read_validation(reply: bytes) -> list[tuple[int, int] | None]:
     """The reply of validate.lua."""
     return [(shard, seq) if seq else None for shard, seq in np.frombuffer(reply, _POSITION).tolist()]
+
+
+def reserves(decision: Decision) -> bool:
+    """Whether any of its pods has a reservation."""
+    return bool(decision.seq) or len(decision.duplicate_seqs) > 0
 
 
 def read_queries(

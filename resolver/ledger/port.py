@@ -5,7 +5,7 @@ Every operation is atomic on its shard and may be repeated: the second call find
 All raise LedgerUnavailable if the ledger is away, or is not the one that was opened. Then all or nothing was
 done."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -105,9 +105,12 @@ class Ledger(Protocol):
     async def remove_nodes(self, shard: int, names: Sequence[str], writer: Writer = ANYBODY) -> Removed:
         """Close the nodes, then release what they hold, and forget them."""
 
-    async def forget_removed(self, shard: int) -> int:
-        """Finish removals that were broken off. Returns how many nodes were forgotten: their indexes are free
-        for new nodes."""
+    async def removals(self, shard: int) -> set[int]:
+        """The nodes whose removal is not finished: somebody is at it, or it was broken off."""
+
+    async def forget_removed(self, shard: int, nodes: Iterable[int]) -> int:
+        """Finish the removals of those of these nodes that still are not. Returns how many nodes were forgotten:
+        their indexes are free for new nodes."""
 
     async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
         """The index of each node on this shard; NONE_U32: there is none. A name keeps its index while the node

@@ -2,7 +2,7 @@
 rest."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -366,16 +366,21 @@ class RedisLedger(LedgerReading):
             return Removed(np.empty((0, UID_BYTES), np.uint8), missing)
         return Removed(await self._release_nodes(shard, gone, writer), missing)
 
-    async def forget_removed(self, shard: int) -> int:
-        keys = self.keys_of(shard)
-        position, (removed,) = await self._read(shard, ("hkeys", keys[20]))
-        nodes = [stored.number(field) for field in removed]
-        if not nodes:
+    async def removals(self, shard: int) -> set[int]:
+        return (await self._removals(shard))[1]
+
+    async def _removals(self, shard: int) -> tuple[Position, set[int]]:
+        position, (fields,) = await self._read(shard, ("hkeys", self.keys_of(shard)[20]))
+        return position, set(map(stored.number, fields))
+
+    async def forget_removed(self, shard: int, nodes: Iterable[int]) -> int:
+        position, unfinished = await self._removals(shard)
+        removed = sorted(unfinished.intersection(nodes))
+        if not removed:
             return 0
         # What is reserved on them is older than now, also if one of them has come back since.
-        await self._release_nodes(shard, dict.fromkeys(nodes, position.seq + 1), ANYBODY)
-        _, (left,) = await self._read(shard, ("hkeys", keys[20]))
-        return len(set(removed) - set(left))
+        await self._release_nodes(shard, dict.fromkeys(removed, position.seq + 1), ANYBODY)
+        return len(set(removed) - (await self._removals(shard))[1])
 
     async def _release_nodes(self, shard: int, gone: Mapping[int, int], writer: Writer) -> Uids:
         """Release what was reserved on removed nodes before these seqs, and forget the nodes. Returns the
@@ -406,7 +411,8 @@ def _decision(reply: "list[Any] | Fenced | OldCopy", commit: CommitCall) -> Deci
         return decision
     slots = commit.proposal.slots.tolist()
     queries = packing.read_queries(reply, decision, slots, commit.constraints, commit.order)
-    return replace(decision, queries=tuple(q and replace(q, shard=commit.shard) for q in queries))
+    queries = tuple(q and replace(q, shard=commit.shard) for q in queries)
+    return replace(decision, queries=queries, prepared=packing.reserves(decision))
 
 
 _TIMES = np.dtype([("since", "<i8"), ("until", "<i8")])

@@ -283,7 +283,9 @@ async def test_a_standby_that_saw_a_newer_journal_leaves_it_to_the_holder_and_ca
     redis_server,
 ):
     """The journal alone went back: the term is the same, and Redis was not restarted."""
-    holder, standby = RedisLease(redis_server.url, SECONDS), RedisLease(redis_server.url, SECONDS)
+    clock = Clock()
+    holder = RedisLease(redis_server.url, SECONDS)
+    standby = RedisLease(redis_server.url, SECONDS, clock=lambda: clock.now)
     granted = await holder.acquire("a")
     journal = RedisJournal(redis_server.url, granted.term)
     await journal.recover()
@@ -304,6 +306,7 @@ async def test_a_standby_that_saw_a_newer_journal_leaves_it_to_the_holder_and_ca
         roll_back(client, before)
         assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
         redis_passing([redis_server])(2 * SECONDS)  # and the holder is dead
+        clock.pass_time(2 * SECONDS)
         next_term = await standby.acquire("b")
     assert isinstance(next_term, Granted)
     assert next_term.term > granted.term + 1
@@ -313,6 +316,40 @@ async def test_a_standby_that_saw_a_newer_journal_leaves_it_to_the_holder_and_ca
     assert "went back" in recovered.gap
     for closed in (holder, standby, journal, successor, last):
         await closed.close()
+
+
+async def test_a_clock_of_redis_that_jumps_ends_no_lease_that_a_standby_saw_renewed(redis_server):
+    clock = Clock()
+    holder = RedisLease(redis_server.url, SECONDS)
+    standby = RedisLease(redis_server.url, SECONDS, clock=lambda: clock.now)
+    granted = await holder.acquire("a")
+    held = LeaseHeld(granted.term, "a")
+    assert await standby.acquire("b") == held
+    clock.pass_time(1)
+    assert await holder.renew(granted.term, "a")
+    assert await standby.acquire("b") == held
+    redis_passing([redis_server])(2 * SECONDS)
+    assert await standby.acquire("b") == held
+    assert await holder.renew(granted.term, "a"), "the holder lives"
+    clock.pass_time(SECONDS - 2)
+    assert await standby.acquire("b") == held
+    redis_passing([redis_server])(2 * SECONDS)
+    clock.pass_time(SECONDS + 1)  # and the holder is silent
+    assert await standby.acquire("b") == Granted(granted.term + 1)
+    for lease in (holder, standby):
+        await lease.close()
+
+
+async def test_a_lease_that_was_seen_renewed_and_is_released_is_free_at_once(redis_server):
+    holder, standby = RedisLease(redis_server.url, SECONDS), RedisLease(redis_server.url, SECONDS)
+    granted = await holder.acquire("a")
+    await standby.acquire("b")
+    assert await holder.renew(granted.term, "a")
+    assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+    await holder.release(granted.term)
+    assert await standby.acquire("b") == Granted(granted.term + 1)
+    for lease in (holder, standby):
+        await lease.close()
 
 
 async def test_a_lease_that_came_back_with_little_time_left_is_prolonged_once_for_its_holder(redis_server):

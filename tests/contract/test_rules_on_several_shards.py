@@ -80,7 +80,7 @@ def decide(racks):
 
     async def run(part):
         decision = await Committer(racks, part[0]).decide(part[1])
-        if decision.queries:
+        if decision.queries or decision.prepared:
             [decision] = await finish_prepared(racks, [part], [decision], 0)
         return decision.verdicts.tolist()
 
@@ -126,6 +126,29 @@ async def test_a_rule_that_is_known_is_registered_without_a_change(racks):
     assert await racks.register_rules([web(APART)]) == awaited
     assert await racks.register_rules([web()]) == [0] * racks.shards
     assert await seqs(racks) == now
+
+
+@two_shards
+async def test_a_rule_about_a_slot_without_pods_leaves_no_pod_merely_prepared(
+    racks, decide, proposed, make_proposal
+):
+    await known(racks, decide, proposed, APART)
+    alone = make_proposal([1], [[0]], slots=[1], groups=[web(APART), ""])
+    [decision] = await racks.commit(0, [alone])
+    assert (decision.verdicts.tolist(), decision.prepared) == ([C], False)
+    assert await racks.confirm(0, np.array([decision.seq], np.uint64)) == 1
+
+
+@two_shards
+async def test_a_pod_that_no_rule_concerns_is_committed_with_a_proposal_whose_other_pods_hold_already(
+    racks, decide, proposed, make_proposal
+):
+    seen = await known(racks, decide, proposed, APART)
+    assert await decide(proposed(1, 1, 0, web(APART), seen)) == [C]
+    both = make_proposal([1, 2], [[0], [0]], groups=[web(APART), ""])
+    assert await decide((0, both)) == [D, C]
+    [committed] = set((await racks.lookup(0, both.uids[1:]))["seq"].tolist())
+    assert await racks.confirm(0, np.array([committed], np.uint64)) == 1
 
 
 async def test_nobody_is_evicted_for_a_pod_that_is_only_prepared(racks, decide, proposed, make_proposal):

@@ -81,10 +81,10 @@ async def test_a_removal_that_was_broken_off_is_finished_later(opened, redis, ma
     await ledger.commit(0, [proposal])
     await ledger.run("remove_nodes", 0, names=["a"])
     assert (await ledger.node_indexes(0, ["a"])).tolist() == [0]
-    assert await ledger.forget_removed(0) == 1
+    assert await ledger.forget_removed(0, await ledger.removals(0)) == 1
     assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [NONE_U32]
     assert (await ledger.upsert_nodes(0, [make_node("c")])).indexes.tolist() == [0]
-    assert await ledger.forget_removed(0) == 0
+    assert await ledger.forget_removed(0, await ledger.removals(0)) == 0
 
 
 async def test_a_removed_node_that_came_back_before_its_removal_was_finished_stays(
@@ -96,7 +96,7 @@ async def test_a_removed_node_that_came_back_before_its_removal_was_finished_sta
     await ledger.run("remove_nodes", 0, names=["a"])
     await ledger.upsert_nodes(0, [make_node("a")])
     await ledger.commit(0, [make_proposal([1], [[0]])])
-    assert await ledger.forget_removed(0) == 0
+    assert await ledger.forget_removed(0, await ledger.removals(0)) == 0
     assert (await ledger.node_indexes(0, ["a"])).tolist() == [0]
     assert (await ledger.lookup(0, make_proposal([1], [[0]]).uids))["node"].tolist() == [0]
 
@@ -153,7 +153,7 @@ async def test_a_ledger_of_release_0_2_is_brought_forward(redis_server, redis, m
         for shard in (0, 1):
             redis.zadd(f"{{hoss:{shard}}}:leases", dict.fromkeys(redis.hkeys(f"{{hoss:{shard}}}:pending"), 1))
         assert [await ledger.reap(0), await ledger.reap(1)] == [2, 1], "leases of both formats end"
-        assert await ledger.forget_removed(0) + await ledger.forget_removed(1) == 1
+        assert await ledger.forget_removed(0, await ledger.removals(0)) + await ledger.forget_removed(1, await ledger.removals(1)) == 1
         await ledger.check()
     finally:
         await ledger.close()

@@ -34,7 +34,7 @@ async def test_a_batch_is_committed_confirmed_looked_up_and_released(resolver):
     assert sorted(np.frombuffer(chunks[0].nodes, "<u4").tolist()) == [0, 1]
     assert chunks[0].assumed == b"\0\0"
     assert sorted(name.name for name in chunks[0].node_names) == ["n0", "n1"]
-    assert await resolver.release(uids) == 2
+    assert (await resolver.release(uids)).released == 2
     assert (await resolver.status()).reservations == 0
 
 

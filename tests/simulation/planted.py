@@ -187,11 +187,11 @@ FAULTS = {
         (
             CodeEdit(
                 "dispatcher.runtime:Runtime._release",
-                "    await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))\n",
+                "    return await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))\n",
                 "    try:\n"
-                "        await self.ledger.release(uids, nodes, as_of)\n"
+                "        return await self.ledger.release(uids, nodes, as_of)\n"
                 "    except (LedgerUnavailable, TransportError):\n"
-                "        pass\n",
+                "        return {}\n",
             ),
         ),
         seeds=(25, 27),
@@ -259,6 +259,17 @@ UNDONE = {
                 "                except asyncio.CancelledError:\n"
                 "                    self._changed = asyncio.Event()\n"
                 "                    raise\n",
+            ),
+        ),
+    ),
+    "pods-told-bound-and-merely-prepared": PlantedFault(
+        "a rule about pods of another shard's part leaves these prepared, and nobody commits them",
+        (
+            CodeEdit("resolver.ledger.packing:slot_constraints", " if slot in used else ()", ""),
+            CodeEdit(
+                "resolver.api.proposing:ProposeStream.decide",
+                "(decision.queries or decision.prepared)",
+                "decision.queries",
             ),
         ),
     ),

@@ -55,6 +55,7 @@ def test_each_planted_fault_is_found_within_three_hundred_seeds(fault):
         "index-of-a-removed-node",
         pytest.param("standby-that-still-serves", marks=pytest.mark.thorough),
         pytest.param("preemption-on-several-shards", marks=pytest.mark.thorough),
+        pytest.param("pods-told-bound-and-merely-prepared", marks=pytest.mark.thorough),
     ],
 )
 def test_a_plan_that_found_a_fault_finds_it_again_when_the_cure_is_undone(name):

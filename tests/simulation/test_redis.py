@@ -146,7 +146,8 @@ def test_leases_of_commits_end_by_virtual_time(world, two_nodes, make_proposal):
 
 
 def test_the_dispatchers_lease_expires_by_virtual_time(world):
-    first, second = (RedisLease(_URL, 10.0, open_redis=world.open_redis(name)) for name in "ab")
+    clock = lambda: asyncio.get_running_loop().time()  # noqa: E731
+    first, second = (RedisLease(_URL, 10.0, open_redis=world.open_redis(name), clock=clock) for name in "ab")
 
     async def story():
         assert await first.acquire("a:1") == Granted(1)

@@ -57,7 +57,8 @@ class FeedUpdates:
         often = (pods.attempts[back] > PATIENT_ATTEMPTS) & ~np.isin(pods.gang[back], incomplete)
         self.queues.requeue(back[~often], now, now_ms, event=ATTEMPT_FAILURE, front=False)
         self.queues.requeue_refused(back[often], now, now_ms)
-        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_specs(event.rows)), now, now_ms)
+        deleted = Changes(deleted_pods=self.registry.pod_specs(event.rows))
+        self.queues.cluster_changed(deleted, now, now_ms, shown_from=event.positions)
         return []
 
     def _confirmed(self, event: m.Confirmed, now: float) -> list[m.Instruction]:

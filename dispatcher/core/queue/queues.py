@@ -228,12 +228,20 @@ class Queues:
                 self._unschedulable.add(group, equal, now, seconds)
 
     def cluster_changed(
-        self, changes: Changes, now: float, now_ms: int, *, shard: int = -1, seq: int = 0
+        self,
+        changes: Changes,
+        now: float,
+        now_ms: int,
+        *,
+        shard: int = -1,
+        seq: int = 0,
+        shown_from: ViewPosition | None = None,
     ) -> None:
-        """The cluster changed, at this position of the feed if it came from there. Wakes pods now, or at a
-        later tick if pods were woken a moment ago."""
+        """The cluster changed, at this position of the feed if it came from there. `shown_from`: where the
+        feed will show a change of the dispatcher's own. Wakes pods now, or at a later tick if pods were woken
+        a moment ago."""
         if changes:
-            self._history.record(changes, now, shard=shard, seq=seq)
+            self._history.record(changes, now, shard=shard, seq=seq, shown_from=shown_from or {})
             self._process_changes(now, now_ms)
 
     def times(self, row: int) -> tuple[float, float] | None:

@@ -64,8 +64,9 @@ class Ledger:
     async def confirm(self, _commits: m.Commits) -> int:
         return 0
 
-    async def release(self, _uids: Uids, _nodes: Any) -> None:
+    async def release(self, _uids: Uids, _nodes: Any, _as_of: Any) -> dict[int, int]:
         """Nothing is held."""
+        return {}
 
     async def reservations(self) -> AsyncIterator[ReservationColumns]:
         for part in ():

@@ -1,12 +1,12 @@
-"""Leases end whatever else is away."""
+"""Leases end whatever else is away, and removals of nodes that were broken off are finished."""
 
 import asyncio
 from collections import Counter
 
-from waiting import DEADLINE_SECONDS
+from waiting import DEADLINE_SECONDS, until
 
 from hoss.errors import LedgerUnavailable
-from resolver.api.maintenance import reap_periodically
+from resolver.api.maintenance import finish_removals, reap_periodically
 from resolver.ledger.memory import MemoryLedger
 
 
@@ -31,3 +31,21 @@ async def test_leases_end_on_the_other_shards_while_one_is_away():
     reaping.cancel()
     await asyncio.gather(reaping, return_exceptions=True)
     assert counters["reaped"] >= 3
+
+
+async def test_a_removal_is_finished_by_another_resolver_once_it_was_seen_unfinished_twice(make_node):
+    ledger, counters = MemoryLedger(1, lambda: 0), Counter()
+    await ledger.upsert_nodes(0, [make_node("a"), make_node("b")])
+    ledger.arbiters[0].remove(["a"])  # and the resolver dies
+    looks = []
+
+    async def removals(shard):
+        looks.append(set(ledger.arbiters[shard].removed))
+        return looks[-1]
+
+    ledger.removals = removals
+    finishing = asyncio.create_task(finish_removals(ledger, counters, period_seconds=0.0))
+    await until(lambda: counters["nodes_forgotten"] == 1)
+    finishing.cancel()
+    await asyncio.gather(finishing, return_exceptions=True)
+    assert looks[:2] == [{0}, {0}]
