@@ -21,11 +21,12 @@ from hoss import certificates
 from hoss.certificates import KeyPair
 from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.security.identity import CallerKind, Identity, Role
-from hoss.security.tokens import PUBLIC_KEYS_FILE, REVOKED_FILE, Token, sign
+from hoss.security.tokens import LOGIN_AUDIENCE, PUBLIC_KEYS_FILE, REVOKED_FILE, Token, sign
 from hoss.security.transport import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, fingerprint, server_name
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 CERTIFICATE_LIFETIME = timedelta(days=365)
+LOGIN_LIFETIME = timedelta(minutes=10)
 
 _AUTHORITY_KEY, _TOKEN_KEY, _TOKENS = "ca.key", "token.key", "tokens.jsonl"
 _ISSUED = "issued"
@@ -164,6 +165,12 @@ class Authority:
         }
         _write(self.directory / _TOKENS, known + orjson.dumps(record) + b"\n")
         return text
+
+    def create_login(self, identity: Identity, *, now: datetime) -> str:
+        """A token for a link that logs in to the dashboard once, within LOGIN_LIFETIME. It is not listed."""
+        expires = (now + LOGIN_LIFETIME).timestamp()
+        token = Token(secrets.token_hex(8), identity, now.timestamp(), expires)
+        return sign((self.directory / _TOKEN_KEY).read_bytes(), token, audience=LOGIN_AUDIENCE)
 
     def tokens(self) -> list[dict[str, str]]:
         """The tokens that were made: id, name, role, tenant, created, expires, and whether revoked."""

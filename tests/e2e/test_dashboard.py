@@ -169,13 +169,13 @@ def test_actions_appear_with_the_token_alone(page, shared):
     page.until(lambda: "this is not the token" in page.text("#token-form"), "the wrong token to be refused")
     page.script("document.querySelector('#token').value = ''; document.querySelector('#token').focus()")
     page.keys(TOKEN, "\n")
-    page.until(lambda: page.text("#unlock") == "Lock", "the right token to be taken")
+    page.until(lambda: page.text("#unlock") == "Log out", "the right token to be taken")
     page.press("#workers .act button")
     page.until(lambda: "Cordoned" in page.text("#workers"), "the worker to be cordoned")
     page.press("#workers .act button")
     page.until(lambda: "Ready" in page.text("#workers"), "the worker to be ready again")
     page.press("#unlock")
-    assert not page.text("#workers .act button")
+    page.until(lambda: not page.text("#workers .act button"), "the actions to be gone")
 
 
 def test_the_theme_follows_the_system_until_one_is_chosen(page, shared):
