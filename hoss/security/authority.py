@@ -108,10 +108,12 @@ class Authority:
         return self.directory / _ISSUED / str(identity).replace("/", "-")
 
     def renew(self, issued: Issued, *, now: datetime, lifetime: timedelta = CERTIFICATE_LIFETIME) -> Issued:
-        """Replace a certificate, keeping its key: whoever follows the files never sees one without the
-        other."""
+        """Replace a certificate, keeping its names and its key: whoever follows the files never sees one without
+        the other."""
         key = (issued.directory / KEY_FILE).read_bytes()
-        return self._issue(issued.identity, issued.directory, now, lifetime, (), key=key)
+        named = certificates.hosts((issued.directory / CERTIFICATE_FILE).read_bytes())
+        further = tuple(host for host in named if host != server_name(issued.identity.kind.value))
+        return self._issue(issued.identity, issued.directory, now, lifetime, further, key=key)
 
     def _issue(
         self,
