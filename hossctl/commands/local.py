@@ -166,7 +166,7 @@ def up(
         state = platform.start(home, options)
         try:
             if guard and kubeconfig:
-                binding_webhook.register(kubeconfig, options.webhook_port, authority)
+                binding_webhook.register(kubeconfig, options.webhook_port, authority, home / "guard")
             run_async(_fill(of_state(state), given, seed, len(options.workers), quiet=not output.for_people))
         except BaseException:
             _remove_webhook(state)
