@@ -42,7 +42,7 @@ from hoss.errors import HossError, LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST, Host
 from hoss.limit_interceptor import LimitInterceptor
 from hoss.model.pod import PodSpec
-from hoss.security.options import host_of
+from hoss.security.options import check_insecure, host_of, of_loopback
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 REVISION_BITS = 32
 
 SERVICES = ("hoss.v1.Dispatcher", "hoss.v1.WorkerLink")
+_LOOPBACK = "127.0.0.1:0"
 RESUMABLE = ("/hoss.v1.Dispatcher/Watch",)
 
 
@@ -119,6 +120,8 @@ async def serve(
         ):
             await elector.role_known.wait()
             ports = {"port": port, "dashboard_port": dashboard_port, "metrics_port": metrics_port}
+            if dashboard is not None:
+                ports["dashboard_tls"] = int(dashboard.speaks_tls)
             serving.announce_ready(ready_file, **ports, service="dispatcher")
             await host.until_stopped()
     finally:
@@ -148,7 +151,7 @@ class _Dispatcher:
         self.metrics = Metrics(
             process_source("dispatcher"), self.loop_delay, self._limits, Activity(self._router)
         )
-        self.dashboard = _dashboard(config)
+        self.dashboard = _dashboard(config, host)
 
     async def close(self) -> None:
         await self._resolver.close()
@@ -310,13 +313,31 @@ def _lease(config: DispatcherConfig, host: Host) -> Lease:
     )
 
 
-def _dashboard(config: DispatcherConfig) -> "Dashboard | None":
-    token_file = config.dashboard_token_file
-    if not (config.dashboard_listen or token_file):
+def _dashboard(config: DispatcherConfig, host: Host) -> "Dashboard | None":
+    token_file, listen = config.dashboard_token_file, config.dashboard_listen
+    if not (listen or token_file):
         return None
-    from dispatcher.dashboard.server import Dashboard, read_token  # noqa: PLC0415 - only with a dashboard
+    from dispatcher.dashboard.access import DashboardAccess, read_token  # noqa: PLC0415 - only with a dashboard
+    from dispatcher.dashboard.server import Dashboard  # noqa: PLC0415 - only with a dashboard
 
-    return Dashboard(read_token(token_file) if token_file else "")
+    verifier = tls = None
+    check_insecure(config, listen or _LOOPBACK, "dashboard_listen")
+    if config.tls_dir is not None:
+        from hoss.security.tokens import TokenVerifier  # noqa: PLC0415 - for TLS alone
+        from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
+
+        verifier = TokenVerifier.of_directory(config.tls_dir, unix_clock=host.unix)
+        if config.dashboard_tls or not of_loopback(listen or _LOOPBACK):
+            tls = server_context(TlsFiles(config.tls_dir))
+    authorization = DashboardAccess(
+        read_token(token_file) if token_file else "",
+        verifier,
+        hosts=config.dashboard_hosts,
+        secure=tls is not None,
+        clock=host.monotonic,
+        rng=host.rng,
+    )
+    return Dashboard(authorization, tls)
 
 
 def _traces(tracer: "Tracer | None", machine: Machine) -> "DispatcherTraces | None":

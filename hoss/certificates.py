@@ -86,12 +86,25 @@ def _loaded(key: bytes, *, where: str) -> ec.EllipticCurvePrivateKey:
 
 def uris(certificate: bytes) -> list[str]:
     """The URIs among the alternative names of the (first) certificate in a PEM text."""
+    names = _alternatives(certificate)
+    return [] if names is None else names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def hosts(certificate: bytes) -> list[str]:
+    """The DNS names and addresses among the alternative names of the (first) certificate in a PEM text."""
+    names = _alternatives(certificate)
+    if names is None:
+        return []
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
+
+
+def _alternatives(certificate: bytes) -> x509.SubjectAlternativeName | None:
     extensions = x509.load_pem_x509_certificate(certificate).extensions
     try:
-        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return []
-    return names.get_values_for_type(x509.UniformResourceIdentifier)
+        return None
 
 
 def validity(certificate: bytes) -> tuple[datetime, datetime]:

@@ -68,6 +68,7 @@ COMMANDS = {
     "up": ("local", "Start the local platform: Redis, resolver, dispatcher, workers, simulated nodes."),
     "down": ("local", "Stop the local platform; its data stays."),
     "status": ("local", "What runs, how it does, and what waits for what."),
+    "dashboard": ("local", "Print links that log in to the local platform's dashboard."),
     "top": ("local", "Workers, queues and throughput, live."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
     "get": (
@@ -115,6 +116,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "down": ("hoss down", "hoss down --purge"),
     "status": ("hoss status", "hoss status -o json"),
+    "dashboard": ("hoss dashboard",),
     "top": ("hoss top", "hoss top --once"),
     "submit": (
         "hoss submit -f examples/web.yaml --wait",

@@ -170,6 +170,7 @@ async def serve(
             clock=host.monotonic,
             utc_now=host.utc_now,
             rng=host.rng,
+            insecure=config.insecure,
         )
 
     def counters() -> Counter[str]:

@@ -44,7 +44,9 @@ class WebhookConfig(Document):
     listen: str = Field(default="0.0.0.0:8443", pattern=r"^\S+:[0-9]{1,5}$")
 
     # Directory of the certificate: tls.crt and tls.key, as cert-manager's Secrets are mounted. The files may
-    # change at any time. Left out: resolvers make a certificate, with an authority of their own.
+    # change at any time. A file `path` there has the secret word of the path that the API server asks at
+    # (/bindings/WORD); beyond loopback it takes that, or `client_authority`. Left out: resolvers make a
+    # certificate, with an authority of their own, and a path, and publish both.
     certificate_directory: Path | None = None
 
     # For a certificate that resolvers make: the names and addresses that the API server calls them by, its
@@ -59,6 +61,17 @@ class WebhookConfig(Document):
 
     # Seconds between two checks of the certificate.
     look_seconds: float = Field(default=60.0, gt=0, le=3600)
+
+    # The authority, PEM, of the client certificate that the API server shows to webhooks (the kubeConfigFile of its
+    # AdmissionConfiguration says which). Whoever shows none of it may not ask. Left out: the path is enough.
+    client_authority: Path | None = None
+
+    # Names, common or alternative, of which that certificate has one. Left out: any certificate of the authority.
+    client_names: tuple[str, ...] = ()
+
+    # Questions a second that an address may ask; a burst may have ten seconds' worth. More are answered 429, and the
+    # failurePolicy decides. 0: any number.
+    reviews_per_second: float = Field(default=5000.0, ge=0, le=1_000_000)
 
     # Namespaces whose bindings are allowed unchecked, whatever the configuration's namespaceSelector sends
     # here: a cluster that starts again binds the pods there before HOSS can run.

@@ -5,8 +5,10 @@ answered as naming nothing. Which tenant a pod belongs to is decided by the poli
 tenants.py)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dispatcher.core.machine import Machine
 from dispatcher.core.pods.history import PodEvents
@@ -30,10 +32,10 @@ class TenantView:
 
     def of_rows(self, rows: Rows) -> Rows:
         """Those of the rows that are visible."""
-        return rows if not self.tenant else rows[self._mask(rows)]
+        return rows if not self.tenant else rows[self.mask(rows)]
 
     def has_row(self, row: int) -> bool:
-        return not self.tenant or bool(self._mask(np.array([row], np.uint32))[0])
+        return not self.tenant or bool(self.mask(np.array([row], np.uint32))[0])
 
     def has_job(self, job: PodSet) -> bool:
         return not self.tenant or (job.count > 0 and self.has_row(job.first))
@@ -66,7 +68,7 @@ class TenantView:
         rows = self._registry.directory.rows_of_uids(batch.uids)
         known = rows != NONE_U32
         visible = np.zeros(len(rows), np.bool_)
-        visible[known] = self._mask(rows[known])
+        visible[known] = self.mask(rows[known])
         prefixes = [uid[:_PREFIX_BYTES].tobytes() for uid in batch.uids]
         seen.update(prefix for prefix, shown in zip(prefixes, visible.tolist(), strict=True) if shown)
         for i in np.flatnonzero(~known).tolist():
@@ -86,7 +88,8 @@ class TenantView:
             batch.revision, batch.uids[visible], batch.phases[visible], batch.nodes[visible], reasons, texts
         )
 
-    def _mask(self, rows: Rows) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def mask(self, rows: "NDArray[np.integer[Any]]") -> "NDArray[np.bool_]":
+        """Which of the rows are the tenant's; there is one."""
         number = self._machine.tenants.number(self.tenant)
         owners = self._registry.templates.tenant[self._registry.pods.template[rows]]
         return np.asarray(owners == (_NOBODY if number is None else number))

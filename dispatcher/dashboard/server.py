@@ -1,25 +1,28 @@
 """The dashboard's HTTP server. It lives as long as the process; its view model comes and goes with terms.
 
-Every viewer may read. Actions need the token, in the Authorization header only. Browsers never add that
-header by themselves, so no other site can act in a viewer's name."""
+Every request passes `_answer` first: the name that it was sent to and the site that it comes from are checked
+there. Who asks, and whether he may, is in `access`."""
 
 import asyncio
 import contextlib
-import hmac
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
-from aiohttp import hdrs, web
+from aiohttp import web
 
-from dispatcher.dashboard import broadcaster
+from dispatcher.dashboard import access, broadcaster
+from dispatcher.dashboard.access import DashboardAccess
 from dispatcher.dashboard.broadcaster import Broadcaster, Unavailable
 from dispatcher.dashboard.snapshot import DashboardSnapshot
 from dispatcher.dashboard.view_model import ViewModel
 from hoss import serving
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
 from hoss.manifests.guarded import json_value
+from hoss.security import rights
+from hoss.security.identity import Identity
 from hoss.telemetry import logger
 
 STATIC = Path(__file__).with_name("static")
@@ -37,8 +40,6 @@ _EVENT_STREAM = {
     "X-Accel-Buffering": "no",
 }
 
-LEAST_TOKEN_CHARACTERS = 16
-
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -54,47 +55,6 @@ SECURITY_HEADERS = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def read_token(path: Path) -> str:
-    """The token in a file, stripped. Raises ConfigError if it cannot be read or is too short."""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(
-            f"cannot be read: {getattr(exc, 'strerror', None) or exc}", where=str(path)
-        ) from exc
-    if len(token) < LEAST_TOKEN_CHARACTERS:
-        raise ConfigError(
-            f"holds {len(token)} characters; a token has {LEAST_TOKEN_CHARACTERS} at least,"
-            " as from `head -c 24 /dev/urandom | base64`",
-            where=str(path),
-        )
-    return token
-
-
-class DashboardAccess:
-    """Authorizes actions."""
-
-    def __init__(self, token: str) -> None:
-        """An empty token: actions are off."""
-        self._token = token.encode()
-
-    @property
-    def actions(self) -> bool:
-        return bool(self._token)
-
-    def require(self, request: web.Request) -> None:
-        """Raises HTTPForbidden if actions are off, HTTPUnauthorized for a wrong token."""
-        if not self._token:
-            raise web.HTTPForbidden(
-                text="actions are off: start the dispatcher with --dashboard-token-file, "
-                "or use `hoss cordon` and `hoss drain`"
-            )
-        scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), self._token)
-        if scheme.lower() != "bearer" or not right:
-            raise web.HTTPUnauthorized(text="this is not the token", headers={"WWW-Authenticate": "Bearer"})
-
-
 async def add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:
     """For Application.on_response_prepare: all responses get them, also errors and streams."""
     for name, value in SECURITY_HEADERS.items():
@@ -104,12 +64,17 @@ async def add_security_headers(_request: web.Request, response: web.StreamRespon
 class Dashboard:
     """`start` once, `showing` in every term, `close` while another dispatcher leads, `stop` at the end."""
 
-    def __init__(self, token: str = "") -> None:
-        self._authorization = DashboardAccess(token)
+    def __init__(self, authorization: DashboardAccess, tls: ssl.SSLContext | None = None) -> None:
+        self._access = authorization
+        self._tls = tls
         self._broadcaster = Broadcaster()
         self._view_model: ViewModel | None = None
         self._streams: dict[asyncio.Task[Any], None] = {}  # in the order of their start
         self._runner: web.AppRunner | None = None
+
+    @property
+    def speaks_tls(self) -> bool:
+        return self._tls is not None
 
     async def start(self, address: str) -> int:
         """Listen on "host:port" (port 0: a free one) and return the port. Raises ConfigError if it cannot be
@@ -121,7 +86,9 @@ class Dashboard:
         self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=_CLOSE_SECONDS)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host.strip("[]") or None, int(port)).start()
+            await web.TCPSite(
+                self._runner, host.strip("[]") or None, int(port), ssl_context=self._tls
+            ).start()
         except OSError as exc:
             await self._runner.cleanup()
             raise ConfigError(
@@ -129,7 +96,15 @@ class Dashboard:
                 where=where,
             ) from exc
         bound = int(self._runner.addresses[0][1])
-        logger().info("dashboard_serving", host=host, port=bound, actions=self._authorization.actions)
+        self._access.serve_at(bound)
+        logger().info(
+            "dashboard_serving",
+            host=host,
+            port=bound,
+            tls=self._tls is not None,
+            login=self._access.login_needed,
+            actions=self._access.actions,
+        )
         return bound
 
     async def stop(self) -> None:
@@ -170,13 +145,15 @@ class Dashboard:
         self._broadcaster.show(Unavailable(reason, leader))
 
     def _application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_answer_errors])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._answer])
         app.on_response_prepare.append(add_security_headers)
         app.router.add_get("/", self._index)
         app.router.add_get("/api/stream", self._stream)
         app.router.add_get("/api/pods", self._pods)
         app.router.add_get("/api/nodes/{name}", self._node)
-        app.router.add_get("/api/access", self._access)
+        app.router.add_get("/api/access", self._viewer)
+        app.router.add_post("/api/login", self._log_in)
+        app.router.add_post("/api/logout", self._log_out)
         app.router.add_post("/api/workers/{name}", self._act_on_worker)
         app.router.add_post("/api/nodes/{name}", self._act_on_node)
         app.router.add_static("/static", STATIC)
@@ -185,7 +162,29 @@ class Dashboard:
     async def _index(self, _request: web.Request) -> web.StreamResponse:
         return web.FileResponse(STATIC / "index.html")
 
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Errors as JSON with a sentence: 400 for invalid requests, 404 for unknown names, 503 for other
+        errors."""
+        try:
+            self._access.check_source(request)
+            return await handler(request)
+        except web.HTTPException as exc:
+            if exc.status < 400:
+                raise
+            headers = {
+                name: exc.headers[name] for name in ("WWW-Authenticate", "Allow") if name in exc.headers
+            }
+            return _json({"error": exc.text or exc.reason}, status=exc.status, headers=headers)
+        except NotFound as exc:
+            return _json({"error": str(exc)}, status=404)
+        except InvalidInput as exc:
+            return _json({"error": str(exc)}, status=400)
+        except HossError as exc:
+            return _json({"error": str(exc)}, status=503)
+
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        viewer = self._access.require(request, access.LOOK)
         if self._broadcaster.viewers >= MAX_VIEWERS:
             raise web.HTTPServiceUnavailable(
                 text=f"{MAX_VIEWERS} viewers are connected, which is all there may be"
@@ -197,44 +196,87 @@ class Dashboard:
         self._streams[task] = None
         try:
             with self._broadcaster.viewer(), contextlib.suppress(ConnectionResetError):  # the viewer left
-                await self._send_snapshots(response)
+                await self._send_snapshots(request, response, viewer)
         finally:
             self._streams.pop(task, None)
         return response
 
-    async def _send_snapshots(self, response: web.StreamResponse) -> None:
-        """The first snapshot whole, then the differences to the last one sent."""
+    async def _send_snapshots(
+        self, request: web.Request, response: web.StreamResponse, viewer: Identity
+    ) -> None:
+        """The first snapshot whole, then the differences to the last one sent, while the viewer may look. A page
+        that is open uses its session."""
+        seen: DashboardSnapshot | Unavailable | None = None
         sent: DashboardSnapshot | None = None
-        while True:
+        while self._looks_on(request, viewer):
             shown = self._broadcaster.latest
             if isinstance(shown, Unavailable):
                 sent = None
                 await response.write(_event("away", {"why": shown.reason, "active": shown.leader}))
-            elif shown is None or shown is sent:
+            elif shown is None or shown is seen:
                 await response.write(_event("word", {}))
             else:
-                await response.write(_event("look", broadcaster.message(shown, sent)))
-                sent = shown
+                visible = self._visible(shown, viewer)
+                await response.write(_event("look", broadcaster.message(visible, sent)))
+                sent = visible
+            seen = shown
             await self._broadcaster.other_than(shown, KEEPALIVE_SECONDS)
+        await response.write(_event("ended", {}))
+
+    def _looks_on(self, request: web.Request, viewer: Identity) -> bool:
+        try:
+            return self._access.viewer(request) == viewer
+        except web.HTTPException:
+            return False
+
+    def _visible(self, shown: DashboardSnapshot, viewer: Identity) -> DashboardSnapshot:
+        model = self._view_model
+        return shown if not viewer.tenant or model is None else model.of_tenant(shown, viewer.tenant)
 
     async def _pods(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._open_view_model().pods(request.query.get("name", "")))
+        viewer = self._access.require(request, access.FIND_POD)
+        return _json(self._open_view_model().pods(request.query.get("name", ""), viewer.tenant))
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
+        self._access.require(request, access.SHOW_NODE)
         return _json(self._open_view_model().node(request.match_info["name"]))
 
-    async def _access(self, request: web.Request) -> web.StreamResponse:
-        """Whether the token is right; 401 and 403 as for actions."""
-        self._authorization.require(request)
-        return _json({"actions": True})
+    async def _viewer(self, request: web.Request) -> web.StreamResponse:
+        """Who looks and what he may do, with the CSRF token of his session. 401 for a wrong token."""
+        viewer = self._access.viewer(request)
+        session = self._access.session(request)
+        return _json(
+            {
+                "login": viewer is None,
+                "actions": viewer is not None and not rights.refusal(access.ACT_ON_WORKER, viewer),
+                "caller": viewer.name if viewer is not None else "",
+                "role": viewer.role.value if viewer is not None else "",
+                "tenant": viewer.tenant if viewer is not None else "",
+                "csrf": session.csrf if session is not None else "",
+            }
+        )
+
+    async def _log_in(self, request: web.Request) -> web.StreamResponse:
+        """Exchange a token, or that of a link, for a session."""
+        cookie = self._access.log_in(request, await _body(request, "token", str))
+        response = _json({"loggedIn": True})
+        self._access.set_cookie(response, cookie)
+        return response
+
+    async def _log_out(self, request: web.Request) -> web.StreamResponse:
+        self._access.require_csrf(request)
+        self._access.sessions.end(request.cookies.get(self._access.cookie, ""))
+        response = _json({"loggedIn": False})
+        self._access.set_cookie(response, "")
+        return response
 
     async def _act_on_worker(self, request: web.Request) -> web.StreamResponse:
-        self._authorization.require(request)
+        self._access.require_to_act(request, access.ACT_ON_WORKER)
         state = await _body(request, "state", str)
         return _json(self._open_view_model().set_worker_state(request.match_info["name"], state))
 
     async def _act_on_node(self, request: web.Request) -> web.StreamResponse:
-        self._authorization.require(request)
+        self._access.require_to_act(request, access.ACT_ON_NODE)
         unschedulable = await _body(request, "unschedulable", bool)
         return _json(await self._open_view_model().cordon_node(request.match_info["name"], unschedulable))
 
@@ -245,27 +287,6 @@ class Dashboard:
                 text=shown.reason if isinstance(shown, Unavailable) else "this dispatcher is starting"
             )
         return self._view_model
-
-
-@web.middleware
-async def _answer_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Errors as JSON with a sentence: 400 for invalid requests, 404 for unknown names, 503 for other
-    errors."""
-    try:
-        return await handler(request)
-    except web.HTTPException as exc:
-        if exc.status < 400:
-            raise
-        headers = {name: exc.headers[name] for name in ("WWW-Authenticate", "Allow") if name in exc.headers}
-        return _json({"error": exc.text or exc.reason}, status=exc.status, headers=headers)
-    except NotFound as exc:
-        return _json({"error": str(exc)}, status=404)
-    except InvalidInput as exc:
-        return _json({"error": str(exc)}, status=400)
-    except HossError as exc:
-        return _json({"error": str(exc)}, status=503)
 
 
 async def _body(request: web.Request, field: str, kind: type[Any]) -> Any:

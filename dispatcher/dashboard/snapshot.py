@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.api.queries import Queries
+from dispatcher.api.tenancy import TenantView
 from dispatcher.core.machine import Machine
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import Phase
@@ -103,14 +104,16 @@ def dominant(text: str) -> str:
     return max(entries, key=lambda entry: int(entry[0]))[1] if entries else text or NO_REASON_GIVEN
 
 
-def pending_groups(machine: Machine) -> list[dict[str, Any]]:
+def pending_groups(machine: Machine, view: TenantView | None = None) -> list[dict[str, Any]]:
     """Pods that wait by dominant reason, the largest group first, each with an example. The groups beyond
-    MOST_GROUPS are joined."""
+    MOST_GROUPS are joined. `view`: whose pods alone; None: of all."""
     registry = machine.registry
     pods = registry.pods
     phase = pods.phase[: pods.size]
     # In the active queue a pod's last reason is outdated. There it waits for its turn, or for a worker.
     queued, tried = np.flatnonzero(phase == Phase.QUEUED), np.flatnonzero(_TRIED[phase])
+    if view is not None:
+        queued, tried = queued[view.mask(queued)], tried[view.mask(tried)]
     sub_queues = registry.templates.sub_queue[pods.template[queued]]
     waiting: Counter[str] = Counter()
     example: dict[str, _Found] = {}
@@ -179,6 +182,22 @@ class SnapshotTaker:
         return DashboardSnapshot(
             now_ms, self._sections(machine, cells, now, nodes_problem), cells, tuple(self._curves.points)
         )
+
+    def of_tenant(self, shown: DashboardSnapshot, tenant: str) -> DashboardSnapshot:
+        """The same moment for a viewer who is limited to a tenant: that tenant's pods, and nothing of the
+        platform that tells of others."""
+        machine = self._runtime.machine
+        view, pods = TenantView(machine, tenant), machine.registry.pods
+        present = np.flatnonzero(pods.phase[: pods.size] != Phase.ABSENT)
+        counts = np.bincount(pods.phase[present[view.mask(present)]], minlength=len(Phase))
+        platform = shown.sections["platform"]
+        sections = {
+            "platform": {name: platform[name] for name in ("version", "term", "startedMs")},
+            "problems": [],
+            "queues": {phase.name: int(counts[phase]) for phase in Phase if phase is not Phase.ABSENT},
+            "pending": pending_groups(machine, view),
+        }
+        return DashboardSnapshot(shown.at_ms, sections)
 
     def _sections(self, machine: Machine, cells: Cells, now: float, nodes_problem: str) -> dict[str, Any]:
         status = self._queries.status(version())

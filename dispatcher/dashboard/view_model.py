@@ -8,10 +8,11 @@ from typing import Any
 
 from dispatcher.api.queries import Queries
 from dispatcher.api.service import set_worker_state
+from dispatcher.api.tenancy import TenantView
 from dispatcher.core.pods.table import Phase
 from dispatcher.dashboard.broadcaster import Broadcaster
 from dispatcher.dashboard.nodes import NodeTable
-from dispatcher.dashboard.snapshot import SnapshotTaker
+from dispatcher.dashboard.snapshot import DashboardSnapshot, SnapshotTaker
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
@@ -39,16 +40,17 @@ class PodHistories:
         self._machine = runtime.machine
         self._queries = queries
 
-    def find(self, text: str) -> dict[str, Any]:
+    def find(self, text: str, tenant: str = "") -> dict[str, Any]:
         """`text` is a pod's name, or `namespace/name`. The pods of that name; without any, names with that
-        prefix."""
+        prefix. `tenant`: whose alone; "": of all."""
         namespace, _, name = text.strip().rpartition("/")
+        view = TenantView(self._machine, tenant)
         rows = [
             row
             for row in (self._row(space, name) for space in self._namespaces(namespace))
-            if row is not None
+            if row is not None and view.has_row(row)
         ]
-        suggestions = [] if rows else self._suggestions(namespace, name)
+        suggestions = [] if rows else self._suggestions(namespace, name, view)
         return {
             "stories": [self._history(row) for row in rows[:MOST_SUGGESTIONS]],
             "suggestions": suggestions,
@@ -61,11 +63,14 @@ class PodHistories:
         row = self._machine.registry.directory.row_of_name(namespace, name)
         return row if row is not None and self._machine.registry.pods.phase[row] != Phase.ABSENT else None
 
-    def _suggestions(self, namespace: str, prefix: str) -> list[str]:
+    def _suggestions(self, namespace: str, prefix: str, view: TenantView) -> list[str]:
         jobs = (
             job
             for job in islice(self._machine.registry.directory.jobs(), _MOST_JOBS_SEARCHED)
-            if job.submission.durable and namespace in {"", job.namespace} and job.name.startswith(prefix)
+            if job.submission.durable
+            and namespace in {"", job.namespace}
+            and job.name.startswith(prefix)
+            and view.has_job(job)
         )
         return [f"{job.namespace}/{job.pod_name(job.first)}" for job in islice(jobs, MOST_SUGGESTIONS)]
 
@@ -152,11 +157,15 @@ class ViewModel:
             if reading is not None:
                 await end_tasks((reading,))
 
-    def pods(self, text: str) -> dict[str, Any]:
+    def of_tenant(self, shown: DashboardSnapshot, tenant: str) -> DashboardSnapshot:
+        """What a viewer who is limited to a tenant sees of a snapshot."""
+        return self._snapshots.of_tenant(shown, tenant)
+
+    def pods(self, text: str, tenant: str = "") -> dict[str, Any]:
         """See PodHistories.find. Raises InvalidInput for an empty name."""
         if not text.strip():
             raise InvalidInput("is empty; give a pod's name, or namespace/name", where="name")
-        return self._histories.find(text)
+        return self._histories.find(text, tenant)
 
     def node(self, name: str) -> dict[str, Any]:
         """One node. Raises NotFound."""

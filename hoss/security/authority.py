@@ -21,11 +21,12 @@ from hoss import certificates
 from hoss.certificates import KeyPair
 from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.security.identity import CallerKind, Identity, Role
-from hoss.security.tokens import PUBLIC_KEYS_FILE, REVOKED_FILE, Token, sign
+from hoss.security.tokens import LOGIN_AUDIENCE, PUBLIC_KEYS_FILE, REVOKED_FILE, Token, sign
 from hoss.security.transport import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, fingerprint, server_name
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 CERTIFICATE_LIFETIME = timedelta(days=365)
+LOGIN_LIFETIME = timedelta(minutes=10)
 
 _AUTHORITY_KEY, _TOKEN_KEY, _TOKENS = "ca.key", "token.key", "tokens.jsonl"
 _ISSUED = "issued"
@@ -107,10 +108,12 @@ class Authority:
         return self.directory / _ISSUED / str(identity).replace("/", "-")
 
     def renew(self, issued: Issued, *, now: datetime, lifetime: timedelta = CERTIFICATE_LIFETIME) -> Issued:
-        """Replace a certificate, keeping its key: whoever follows the files never sees one without the
-        other."""
+        """Replace a certificate, keeping its names and its key: whoever follows the files never sees one without
+        the other."""
         key = (issued.directory / KEY_FILE).read_bytes()
-        return self._issue(issued.identity, issued.directory, now, lifetime, (), key=key)
+        named = certificates.hosts((issued.directory / CERTIFICATE_FILE).read_bytes())
+        further = tuple(host for host in named if host != server_name(issued.identity.kind.value))
+        return self._issue(issued.identity, issued.directory, now, lifetime, further, key=key)
 
     def _issue(
         self,
@@ -164,6 +167,12 @@ class Authority:
         }
         _write(self.directory / _TOKENS, known + orjson.dumps(record) + b"\n")
         return text
+
+    def create_login(self, identity: Identity, *, now: datetime) -> str:
+        """A token for a link that logs in to the dashboard once, within LOGIN_LIFETIME. It is not listed."""
+        expires = (now + LOGIN_LIFETIME).timestamp()
+        token = Token(secrets.token_hex(8), identity, now.timestamp(), expires)
+        return sign((self.directory / _TOKEN_KEY).read_bytes(), token, audience=LOGIN_AUDIENCE)
 
     def tokens(self) -> list[dict[str, str]]:
         """The tokens that were made: id, name, role, tenant, created, expires, and whether revoked."""

@@ -96,18 +96,22 @@ def host_of(config: SecurityConfig, listen: str) -> Host:
     without TLS and nobody said that it may."""
     if config.tls_dir is not None:
         return SecuredHost(config.tls_dir)
-    if not of_loopback(listen):
-        if not config.insecure:
-            raise ConfigError(
-                f"{listen!r} is reached from other machines, and without TLS whoever reaches it may do "
-                "anything: give --tls-dir (`hoss certs issue` makes one), or --insecure if nobody else is "
-                "on that network",
-                where="listen",
-            )
-        logger().warning(
-            "insecure", listen=listen, meaning="no TLS: whoever reaches this port may do anything"
-        )
+    check_insecure(config, listen, "listen")
     return THIS_HOST
+
+
+def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
+    """Without TLS: raises ConfigError where an address is beyond loopback and nobody said that it may be."""
+    if config.tls_dir is not None or of_loopback(listen):
+        return
+    if not config.insecure:
+        raise ConfigError(
+            f"{listen!r} is reached from other machines, and without TLS whoever reaches it may do "
+            "anything: give --tls-dir (`hoss certs issue` makes one), or --insecure if nobody else is "
+            "on that network",
+            where=where,
+        )
+    logger().warning("insecure", listen=listen, meaning="no TLS: whoever reaches this port may do anything")
 
 
 def of_loopback(listen: str) -> bool:

@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 ISSUER = "hoss"
+# The audience of a token that is exchanged, once, for a session at the dashboard, and is good for nothing else.
+LOGIN_AUDIENCE = "hoss-dashboard"
 PUBLIC_KEYS_FILE, REVOKED_FILE = "tokens.pem", "revoked"
 _ALGORITHM = "EdDSA"
 _REMEMBERED_TOKENS = 10_000
 _MOST_BYTES = 8_192
 _KEY_END = b"-----END PUBLIC KEY-----\n"
 _CLOCKS_DIFFER_SECONDS = 60.0
+
+
+class WrongAudience(AccessDenied):
+    """A token for another purpose: that of a link, or of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,8 @@ class Token:
     expires: float
 
 
-def sign(signing_key: bytes, token: Token) -> str:
-    """The token as clients send it. `signing_key`: an Ed25519 key, PEM."""
+def sign(signing_key: bytes, token: Token, *, audience: str = "") -> str:
+    """The token as clients send it. `signing_key`: an Ed25519 key, PEM. `audience`: who alone takes it."""
     import jwt  # noqa: PLC0415 - commands that make no token do not wait for it
 
     claims = {
@@ -46,6 +52,7 @@ def sign(signing_key: bytes, token: Token) -> str:
         "jti": token.id,
         "nbf": int(token.not_before),
         "exp": int(token.expires),
+        **({"aud": audience} if audience else {}),
     }
     return jwt.encode(claims, signing_key.decode("ascii"), algorithm=_ALGORITHM)
 
@@ -77,18 +84,34 @@ class TokenVerifier:
         self._unix_clock = unix_clock
         self._known: dict[str, Token] = {}
 
+    @classmethod
+    def of_directory(cls, directory: Path, *, unix_clock: Callable[[], float]) -> "TokenVerifier":
+        """By the keys and the revocations of a TLS directory."""
+        revoked = RevocationList(directory / REVOKED_FILE)
+        return cls(directory / PUBLIC_KEYS_FILE, revoked, unix_clock=unix_clock)
+
     def identify(self, text: str) -> Identity:
         """The identity that a token states. Raises AccessDenied, which says what is wrong with the token and
         never shows it."""
-        content = self._file.read()
-        if content is not self._content:
-            self._take_keys(content)
+        self._follow_keys()
         token = self._known.get(text)
         if token is None:
-            token = self._check(text)
+            token = self._genuine(text)
             if len(self._known) >= _REMEMBERED_TOKENS:
                 self._known.pop(next(iter(self._known)))
             self._known[text] = token
+        self.check(token)
+        return token.identity
+
+    def token(self, text: str, *, audience: str = "") -> Token:
+        """A token for this audience that is valid now. Raises AccessDenied as `identify`."""
+        self._follow_keys()
+        token = self._genuine(text, audience)
+        self.check(token)
+        return token
+
+    def check(self, token: Token) -> None:
+        """Raises AccessDenied once a token that was genuine has expired, or was revoked."""
         now = self._unix_clock()
         if now >= token.expires:
             raise AccessDenied("the token has expired; get a new one (`hoss token create`, `hoss login`)")
@@ -96,7 +119,11 @@ class TokenVerifier:
             raise AccessDenied("the token is not valid yet; see that the clocks of the machines agree")
         if f"token {token.id}" in self._revoked:
             raise AccessDenied("the token was revoked; get a new one (`hoss token create`, `hoss login`)")
-        return token.identity
+
+    def _follow_keys(self) -> None:
+        content = self._file.read()
+        if content is not self._content:
+            self._take_keys(content)
 
     def _take_keys(self, content: bytes) -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
@@ -111,7 +138,7 @@ class TokenVerifier:
         self._keys = [key for key in loaded if isinstance(key, Ed25519PublicKey)]
         self._content = content
 
-    def _check(self, text: str) -> Token:
+    def _genuine(self, text: str, audience: str = "") -> Token:
         import jwt  # noqa: PLC0415 - services whose clients have certificates need no tokens
 
         if len(text) > _MOST_BYTES:
@@ -129,11 +156,22 @@ class TokenVerifier:
         problem = "it was not signed by this platform's token key, or was changed"
         for key in self._keys:
             try:
-                claims = jwt.decode(text, key, algorithms=[_ALGORITHM], options=options, issuer=ISSUER)
+                claims = jwt.decode(
+                    text,
+                    key,
+                    algorithms=[_ALGORITHM],
+                    options=options,
+                    issuer=ISSUER,
+                    audience=audience or None,
+                )
             except jwt.InvalidSignatureError:  # noqa: PERF203 - there are few keys
                 continue
             except jwt.InvalidIssuerError:
                 problem = "it is from another issuer"
+            except jwt.InvalidAudienceError:
+                raise WrongAudience(
+                    "the token is refused: the token of a link opens the dashboard, once, and no more"
+                ) from None
             except jwt.PyJWTError as exc:
                 problem = f"it is no token of HOSS ({type(exc).__name__})"
             else:

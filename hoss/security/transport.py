@@ -245,6 +245,33 @@ def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
     )
 
 
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """For a server of HTTP that browsers reach: they have no certificate, so none is asked for. Changed files are
+    taken at the next handshake."""
+    held, present = files.latest(), _http_context(files)
+
+    def renewed(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _of: ssl.SSLContext) -> None:
+        nonlocal held, present
+        latest = files.latest()
+        if latest is not held:
+            try:
+                held, present = latest, _http_context(files)
+            except (OSError, ValueError):  # they are being replaced again; the next handshake finds them
+                return
+        connection.context = present
+
+    first = _http_context(files)
+    first.sni_callback = renewed  # called at every handshake, also of a client that names no server
+    return first
+
+
+def _http_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(files.directory / CERTIFICATE_FILE, files.directory / KEY_FILE)
+    return context
+
+
 def secure_channel(
     files: TlsFiles,
     kind: CallerKind,

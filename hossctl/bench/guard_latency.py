@@ -41,7 +41,7 @@ from hossctl.endpoints import Clients
 from hossctl.figures import camel, per_second, percentiles, share
 from hossctl.load import report
 from hossctl.load.progress import counting
-from hossctl.local.binding_webhook import grant, grant_webhook, trusted_authority, url_of, wait_until_called
+from hossctl.local.binding_webhook import grant, grant_webhook, published, url_of, wait_until_called
 from hossctl.local.control_plane import HOSS, ControlPlane
 from hossctl.local.platform import PlatformOptions
 from hossctl.local.ports import free_ports
@@ -83,7 +83,7 @@ def measure(setting: GuardLatencySetting, *, quiet: bool) -> Document:
 
             async def run(clients: Clients) -> Document:
                 await api_server.until_known(clients, setting.nodes)
-                return await _measure_cases(setting, plane, port, records, quiet=quiet)
+                return await _measure_cases(setting, plane, records, quiet=quiet)
 
             return report.run_on(starter.state, run)
 
@@ -99,7 +99,6 @@ async def _prepare(setting: GuardLatencySetting, plane: ControlPlane, port: int)
 async def _measure_cases(
     setting: GuardLatencySetting,
     plane: ControlPlane,
-    port: int,
     records: Sequence[ProcessRecord],
     *,
     quiet: bool,
@@ -117,12 +116,13 @@ async def _measure_cases(
             )
             pods = await api_server.create_all(api, api_server.PODS, bodies, created)
         first, pods = pods[:nodes], pods[nodes:]
-        trust = ssl.create_default_context(cadata=(await trusted_authority(api)).decode())
+        authority, url = await published(api)
+        trust = ssl.create_default_context(cadata=authority.decode())
         connector = aiohttp.TCPConnector(
             limit=setting.connections, ssl=trust, keepalive_timeout=_KEEP_SECONDS
         )
         async with aiohttp.ClientSession(connector=connector) as webhook:
-            asking = _Asking(webhook, scheduler, url_of(port))
+            asking = _Asking(webhook, scheduler, url)
             # The webhook compares every node with the API server once. That happens before any measurement.
             await asyncio.gather(*(asking.webhook(pod, f"n{number}") for number, pod in enumerate(first)))
             cases = [await _measure_case("webhook", asking.webhook, pods[:count], setting, records)]

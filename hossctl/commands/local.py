@@ -166,7 +166,7 @@ def up(
         state = platform.start(home, options)
         try:
             if guard and kubeconfig:
-                binding_webhook.register(kubeconfig, options.webhook_port, authority)
+                binding_webhook.register(kubeconfig, options.webhook_port, authority, home / "guard")
             run_async(_fill(of_state(state), given, seed, len(options.workers), quiet=not output.for_people))
         except BaseException:
             _remove_webhook(state)
@@ -187,8 +187,10 @@ def _say_up(
         f"up: dispatcher {state.dispatcher}, resolver {', '.join(state.resolvers)}, redis {redis}, "
         f"{len(options.workers)} workers; {kept} in {home}"
     )
-    for url in state.dashboards:
-        say(f"dashboard: {url}")
+    from hossctl.local import platform
+
+    for link in platform.dashboard_links(home, state):
+        say(f"dashboard: {link}")
     if guarded:
         say(
             "guard: bindings of every scheduler are judged, but those in kube-system; `hoss down` takes it "
@@ -287,6 +289,24 @@ def show_status(dispatcher: Dispatcher = "", resolver: Resolver = "", output: Ou
         print_document(seen.as_json(), output)
     if seen.problems:
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command("dashboard")
+def show_dashboard(*, output: Output = Format.TABLE) -> None:
+    """Print links to the local platform's dashboard. Each logs in once, as operator, within ten minutes."""
+    from hossctl.local import platform
+
+    home = contexts.home()
+    state = platform.load_state(home)
+    if state is None or not state.living():
+        raise TransportError("no platform is running here: start one with `hoss up`")
+    links = platform.dashboard_links(home, state)
+    if not output.for_people:
+        print_document({"dashboards": links}, output)
+    elif links:
+        print_lines(links)
+    else:
+        say("the platform was started without a dashboard; `hoss up` gives it one")
 
 
 @app.command("top")

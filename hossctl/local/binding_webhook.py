@@ -11,6 +11,7 @@ costs."""
 
 import asyncio
 import base64
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
@@ -36,6 +37,7 @@ _RIGHTS_MANIFEST = _DEPLOY / "base" / "rbac.yaml"
 _RIGHTS = ("ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding")
 _RESOLVER = "system:serviceaccount:hoss-system:hoss-resolver"
 
+_PATH_FILE, _PATH_SECRET_BYTES = "path", 24  # see resolver/kubernetes/webhook_callers.py
 _LIFETIME = timedelta(days=365)  # of a certificate; `hoss up` makes a new one each time
 _APPLY = "application/apply-patch+yaml"
 _NOT_FOUND = 404
@@ -60,13 +62,18 @@ _SAMPLE_WEBHOOK_RIGHTS = (
 
 
 def make_certificate(directory: Path) -> bytes:
-    """Write tls.crt and tls.key for a webhook on loopback, and return the authority's certificate, PEM. The
+    """Write tls.crt, tls.key and path for a webhook on loopback, and return the authority's certificate, PEM. The
     authority's key is not kept."""
     now = datetime.now(timezone.utc)
     authority = new_authority("hoss local binding guard", now=now, lifetime=_LIFETIME)
     serving = issue(authority, [LOOPBACK], now=now, lifetime=_LIFETIME)
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in (("tls.crt", serving.certificate), ("tls.key", serving.key)):
+    path_secret = secrets.token_hex(_PATH_SECRET_BYTES).encode()
+    for name, content in (
+        ("tls.crt", serving.certificate),
+        ("tls.key", serving.key),
+        (_PATH_FILE, path_secret),
+    ):
         path = directory / name
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)
@@ -74,14 +81,16 @@ def make_certificate(directory: Path) -> bytes:
     return authority.certificate
 
 
-def register(kubeconfig: Path, port: int, authority: bytes) -> None:
+def register(kubeconfig: Path, port: int, authority: bytes, directory: Path) -> None:
     """Register the webhook of a resolver on loopback as LOCAL_NAME, and return when the API server calls it.
+    `directory`: of `make_certificate`.
 
     No user is exempt, unlike in the manifest: somebody who tries HOSS out may use the same user as the
     resolver. Raises HossError, with what to do."""
 
     async def act(api: KubeApi) -> None:
-        for document in webhook_objects(url_of(port), failure_policy="Ignore", authority=authority):
+        url = f"{url_of(port)}/{(directory / _PATH_FILE).read_text('ascii')}"
+        for document in webhook_objects(url, failure_policy="Ignore", authority=authority):
             if document["kind"] == "ValidatingWebhookConfiguration":
                 document["metadata"]["name"] = LOCAL_NAME
                 (hook,) = document["webhooks"]
@@ -155,10 +164,12 @@ async def grant_webhook(api: KubeApi, user: str, url: str, *, failure_policy: st
     await _wait_until_granted(api, user, _SAMPLE_WEBHOOK_RIGHTS)
 
 
-async def trusted_authority(api: KubeApi) -> bytes:
-    """The certificate, PEM, by which the API server trusts the webhook. Raises Refused, TransportError."""
+async def published(api: KubeApi) -> tuple[bytes, str]:
+    """The certificate, PEM, by which the API server trusts the webhook, and the URL that it asks. Raises Refused,
+    TransportError."""
     (hook,) = (await api.get(f"{CONFIGURATIONS}/{NAME}"))["webhooks"]
-    return base64.b64decode(hook["clientConfig"].get("caBundle", ""))
+    config = hook["clientConfig"]
+    return base64.b64decode(config.get("caBundle", "")), config.get("url", "")
 
 
 async def wait_until_called(api: KubeApi) -> None:

@@ -28,6 +28,7 @@ from hossctl.local.redis_server import RedisServer
 STATE_FILE = "platform.json"
 SECURITY_DIRECTORY = "security"  # the platform's authority; see hoss/security/authority.py
 OPERATOR = Identity(CallerKind.CLIENT, "operator", Role.ADMIN)  # who started the platform
+_VIEWER = Identity(CallerKind.CLIENT, "operator", Role.OPERATE)  # who follows a link to the dashboard
 _LOCAL_CONTEXT = "local"
 TRACE_FILE = "trace.jsonl"
 
@@ -327,6 +328,17 @@ def start(directory: Path, options: PlatformOptions) -> PlatformState:
         stop(directory, starter.state)
         raise
     return state
+
+
+def dashboard_links(directory: Path, state: PlatformState) -> list[str]:
+    """The dashboards of a running platform. With TLS each link logs in its first user, as operator, within some
+    minutes; its token is in the part of the address that browsers send to nobody."""
+    if not state.tls_dir:
+        return list(state.dashboards)
+    from hoss.security.authority import Authority  # noqa: PLC0415 - cryptography takes long to import
+
+    authority, now = Authority(directory / SECURITY_DIRECTORY), THIS_HOST.utc_now()
+    return [f"{url}#login={authority.create_login(_VIEWER, now=now)}" for url in state.dashboards]
 
 
 def stop(directory: Path, state: PlatformState) -> list[str]:

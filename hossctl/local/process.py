@@ -107,7 +107,8 @@ class ServiceProcess:
         address, metrics = (
             f"127.0.0.1:{ready[port]}" if ready.get(port) else "" for port in ("port", "metrics_port")
         )
-        dashboard = f"http://127.0.0.1:{ready['dashboard_port']}/" if ready.get("dashboard_port") else ""
+        scheme = "https" if ready.get("dashboard_tls") else "http"
+        dashboard = f"{scheme}://127.0.0.1:{ready['dashboard_port']}/" if ready.get("dashboard_port") else ""
         self.record = replace(self.record, address=address, metrics=metrics, dashboard=dashboard)
         return self.record
 

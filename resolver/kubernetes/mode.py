@@ -12,15 +12,20 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
 from hoss import serving
+from hoss.errors import ConfigError
 from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Reflector
+from hoss.security.options import of_loopback
+from hoss.telemetry import logger
 from resolver.config import WebhookConfig
 from resolver.core.values import Decision, Proposal
 from resolver.kubernetes.binder import Binder
 from resolver.kubernetes.binding_webhook import BindingWebhook
 from resolver.kubernetes.pod_source import KubePods, WatchedPods, pods_of_other_schedulers
+from resolver.kubernetes.webhook_callers import WebhookCallers
 from resolver.kubernetes.webhook_certificates import CertificateSecret
 from resolver.kubernetes.webhook_server import (
+    PATH_FILE,
     CertificateFiles,
     CertificateSource,
     LiveCertificate,
@@ -46,7 +51,10 @@ class KubernetesServices:
         clock: Callable[[], float],
         utc_now: Callable[[], datetime],
         rng: random.Random,
+        insecure: bool = False,
     ) -> None:
+        """`insecure`: the webhook may answer anybody, also beyond loopback."""
+        self._insecure = insecure
         self.binder = Binder(api, clock=clock, rng=rng)
         self._clock = clock
         self._utc_now = utc_now
@@ -58,11 +66,17 @@ class KubernetesServices:
         self._problem = problem
         self._lease_seconds = lease_seconds
         self._webhook: BindingWebhook | None = None
+        self._callers = WebhookCallers(
+            certificate_names=config.client_names if config and config.client_authority else None,
+            per_second=config.reviews_per_second if config else 0.0,
+            clock=clock,
+        )
 
     @property
     def counters(self) -> Counter[str]:
         """Bindings made, and bindings reviewed, by result."""
-        return self.binder.counters + (self._webhook.counters if self._webhook else Counter())
+        reviews = self._webhook.counters + self._callers.counters if self._webhook else Counter[str]()
+        return self.binder.counters + reviews
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[dict[str, int]]:
@@ -88,20 +102,37 @@ class KubernetesServices:
             self._api, "/api/v1/pods", pods.on_changes, params=watched, clock=self._clock, rng=self._rng
         )
         live = LiveCertificate()
+        if config.client_authority is not None:
+            live.trust(config.client_authority)
         source = self._certificate_source(config, live)
         async with serving.background(reflector.run(), self._webhook.under_way.run()):
             await wait_for_certificate(source)
+            if self._callers.open:
+                self._check_open(config.listen)
             refreshing = refresh_periodically(source, period_seconds=config.look_seconds, rng=self._rng)
             async with (
                 serving.background(refreshing),
-                serve_webhook(self._webhook, config.listen, live.context) as port,
+                serve_webhook(self._webhook, config.listen, live.context, self._callers) as port,
             ):
                 yield {"webhook_port": port}
+
+    def _check_open(self, listen: str) -> None:
+        """Raises ConfigError where anybody might ask, and nobody said so."""
+        if of_loopback(listen):
+            return
+        if not self._insecure:
+            raise ConfigError(
+                f"has no file {PATH_FILE!r} and webhook.client_authority names none, so whoever reaches {listen} "
+                "could reserve room: write a random word into that file and put it behind the path of the "
+                "webhook's configuration (/bindings/WORD), or leave the directory out: then resolvers do that",
+                where="webhook.certificate_directory",
+            )
+        logger().warning("insecure", listen=listen, meaning="whoever reaches the webhook may reserve room")
 
     def _certificate_source(self, config: WebhookConfig, live: LiveCertificate) -> CertificateSource:
         clock = self._utc_now
         if config.certificate_directory:
-            return CertificateFiles(config.certificate_directory, live, clock=clock)
+            return CertificateFiles(config.certificate_directory, live, self._callers, clock=clock)
         return CertificateSecret(
             self._api,
             live,
@@ -110,4 +141,6 @@ class KubernetesServices:
             hosts=config.hosts,
             lifetime=timedelta(days=config.certificate_days),
             clock=clock,
+            callers=self._callers,
+            rng=self._rng,
         )

@@ -1,19 +1,22 @@
-"""The webhook's certificates that resolvers make themselves: kept in a Secret, renewed, and published to the
-API server in the webhook's configuration.
+"""The webhook's certificates that resolvers make themselves, and the secret of its path: kept in a Secret, renewed,
+and published to the API server in the webhook's configuration.
 
 All resolvers serve by the one state in the Secret. The first resolver that finds something due renews it. A
 write that loses the race is dropped, and its author reads the winner's. A new authority is published beside
 the old one before it issues a certificate."""
 
 import base64
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from urllib.parse import urlsplit
 
 from hoss.certificates import KeyPair, issue, new_authority, validity
 from hoss.errors import InvalidInput
 from hoss.kube.api import JSON, STRATEGIC_PATCH, KubeApi, Object, Refused
 from hoss.telemetry import logger
+from resolver.kubernetes.webhook_callers import WebhookCallers, path_with
 from resolver.kubernetes.webhook_server import LiveCertificate
 
 _AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -23,12 +26,13 @@ _PEM_END = b"-----END CERTIFICATE-----\n"
 @dataclass(frozen=True, slots=True)
 class Certificates:
     """The contents of the Secret. `trusted`: PEM, the authority's certificate first, then earlier ones that
-    are still valid."""
+    are still valid. `path_secret`: at which the API server asks; "": resolvers of an earlier release made it."""
 
     authority_key: bytes
     trusted: bytes
     serving: KeyPair
     hosts: tuple[str, ...]
+    path_secret: str = field(default="", repr=False)
 
     @property
     def authority(self) -> KeyPair:
@@ -71,6 +75,7 @@ def authorities(trusted: bytes) -> list[bytes]:
 
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 _HOSTS = "hoss.dev/hosts"
+_PATH_KEY, _PATH_SECRET_BYTES = "path", 24
 _ATTEMPTS = 5
 _PATIENCE_SECONDS = 5.0
 
@@ -88,9 +93,13 @@ class CertificateSecret:
         hosts: Sequence[str],
         lifetime: timedelta,
         clock: Callable[[], datetime],
+        callers: WebhookCallers,
+        rng: random.Random,
     ) -> None:
         """`secret`: namespace/name. `configuration`: name of the ValidatingWebhookConfiguration. `clock`:
-        UTC."""
+        UTC. `callers` learn the secret of the path."""
+        self._callers = callers
+        self._rng = rng
         self._api = api
         self._live = live
         namespace, _, self._name = secret.partition("/")
@@ -108,11 +117,14 @@ class CertificateSecret:
         published = base64.b64decode(bundles.pop()) if len(bundles) == 1 else b""
         certificates = await self._renew(published)
         self._live.use(certificates.serving)
-        if webhooks and certificates.trusted != published:
-            bundle = base64.b64encode(certificates.trusted).decode()
+        self._callers.use_secret(certificates.path_secret)
+        bundle = base64.b64encode(certificates.trusted).decode()
+        wanted = [_client_config(hook, bundle, path_with(certificates.path_secret)) for hook in webhooks]
+        if any(_differs(hook.get("clientConfig", {}), of) for hook, of in zip(webhooks, wanted, strict=True)):
             patch = {
                 "webhooks": [
-                    {"name": hook["name"], "clientConfig": {"caBundle": bundle}} for hook in webhooks
+                    {"name": hook["name"], "clientConfig": of}
+                    for hook, of in zip(webhooks, wanted, strict=True)
                 ]
             }
             await self._do("PATCH", self._configuration, patch, content_type=STRATEGIC_PATCH)
@@ -123,6 +135,8 @@ class CertificateSecret:
             found = await self._find(f"{self._secrets}/{self._name}")
             held = None if found is None else self._read(found)
             fresh = renewed(held, self._hosts, self._lifetime, now=self._clock(), published=published)
+            if not fresh.path_secret:
+                fresh = replace(fresh, path_secret=self._rng.randbytes(_PATH_SECRET_BYTES).hex())
             if fresh is held or await self._write(fresh, found):
                 return fresh
         raise InvalidInput("changes faster than it can be renewed", where=f"{self._secrets}/{self._name}")
@@ -140,7 +154,10 @@ class CertificateSecret:
             base64.b64decode(data[name]) for name in ("tls.crt", "tls.key", "ca.crt", "ca.key")
         )
         hosts = (found["metadata"].get("annotations") or {}).get(_HOSTS, "")
-        return Certificates(authority_key, trusted, KeyPair(certificate, key), tuple(hosts.split(",")))
+        path_secret = base64.b64decode(data.get(_PATH_KEY, "")).decode("ascii", "replace")
+        return Certificates(
+            authority_key, trusted, KeyPair(certificate, key), tuple(hosts.split(",")), path_secret
+        )
 
     async def _write(self, fresh: Certificates, found: Object | None) -> bool:
         """False: another resolver was quicker."""
@@ -149,6 +166,7 @@ class CertificateSecret:
             "tls.key": fresh.serving.key,
             "ca.crt": fresh.trusted,
             "ca.key": fresh.authority_key,
+            _PATH_KEY: fresh.path_secret.encode(),
         }
         metadata: Object = {"name": self._name, "annotations": {_HOSTS: ",".join(fresh.hosts)}}
         if found is not None:
@@ -191,3 +209,18 @@ class CertificateSecret:
         )
         if not reply.done:
             raise Refused(reply, f"{method} {path}")
+
+
+def _client_config(hook: Object, bundle: str, path: str) -> Object:
+    """How the API server is to reach a webhook, for a patch."""
+    given = hook.get("clientConfig", {})
+    if url := given.get("url"):
+        return {"caBundle": bundle, "url": urlsplit(url)._replace(path=path).geturl()}
+    return {"caBundle": bundle, "service": {"path": path}} if "service" in given else {"caBundle": bundle}
+
+
+def _differs(given: Object, wanted: Object) -> bool:
+    return any(
+        _differs(given.get(name) or {}, value) if isinstance(value, dict) else given.get(name) != value
+        for name, value in wanted.items()
+    )

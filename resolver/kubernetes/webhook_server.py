@@ -21,11 +21,14 @@ from aiohttp import web
 from hoss.certificates import KeyPair, validity
 from hoss.errors import ConfigError, HossError, InvalidInput, LedgerUnavailable, TransportError
 from hoss.manifests.guarded import json_value
+from hoss.security.transport import FollowedFile
 from hoss.telemetry import logger
 from resolver.core.binding_review import answer_document, read_review
 from resolver.kubernetes.binding_webhook import BindingWebhook
+from resolver.kubernetes.webhook_callers import PATH, WebhookCallers
 
 CERTIFICATE_FILES = ("tls.crt", "tls.key")  # as in mounted Secrets
+PATH_FILE = "path"  # beside them: the secret of the path, if there is one
 
 _RETRY_SECONDS = 1.0
 
@@ -73,6 +76,17 @@ class LiveCertificate:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._used: KeyPair | None = None
 
+    def trust(self, authority: Path) -> None:
+        """Ask callers for a certificate of this authority, PEM. Who has none gets through, to be told so. Raises
+        ConfigError."""
+        try:
+            self.context.load_verify_locations(authority)
+        except (OSError, ssl.SSLError) as exc:
+            raise ConfigError(
+                f"cannot be used: {exc}", where=f"webhook.client_authority {authority}"
+            ) from exc
+        self.context.verify_mode = ssl.CERT_OPTIONAL
+
     def use(self, pair: KeyPair) -> bool:
         """Returns whether the pair is a new one. Raises InvalidInput for a pair that does not belong
         together."""
@@ -103,11 +117,20 @@ def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
 
 class CertificateFiles:
     """tls.crt and tls.key in a directory, as kubelets mount Secrets (for example cert-manager's) and renew
-    them."""
+    them; and the secret of the path, if there is one."""
 
-    def __init__(self, directory: Path, live: LiveCertificate, *, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        live: LiveCertificate,
+        callers: WebhookCallers,
+        *,
+        clock: Callable[[], datetime],
+    ) -> None:
         """`clock`: UTC."""
         self._clock = clock
+        self._callers = callers
+        self._path_secret = FollowedFile(directory / PATH_FILE)
         self._paths = [directory / name for name in CERTIFICATE_FILES]
         self._live = live
         self._seen: list[tuple[int, int]] = []
@@ -117,6 +140,7 @@ class CertificateFiles:
         """Use new files. Raises InvalidInput for invalid or missing files. An expired certificate is reported
         every time and stays in use: the API server rejects it, but everything else goes on."""
         self._use_new_files()
+        self._callers.use_secret(self._path_secret.read().decode("utf-8", "replace").strip())
         if self._until <= self._clock():
             logger().error(
                 "webhook_certificate_ended", until=self._until.isoformat(), file=str(self._paths[0])
@@ -138,8 +162,6 @@ class CertificateFiles:
         self._seen = seen
 
 
-PATH = "/bindings"
-
 _SHUTDOWN_SECONDS = 1.0
 
 # The API server keeps a connection as long as it is useful.
@@ -149,14 +171,16 @@ _BACKLOG = 1024
 
 
 @asynccontextmanager
-async def serve_webhook(webhook: BindingWebhook, listen: str, tls: ssl.SSLContext) -> AsyncIterator[int]:
+async def serve_webhook(
+    webhook: BindingWebhook, listen: str, tls: ssl.SSLContext, callers: WebhookCallers
+) -> AsyncIterator[int]:
     """Serve within the block, at host:port (0: a free one); yields the port. Raises ConfigError if it cannot
     listen."""
 
     async def handle(request: web.BaseRequest) -> web.Response:
         # A router of aiohttp.web.Application would take a tenth of the time of a review.
-        if request.path == PATH and request.method == "POST":
-            return await _answer(webhook, request)
+        if request.path.startswith(PATH) and request.method == "POST":
+            return callers.refusal(request) or await _answer(webhook, request)
         if request.path == "/healthz":
             return web.Response(text="ok")
         return web.Response(status=404, text=f"POST an AdmissionReview to {PATH}\n")

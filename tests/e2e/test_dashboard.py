@@ -3,6 +3,7 @@ without a mouse."""
 
 import contextlib
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,14 @@ from e2e.dashboard_page import PHONE, Page, browser
 from e2e.loads import prepare, submit
 from machine import no_browser
 
+from hoss.client.dispatcher import submission
+from hoss.host import THIS_HOST
+from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.security.authority import Authority
+from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.cli import run_async
-from hossctl.endpoints import clients_of
+from hossctl.endpoints import clients_of, of_state
+from hossctl.local import platform
 from hossctl.local.ports import free_ports
 
 TOKEN = "a-token-of-some-length"
@@ -169,13 +176,13 @@ def test_actions_appear_with_the_token_alone(page, shared):
     page.until(lambda: "this is not the token" in page.text("#token-form"), "the wrong token to be refused")
     page.script("document.querySelector('#token').value = ''; document.querySelector('#token').focus()")
     page.keys(TOKEN, "\n")
-    page.until(lambda: page.text("#unlock") == "Lock", "the right token to be taken")
+    page.until(lambda: page.text("#unlock") == "Log out", "the right token to be taken")
     page.press("#workers .act button")
     page.until(lambda: "Cordoned" in page.text("#workers"), "the worker to be cordoned")
     page.press("#workers .act button")
     page.until(lambda: "Ready" in page.text("#workers"), "the worker to be ready again")
     page.press("#unlock")
-    assert not page.text("#workers .act button")
+    page.until(lambda: not page.text("#workers .act button"), "the actions to be gone")
 
 
 def test_the_theme_follows_the_system_until_one_is_chosen(page, shared):
@@ -233,3 +240,64 @@ def test_a_standby_says_who_is_active(page, tmp_path):
         assert not page.text("#notice")
     finally:
         cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[platform.Starter]:
+    """A platform as `hoss up` starts it: it asks who looks."""
+    options = platform.PlatformOptions(
+        workers=(platform.WorkerOptions(WORKER),), dashboard_listen="127.0.0.1:0"
+    )
+    with platform.temporary(options) as starter:
+
+        async def submit_pods() -> None:
+            async with clients_of(of_state(starter.state)) as clients:
+                await prepare(clients, workers=1, nodes=5)
+                for namespace, replicas in (("blue", 3), ("red", 4)):
+                    template = PodTemplate(PodSpec(namespace=namespace), owner_kind="Job")
+                    for request in submission([Workload(f"of-{namespace}", template, replicas)]):
+                        await clients.dispatcher.submit(request)
+
+        run_async(submit_pods())
+        yield starter
+
+
+def test_the_link_of_hoss_up_logs_in_and_logging_out_shows_nothing_more(page, closed):
+    (link,) = platform.dashboard_links(closed.directory, closed.state)
+    page.open(link)
+    page.until(lambda: page.text("#f-bound") == "7", "the pods of all")
+    assert page.script("return location.hash") == ""
+    page.until(lambda: page.text("#workers .act button"), "the actions of an operator")
+    page.press("#workers .act button")
+    page.until(lambda: "Cordoned" in page.text("#workers"), "the worker to be cordoned")
+    page.press("#workers .act button")
+    page.until(lambda: "Ready" in page.text("#workers"), "the worker to be ready again")
+    page.script("location.reload()")
+    page.until(lambda: page.text("#f-bound") == "7", "the session to outlast a reload")
+    page.press("#unlock")
+    page.until(lambda: "Log in to look" in page.text("#notice"), "the way to log in to be shown")
+    page.open(closed.state.dashboards[0] + "?again")
+    page.until(lambda: "Log in to look" in page.text("#notice"), "nothing else to be shown")
+    page.open(link)  # which was used
+    page.until(lambda: "used before" in page.text("#token-form"), "the link to be refused")
+    assert not page.errors()
+
+
+def test_a_tenants_viewer_sees_the_tenants_pods_alone(page, closed):
+    authority = Authority(closed.directory / platform.SECURITY_DIRECTORY)
+    viewer = Identity(CallerKind.CLIENT, "vic", Role.VIEW, "blue")
+    token = authority.create_token(viewer, now=THIS_HOST.utc_now(), lifetime=timedelta(hours=1))
+    page.open(closed.state.dashboards[0] + "?tenant")
+    page.until(lambda: page.text("#token-form"), "the form")
+    page.script("document.querySelector('#token').focus()")
+    page.keys(token, "\n")
+    page.until(lambda: page.text("#f-bound") == "3", "the tenant's pods")
+    for selector in ("#nodes", "#workers", "#conflicts", "#f-workers", "#rate-chart"):
+        assert not page.text(selector)
+    for name, found in (("blue/of-blue-0", "blue/of-blue-0: bound"), ("red/of-red-0", "No pod is called")):
+        page.script("const e = document.querySelector('#find-name'); e.value = ''; e.focus()")
+        page.keys(name, "\n")
+        page.until(lambda found=found: found in page.text("#story"), found)
+    page.press("#unlock")
+    page.until(lambda: "Log in to look" in page.text("#notice"), "the end of the session")
+    assert not page.errors()

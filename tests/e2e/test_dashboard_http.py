@@ -218,17 +218,26 @@ async def test_actions_that_make_no_sense_say_why(http, path, body, status, erro
         assert error in (await response.json())["error"]
 
 
-async def test_hoss_up_says_where_the_dashboard_is_and_status_repeats_it(hoss):
+async def test_hoss_up_prints_links_that_log_in_once_and_status_the_addresses(hoss):
     started = await asyncio.to_thread(hoss, "up", "--nodes", "10", "--workers", "1", "--dispatchers", "2")
-    urls = re.findall(
-        r"^dashboard: (http://127\.0\.0\.1:\d+/)$", started.stdout + started.stderr, re.MULTILINE
+    links = re.findall(
+        r"^dashboard: (http://127\.0\.0\.1:\d+/)#login=(\S+)$", started.stdout + started.stderr, re.MULTILINE
     )
     status = await asyncio.to_thread(hoss.json, "status")
-    assert len(urls) == 2
-    assert status["local"]["dashboards"] == urls
-    async with aiohttp.ClientSession() as session, session.get(urls[0]) as page:
-        assert page.status == 200
-        assert "<title>HOSS</title>" in await page.text()
+    assert len(links) == 2
+    assert status["local"]["dashboards"] == [url for url, _ in links]
+    again = await asyncio.to_thread(hoss.json, "dashboard")
+    cookies = aiohttp.CookieJar(unsafe=True)  # which takes those of an address, as browsers do
+    async with aiohttp.ClientSession(links[0][0], cookie_jar=cookies) as session:
+        async with session.get("/") as page:
+            assert page.status == 200
+            assert "<title>HOSS</title>" in await page.text()
+        for token in (links[0][1], again["dashboards"][0].partition("#login=")[2]):
+            statuses = []
+            for _ in range(2):
+                async with session.post("/api/login", json={"token": token}) as answer:
+                    statuses.append(answer.status)
+            assert statuses == [200, 401]
 
 
 def test_hoss_up_without_a_dashboard_and_with_a_port_that_is_taken(hoss, cluster):

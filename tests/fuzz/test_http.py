@@ -9,17 +9,19 @@ import structlog
 from fuzz.inputs import QUICK, damaged_bytes
 from waiting import DEADLINE_SECONDS
 
+from dispatcher.dashboard.access import DashboardAccess
 from dispatcher.dashboard.server import Dashboard
+from hoss.host import THIS_HOST
 from hoss.telemetry.logs import LibraryLog
 
 INPUTS = 200 if QUICK else 2_000
 _WAIT_SECONDS = 0.02  # for the answer to what may be a part of a request
 TOKEN = "a-token-of-the-test"
 VALID = (
-    b"GET /api/pods?name=web-0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    b"GET /static/../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    b"GET /api/access HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\r\nConnection: close\r\n\r\n",
-    b"POST /api/workers/w1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a-token-of-the-test\r\nConnection: close\r\n"  # noqa: ISC004
+    b"GET /api/pods?name=web-0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    b"GET /static/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    b"GET /api/access HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\nConnection: close\r\n\r\n",
+    b"POST /api/workers/w1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a-token-of-the-test\r\nConnection: close\r\n"  # noqa: ISC004
     b'Content-Length: 20\r\n\r\n{"state": "Cordoned"}',
 )
 
@@ -39,7 +41,7 @@ async def _answer(port: int, request: bytes, seconds: float = DEADLINE_SECONDS) 
 async def test_the_dashboard_answers_or_refuses_any_request_without_a_traceback():
     handler, server_log = LibraryLog(), logging.getLogger("aiohttp.server")
     server_log.addHandler(handler)
-    dashboard = Dashboard(TOKEN)
+    dashboard = Dashboard(DashboardAccess(TOKEN, clock=THIS_HOST.monotonic, rng=THIS_HOST.rng))
     port = await dashboard.start("127.0.0.1:0")
     statuses = set()
     try:

@@ -9,6 +9,7 @@ import pytest
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
+from hossctl.local.binding_webhook import make_certificate
 from hossctl.local.ports import free_ports
 
 Ended = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -72,3 +73,11 @@ def test_a_wrong_kubeconfig_is_said_at_once_though_the_ledger_is_away(ended, tmp
     done = ended(f"redis://127.0.0.1:{port}/0", "--kubeconfig", str(tmp_path / "nowhere"))
     assert done.returncode == 2
     assert f"{tmp_path / 'nowhere'}: there is no such file" in done.stderr
+
+
+def test_a_webhook_that_anybody_could_ask_is_not_served_beyond_loopback(ended, redis_server, tmp_path):
+    make_certificate(tmp_path / "certificates")
+    (tmp_path / "certificates" / "path").unlink()
+    done = ended(redis_server.url, "--webhook-listen", "0.0.0.0:0")
+    assert done.returncode == 2
+    assert "has no file 'path' and webhook.client_authority names none" in done.stderr

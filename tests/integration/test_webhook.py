@@ -1,6 +1,9 @@
 """The guard's web server, over TLS as the API server comes to it."""
 
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +11,14 @@ import aiohttp
 import pytest
 from pods_in_memory import PodsInMemory
 
+from hoss.certificates import KeyPair, issue, new_authority
+from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.uids import uid_from_text
 from hossctl.local.binding_webhook import make_certificate
+from resolver.core.values import LedgerNodeChange
 from resolver.kubernetes.binding_webhook import BindingWebhook
-from resolver.kubernetes.webhook_server import PATH, serve_webhook
+from resolver.kubernetes.webhook_callers import PATH, WebhookCallers, path_with
+from resolver.kubernetes.webhook_server import LiveCertificate, serve_webhook
 from resolver.ledger.memory import MemoryLedger
 
 
@@ -37,9 +45,139 @@ async def test_what_is_no_question_is_answered_by_what_is_wrong_with_it(
     own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     own.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
     guard = BindingWebhook(MemoryLedger(1, lambda: 0), _no_decision, PodsInMemory(), name="guard")
-    async with serve_webhook(guard, "127.0.0.1:0", own) as port, aiohttp.ClientSession() as session:
+    callers = WebhookCallers(clock=lambda: 0.0)
+    async with serve_webhook(guard, "127.0.0.1:0", own, callers) as port, aiohttp.ClientSession() as session:
         method, path = asked.split()
         url = f"https://127.0.0.1:{port}{path}"
         async with session.request(method, url, data=body, ssl=trust) as response:
             assert response.status == status
             assert said in await response.text()
+
+
+SECRET = "0123456789abcdef"
+NOW = datetime.now(timezone.utc)
+
+
+class AskedWebhook:
+    """A webhook with room for one pod on node n1, behind a real TLS server. The API server is
+    `kube-apiserver` of one authority; others have certificates of theirs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.ledger = MemoryLedger(1, lambda: 0)
+        self.pods = PodsInMemory()
+        self.webhook = BindingWebhook(self.ledger, self._decide, self.pods, name="guard")
+        self._trust = make_certificate(directory).decode()
+        self.authority = new_authority("cluster", now=NOW, lifetime=timedelta(days=1))
+        self.port = 0
+
+    async def _decide(self, shard: int, proposal: Any) -> Any:
+        (decision,) = await self.ledger.commit(shard, [proposal])
+        return decision
+
+    @asynccontextmanager
+    async def serving(self, callers: WebhookCallers) -> AsyncIterator["AskedWebhook"]:
+        await self.ledger.upsert_nodes(
+            0, [LedgerNodeChange("n1", b"", (1000, 2**33, 0, 110, 0, 0), False, 0)]
+        )
+        live = LiveCertificate()
+        (self._directory / "cluster.crt").write_bytes(self.authority.certificate)
+        live.trust(self._directory / "cluster.crt")
+        live.use(KeyPair(*((self._directory / name).read_bytes() for name in ("tls.crt", "tls.key"))))
+        async with serve_webhook(self.webhook, "127.0.0.1:0", live.context, callers) as self.port:
+            yield self
+
+    async def ask(
+        self, name: str, path: str, *, cpu: str = "600m", shows: KeyPair | None = None
+    ) -> tuple[int, bool, Any]:
+        """The status, whether it was allowed, and the pod that was asked about."""
+        resources = {"requests": {"cpu": cpu}}
+        pod = self.pods.add(name, containers=[{"name": "c", "image": "i", "resources": resources}])
+        trust = ssl.create_default_context(cadata=self._trust)
+        if shows is not None:
+            file = self._directory / "shown.pem"
+            file.write_bytes(shows.certificate + shows.key)
+            trust.load_cert_chain(file)
+        request = {
+            "uid": "1",
+            "operation": "CREATE",
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "subResource": "binding",
+            "name": name,
+            "namespace": "default",
+            "object": {
+                "kind": "Binding",
+                "metadata": {"name": name, "uid": pod["metadata"]["uid"]},
+                "target": {"kind": "Node", "name": "n1"},
+            },
+        }
+        body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        url = f"https://127.0.0.1:{self.port}{path}"
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust, force_close=True)) as session,
+            session.post(url, json=body) as answer,
+        ):
+            if answer.status != 200:
+                return answer.status, False, pod
+            return 200, (await answer.json())["response"]["allowed"], pod
+
+    async def holds(self, pod: Any) -> bool:
+        uids = decode_uids(uid_from_text(pod["metadata"]["uid"]))
+        (found,) = await self.ledger.lookup(0, uids)
+        return bool(found["node"] != NONE_U32)
+
+    def certificate(self, *hosts: str, authority: KeyPair | None = None) -> KeyPair:
+        """Of a client."""
+        return issue(
+            authority or self.authority,
+            hosts,
+            now=NOW,
+            lifetime=timedelta(hours=1),
+            uri="spiffe://cluster/client",
+        )
+
+
+async def test_only_who_knows_the_path_is_answered_and_a_stranger_reserves_nothing(tmp_path: Path) -> None:
+    callers = WebhookCallers(clock=lambda: 0.0)
+    callers.use_secret(SECRET)
+    async with AskedWebhook(tmp_path).serving(callers) as asked:
+        for wrong in (PATH, path_with("0" * 16), path_with(SECRET) + "/", path_with(SECRET.upper())):
+            status, _, pod = await asked.ask("stranger", wrong)
+            assert (status, await asked.holds(pod)) == (403, False)
+        status, allowed, pod = await asked.ask("p", path_with(SECRET))
+        assert (status, allowed, await asked.holds(pod)) == (200, True, True)
+    assert callers.counters == {"guard_stranger": 4}
+
+
+async def test_only_who_shows_the_api_servers_certificate_is_answered(tmp_path: Path) -> None:
+    callers = WebhookCallers(certificate_names=["kube-apiserver"], clock=lambda: 0.0)
+    async with AskedWebhook(tmp_path).serving(callers) as asked:
+        another = asked.certificate("kubelet")
+        for shown in (None, another):
+            status, _, pod = await asked.ask("stranger", PATH, shows=shown)
+            assert (status, await asked.holds(pod)) == (403, False)
+        foreign = asked.certificate(
+            "kube-apiserver", authority=new_authority("foreign", now=NOW, lifetime=timedelta(days=1))
+        )
+        with pytest.raises(aiohttp.ClientError):  # the handshake fails
+            await asked.ask("stranger", PATH, shows=foreign)
+        status, allowed, pod = await asked.ask("p", PATH, shows=asked.certificate("kube-apiserver"))
+        assert (status, allowed, await asked.holds(pod)) == (200, True, True)
+
+
+async def test_a_question_that_is_denied_leaves_nothing_in_the_ledger(tmp_path: Path) -> None:
+    callers = WebhookCallers(clock=lambda: 0.0)
+    callers.use_secret(SECRET)
+    async with AskedWebhook(tmp_path).serving(callers) as asked:
+        status, allowed, pod = await asked.ask("greedy", path_with(SECRET), cpu="1200m")
+        assert (status, allowed, await asked.holds(pod)) == (200, False, False)
+        assert (await asked.ask("fits", path_with(SECRET), cpu="1000m"))[:2] == (200, True)
+
+
+async def test_questions_of_an_address_have_a_rate(tmp_path: Path) -> None:
+    callers = WebhookCallers(per_second=0.3, clock=lambda: 0.0)
+    callers.use_secret(SECRET)
+    async with AskedWebhook(tmp_path).serving(callers) as asked:
+        statuses = [(await asked.ask(f"p{i}", path_with(SECRET), cpu="1m"))[0] for i in range(5)]
+    assert statuses == [200, 200, 200, 429, 429]
+    assert callers.counters == {"guard_rate": 2}

@@ -1,13 +1,16 @@
-// Questions to the dispatcher, and what a token allows. The token is kept in this page alone and is gone with it.
+// Questions to the dispatcher, and who asks. The session is a cookie that no script can read; what acts also sends
+// the session's CSRF token, which is kept in this page alone.
 
-let token = "";
+export const viewer = { login: false, actions: false, caller: "", role: "", tenant: "" };
+let csrf = "";
 
-export const unlocked = () => token !== "";
+export const unlocked = () => viewer.actions;
+export const loggedIn = () => csrf !== "";
 
 /** An answer's document; `{error}` where there is none. */
 export async function ask(path, body) {
   try {
-    const options = { headers: token ? { Authorization: `Bearer ${token}` } : {} };
+    const options = { headers: csrf ? { "X-CSRF-Token": csrf } : {} };
     if (body !== undefined) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
     return await (await fetch(path, options)).json();
   } catch {
@@ -15,14 +18,23 @@ export async function ask(path, body) {
   }
 }
 
-/** Keep a token if it is the right one. Returns why it is not, or "". */
-export async function unlock(given) {
-  token = given;
+/** Ask who this page's viewer is. Returns why that is not known, or "". */
+export async function identify() {
   const said = await ask("/api/access");
-  if (said.error) token = "";
+  if (!said.error) {
+    csrf = said.csrf;
+    for (const name of Object.keys(viewer)) viewer[name] = said[name];
+  }
   return said.error ?? "";
 }
 
-export function lock() {
-  token = "";
+/** Exchange a token, or that of a link, for a session. Returns why that failed, or "". */
+export async function logIn(token) {
+  const said = await ask("/api/login", { token });
+  return said.error ?? identify();
+}
+
+export async function logOut() {
+  await ask("/api/logout", {});
+  await identify();
 }

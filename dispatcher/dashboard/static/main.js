@@ -1,6 +1,6 @@
 // Puts the page together: the stream fills the model, the model's news go to the panels.
 
-import { ask, lock, unlock, unlocked } from "./api.js";
+import { ask, identify, loggedIn, logIn, logOut, unlocked, viewer } from "./api.js";
 import { Chart } from "./chart.js";
 import { find, make, say } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
@@ -32,8 +32,25 @@ const latencies = new Chart(find("lat-chart"), find("lat-legend"), [
 // --- the connection ---
 
 let lostSince = 0;
+let stream = null;
 
-new Stream("/api/stream", {
+/** Look, if this viewer may, else ask for a token. */
+function begin() {
+  document.body.dataset.scope = viewer.tenant ? "tenant" : "platform";
+  showLock();
+  stream?.close();
+  if (viewer.login) return askToken();
+  if (stream) stream.open();
+  else stream = new Stream("/api/stream", listener);
+}
+
+function askToken() {
+  link("away", "Logged out");
+  notice("Log in to look: with a token of hoss token create, or by the link that hoss dashboard prints.");
+  openForm(true);
+}
+
+const listener = {
   look(message) {
     lostSince = 0;
     link("live", "Live");
@@ -49,8 +66,11 @@ new Stream("/api/stream", {
     link("lost", "Disconnected");
     const shown = model.at ? ` What is shown was so at ${clock(model.at)}.` : "";
     notice(`The dispatcher has not answered since ${clock(lostSince)}.${shown} Trying again in ${Math.round(retryMs / 1000)} s.`);
+    // It may have started anew, and know no session.
+    identify().then((why) => why || !viewer.login || begin());
   },
-});
+  ended: () => identify().then(begin),
+};
 
 function link(state, text) {
   document.body.dataset.link = state;
@@ -72,8 +92,8 @@ function show({ fresh, rows }) {
   if (any("queues", "workers", "conflicts", "capacity", "points")) panels.showFigures(model);
   if (any("queues")) panels.showQueues(sections);
   if (any("pending", "queues")) panels.showPending(sections, (name) => story.look(name));
-  if (any("workers")) showWorkers();
-  if (any("conflicts", "workers")) panels.showConflicts(sections);
+  if (sections.workers && any("workers")) showWorkers();
+  if (sections.workers && any("conflicts", "workers")) panels.showConflicts(sections);
   rates.show(model.points, model.at);
   latencies.show(model.points, model.at);
   if (rows === "all") showNodes();
@@ -82,6 +102,7 @@ function show({ fresh, rows }) {
 }
 
 function about(platform) {
+  if (viewer.tenant) return say(find("about"), `HOSS ${platform.version}; pods of tenant ${viewer.tenant}.`);
   const steering = `${platform.overlap}, ${platform.workersAtOnce ? `${platform.workersAtOnce} workers at once` : "all workers"}`;
   say(find("about"), `HOSS ${platform.version} at ${platform.address}, term ${platform.term}, up since ${clock(platform.startedMs)}; ${count(platform.jobs)} jobs; placing ${steering}.`);
 }
@@ -151,30 +172,32 @@ async function act(path, body) {
   if (!error && heat.focused !== null) askNode();
 }
 
-find("unlock").addEventListener("click", () => {
-  if (unlocked()) {
-    lock();
-    return showLock();
-  }
-  const form = find("token-form");
-  form.hidden = !form.hidden;
-  find("unlock").setAttribute("aria-expanded", String(!form.hidden));
-  if (!form.hidden) find("token").focus();
+find("unlock").addEventListener("click", async () => {
+  if (!loggedIn()) return openForm(find("token-form").hidden);
+  await logOut();
+  begin();
 });
+
+function openForm(open) {
+  find("token-form").hidden = !open;
+  find("unlock").setAttribute("aria-expanded", String(open));
+  if (open) find("token").focus();
+}
 
 find("token-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const why = await unlock(find("token").value.trim());
+  const why = await logIn(find("token").value.trim());
   say(find("token-said"), why);
   if (why) return;
   find("token").value = "";
-  find("token-form").hidden = true;
-  find("unlock").setAttribute("aria-expanded", "false");
-  showLock();
+  openForm(false);
+  notice("");
+  begin();
 });
 
 function showLock() {
-  say(find("unlock"), unlocked() ? "Lock" : "Unlock");
+  say(find("unlock"), loggedIn() ? "Log out" : "Log in");
+  find("unlock").title = loggedIn() ? `${viewer.caller}, role ${viewer.role}` : "";
   if (model.sections.workers) showWorkers();
   tellNode(heat.focused);
 }
@@ -212,3 +235,16 @@ find("theme").addEventListener("click", () => {
 });
 system.addEventListener("change", themed);
 themed();
+
+// --- the beginning: a link of `hoss up` or `hoss dashboard` carries a token, which no server sees before this ---
+
+const linked = /^#login=(.+)$/.exec(location.hash);
+if (linked) history.replaceState(null, "", location.pathname);
+const why = linked ? await logIn(linked[1]) : "";
+const unknown = await identify();
+if (unknown) viewer.login = false; // the stream says what is wrong, and tries again
+begin();
+if (why) {
+  say(find("token-said"), why);
+  if (!viewer.login) notice(`The link did not log in: ${why}`);
+}

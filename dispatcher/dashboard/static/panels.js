@@ -20,7 +20,8 @@ export function empty(id, is) {
 }
 
 export function showFigures({ sections, points }) {
-  const { queues, workers, conflicts, capacity } = sections;
+  // Of a tenant's viewer, queues are all there is.
+  const { queues, workers = [], conflicts = {}, capacity = [] } = sections;
   const last = points[points.length - 1];
   say(find("f-rate"), last ? count(last[1][0]) : "–");
   say(find("f-bound"), count(queues.BOUND ?? 0));

@@ -5,7 +5,7 @@ const FIRST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 5000;
 
 export class Stream {
-  /** `on.look(message)`, `on.away({why, active})`, `on.lost(retryMs)`. */
+  /** `on.look(message)`, `on.away({why, active})`, `on.lost(retryMs)`, `on.ended()`: the viewer may look no more. */
   constructor(url, on) {
     this.url = url;
     this.on = on;
@@ -23,6 +23,10 @@ export class Stream {
     source.addEventListener("look", heard(this.on.look));
     source.addEventListener("away", heard(this.on.away));
     source.addEventListener("word", heard(() => {}));
+    source.addEventListener("ended", () => {
+      this.close();
+      this.on.ended();
+    });
     source.onerror = () => this.lose();
     this.listen();
   }
@@ -33,10 +37,16 @@ export class Stream {
   }
 
   lose() {
-    clearTimeout(this.silence);
-    this.source.close(); // a new one begins with a whole look
+    this.close(); // a new one begins with a whole look
+    this.retry = setTimeout(() => this.open(), this.retryMs);
     this.on.lost(this.retryMs);
-    setTimeout(() => this.open(), this.retryMs);
     this.retryMs = Math.min(this.retryMs * 2, LONGEST_RETRY_MS);
+  }
+
+  /** Until `open`. */
+  close() {
+    clearTimeout(this.silence);
+    clearTimeout(this.retry);
+    this.source.close();
   }
 }

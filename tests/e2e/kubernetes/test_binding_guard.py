@@ -1,13 +1,18 @@
 """The guard against a real API server, with the manifest and the rights of
 deploy/kustomize/components/guard."""
 
+import json
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import GI, Guarded
-from waiting import wait_until
+from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.model.node import NodeSpec, Taint
 from hoss.v1 import resolver_pb2 as pb
@@ -230,3 +235,31 @@ def test_resolvers_are_not_asked_about_what_they_bind_themselves(guarded: Guarde
     as_resolver = {"Impersonate-User": "system:serviceaccount:hoss-system:hoss-resolver"}
     wait_until(lambda: api.bind(pod, "n1", **as_resolver)[0] == 201, "it is bound")
     assert guarded.holds(pod) == [False]
+
+
+def test_a_stranger_in_the_cluster_is_not_answered_and_reserves_nothing(guarded: Guarded, api: Api) -> None:
+    """With the very question of the API server, at the path of the manifest and at a guessed one."""
+    pod = api.create_pod("p", cpu="600m")
+    request = {
+        "uid": "1",
+        "operation": "CREATE",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "subResource": "binding",
+        "name": "p",
+        "namespace": "default",
+        "object": {
+            "kind": "Binding",
+            "metadata": {"name": "p", "uid": pod["metadata"]["uid"]},
+            "target": {"kind": "Node", "name": "n1"},
+        },
+    }
+    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    trust = ssl.create_default_context(cadata=guarded.authority().decode())
+    for url in (guarded.webhook_url, f"{guarded.webhook_url}/{'0' * 48}"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(
+                urllib.request.Request(url, body.encode()), context=trust, timeout=DEADLINE_SECONDS
+            )
+        assert caught.value.code == 403
+    assert guarded.holds(pod) == [False]
+    assert api.bind(pod, "n1")[0] == 201

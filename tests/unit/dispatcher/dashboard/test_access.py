@@ -2,7 +2,7 @@
 
 import pytest
 
-from dispatcher.dashboard.server import LEAST_TOKEN_CHARACTERS, read_token
+from dispatcher.dashboard.access import LEAST_TOKEN_CHARACTERS, read_token
 from hoss.errors import ConfigError
 
 
