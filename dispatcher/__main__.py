@@ -94,7 +94,9 @@ async def serve(
     dispatcher = _Dispatcher(config, tracer, host)
     dashboard = dispatcher.dashboard
     try:
-        port = await dispatcher.server.start(config.listen, SERVICES, serving=False)
+        port = await dispatcher.server.start(
+            config.listen, SERVICES, serving=False, reflected=config.reflection
+        )
         dashboard_port = 0
         if dashboard is not None and config.dashboard_listen:
             dashboard_port = await dashboard.start(config.dashboard_listen)

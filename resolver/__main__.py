@@ -192,7 +192,7 @@ async def serve(
         traces=traces,
     )
     add_ResolverServicer_to_server(service, server.grpc)
-    port = await server.start(config.listen, [_SERVICE_NAME])
+    port = await server.start(config.listen, [_SERVICE_NAME], reflected=config.reflection)
     loop_delay = LoopDelay()
     metrics = Metrics(
         process_source("resolver"),

@@ -119,7 +119,7 @@ async def serve(
     sync = synchronisation(config.sync, config.pull_interval_ms / 1000, subscription)
     service.connect(link, proposals, sync)
     server = host.server()
-    port = await server.start(config.listen, ())
+    port = await server.start(config.listen, (), reflected=config.reflection)
     try:
         loop_delay = LoopDelay()
         metrics = Metrics(

@@ -29,6 +29,9 @@ class SecurityConfig(Document):
     # Listen beyond loopback without TLS: whoever reaches the port may do anything.
     insecure: bool = False
 
+    # Describe the service to whoever may ask by gRPC reflection, as grpcurl does. `hoss up` has it on.
+    reflection: bool = False
+
 
 def add_security_flags(parser: argparse.ArgumentParser) -> None:
     """Flags for these fields."""
@@ -44,11 +47,17 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="listen beyond loopback without TLS: whoever reaches the port may do anything",
     )
+    parser.add_argument(
+        "--reflection",
+        action="store_true",
+        default=None,
+        help="describe the service by gRPC reflection, as grpcurl asks for it",
+    )
 
 
 def security_given(flags: argparse.Namespace) -> dict[str, Any]:
     """The fields' values by the flags; None for a flag that is not given."""
-    return {"tls_dir": flags.tls_dir, "insecure": flags.insecure}
+    return {"tls_dir": flags.tls_dir, "insecure": flags.insecure, "reflection": flags.reflection}
 
 
 class SecuredHost(Host):

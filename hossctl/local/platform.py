@@ -275,6 +275,7 @@ class Starter:
         return self._service(f"worker-{options.name}", "scheduler_worker", arguments, identity)
 
     def _service(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
+        arguments = [*arguments, "--reflection"]
         if tls_dir := self._tls_dir(identity):
             arguments = [*arguments, "--tls-dir", tls_dir]
         if self._options.trace_ratio is not None:
