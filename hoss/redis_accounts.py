@@ -26,7 +26,8 @@ _JOURNAL = (
 _LEDGER = (
     *("multi", "exec", "time", "get", "getrange", "set", "setrange", "incrby", "del", "exists", "rename"),
     *("hget", "hset", "hmget", "hmset", "hdel", "hsetnx", "hexists", "hgetall", "hincrby", "hkeys", "hlen"),
-    *("hscan", "lrange", "rpush", "xadd", "xrange", "xread", "zadd", "zmscore", "zrangebyscore", "zrem"),
+    *("hscan", "lrange", "rpush", "xadd", "xrange", "xread", "xlen", "zadd", "zcard", "zmscore"),
+    *("zrangebyscore", "zrem"),
 )
 _SEARCH = ("scan", "unlink")
 
