@@ -43,9 +43,8 @@ def _channel(address: str, tls_dir: Path | None = None) -> grpc.Channel:
     if tls_dir is None:
         return grpc.insecure_channel(address)
     # Without TLS a probe imports gRPC alone.
-    from hoss.certificates import uris  # noqa: PLC0415
     from hoss.security.identity import Identity  # noqa: PLC0415
-    from hoss.security.transport import TlsFiles, server_name  # noqa: PLC0415
+    from hoss.security.transport import TlsFiles, server_name, uris  # noqa: PLC0415
 
     held = TlsFiles(tls_dir).latest()
     kind = Identity.from_uri("".join(uris(held.certificate)[:1])).kind

@@ -79,7 +79,22 @@ def validity(certificate: bytes) -> tuple[datetime, datetime]:
     return begins, ends
 
 
-_VERSION_TAG, _UTC_TIME_TAG = 0xA0, 0x17
+_VERSION_TAG, _UTC_TIME_TAG, _EXTENSIONS_TAG, _URI_TAG = 0xA0, 0x17, 0xA3, 0x86
+_ALTERNATIVE_NAMES = bytes.fromhex("551d11")  # 2.5.29.17
+
+
+def uris(certificate: bytes) -> list[str]:
+    """The URIs among the alternative names of the (first) certificate in a PEM text, read as in `validity` (RFC
+    5280, 4.2.1.6). Raises ValueError for another text."""
+    fields = _elements(_contents(_contents(_der(certificate))))
+    found: list[str] = []
+    for tag, content in fields:
+        for _, extension in _elements(_contents(content)) if tag == _EXTENSIONS_TAG else ():
+            (_, identifier), *_, (_, value) = _elements(extension)
+            if identifier == _ALTERNATIVE_NAMES:
+                names = _elements(_contents(value))
+                found += [name.decode("ascii") for kind, name in names if kind == _URI_TAG]
+    return found
 
 
 def _contents(element: bytes) -> bytes:

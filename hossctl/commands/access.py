@@ -138,7 +138,8 @@ def deployment(
         Path | None, typer.Option(metavar="FILE", help="With --secrets: of another cluster.")
     ] = None,
     workers: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the workers' certificate; * at its end stands for any name.")
+        str,
+        typer.Option(metavar="NAME", help="Of the workers' certificate; * at its end stands for any name."),
     ] = "*",
     certificates: Annotated[
         bool, typer.Option(help="Also certificates; without, only accounts of Redis, as with cert-manager.")

@@ -15,9 +15,7 @@ from hoss.errors import OutcomeUnknown
 
 
 @pytest.fixture(params=["memory", *servers(), *SENTINEL_AND_CLUSTER])
-async def journal(
-    request: pytest.FixtureRequest, empty_redis: Callable[..., str]
-) -> AsyncIterator[Journal]:
+async def journal(request: pytest.FixtureRequest, empty_redis: Callable[..., str]) -> AsyncIterator[Journal]:
     if request.param == "memory":
         made: Journal = MemoryJournal()
     else:

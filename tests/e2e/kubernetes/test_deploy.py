@@ -151,7 +151,9 @@ def test_every_service_speaks_tls_with_its_own_secret_and_is_probed_so(overlay: 
             assert container[probe]["exec"]["command"][4] == directory
 
 
-def test_the_job_that_makes_credentials_has_the_flags_it_is_started_with_and_rights_for_what_it_writes() -> None:
+def test_the_job_that_makes_credentials_has_the_flags_it_is_started_with_and_rights_for_what_it_writes() -> (
+    None
+):
     objects = objects_of(renderers.kustomized("guard"))
     spec = objects["Job", "hoss-credentials"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -197,7 +199,9 @@ def test_the_chart_leaves_tls_out_only_where_the_value_says_so() -> None:
         assert "hoss.healthcheck" not in str(container)
 
 
-@pytest.mark.parametrize("value", ["tls.enabled=maybe", "tls.certificates=none", "tls.insecure=true", "rediss.url=x"])
+@pytest.mark.parametrize(
+    "value", ["tls.enabled=maybe", "tls.certificates=none", "tls.insecure=true", "rediss.url=x"]
+)
 def test_the_chart_refuses_values_that_it_does_not_know(value: str) -> None:
     with pytest.raises(AssertionError, match=r"values don't meet the specifications"):
         renderers.templated("--set", value)
