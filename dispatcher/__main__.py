@@ -42,7 +42,7 @@ from hoss.errors import HossError, LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST, Host
 from hoss.limit_interceptor import LimitInterceptor
 from hoss.model.pod import PodSpec
-from hoss.security.options import host_of
+from hoss.security.options import host_of, metrics_context
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -110,7 +110,7 @@ async def serve(
             clock=host.monotonic,
             rng=host.rng,
         )
-        endpoint = metrics_endpoint(config.metrics_listen, dispatcher.metrics)
+        endpoint = metrics_endpoint(config.metrics_listen, dispatcher.metrics, metrics_context(config.metrics_tls, config.tls_dir))
         pushed = metrics_pushed("dispatcher", dispatcher.metrics)
         terms = dispatcher.metrics.showing(Terms(elector))
         async with (

@@ -15,6 +15,8 @@ from hoss.serving import Server
 from hoss.telemetry import logger
 
 if TYPE_CHECKING:
+    import ssl
+
     import grpc.aio
 
 
@@ -117,6 +119,18 @@ def host_of(config: SecurityConfig, listen: str) -> Host:
             "insecure", listen=listen, meaning="no TLS: whoever reaches this port may do anything"
         )
     return THIS_HOST
+
+
+def metrics_context(metrics_tls: bool, tls_dir: Path | None) -> "ssl.SSLContext | None":
+    """For the endpoint of metrics, where it is to speak TLS. Raises ConfigError where there are no files for
+    it."""
+    if not metrics_tls:
+        return None
+    if tls_dir is None:
+        raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
+    from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
+
+    return server_context(TlsFiles(tls_dir))
 
 
 def of_loopback(listen: str) -> bool:

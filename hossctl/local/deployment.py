@@ -31,7 +31,7 @@ AUTHORITY, REDIS, OPERATOR = "authority", "redis", "operator"
 PASSWORD_FILE = "redis.password"  # noqa: S105 - its name
 
 # Secrets beside those of services, which are called hoss-SERVICE-tls.
-AUTHORITY_SECRET, ACCOUNTS_SECRET = "hoss-authority", "hoss-redis-accounts"  # noqa: S105 - their names
+AUTHORITY_SECRET, ACCOUNTS_SECRET = "hoss-authority", "hoss-redis-accounts"
 
 _ATTEMPTS = 5
 _PATIENCE_SECONDS = 30.0

@@ -5,7 +5,6 @@ command that started them was killed."""
 
 import contextlib
 import fcntl
-import os
 import shutil
 import tempfile
 import time

@@ -63,8 +63,22 @@ def test_no_script_reaches_further_than_its_caller(server, accounts, name):
 @pytest.mark.parametrize("name", [DISPATCHER.name, RESOLVER.name])
 @pytest.mark.parametrize(
     "command",
-    ["FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG GET *", "ACL LIST", "SHUTDOWN", "REPLICAOF NO ONE"]
-    + ["SWAPDB 0 1", "CLIENT LIST", "MONITOR", "EVAL x 0", "SCRIPT FLUSH", "SUBSCRIBE x"],
+    [
+        "FLUSHALL",
+        "FLUSHDB",
+        "KEYS *",
+        "SCAN 0",
+        "CONFIG GET *",
+        "ACL LIST",
+        "SHUTDOWN",
+        "REPLICAOF NO ONE",
+        "SWAPDB 0 1",
+        "CLIENT LIST",
+        "MONITOR",
+        "EVAL x 0",
+        "SCRIPT FLUSH",
+        "SUBSCRIBE x",
+    ],
 )
 def test_no_service_may_administer_redis(server, accounts, name, command):
     with client(server, accounts, name) as service, pytest.raises(redis.exceptions.NoPermissionError):
