@@ -42,7 +42,7 @@ from hoss.errors import HossError, LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST, Host
 from hoss.limit_interceptor import LimitInterceptor
 from hoss.model.pod import PodSpec
-from hoss.security.options import check_insecure, host_of, of_loopback
+from hoss.security.options import check_insecure, host_of, metrics_context, of_loopback
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -95,7 +95,9 @@ async def serve(
     dispatcher = _Dispatcher(config, tracer, host)
     dashboard = dispatcher.dashboard
     try:
-        port = await dispatcher.server.start(config.listen, SERVICES, serving=False)
+        port = await dispatcher.server.start(
+            config.listen, SERVICES, serving=False, reflected=config.reflection
+        )
         dashboard_port = 0
         if dashboard is not None and config.dashboard_listen:
             dashboard_port = await dashboard.start(config.dashboard_listen)
@@ -109,7 +111,7 @@ async def serve(
             clock=host.monotonic,
             rng=host.rng,
         )
-        endpoint = metrics_endpoint(config.metrics_listen, dispatcher.metrics)
+        endpoint = metrics_endpoint(config.metrics_listen, dispatcher.metrics, metrics_context(config.metrics_tls, config.tls_dir))
         pushed = metrics_pushed("dispatcher", dispatcher.metrics)
         terms = dispatcher.metrics.showing(Terms(elector))
         async with (

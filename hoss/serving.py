@@ -14,7 +14,6 @@ import grpc
 import grpc.aio
 import orjson
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from hoss.errors import ConfigError
 from hoss.rpc import COMMON_OPTIONS
@@ -94,7 +93,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # has
 
 
 class Server:
-    """One gRPC server with grpc.health.v1 and reflection beside the service's own handlers. `server`: another
+    """One gRPC server with grpc.health.v1 beside the service's own handlers. `server`: another
     than this machine's; it has interceptors of its own, if any. `credentials`: for TLS. `interceptors`: each call
     passes through them, the first ones first."""
 
@@ -110,14 +109,19 @@ class Server:
         self._health = HealthService()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
 
-    async def start(self, address: str, service_names: Sequence[str], *, serving: bool = True) -> int:
+    async def start(
+        self, address: str, service_names: Sequence[str], *, serving: bool = True, reflected: bool = False
+    ) -> int:
         """Listen on `address` ("host:port", port 0 for a free one) and return the port.
 
-        Without `serving` the health check passes for the server and fails for its services. Raises
-        ConfigError where the address cannot be used."""
-        reflection.enable_server_reflection(
-            (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self.grpc
-        )
+        Without `serving` the health check passes for the server and fails for its services. `reflected`:
+        the server describes its services by gRPC reflection. Raises ConfigError where the address cannot be
+        used."""
+        if reflected:
+            from grpc_reflection.v1alpha import reflection  # noqa: PLC0415 - where it is wanted
+
+            names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self.grpc)
         try:
             port = (
                 self.grpc.add_insecure_port(address)

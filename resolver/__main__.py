@@ -16,7 +16,7 @@ from hoss.errors import ConfigError, HossError, LedgerUnavailable
 from hoss.host import THIS_HOST, Host
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
 from hoss.limit_interceptor import LimitInterceptor
-from hoss.security.options import add_security_flags, host_of
+from hoss.security.options import add_security_flags, host_of, metrics_context
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -193,7 +193,7 @@ async def serve(
         traces=traces,
     )
     add_ResolverServicer_to_server(service, server.grpc)
-    port = await server.start(config.listen, [_SERVICE_NAME])
+    port = await server.start(config.listen, [_SERVICE_NAME], reflected=config.reflection)
     loop_delay = LoopDelay()
     metrics = Metrics(
         process_source("resolver"),
@@ -215,7 +215,7 @@ async def serve(
         async with serving.background(*jobs), contextlib.AsyncExitStack() as running:
             ports = {"port": port}
             ports["metrics_port"] = await running.enter_async_context(
-                metrics_endpoint(config.metrics_listen, metrics)
+                metrics_endpoint(config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir))
             )
             await running.enter_async_context(metrics_pushed("resolver", metrics))
             if kubernetes is not None:

@@ -15,7 +15,7 @@ from hoss.client.resolver import ResolverClient
 from hoss.config import load_document, with_flags
 from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
-from hoss.security.options import add_security_flags, host_of, security_given
+from hoss.security.options import add_security_flags, host_of, metrics_context, security_given
 from hoss.telemetry import logger, options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -119,14 +119,14 @@ async def serve(
     sync = synchronisation(config.sync, config.pull_interval_ms / 1000, subscription)
     service.connect(link, proposals, sync)
     server = host.server()
-    port = await server.start(config.listen, ())
+    port = await server.start(config.listen, (), reflected=config.reflection)
     try:
         loop_delay = LoopDelay()
         metrics = Metrics(
             process_source("scheduler_worker"), loop_delay, WorkerSource(config.name, profile_name, service)
         )
         async with (
-            metrics_endpoint(config.metrics_listen, metrics) as metrics_port,
+            metrics_endpoint(config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)) as metrics_port,
             metrics_pushed("worker", metrics, instance=config.name),
             serving.background(
                 sync.run(),

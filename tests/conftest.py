@@ -116,15 +116,15 @@ def redis_server(running_redis: RunningRedis) -> RedisServer:
 
 
 @pytest.fixture
-def empty_redis(running_redis: RunningRedis) -> Callable[[str], str]:
+def empty_redis(running_redis: RunningRedis) -> Callable[..., str]:
     """`empty_redis("server")`, or another name in redis_topologies: the URL of one that holds nothing, for
-    the documented user."""
+    the documented user, or for another one of those: `empty_redis("server", "hoss-resolver")`."""
 
-    def find(name: str) -> str:
+    def find(name: str, user: str = "hoss") -> str:
         setup = running_redis[name]
         for server in setup.masters:
             empty(server)
-        return as_documented(setup.url, setup.servers)
+        return as_documented(setup.url, setup.servers, user)
 
     return find
 

@@ -101,29 +101,29 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @cache
-def documented_rights() -> tuple[str, ...]:
+def documented_rights(user: str) -> tuple[str, ...]:
     """What the documentation's ACL SETUSER says of the user beside its password."""
-    command = re.search(r"ACL SETUSER hoss on >PASSWORD (.*)", _OPERATIONS.read_text(encoding="utf-8"))
-    assert command is not None, f"{_OPERATIONS} has no ACL SETUSER"
+    command = re.search(rf"ACL SETUSER {user} on >PASSWORD (.*)", _OPERATIONS.read_text(encoding="utf-8"))
+    assert command is not None, f"{_OPERATIONS} has no ACL SETUSER {user}"
     return tuple(command[1].split())
 
 
-def make_account(server: RedisServer, password: str) -> None:
-    """Make the documented user there."""
+def make_account(server: RedisServer, password: str, user: str = "hoss") -> None:
+    """Make the documented user of that name there."""
     with redis.Redis(port=server.port) as client:
-        client.execute_command("ACL", "SETUSER", "hoss", "on", f">{password}", *documented_rights())
+        client.execute_command("ACL", "SETUSER", user, "on", f">{password}", *documented_rights(user))
 
 
-def as_documented(url: str, servers: Sequence[RedisServer]) -> str:
-    """The URL by which the documented user reaches these servers."""
+def as_documented(url: str, servers: Sequence[RedisServer], user: str = "hoss") -> str:
+    """The URL by which the documented user of that name reaches these servers."""
     for server in servers:
-        _make_documented_account(server)
-    return url.replace("://", f"://hoss:{_PASSWORD}@", 1)
+        _make_documented_account(server, user)
+    return url.replace("://", f"://{user}:{_PASSWORD}@", 1)
 
 
 @cache  # an account outlives all that is emptied
-def _make_documented_account(server: RedisServer) -> None:
-    make_account(server, _PASSWORD)
+def _make_documented_account(server: RedisServer, user: str) -> None:
+    make_account(server, _PASSWORD, user)
 
 
 @cache  # to connect costs more than to empty it

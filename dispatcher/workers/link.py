@@ -222,7 +222,7 @@ class WorkerLinks(WorkerLinkServicer):
 def check_registrant(name: str) -> None:
     """Raises AccessDenied for a worker that registers under another name than its certificate's."""
     registrant = caller()
-    if registrant is not None and registrant.name != name:
+    if registrant is not None and not registrant.may_be(name):
         raise AccessDenied(
             f"this connection is {registrant}'s, which may not register as {name!r}: give the worker the "
             "name of its certificate, or a certificate for its name (`hoss certs issue`)"

@@ -92,15 +92,19 @@ class Authority:
         clients that are not HOSS's. `into`: elsewhere than among those issued."""
         return self._issue(identity, into or self._directory_of(identity), now, lifetime, hosts, key=b"")
 
-    def current(self, identity: Identity, *, now: datetime) -> Issued:
-        """The certificate of an identity among those issued; issued anew if there is none, and renewed if a
-        third of its lifetime is left."""
-        directory = self._directory_of(identity)
+    def current(self, identity: Identity, *, now: datetime, into: Path | None = None) -> Issued:
+        """The certificate of an identity among those issued, or in the directory `into`; issued anew if there is
+        none, and renewed if a third of its lifetime is left."""
+        directory = into or self._directory_of(identity)
         if not (directory / CERTIFICATE_FILE).is_file():
-            return self.issue(identity, now=now)
+            return self.issue(identity, now=now, into=into)
+        of_this_authority = (self.directory / AUTHORITY_FILE).read_bytes()
+        if (directory / AUTHORITY_FILE).read_bytes() != of_this_authority:
+            return self.issue(identity, now=now, into=into)
         held = self._read(directory)
         if held.identity != identity or held.revoked:
-            return self.issue(identity, now=now)
+            return self.issue(identity, now=now, into=into)
+        self._copy_lists(directory)
         due = held.not_after - (held.not_after - held.not_before) / 3
         return self.renew(held, now=now) if now >= due else held
 
@@ -128,11 +132,18 @@ class Authority:
         named = () if identity.kind is CallerKind.CLIENT else (server_name(identity.kind.value), *hosts)
         pair = certificates.issue(self._pair(), named, now=now, lifetime=lifetime, uri=identity.uri, key=key)
         _private_directory(directory)
-        for name in (AUTHORITY_FILE, PUBLIC_KEYS_FILE, REVOKED_FILE):
-            _write(directory / name, (self.directory / name).read_bytes())
+        _write(directory / AUTHORITY_FILE, (self.directory / AUTHORITY_FILE).read_bytes())
+        self._copy_lists(directory)
         _write(directory / KEY_FILE, pair.key)
         _write(directory / CERTIFICATE_FILE, pair.certificate)
         return self._read(directory)
+
+    def _copy_lists(self, directory: Path) -> None:
+        """Bring the keys of tokens and the list of what is revoked up to date in a directory."""
+        for name in (PUBLIC_KEYS_FILE, REVOKED_FILE):
+            content, path = (self.directory / name).read_bytes(), directory / name
+            if not path.exists() or path.read_bytes() != content:
+                _write(path, content)
 
     def issued(self) -> Iterator[Issued]:
         """The certificates that were issued here and not into other directories, by name."""

@@ -1,8 +1,9 @@
 """Identities: who a caller is, as its certificate or its token says.
 
 A certificate carries its identity as a URI among its alternative names: `hoss:dispatcher`, `hoss:resolver`,
-`hoss:worker/NAME`, or `hoss:client/NAME?role=ROLE&tenant=TENANT`. The identity of the present call is in a
-context variable, which the interceptor sets."""
+`hoss:worker/NAME`, or `hoss:client/NAME?role=ROLE&tenant=TENANT`. A worker's NAME may end in `*`: the workers of
+a Deployment share a certificate, because nobody knows their names beforehand. The identity of the present call
+is in a context variable, which the interceptor sets."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from urllib.parse import parse_qs, quote, unquote, urlencode
 from hoss.errors import InvalidInput
 
 SCHEME = "hoss:"
+_ANY = "*"
 _LONGEST_NAME = 253  # as names of Kubernetes objects
 
 
@@ -65,6 +67,12 @@ class Identity:
                 "whole platform",
                 where="tenant",
             )
+
+    def may_be(self, name: str) -> bool:
+        """Whether a worker with this certificate may have that name: its own, or, where the certificate's name
+        ends in `*`, any that begins as it does."""
+        prefix = self.name.removesuffix(_ANY)
+        return name == self.name if prefix == self.name else name.startswith(prefix) and name != prefix
 
     def __str__(self) -> str:
         return f"{self.kind.value}/{self.name}" if self.name else self.kind.value

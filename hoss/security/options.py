@@ -15,6 +15,8 @@ from hoss.serving import Server
 from hoss.telemetry import logger
 
 if TYPE_CHECKING:
+    import ssl
+
     import grpc.aio
 
 
@@ -28,6 +30,9 @@ class SecurityConfig(Document):
 
     # Listen beyond loopback without TLS: whoever reaches the port may do anything.
     insecure: bool = False
+
+    # Describe the service to whoever may ask by gRPC reflection, as grpcurl does. `hoss up` has it on.
+    reflection: bool = False
 
 
 def add_security_flags(parser: argparse.ArgumentParser) -> None:
@@ -44,11 +49,17 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="listen beyond loopback without TLS: whoever reaches the port may do anything",
     )
+    parser.add_argument(
+        "--reflection",
+        action="store_true",
+        default=None,
+        help="describe the service by gRPC reflection, as grpcurl asks for it",
+    )
 
 
 def security_given(flags: argparse.Namespace) -> dict[str, Any]:
     """The fields' values by the flags; None for a flag that is not given."""
-    return {"tls_dir": flags.tls_dir, "insecure": flags.insecure}
+    return {"tls_dir": flags.tls_dir, "insecure": flags.insecure, "reflection": flags.reflection}
 
 
 class SecuredHost(Host):
@@ -112,6 +123,18 @@ def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
             where=where,
         )
     logger().warning("insecure", listen=listen, meaning="no TLS: whoever reaches this port may do anything")
+
+
+def metrics_context(metrics_tls: bool, tls_dir: Path | None) -> "ssl.SSLContext | None":
+    """For the endpoint of metrics, where it is to speak TLS. Raises ConfigError where there are no files for
+    it."""
+    if not metrics_tls:
+        return None
+    if tls_dir is None:
+        raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
+    from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
+
+    return server_context(TlsFiles(tls_dir))
 
 
 def of_loopback(listen: str) -> bool:

@@ -10,6 +10,7 @@ speak TLS 1.3 alone (hoss.speak_tls_1_3_alone)."""
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import logging
 import ssl
@@ -79,7 +80,22 @@ def validity(certificate: bytes) -> tuple[datetime, datetime]:
     return begins, ends
 
 
-_VERSION_TAG, _UTC_TIME_TAG = 0xA0, 0x17
+_VERSION_TAG, _UTC_TIME_TAG, _EXTENSIONS_TAG, _URI_TAG = 0xA0, 0x17, 0xA3, 0x86
+_ALTERNATIVE_NAMES = bytes.fromhex("551d11")  # 2.5.29.17
+
+
+def uris(certificate: bytes) -> list[str]:
+    """The URIs among the alternative names of the (first) certificate in a PEM text, read as in `validity` (RFC
+    5280, 4.2.1.6). Raises ValueError for another text."""
+    fields = _elements(_contents(_contents(_der(certificate))))
+    found: list[str] = []
+    for tag, content in fields:
+        for _, extension in _elements(_contents(content)) if tag == _EXTENSIONS_TAG else ():
+            (_, identifier), *_, (_, value) = _elements(extension)
+            if identifier == _ALTERNATIVE_NAMES:
+                names = _elements(_contents(value))
+                found += [name.decode("ascii") for kind, name in names if kind == _URI_TAG]
+    return found
 
 
 def _contents(element: bytes) -> bytes:
@@ -237,6 +253,33 @@ def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(
         _configuration(offered), fetch, require_client_authentication=True
     )
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """The same for a server that is not gRPC's: TLS 1.3, and every client shows a certificate of the authority."""
+    offered, context = files.latest(), _context(files)
+
+    def follow(connection: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+        nonlocal offered, context
+        latest = files.latest()
+        if latest is not offered:
+            # A rotation that goes on this moment leaves the former context; the next connection tries again.
+            with contextlib.suppress(OSError, ValueError):
+                offered, context = latest, _context(files)
+        connection.context = context
+
+    listening = _context(files)
+    listening.sni_callback = follow  # called at each handshake, whether the client says a name or not
+    return listening
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(files.directory / AUTHORITY_FILE)
+    context.load_cert_chain(files.directory / CERTIFICATE_FILE, files.directory / KEY_FILE)
+    return context
 
 
 def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:

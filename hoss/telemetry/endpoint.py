@@ -6,6 +6,7 @@ framework, which takes a tenth of a second to import in each service, is not wor
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable
 
 from hoss.errors import ConfigError
@@ -15,9 +16,11 @@ _REQUEST_SECONDS = 5.0
 
 
 @contextlib.asynccontextmanager
-async def metrics_endpoint(listen: str, metrics: Metrics) -> AsyncIterator[int]:
+async def metrics_endpoint(
+    listen: str, metrics: Metrics, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     """Serve at "host:port" within the block and yield the port. Port 0 takes a free one. With an empty
-    `listen` nothing is served, and 0 is yielded. Raises ConfigError for an address that cannot be listened
+    `listen` nothing is served, and 0 is yielded. `tls`: over TLS. Raises ConfigError for an address that cannot be listened
     on."""
     if not listen:
         yield 0
@@ -42,7 +45,7 @@ async def metrics_endpoint(listen: str, metrics: Metrics) -> AsyncIterator[int]:
                 writer.close()
 
     try:
-        server = await asyncio.start_server(answer, host.strip("[]"), int(port))
+        server = await asyncio.start_server(answer, host.strip("[]"), int(port), ssl=tls)
     except OSError as exc:
         raise ConfigError(
             f"cannot listen on {listen}: "

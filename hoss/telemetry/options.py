@@ -20,6 +20,9 @@ class TelemetryConfig(Document):
     # Empty: none.
     metrics_listen: str = ""
 
+    # Serve the metrics over mutual TLS, by the files in `tls_dir`, to whoever has a certificate of that authority.
+    metrics_tls: bool = False
+
     # Traces are appended to this file, OTLP/JSON, an export a line. Services may share one. They also go to
     # the collector whose HTTP address is in OTEL_EXPORTER_OTLP_ENDPOINT. With neither nothing is traced.
     trace_file: Path | None = None
@@ -32,12 +35,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="for Prometheus, http://HOST:PORT/metrics; port 0 takes a free one",
     )
+    parser.add_argument(
+        "--metrics-tls",
+        action="store_true",
+        default=None,
+        help="serve the metrics over mutual TLS, by the files of --tls-dir",
+    )
     parser.add_argument("--trace-file", type=Path, metavar="FILE", help="append traces to it, OTLP/JSON")
 
 
 def given(flags: argparse.Namespace) -> dict[str, Any]:
     """The fields' values by the flags; None for a flag that is not given."""
-    return {"metrics_listen": flags.metrics_listen, "trace_file": flags.trace_file}
+    listening = {"metrics_listen": flags.metrics_listen, "metrics_tls": flags.metrics_tls}
+    return {**listening, "trace_file": flags.trace_file}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""certs, token, login, context: who may connect to a platform, and with what this user's commands connect."""
+"""certs, redis, token, login, context: who may connect to a platform, and with what this user's commands connect."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -22,8 +22,10 @@ certs = typer.Typer(
     no_args_is_help=True, help="The authority of a platform, and certificates that it issues."
 )
 token = typer.Typer(no_args_is_help=True, help="Bearer tokens of people and programs.")
+redis = typer.Typer(no_args_is_help=True, help="The accounts of HOSS in Redis.")
 context = typer.Typer(no_args_is_help=True, help="The platforms that this user's commands know.")
 app.add_typer(certs, name="certs")
+app.add_typer(redis, name="redis")
 app.add_typer(token, name="token")
 app.add_typer(context, name="context")
 
@@ -120,6 +122,75 @@ def revoke_certificate(
     authority = _authority(directory)
     authority.revoke_certificate(authority.named(identity))
     say(f"revoked: {identity}; services elsewhere need the file {authority.directory / 'revoked'}")
+
+
+@certs.command("deployment")
+def deployment(
+    to: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="A folder in it for each service; not with --secrets."),
+    ] = None,
+    *,
+    secrets: Annotated[
+        str, typer.Option(metavar="NAMESPACE", help="Make Secrets there: of the cluster this is a pod of.")
+    ] = "",
+    kubeconfig: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --secrets: of another cluster.")
+    ] = None,
+    workers: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Of the workers' certificate; * at its end stands for any name."),
+    ] = "*",
+    certificates: Annotated[
+        bool, typer.Option(help="Also certificates; without, only accounts of Redis, as with cert-manager.")
+    ] = True,
+) -> None:
+    """Make or renew all that a deployment's services need: certificates, and accounts of its Redis.
+
+    It may run again at any time: it makes what is missing and renews what is due."""
+    from hoss.kube.config import KubernetesConfig
+    from hossctl.cli import run_async
+    from hossctl.local.deployment import Deployment, fill, fill_secrets
+
+    if bool(to) == bool(secrets):
+        raise InvalidInput("give either a directory or --secrets NAMESPACE", where="DIR")
+    asked, now = Deployment(workers, certificates), THIS_HOST.utc_now()
+    if to is not None:
+        fill(to, asked, now=now)
+        say(f"certificates and accounts in {to}")
+        return
+
+    async def write_secrets() -> list[str]:
+        config = KubernetesConfig(kubeconfig=kubeconfig)
+        api = config.api("hoss-credentials", clock=THIS_HOST.monotonic, rng=THIS_HOST.rng)
+        try:
+            return await fill_secrets(api, secrets, asked, now=now)
+        finally:
+            await api.close()
+
+    say(f"written in {secrets}: {', '.join(run_async(write_secrets())) or 'nothing, all is current'}")
+
+
+@redis.command("accounts")
+def redis_accounts(
+    *,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write an ACL file and passwords instead.")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Print the commands that make the accounts of HOSS in Redis, with the keys and commands of each."""
+    from hoss.redis_accounts import ACCOUNTS, written_accounts
+
+    if out is not None:
+        out.mkdir(mode=0o755, parents=True, exist_ok=True)
+        say(f"for redis-server --aclfile: {written_accounts(out)}; the passwords are beside it")
+    elif output.for_people:
+        for account in ACCOUNTS:
+            typer.echo(account.command)
+    else:
+        shown = [{"name": a.name, "keys": list(a.keys), "commands": list(a.commands)} for a in ACCOUNTS]
+        print_document({"accounts": shown}, output)
 
 
 @token.command("create")

@@ -5,8 +5,6 @@ command that started them was killed."""
 
 import contextlib
 import fcntl
-import os
-import secrets
 import shutil
 import tempfile
 import time
@@ -14,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import orjson
 
 from hoss.contexts import Context, load_contexts, save_contexts
 from hoss.errors import HossError, InvalidInput
 from hoss.host import THIS_HOST
+from hoss.redis_accounts import DISPATCHER, RESOLVER, RedisAccount, password_in
 from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.local.process import READY_SECONDS, ProcessRecord, ServiceProcess, record_of, stop_all
 from hossctl.local.redis_server import RedisServer
@@ -199,6 +198,7 @@ class Starter:
             port=port,
             append_only=self._options.append_only,
             password_file=None if self._options.insecure else self._redis_password(),
+            accounts=None if self._options.insecure else self.directory / SECURITY_DIRECTORY,
         )
         record = record_of(
             "redis", server.pid, self.directory / "redis" / "redis.log", f"127.0.0.1:{server.port}"
@@ -209,13 +209,18 @@ class Starter:
     def _redis_password(self) -> Path:
         """The file with the password of the platform's own Redis, which is made if it is not there."""
         path = self.directory / SECURITY_DIRECTORY / "redis.password"
-        if not path.exists():
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(secrets.token_urlsafe(32))
+        password_in(path)
         return path
 
+    def _redis_url_of(self, account: RedisAccount, redis_url: str) -> str:
+        """By which a service reaches Redis: the platform's own Redis has an account for each kind."""
+        if self._options.redis_url or self._options.insecure:
+            return redis_url
+        file = self.directory / SECURITY_DIRECTORY / account.password_file
+        return f"redis://{account.name}@{urlsplit(redis_url).netloc}/0?password_file={quote(str(file))}"
+
     def _resolver(self, number: int, redis_url: str) -> ServiceProcess:
-        arguments = ["--listen", "127.0.0.1:0", "--redis-url", redis_url]
+        arguments = ["--listen", "127.0.0.1:0", "--redis-url", self._redis_url_of(RESOLVER, redis_url)]
         if self._options.unchecked:
             arguments.append("--allow-unchecked")
         arguments += self._cluster_flags()
@@ -236,7 +241,7 @@ class Starter:
             "--listen",
             f"127.0.0.1:{port}",
             "--redis-url",
-            redis_url,
+            self._redis_url_of(DISPATCHER, redis_url),
             "--resolver",
             ",".join(self.state.resolvers),
         ]
@@ -276,6 +281,7 @@ class Starter:
         return self._service(f"worker-{options.name}", "scheduler_worker", arguments, identity)
 
     def _service(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
+        arguments = [*arguments, "--reflection"]
         if tls_dir := self._tls_dir(identity):
             arguments = [*arguments, "--tls-dir", tls_dir]
         if self._options.trace_ratio is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hoss.errors import ConfigError, LedgerUnavailable
+from hoss.redis_accounts import account_lines
 from hossctl.local.ports import free_ports
 
 _START_SECONDS = 60.0
@@ -70,13 +71,16 @@ class RedisServer:
         options: Mapping[str, str] | None = None,
         binary: Path | None = None,
         password_file: Path | None = None,
+        accounts: Path | None = None,
     ) -> "RedisServer":
         """Start a server with its files in `directory` and wait until it answers.
 
         `append_only`: writes reach the disk within a second, and a later start in the same directory reads
         them. `options`: further settings of redis.conf, which take precedence. `binary`: instead of the one
-        that is found. `password_file`: clients must give the password in it. `port`: a free one by default. Raises ConfigError where there is no binary or the port
-        is taken, and LedgerUnavailable, with the end of the log, when the server does not come up."""
+        that is found. `password_file`: clients must give the password in it. `accounts`: with the services'
+        accounts (hoss.redis_accounts), whose passwords are in this directory. `port`: a free one by default.
+        Raises ConfigError where there is no binary or the port is taken, and LedgerUnavailable, with the end
+        of the log, when the server does not come up."""
         binary = binary or find_redis_server()
         directory.mkdir(parents=True, exist_ok=True)
         # Another program may take a free port before the server binds it: then another port is tried.
@@ -88,6 +92,7 @@ class RedisServer:
                 append_only,
                 options or {},
                 password_file=password_file,
+                accounts=accounts,
             )
             if server is not None:
                 return server
@@ -107,6 +112,7 @@ class RedisServer:
         given: Mapping[str, str],
         *,
         password_file: Path | None,
+        accounts: Path | None,
     ) -> "RedisServer | None":
         password = password_file.read_text("ascii").strip() if password_file else ""
         log = directory / "redis.log"
@@ -122,8 +128,10 @@ class RedisServer:
             **given,
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        if password:  # in a file: everybody on the machine can read a process's arguments
-            arguments.insert(0, str(_private_configuration(directory, password)))
+        if password or accounts:  # in a file: everybody on the machine can read a process's arguments
+            lines = [f"requirepass {password}"] if password else []
+            lines += account_lines(accounts) if accounts else []
+            arguments.insert(0, str(_private_configuration(directory, lines)))
         # A session of its own: Ctrl-C must not stop Redis before the services that write to it.
         process = subprocess.Popen(  # noqa: S603 - our binary, our arguments
             [str(binary), *arguments],
@@ -190,12 +198,12 @@ def _write_problem(directory: Path) -> str:
     return ""
 
 
-def _private_configuration(directory: Path, password: str) -> Path:
-    """A redis.conf with the password, readable by its user alone."""
+def _private_configuration(directory: Path, lines: list[str]) -> Path:
+    """A redis.conf with passwords, readable by its user alone."""
     path = directory / "redis.conf"
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"requirepass {password}\n")
+        file.writelines(f"{line}\n" for line in lines)
     return path
 
 

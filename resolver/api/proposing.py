@@ -203,7 +203,7 @@ _BURST = 20.0
 def _check_sender(batch: pb.ProposalBatch) -> None:
     """Raises InvalidInput for a proposal under a name that is not the caller's."""
     sender = caller()
-    if sender is not None and any(part.worker != sender.name for part in (batch, *batch.parts)):
+    if sender is not None and not all(sender.may_be(part.worker) for part in (batch, *batch.parts)):
         raise InvalidInput(
             f"this connection is {sender}'s: it may propose under that name alone", where="worker"
         )

@@ -30,9 +30,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def ledger_url(request: pytest.FixtureRequest, empty_redis: Callable[[str], str]) -> str:
+def ledger_url(request: pytest.FixtureRequest, empty_redis: Callable[..., str]) -> str:
     """Of the Redis that holds the test's ledger; empty: it is in memory."""
-    return "" if request.param == "memory" else empty_redis(request.param)
+    return "" if request.param == "memory" else empty_redis(request.param, "hoss-resolver")
 
 
 @pytest.fixture

@@ -15,13 +15,11 @@ from hoss.errors import OutcomeUnknown
 
 
 @pytest.fixture(params=["memory", *servers(), *SENTINEL_AND_CLUSTER])
-async def journal(
-    request: pytest.FixtureRequest, empty_redis: Callable[[str], str]
-) -> AsyncIterator[Journal]:
+async def journal(request: pytest.FixtureRequest, empty_redis: Callable[..., str]) -> AsyncIterator[Journal]:
     if request.param == "memory":
         made: Journal = MemoryJournal()
     else:
-        made = RedisJournal(empty_redis(request.param))
+        made = RedisJournal(empty_redis(request.param, "hoss-dispatcher"))
     yield made
     await made.close()
 

@@ -306,7 +306,7 @@ async def test_a_journal_of_a_newer_format_is_refused_with_what_to_do(redis_serv
 
 
 async def test_a_rolled_back_master_of_a_cluster_is_noticed_too(empty_redis, running_redis: RunningRedis):
-    url = empty_redis("cluster")
+    url = empty_redis("cluster", "hoss-dispatcher")
     journal = RedisJournal(url)
     await journal.recover()
     await journal.record(record(1))

@@ -56,13 +56,13 @@ def redis_passing(servers: Sequence[RedisServer]) -> Passing:
 
 @pytest.fixture(params=["memory", *servers()])
 async def lease_and_time(
-    request: pytest.FixtureRequest, empty_redis: Callable[[str], str], running_redis: RunningRedis
+    request: pytest.FixtureRequest, empty_redis: Callable[..., str], running_redis: RunningRedis
 ) -> AsyncIterator[tuple[Lease, Passing]]:
     if request.param == "memory":
         clock = Clock()
         made: tuple[Lease, Passing] = MemoryLease(SECONDS, lambda: clock.now), clock.pass_time
     else:
-        url = empty_redis(request.param)
+        url = empty_redis(request.param, "hoss-dispatcher")
         made = RedisLease(url, SECONDS), redis_passing(running_redis[request.param].masters)
     yield made
     await made[0].close()
@@ -143,7 +143,7 @@ async def test_of_many_that_ask_at_once_one_has_it(lease):
 
 @pytest.mark.parametrize("topology", ["server", *SENTINEL_AND_CLUSTER])
 async def test_nothing_is_written_to_the_journal_under_an_older_term(empty_redis, running_redis, topology):
-    url = empty_redis(topology)
+    url = empty_redis(topology, "hoss-dispatcher")
     lease = RedisLease(url, SECONDS)
     await lease.acquire("a:1")
     paused = RedisJournal(url, 1)

@@ -1,15 +1,19 @@
 """A whole platform whose parts can be killed, frozen, and started again at the address they had."""
 
+import contextlib
 import json
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
+import redis
 from waiting import DEADLINE_SECONDS, wait_until
 
+from hoss.redis_accounts import DISPATCHER, RESOLVER, RedisAccount
 from hossctl.endpoints import Endpoints
 from hossctl.local.ports import free_ports
 from hossctl.local.process import ServiceProcess, stop_all
@@ -19,6 +23,16 @@ READY_SECONDS = DEADLINE_SECONDS
 # Of several dispatchers, beside each other: one that the machine holds up for some seconds stays the active
 # one.
 LEASE_SECONDS = 4.0
+
+
+def denied(server: RedisServer) -> list[Any]:
+    """What Redis has refused to an account for want of a right; empty of a server that does not answer."""
+    with (
+        contextlib.suppress(redis.RedisError, OSError),
+        redis.Redis(port=server.port, socket_timeout=5.0) as client,
+    ):
+        return list(client.acl_log())
+    return []
 
 
 class Cluster:
@@ -63,7 +77,7 @@ class Cluster:
         listening = ("redis", *self._resolvers, *self._dispatchers)
         self._ports = dict(zip(listening, free_ports(len(listening)), strict=True))
         self._ports["resolver"] = resolver_port or self._ports["resolver"]
-        self._redis_url = redis_url or f"redis://{self.address('redis')}/0"
+        self._redis_url = redis_url
         if not redis_url:
             self.start_redis()
         for name in self._resolvers:
@@ -87,10 +101,22 @@ class Cluster:
             port=self._ports["redis"],
             append_only=True,
             options={"appendfsync": self._fsync},
+            accounts=self._accounts,
         )
 
+    @property
+    def _accounts(self) -> Path:
+        return self._directory / "accounts"
+
+    def _redis_url_of(self, account: RedisAccount) -> str:
+        """Each service has its own account, as with `hoss up`."""
+        if self._redis_url:
+            return self._redis_url
+        file = quote(str(self._accounts / account.password_file))
+        return f"redis://{account.name}@{self.address('redis')}/0?password_file={file}"
+
     def start_resolver(self, name: str = "resolver") -> None:
-        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
+        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url_of(RESOLVER)]
         flags = ["--shards", str(self._shards), *self._of_cluster, *self._resolver_flags]
         self._launch(name, "resolver", *arguments, *flags)
         self._await_ready(name)
@@ -158,7 +184,9 @@ class Cluster:
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])
         if self.redis is not None:
+            refused = denied(self.redis)
             self.redis.kill()
+            assert refused == []
 
     def address(self, name: str) -> str:
         """Where a service listens."""
@@ -175,7 +203,7 @@ class Cluster:
         return self._services[name].record.metrics
 
     def _launch_dispatcher(self, name: str, *flags: str) -> None:
-        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url]
+        arguments = ["--listen", self.address(name), "--redis-url", self._redis_url_of(DISPATCHER)]
         if self._policy is not None:
             arguments += ["--policy", str(self._policy)]
         arguments += ["--resolver", self._resolver_addresses, *self._of_cluster, *self._dispatcher_flags]

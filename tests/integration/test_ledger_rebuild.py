@@ -48,7 +48,7 @@ async def open_ledger(own_redis: RedisServer) -> AsyncIterator[Callable[[], Any]
     ledgers = []
 
     async def open_one() -> Opened:
-        ledger = RedisLedger(as_documented(own_redis.url, [own_redis]))
+        ledger = RedisLedger(as_documented(own_redis.url, [own_redis], "hoss-resolver"))
         await ledger.open(SHARDS)
         ledgers.append(ledger)
         return Opened(ledger)

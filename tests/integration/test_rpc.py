@@ -7,6 +7,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import rpc, serving
@@ -166,3 +167,22 @@ async def test_a_server_that_stops_tells_watchers_that_its_services_do_not_serve
         unknown.cancel()
         watch.cancel()
         await stopping
+
+
+async def test_a_server_describes_its_services_by_reflection_only_where_it_is_told_to():
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    for reflected in (False, True):
+        server = serving.Server()
+        port = await server.start("127.0.0.1:0", ["some.Service"], reflected=reflected)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+                iter([question]), timeout=DEADLINE_SECONDS
+            )
+            if reflected:
+                answer = await call.read()
+                assert "some.Service" in {s.name for s in answer.list_services_response.service}
+            else:
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await call.read()
+                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        await server.stop(0)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from e2e.kubernetes import renderers
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import apply
@@ -14,12 +15,17 @@ from waiting import wait_until
 
 from dispatcher.flags import parse_flags, read_config
 from dispatcher.policy.documents import parse_policy
+from hoss.redis_url import parse_redis_url
+from hoss.security.identity import CallerKind, Identity
+from hoss.security.transport import server_name
+from hossctl.commands import access
+from hossctl.local.deployment import ACCOUNTS_SECRET, AUTHORITY_SECRET, OPERATOR, Deployment, secret_of
 from resolver import __main__ as resolver
 from scheduler_worker import __main__ as scheduler_worker
 
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
 
-OVERLAYS = ("beside-default-scheduler", "guard", "ha", "monitored")
+OVERLAYS = ("beside-default-scheduler", "cert-manager", "guard", "ha", "monitored")
 NAMESPACE = "hoss-system"
 
 
@@ -50,22 +56,25 @@ def test_the_chart_in_another_namespace_names_the_usual_one_nowhere() -> None:
 
 
 def test_the_api_server_takes_every_object(api: Api, overlay: str) -> None:
-    define_service_monitors(api)
+    define(api, "monitoring.coreos.com", "ServiceMonitor")
+    define(api, "cert-manager.io", "Certificate")
+    define(api, "cert-manager.io", "Issuer")
     objects = objects_of(renderers.kustomized(overlay))
     apply(api, objects["Namespace", NAMESPACE])
     for found in objects.values():
         apply(api, found, "dryRun=All", "fieldValidation=Strict")
 
 
-def define_service_monitors(api: Api) -> None:
-    """As the Prometheus operator does, of any content: its schema is not ours to keep."""
+def define(api: Api, group: str, kind: str) -> None:
+    """A kind of an operator that is not here, of any content: its schema is not ours to keep."""
+    plural = f"{kind.lower()}s"
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     definition = {
-        "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+        "metadata": {"name": f"{plural}.{group}"},
         "spec": {
-            "group": "monitoring.coreos.com",
+            "group": group,
             "scope": "Namespaced",
-            "names": {"kind": "ServiceMonitor", "plural": "servicemonitors", "singular": "servicemonitor"},
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
             "versions": [
                 {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
             ],
@@ -73,9 +82,7 @@ def define_service_monitors(api: Api) -> None:
     }
     # It may be there.
     api.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-    wait_until(
-        lambda: api.request("GET", "/apis/monitoring.coreos.com/v1/servicemonitors")[0] == 200, "it is served"
-    )
+    wait_until(lambda: api.request("GET", f"/apis/{group}/v1/{plural}")[0] == 200, "it is served")
 
 
 def test_a_namespace_of_restricted_pods_takes_every_pod(api: Api, overlay: str) -> None:
@@ -88,7 +95,8 @@ def test_a_namespace_of_restricted_pods_takes_every_pod(api: Api, overlay: str) 
     for name, template, _ in workloads(objects):
         spec = template["spec"]
         if (kind := objects.get(("StatefulSet", name))) and "volumeClaimTemplates" in kind["spec"]:
-            spec = {**spec, "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data-0"}}]}
+            data = {"name": "data", "persistentVolumeClaim": {"claimName": "data-0"}}
+            spec = {**spec, "volumes": [*spec.get("volumes", ()), data]}
         pod = {"metadata": {"name": name, "labels": template["metadata"]["labels"]}, "spec": spec}
         api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All&fieldValidation=Strict", pod)
 
@@ -104,8 +112,8 @@ def test_the_services_understand_their_flags_and_configuration(
         ),
     }
     objects = objects_of(renderers.kustomized(overlay))
-    given = {"$(POD_IP)": "10.0.0.1", "$(REDIS_URL)": objects["ConfigMap", "hoss-redis"]["data"]["url"]}
-    given["/etc/hoss"] = str(tmp_path)
+    redis_urls = objects["ConfigMap", "hoss-redis"]["data"]
+    given = {"$(POD_IP)": "10.0.0.1", "/etc/hoss": str(tmp_path)}
     for name, text in objects["ConfigMap", "hoss-dispatcher"]["data"].items():
         (tmp_path / name).write_text(text)
     parse_policy((tmp_path / "policy.yaml").read_text())
@@ -113,11 +121,90 @@ def test_the_services_understand_their_flags_and_configuration(
         module, *flags = container["args"]
         if name == "hoss-redis":
             continue
-        for variable, value in given.items():
+        url = redis_urls.get(module, "")
+        for variable, value in {**given, "$(REDIS_URL)": url}.items():
             flags = [flag.replace(variable, value) for flag in flags]
+        if url:
+            assert parse_redis_url(url).hosts
         assert "$(" not in shlex.join(flags)
         monkeypatch.setattr("sys.argv", [module, *flags])
         assert read[module](flags).listen.startswith("0.0.0.0:")
+
+
+def test_every_service_speaks_tls_with_its_own_secret_and_is_probed_so(overlay: str) -> None:
+    text = renderers.kustomized(overlay)
+    assert "--insecure" not in text
+    for name, template, container in workloads(objects_of(text)):
+        service = name.removeprefix("hoss-")
+        if service == "redis":
+            assert "--aclfile" in container["args"]
+            continue
+        directory = f"/var/lib/hoss/{service}"
+        assert f"--tls-dir={directory}" in container["args"]
+        mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        secrets = {v["name"]: v["secret"]["secretName"] for v in template["spec"]["volumes"] if "secret" in v}
+        assert secrets[mounted[directory]] == secret_of(service)
+        others = {"dispatcher": {secret_of(OPERATOR)}}.get(service, set())
+        assert set(secrets.values()) == {secret_of(service), *others}
+        for probe in ("readinessProbe", "livenessProbe"):
+            assert container[probe]["exec"]["command"][:3] == ["python", "-m", "hoss.healthcheck"]
+            assert container[probe]["exec"]["command"][4] == directory
+
+
+def test_the_job_that_makes_credentials_has_the_flags_it_is_started_with_and_rights_for_what_it_writes() -> (
+    None
+):
+    objects = objects_of(renderers.kustomized("guard"))
+    spec = objects["Job", "hoss-credentials"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["args"][:3] == ["hossctl", "certs", "deployment"]
+    command = typer.main.get_command(access.certs).commands["deployment"]  # type: ignore[attr-defined]
+    given = command.make_context("deployment", container["args"][3:]).params
+    assert (given["secrets"], given["workers"]) == (NAMESPACE, "hoss-worker-*")
+    again = objects["CronJob", "hoss-credentials"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert again == spec
+    (_, rule) = objects["Role", "hoss-credentials"]["rules"]
+    made = {secret_of(folder) for folder in Deployment().identities()} | {AUTHORITY_SECRET, ACCOUNTS_SECRET}
+    assert set(rule["resourceNames"]) == made
+
+
+def test_cert_manager_is_asked_for_certificates_that_the_services_take() -> None:
+    objects = objects_of(renderers.kustomized("cert-manager"))
+    for folder, identity in Deployment("hoss-worker-*").identities().items():
+        spec = objects["Certificate", f"hoss-{folder}"]["spec"]
+        assert spec["secretName"] == secret_of(folder)
+        assert [Identity.from_uri(uri) for uri in spec["uris"]] == [identity]
+        is_service = identity.kind is not CallerKind.CLIENT
+        assert spec.get("dnsNames", []) == ([server_name(identity.kind.value)] if is_service else [])
+        assert ("server auth" in spec["usages"], "client auth" in spec["usages"]) == (is_service, True)
+    (job,) = objects["Job", "hoss-credentials"]["spec"]["template"]["spec"]["containers"]
+    assert "--no-certificates" in job["args"]
+
+
+def test_the_chart_takes_another_issuer_and_makes_no_authority_then() -> None:
+    flags = ("--set", "tls.certificates=cert-manager,tls.issuer.name=corporate,tls.issuer.kind=ClusterIssuer")
+    objects = objects_of(renderers.templated(*flags))
+    assert not any(kind == "Issuer" for kind, _ in objects)
+    issued = [found["spec"]["issuerRef"] for (kind, _), found in objects.items() if kind == "Certificate"]
+    assert issued == 4 * [{"name": "corporate", "kind": "ClusterIssuer"}]
+
+
+def test_the_chart_leaves_tls_out_only_where_the_value_says_so() -> None:
+    text = renderers.templated("--set", "tls.enabled=false")
+    assert text.count("--insecure") == 3
+    assert "--tls-dir" not in text
+    assert "-tls, defaultMode" not in text
+    assert "--aclfile" in text
+    for _, _, container in workloads(objects_of(text)):
+        assert "hoss.healthcheck" not in str(container)
+
+
+@pytest.mark.parametrize(
+    "value", ["tls.enabled=maybe", "tls.certificates=none", "tls.insecure=true", "rediss.url=x"]
+)
+def test_the_chart_refuses_values_that_it_does_not_know(value: str) -> None:
+    with pytest.raises(AssertionError, match=r"values don't meet the specifications"):
+        renderers.templated("--set", value)
 
 
 def test_every_container_is_probed_bounded_and_writes_nowhere(overlay: str) -> None:

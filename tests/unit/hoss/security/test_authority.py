@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from hoss import certificates
 from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.security.authority import CERTIFICATE_LIFETIME, Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.options import SecurityConfig, host_of, of_loopback
 from hoss.security.tokens import REVOKED_FILE, RevocationList
-from hoss.security.transport import FILES, TlsFiles
+from hoss.security.transport import FILES, TlsFiles, fingerprint, uris
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 WORKER = Identity(CallerKind.WORKER, "w1")
@@ -39,6 +40,16 @@ def test_a_certificate_is_for_its_identity_and_as_long_as_asked(authority) -> No
     assert authority.named("client/ci") == issued
     with pytest.raises(NotFound):
         authority.named("client/nobody")
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [WORKER, Identity(CallerKind.DISPATCHER), Identity(CallerKind.CLIENT, "a b", Role.VIEW, "t")],
+    ids=str,
+)
+def test_the_identity_in_a_certificate_is_read_without_a_library_as_with_one(authority, identity) -> None:
+    certificate = (authority.issue(identity, now=NOW).directory / "tls.crt").read_bytes()
+    assert uris(certificate) == certificates.uris(certificate) == [identity.uri]
 
 
 def test_no_certificate_outlives_the_authority(authority) -> None:
@@ -97,6 +108,39 @@ def test_files_are_followed_and_a_mixture_of_two_rotations_is_never_taken(author
     assert files.latest() is first  # the certificate of another key
     shutil.copy(other / "tls.key", directory / "tls.key")
     assert files.latest().certificate == (other / "tls.crt").read_bytes()
+
+
+def test_a_secret_that_kubernetes_replaces_is_taken_with_its_list_of_what_is_revoked(
+    authority, tmp_path
+) -> None:
+    """As the kubelet does it: files are links into ..data, a link to a directory, which is replaced at once."""
+    first = authority.issue(WORKER, now=NOW, into=tmp_path / "..1")
+    authority.renew(authority.issue(WORKER, now=NOW), now=NOW)
+    (tmp_path / "..data").symlink_to("..1")
+    names = [path.name for path in first.directory.iterdir()]
+    for name in names:
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    files, revoked = TlsFiles(tmp_path), RevocationList(tmp_path / REVOKED_FILE)
+    before = files.latest()
+    assert f"certificate {first.fingerprint}" not in revoked
+
+    authority.revoke_certificate(first)
+    second = authority.current(WORKER, now=NOW, into=tmp_path / "..2")
+    (tmp_path / "..data_tmp").symlink_to("..2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    shutil.rmtree(first.directory)
+    after = files.latest()
+    assert (after.key != before.key, fingerprint(after.certificate)) == (True, second.fingerprint)
+    assert f"certificate {first.fingerprint}" in revoked
+
+
+def test_a_certificate_of_another_authority_is_replaced(authority, tmp_path) -> None:
+    other = Authority.create(tmp_path / "other", now=NOW)
+    foreign = other.issue(WORKER, now=NOW, into=tmp_path / "served")
+    current = authority.current(WORKER, now=NOW, into=tmp_path / "served")
+    assert current.fingerprint != foreign.fingerprint
+    trusted = (authority.directory / "ca.crt").read_bytes()
+    assert TlsFiles(tmp_path / "served").latest().authority == trusted
 
 
 def test_files_that_are_gone_or_damaged_leave_what_was_there(authority, tmp_path) -> None:

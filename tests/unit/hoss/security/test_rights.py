@@ -124,3 +124,19 @@ def test_a_certificates_uri_gives_back_the_identity(identity: Identity) -> None:
 def test_another_uri_is_no_identity(uri: str) -> None:
     with pytest.raises(InvalidInput):
         Identity.from_uri(uri)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "name", "may"),
+    [
+        ("w1", "w1", True),
+        ("w1", "w10", False),
+        ("w*", "w1", True),
+        ("w*", "w", False),
+        ("w*", "v1", False),
+        ("*", "anything", True),
+        ("a*b", "acb", False),
+    ],
+)
+def test_a_worker_has_the_name_of_its_certificate_or_one_that_begins_so(certificate, name, may) -> None:
+    assert Identity.from_uri(Identity(CallerKind.WORKER, certificate).uri).may_be(name) is may

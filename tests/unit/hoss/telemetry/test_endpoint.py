@@ -71,3 +71,40 @@ async def test_a_port_in_use_is_an_error() -> None:
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
             async with metrics_endpoint(f"127.0.0.1:{port}", Metrics()):
                 pass
+
+
+async def test_with_tls_it_answers_whoever_has_a_certificate_and_takes_a_new_one_of_its_own(tmp_path):
+    authority = Authority.create(tmp_path / "authority", now=THIS_HOST.utc_now())
+    served = authority.issue(Identity(CallerKind.RESOLVER), now=THIS_HOST.utc_now())
+    client = authority.issue(Identity(CallerKind.CLIENT, "prometheus"), now=THIS_HOST.utc_now())
+    context = metrics_context(True, served.directory)
+
+    async def scrape(port: int, certified: bool) -> tuple[bytes, bytes]:
+        tls = ssl.create_default_context(cafile=client.directory / "ca.crt")
+        if certified:
+            tls.load_cert_chain(client.directory / "tls.crt", client.directory / "tls.key")
+        name = server_name("resolver")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        try:
+            return await reader.read(), shown
+        finally:
+            writer.close()
+
+    async with metrics_endpoint("127.0.0.1:0", Metrics(process_source("tests")), context) as port:
+        answer, first = await scrape(port, certified=True)
+        assert b"process_cpu_seconds_total" in answer
+        with pytest.raises(OSError):  # noqa: PT011 - the connection is closed, or says that a certificate is missing
+            answer, _ = await scrape(port, certified=False)
+            if not answer:
+                raise ConnectionResetError
+        authority.renew(served, now=THIS_HOST.utc_now())
+        answer, second = await scrape(port, certified=True)
+        assert b"process_cpu_seconds_total" in answer
+        assert first != second
+
+
+def test_metrics_over_tls_take_a_certificate():
+    with pytest.raises(ConfigError, match="--tls-dir"):
+        metrics_context(True, None)

@@ -1,0 +1,171 @@
+"""The containers of deploy/docker-compose.yml as processes: with the credentials that its first service makes, its
+very commands, and Redis behind its ACL file. tests/e2e/test_compose.py runs them in an engine, where there is one."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import yaml
+from fork_server import FORK_SERVER
+from waiting import DEADLINE_SECONDS, wait_until
+
+from hoss.client.access import ClientAccess
+from hoss.client.dispatcher import DispatcherClient
+from hoss.errors import HossError
+from hoss.redis_accounts import DISPATCHER
+from hossctl.local.ports import free_ports
+from hossctl.local.process import ServiceProcess, stop_all
+from hossctl.local.redis_server import find_redis_server
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SERVICES = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())["services"]
+VOLUMES = "/var/lib/hoss"
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j}
+spec: {parallelism: 100, template: {spec: {containers: [{name: c, image: i}]}}}
+"""
+
+
+class Composed:
+    """Redis, one resolver, the dispatcher and one worker of the compose file, on loopback."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.credentials = directory / "credentials"
+        self.ports = dict(zip(("redis", "resolver", "dispatcher"), free_ports(3), strict=True))
+        self._services: list[ServiceProcess] = []
+        self._redis: subprocess.Popen[bytes] | None = None
+
+    def command(self, name: str) -> list[str]:
+        """Of a service, with the volumes, files and addresses of this machine."""
+        replaced = {
+            VOLUMES: str(self.credentials),
+            "/etc/redis": str(self.credentials / "redis"),
+            "/etc/hoss": str(DEPLOY),
+            "0.0.0.0:9464": "127.0.0.1:0",
+            "0.0.0.0:7071": "127.0.0.1:0",
+            "0.0.0.0:7090": "127.0.0.1:0",
+            "0.0.0.0:7080": f"127.0.0.1:{self.ports['resolver']}",
+            "0.0.0.0:7070": f"127.0.0.1:{self.ports['dispatcher']}",
+            "resolver:7080": f"127.0.0.1:{self.ports['resolver']}",
+            "dispatcher:7070": f"127.0.0.1:{self.ports['dispatcher']}",
+            "@redis:6379": f"@127.0.0.1:{self.ports['redis']}",
+        }
+        words: list[str] = SERVICES[name]["command"]
+        for old, new in replaced.items():
+            words = [word.replace(old, new) for word in words]
+        return words
+
+    def make_credentials(self) -> None:
+        module, *arguments = self.command("credentials")
+        done = FORK_SERVER.run(module, arguments, timeout=DEADLINE_SECONDS)
+        assert done.returncode == 0, done.stderr
+
+    def start(self) -> None:
+        _, *arguments = self.command("redis")
+        (self.directory / "data").mkdir()
+        place = ["--port", str(self.ports["redis"]), "--dir", str(self.directory / "data")]
+        self._redis = subprocess.Popen(
+            [str(find_redis_server()), *arguments, *place], stdout=subprocess.DEVNULL
+        )
+        wait_until(self._redis_answers, "Redis to answer")
+        for name in ("resolver", "dispatcher"):
+            self._start(name)
+        module, *arguments = self.command("nodes")
+        environment = {"HOSS_TLS_DIR": str(self.credentials / "operator")}
+        done = FORK_SERVER.run(module, arguments, env=environment, timeout=DEADLINE_SECONDS)
+        assert done.returncode == 0, done.stderr
+        self._start("worker")
+
+    def healthy(self, name: str, port: int) -> bool:
+        """By the service's own health check."""
+        *_, module, address, directory = SERVICES[name]["healthcheck"]["test"]
+        arguments = [f"127.0.0.1:{port}", directory.replace(VOLUMES, str(self.credentials))]
+        assert address.startswith("127.0.0.1:")
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.run(command, timeout=DEADLINE_SECONDS, check=False).returncode == 0
+
+    @property
+    def worker_port(self) -> int:
+        return int(self._services[-1].record.address.rpartition(":")[2])
+
+    def stop(self) -> None:
+        stop_all([service.record for service in reversed(self._services)])
+        if self._redis is not None:
+            self._redis.kill()
+            self._redis.wait()
+
+    def _start(self, name: str) -> None:
+        module, *arguments = self.command(name)
+        service = ServiceProcess(name, module, arguments, self.directory / "logs")
+        self._services.append(service)
+        service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
+
+    def _redis_answers(self) -> bool:
+        with redis.Redis(port=self.ports["redis"]) as stranger:
+            try:
+                stranger.ping()
+            except redis.AuthenticationError:
+                return True
+            except redis.RedisError:
+                return False
+        raise AssertionError("Redis answers whoever has no account")
+
+
+@pytest.fixture
+def composed(tmp_path: Path) -> Iterator[Composed]:
+    (tmp_path / "logs").mkdir()
+    made = Composed(tmp_path)
+    yield made
+    made.stop()
+
+
+def test_the_compose_file_runs_with_tls_and_accounts_and_refuses_strangers(composed, hoss, tmp_path) -> None:
+    composed.make_credentials()
+    composed.start()
+    for name in ("resolver", "dispatcher"):
+        assert composed.healthy(name, composed.ports[name])
+    assert composed.healthy("worker", composed.worker_port)
+
+    there = {kind: f"127.0.0.1:{composed.ports[kind]}" for kind in ("dispatcher", "resolver")}
+    addresses = ("--dispatcher", there["dispatcher"], "--resolver", there["resolver"])
+    hoss("login", "compose", *addresses, "--tls-dir", str(composed.credentials / "operator"))
+    (tmp_path / "job.yaml").write_text(JOB)
+    submitted = hoss.json("submit", "--wait", "-f", str(tmp_path / "job.yaml"), *addresses[:2])
+    assert submitted["bound"] == 100
+    assert hoss.json("audit", *addresses)["verdict"] == "clean"
+
+    async def ask(access: ClientAccess) -> None:
+        async with DispatcherClient([there["dispatcher"]], open_channel=access.channel) as client:
+            await client.list_jobs()
+
+    for stranger in (ClientAccess(), ClientAccess(composed.credentials / "worker")):
+        with pytest.raises(HossError):
+            asyncio.run(ask(stranger))
+    password = (composed.credentials / "dispatcher" / "redis.password").read_text()
+    account = {"username": DISPATCHER.name, "password": password}
+    with redis.Redis(port=composed.ports["redis"], **account) as journal:
+        assert journal.exists("{hoss}:journal:state")
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            journal.get("{hoss}:epochs")
+
+
+def test_made_again_the_credentials_stay_as_they_are(composed) -> None:
+    def content() -> dict[str, bytes]:
+        files = (path for path in composed.credentials.rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in files}
+
+    composed.make_credentials()
+    first = content()
+    composed.make_credentials()
+    assert content() == first
+    folders = {path.name: {file.name for file in path.iterdir()} for path in composed.credentials.iterdir()}
+    assert folders.pop("redis") == {"users.acl"}
+    assert not any({"ca.key", "token.key"} & files for name, files in folders.items() if name != "authority")
