@@ -98,10 +98,15 @@ def test_the_cluster_starts_takes_work_survives_a_workers_death_and_goes(compose
         (tmp_path / f"{name}.yaml").write_text(JOB.format(name=name))
     compose("up", "--detach", "--wait", "--no-build", "--scale", "worker=3")
     states = {c["Service"]: (c["State"], c["Health"], c["ExitCode"]) for c in compose.containers()}
-    assert states.pop("nodes") == ("exited", "", 0)
+    for ends in ("credentials", "nodes"):
+        assert states.pop(ends) == ("exited", "", 0)
     assert set(states.values()) == {("running", "healthy", 0)}
     assert [c["Service"] for c in compose.containers()].count("resolver") == 2
 
+    operator = tmp_path / "operator"
+    compose("cp", "credentials:/var/lib/hoss/operator", str(operator))
+    addresses = ("--dispatcher", compose.dispatcher, "--resolver", compose.resolver)
+    hoss("login", "compose", *addresses, "--tls-dir", str(operator))
     there = ("--dispatcher", compose.dispatcher, "--resolver", compose.resolver)
     workers = hoss.json("get", "workers", *there)["items"]
     assert len(workers) == 6

@@ -1,11 +1,17 @@
 """The endpoint that Prometheus reads, over a real socket."""
 
 import asyncio
+import ssl
 
 import pytest
 from waiting import DEADLINE_SECONDS
 
 from hoss.errors import ConfigError
+from hoss.host import THIS_HOST
+from hoss.security.authority import Authority
+from hoss.security.identity import CallerKind, Identity
+from hoss.security.options import metrics_context
+from hoss.security.transport import server_name
 from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import Metrics, process_source
 
