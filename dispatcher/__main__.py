@@ -111,7 +111,9 @@ async def serve(
             clock=host.monotonic,
             rng=host.rng,
         )
-        endpoint = metrics_endpoint(config.metrics_listen, dispatcher.metrics, metrics_context(config.metrics_tls, config.tls_dir))
+        endpoint = metrics_endpoint(
+            config.metrics_listen, dispatcher.metrics, metrics_context(config.metrics_tls, config.tls_dir)
+        )
         pushed = metrics_pushed("dispatcher", dispatcher.metrics)
         terms = dispatcher.metrics.showing(Terms(elector))
         async with (
@@ -330,7 +332,7 @@ def _dashboard(config: DispatcherConfig, host: Host) -> "Dashboard | None":
 
         verifier = TokenVerifier.of_directory(config.tls_dir, unix_clock=host.unix)
         if config.dashboard_tls or not of_loopback(listen or _LOOPBACK):
-            tls = server_context(TlsFiles(config.tls_dir))
+            tls = server_context(TlsFiles(config.tls_dir), clients_certified=False)
     authorization = DashboardAccess(
         read_token(token_file) if token_file else "",
         verifier,

@@ -134,7 +134,7 @@ def metrics_context(metrics_tls: bool, tls_dir: Path | None) -> "ssl.SSLContext 
         raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
     from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
 
-    return server_context(TlsFiles(tls_dir))
+    return server_context(TlsFiles(tls_dir), clients_certified=True)
 
 
 def of_loopback(listen: str) -> bool:

@@ -255,29 +255,31 @@ def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
     )
 
 
-def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """The same for a server that is not gRPC's: TLS 1.3, and every client shows a certificate of the authority."""
-    offered, context = files.latest(), _context(files)
+def server_context(files: TlsFiles, *, clients_certified: bool) -> ssl.SSLContext:
+    """The same for a server that is not gRPC's: TLS 1.3, and changed files are taken at the next handshake.
+    `clients_certified`: every client shows a certificate of the authority; browsers have none."""
+    offered, context = files.latest(), _context(files, clients_certified)
 
-    def follow(connection: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+    def follow(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _first: ssl.SSLContext) -> None:
         nonlocal offered, context
         latest = files.latest()
         if latest is not offered:
             # A rotation that goes on this moment leaves the former context; the next connection tries again.
             with contextlib.suppress(OSError, ValueError):
-                offered, context = latest, _context(files)
+                offered, context = latest, _context(files, clients_certified)
         connection.context = context
 
-    listening = _context(files)
+    listening = _context(files, clients_certified)
     listening.sni_callback = follow  # called at each handshake, whether the client says a name or not
     return listening
 
 
-def _context(files: TlsFiles) -> ssl.SSLContext:
+def _context(files: TlsFiles, clients_certified: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(files.directory / AUTHORITY_FILE)
+    if clients_certified:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(files.directory / AUTHORITY_FILE)
     context.load_cert_chain(files.directory / CERTIFICATE_FILE, files.directory / KEY_FILE)
     return context
 
@@ -286,33 +288,6 @@ def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration(
         [(material.key, material.certificate)], root_certificates=material.authority
     )
-
-
-def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """For a server of HTTP that browsers reach: they have no certificate, so none is asked for. Changed files are
-    taken at the next handshake."""
-    held, present = files.latest(), _http_context(files)
-
-    def renewed(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _of: ssl.SSLContext) -> None:
-        nonlocal held, present
-        latest = files.latest()
-        if latest is not held:
-            try:
-                held, present = latest, _http_context(files)
-            except (OSError, ValueError):  # they are being replaced again; the next handshake finds them
-                return
-        connection.context = present
-
-    first = _http_context(files)
-    first.sni_callback = renewed  # called at every handshake, also of a client that names no server
-    return first
-
-
-def _http_context(files: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(files.directory / CERTIFICATE_FILE, files.directory / KEY_FILE)
-    return context
 
 
 def secure_channel(

@@ -43,7 +43,8 @@ class Door:
             "", verifier, hosts=("hoss.example.com",), secure=tls, clock=lambda: self.seconds, rng=Random(1)
         )
         self.dashboard = Dashboard(
-            self.access, server_context(TlsFiles(self.issued.directory)) if tls else None
+            self.access,
+            server_context(TlsFiles(self.issued.directory), clients_certified=False) if tls else None,
         )
         self.url = ""
 
