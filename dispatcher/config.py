@@ -52,8 +52,9 @@ class ClusterSection(KubernetesConfig):
     # pods are always written.
     events_per_second: float = Field(default=100.0, ge=0, le=10_000)
 
-    # Requirements that HOSS does not know and ignores: persistent volume claims, ephemeral volumes, resource
-    # claims. Pods with other unknown requirements stay pending, with a condition that says so.
+    # What pods of HOSS request and HOSS ignores when it places them: persistent volume claims, ephemeral
+    # volumes, resource claims. Resource claims are not supported: their pods stay pending, with a condition
+    # that says so, unless these are ignored.
     ignored: tuple[Literal["persistent volume claims", "ephemeral volumes", "resource claims"], ...] = ()
 
     # Delete pods that HOSS placed and a kubelet rejected (OutOfcpu and the like). Otherwise they stay Failed,
