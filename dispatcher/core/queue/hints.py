@@ -170,12 +170,12 @@ def _domain_changed(node: NodeChange, key: str) -> bool:
 
 def _volume_binding(spec: PodSpec, changes: Changes) -> bool:
     """A claim of the pod came or changed, or something by which claims get volumes; a node is new or has other
-    labels; a deleted pod may have had a volume that it never mounted."""
+    labels; a pod that left may have had a volume that was never bound."""
     if _own_claims(spec, changes) or changes.storage & _ABOUT_BINDING:
         return True
     if any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS)):
         return True
-    return any(pod.volumes is not None and pod.volumes.claims for pod in changes.deleted_pods)
+    return _volumes_left(changes)
 
 
 _ABOUT_BINDING = frozenset(
@@ -191,28 +191,27 @@ def _volume_zone(spec: PodSpec, changes: Changes) -> bool:
 
 
 def _volume_restrictions(spec: PodSpec, changes: Changes) -> bool:
-    """A claim of the pod came or changed, a node was added, or a deleted pod had a disk or a claim of the pod."""
+    """A claim of the pod came or changed, a node was added, or a pod left that may have had a disk or a claim of
+    the pod."""
     if _own_claims(spec, changes) or any(True for _ in _nodes(changes, Aspect.ADDED)):
         return True
-    own = spec.volumes
-    return own is not None and any(
-        pod.volumes is not None
-        and (
-            any(mine.excludes(theirs) for mine in own.disks for theirs in pod.volumes.disks)
-            or (pod.namespace == spec.namespace and not _claims_of(spec).isdisjoint(_claims_of(pod)))
-        )
-        for pod in changes.deleted_pods
-    )
+    return _volumes_left(changes)
 
 
 def _node_volume_limits(spec: PodSpec, changes: Changes) -> bool:
-    """A claim of the pod, a node's limits or attachments changed, a node was added, or a pod with volumes was
-    deleted."""
+    """A claim of the pod, a node's limits or attachments changed, a node was added, or a pod left that may have
+    had volumes."""
     if _own_claims(spec, changes) or changes.storage & {"CSINode", "VolumeAttachment", "PersistentVolume"}:
         return True
     if any(True for _ in _nodes(changes, Aspect.ADDED)):
         return True
-    return any(pod.volumes is not None for pod in changes.deleted_pods)
+    return _volumes_left(changes)
+
+
+def _volumes_left(changes: Changes) -> bool:
+    """Whether a pod that left may have had volumes. The feed tells only that its node has more room. That is
+    enough, and tells the position of the change, so that a worker with an older view is asked again."""
+    return bool(changes.rooms) or any(pod.volumes is not None for pod in changes.deleted_pods)
 
 
 def _own_claims(spec: PodSpec, changes: Changes) -> bool:
