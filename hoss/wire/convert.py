@@ -56,7 +56,9 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
         node_name=message.node_name,
         node_selector=labels_from_proto(message.node_selector),
         required_node_affinity=optional(
-            message, "required_node_affinity", lambda m: NodeSelector(tuple(map(node_term_from_proto, m.terms)))
+            message,
+            "required_node_affinity",
+            lambda m: NodeSelector(tuple(map(node_term_from_proto, m.terms))),
         ),
         preferred_node_affinity=tuple(
             PreferredTerm(p.weight, node_term_from_proto(p.term)) for p in message.preferred_node_affinity

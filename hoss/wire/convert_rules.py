@@ -178,9 +178,7 @@ def _volumes_to_proto(volumes: PodVolumes) -> pb.PodVolumes:
         ]
     )
     for mount in volumes.claims:
-        written = message.claims.add(
-            claim=mount.claim, volume=mount.volume, provisioned=mount.provisioned
-        )
+        written = message.claims.add(claim=mount.claim, volume=mount.volume, provisioned=mount.provisioned)
         if mount.owner is not None:
             written.owner.CopyFrom(pb.EphemeralOwner(name=mount.owner.name, uid=mount.owner.uid))
     return message

@@ -17,7 +17,8 @@ from hoss.model.volumes import (
     StorageObject,
     VolumeAttachment,
 )
-from hoss.v1 import common_pb2, objects_pb2 as pb
+from hoss.v1 import common_pb2
+from hoss.v1 import objects_pb2 as pb
 from hoss.wire.convert import node_term_from_proto, node_term_to_proto
 from hoss.wire.convert_rules import (
     labels_from_proto,

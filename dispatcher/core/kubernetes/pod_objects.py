@@ -23,8 +23,8 @@ from hoss.manifests.pod import ANNOTATION, read_pod_template
 from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
 from hoss.model.pod import DuringExecution, PodTemplate
-from hoss.model.volumes import PodVolumes
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.volumes import PodVolumes
 from hoss.wire.uids import uid_from_text
 
 # The fields of a spec that decide where a pod may be and what it takes. spec.nodeName is read separately.

@@ -32,7 +32,9 @@ class Storage:
         ):
             for item in objects:
                 metadata = item["metadata"]
-                place = f"/api/v1/namespaces/{metadata['namespace']}" if "namespace" in metadata else "/api/v1"
+                place = (
+                    f"/api/v1/namespaces/{metadata['namespace']}" if "namespace" in metadata else "/api/v1"
+                )
                 own = f"{place}/{path.rpartition('/')[2]}/{metadata['name']}"
                 self._api.request("PATCH", own, {"metadata": {"finalizers": None}}, **_MERGE)
                 self._api.request("DELETE", own)
@@ -40,7 +42,9 @@ class Storage:
             self._api("DELETE", path)
         self._api("DELETE", "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities")
 
-    def create_class(self, name: str, *, provisioner: str = PROVISIONER, waits: bool = True, **more: Any) -> None:
+    def create_class(
+        self, name: str, *, provisioner: str = PROVISIONER, waits: bool = True, **more: Any
+    ) -> None:
         """A storage class, by default of volumes that wait for their first consumer."""
         mode = "WaitForFirstConsumer" if waits else "Immediate"
         body = {
@@ -52,7 +56,13 @@ class Storage:
         self._api("POST", "/apis/storage.k8s.io/v1/storageclasses", body)
 
     def create_volume(
-        self, name: str, *, node: str = "", storage_class: str = "disks", gib: int = 1, driver: str = PROVISIONER
+        self,
+        name: str,
+        *,
+        node: str = "",
+        storage_class: str = "disks",
+        gib: int = 1,
+        driver: str = PROVISIONER,
     ) -> None:
         """An available volume that `node` alone reaches; "": every node."""
         affinity = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}

@@ -45,7 +45,9 @@ def await_reason(api: Api, pod: str, reason: str) -> None:
     wait_until(told, f"{pod}: {reason}")
 
 
-def test_a_pod_goes_where_its_bound_volume_can_be_mounted(api: Api, storage: Storage, cluster: Cluster) -> None:
+def test_a_pod_goes_where_its_bound_volume_can_be_mounted(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
     for name in ("n1", "n2", "n3"):
         api.create_node(name)
     storage.create_volume("pv", node="n2")
@@ -107,7 +109,11 @@ def test_the_claim_of_an_ephemeral_volume_must_have_been_made_for_the_pod(
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
     volumes = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
     pod = api.create_pod("job", scheduler="hoss", volumes=volumes)
-    await_reason(api, "job", 'waiting for ephemeral volume controller to create the persistentvolumeclaim "job-scratch"')
+    await_reason(
+        api,
+        "job",
+        'waiting for ephemeral volume controller to create the persistentvolumeclaim "job-scratch"',
+    )
     storage.create_volume("pv")
     storage.create_claim("job-scratch", owner=pod)
     storage.bind("job-scratch", "pv")
