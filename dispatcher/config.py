@@ -57,6 +57,10 @@ class ClusterSection(KubernetesConfig):
     # that says so, unless these are ignored.
     ignored: tuple[Literal["persistent volume claims", "ephemeral volumes", "resource claims"], ...] = ()
 
+    # How long a placed pod waits until its volumes are bound or provisioned. Then it is placed anew
+    # (kube-scheduler's bindTimeoutSeconds).
+    volume_bind_timeout_seconds: float = Field(default=600.0, ge=1, le=86_400)
+
     # Delete pods that HOSS placed and a kubelet rejected (OutOfcpu and the like). Otherwise they stay Failed,
     # until their owner or the cluster's pod garbage collector deletes them.
     delete_rejected: bool = False

@@ -6,7 +6,7 @@ still be released: when the pod has changed since it was placed, or its node was
 take turns, because a binding costs a resolver up to half a millisecond of Python."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.bound.settlement import CHANGED
 from dispatcher.core.cluster.nodes import removed
+from dispatcher.core.kubernetes.volume_waits import READY, Judgement, PlacedPod, VolumeWaits
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
@@ -32,6 +33,9 @@ from hoss.wire.columns import U8, U32, Uids, decode, decode_uids
 _PODS_PER_CALL = 50
 _CALLS = 8
 _RETRY_SECONDS = 0.5
+
+# How long a pod waits for its volumes before they are looked at without a change.
+_VOLUME_SECONDS = 5.0
 
 
 class _Request(NamedTuple):
@@ -52,6 +56,7 @@ class PodBinder:
         evictions_read: Callable[[int], int],
         node_deleted: Callable[[str], bool],
         on_bound: Callable[[Rows, list[str]], None],
+        volume_timeout_seconds: float,
     ) -> None:
         """`evictions_read`: up to which seq the evictions of a shard are known; `node_deleted`: whether the
         API server has no node of this name any more; `on_bound` gets bound pods and the names of their
@@ -64,6 +69,9 @@ class PodBinder:
         self._evictions_read = evictions_read
         self._node_deleted = node_deleted
         self._on_bound = on_bound
+        self._volumes = VolumeWaits(self._machine.storage, timeout_seconds=volume_timeout_seconds)
+        self._machine.storage_updates.on_claims = self._claims_changed
+        self._delayed: dict[bytes, _Request] = {}  # by UID, those that wait for their volumes
         self._attempted: set[bytes] = set()  # UIDs of pods that the API server may have bound already
         # In the queue, or due to come back to it. A request is looked at anew when it is taken, so one entry
         # is enough however often it is asked for.
@@ -119,6 +127,7 @@ class PodBinder:
         rows = np.array([request.row for request in requests if request not in early], np.uint32)
         if not len(rows):
             return
+        steps = self._volume_steps(rows)
         self._leadership.require_valid_lease()
         nodes = self._machine.registry.pods.node[rows].copy()
         uids = self._machine.registry.pods.uid[rows].copy()
@@ -126,7 +135,7 @@ class PodBinder:
         traces, began_ns = self._runtime.traces, now_ns()
         context = None if traces is None else traces.binding(uids)
         with calls_belong_to("" if context is None else str(context)):
-            reply = await self._client.bind(self._message(rows, uids, nodes))
+            reply = await self._client.bind(self._message(rows, uids, nodes, steps))
         results = decode(reply.results, U8, name="results", rows=len(rows))
         known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED))
         self._attempted.difference_update(map(bytes, uids[known]))
@@ -136,11 +145,52 @@ class PodBinder:
 
             bindings = Bindings([*map(bytes, uids)], self._names(nodes), results.tolist(), texts)
             traces.bound(bindings, context, began_ns)
+        for i in np.flatnonzero(results == pb.BIND_REFUSED).tolist():
+            judged = steps.get(int(rows[i]))
+            texts[i] = texts[i] or ("" if judged is None else judged.reason)
+        waits = results == pb.BIND_WAITS
+        self._wait_for_volumes(_Request(int(rows[i]), uids[i].tobytes()) for i in np.flatnonzero(waits).tolist())
+        over = ~np.isin(results, (pb.BIND_WAITS, pb.BIND_UNKNOWN))
+        for uid in map(bytes, uids[over]) if steps else ():
+            self._volumes.forget(uid)
         # Rows may have been given to other pods meanwhile.
         same = (self._machine.registry.pods.uid[rows] == uids).all(axis=1)
         await self._settle(
             rows[same], uids[same], nodes[same], results[same], np.array(texts, object)[same].tolist()
         )
+
+    def _volume_steps(self, rows: Rows) -> dict[int, Judgement]:
+        """By row, what is to be done for the volumes of the pods first."""
+        registry, now = self._machine.registry, self._runtime.now()
+        found: dict[int, Judgement] = {}
+        for row in rows.tolist():
+            spec = registry.templates.pod_spec(int(registry.templates.class_id[registry.pods.template[row]]))
+            if spec.volumes is None or not spec.volumes.claims:
+                continue
+            node = self._machine.nodes.get(int(registry.pods.node[row]))
+            if node is not None:
+                pod = PlacedPod(registry.pods.uid[row].tobytes(), spec, node.name, node.labels)
+                found[row] = self._volumes.judge(pod, now)
+        return found
+
+    def _wait_for_volumes(self, requests: Iterable[_Request]) -> None:
+        """Look at these again when one of their claims changes, or after a while: a change may be missed that
+        was taken back at once."""
+        for request in requests:
+            if request not in self._waiting:
+                self._waiting.add(request)
+                self._delayed[request.uid] = request
+                asyncio.get_running_loop().call_later(_VOLUME_SECONDS, self._resume, request)
+
+    def _claims_changed(self, claims: frozenset[tuple[str, str]]) -> None:
+        for uid in self._volumes.concerned(claims):
+            if (request := self._delayed.get(uid)) is not None:
+                self._resume(request)
+
+    def _resume(self, request: _Request) -> None:
+        if self._delayed.get(request.uid) is request:
+            del self._delayed[request.uid]
+            self._queue.put_nowait(request)
 
     async def _settle(
         self, rows: Rows, uids: Uids, nodes: Rows, results: NDArray[np.uint8], texts: list[str]
@@ -173,6 +223,7 @@ class PodBinder:
         )
         if not reserved:
             self._attempted.discard(request.uid)
+            self._volumes.forget(request.uid)
         return reserved
 
     def _release_outdated(self, requests: list[_Request]) -> list[_Request]:
@@ -212,7 +263,9 @@ class PodBinder:
     def _names(self, nodes: Rows) -> list[str]:
         return [self._nodes.name(node) for node in nodes.tolist()]
 
-    def _message(self, rows: Rows, uids: Uids, nodes: Rows) -> pb.BindRequest:
+    def _message(
+        self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, Judgement]
+    ) -> pb.BindRequest:
         registry = self._machine.registry
         return pb.BindRequest(
             uids=uids.tobytes(),
@@ -224,6 +277,7 @@ class PodBinder:
                 common_pb2.NodeName(index=index, name=self._nodes.name(index))
                 for index in np.unique(nodes).tolist()
             ],
+            volumes=bytes(int(steps.get(row, READY).step) for row in rows.tolist()) if steps else b"",
         )
 
 

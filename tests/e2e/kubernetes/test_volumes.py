@@ -118,3 +118,79 @@ def test_the_claim_of_an_ephemeral_volume_must_have_been_made_for_the_pod(
     storage.create_claim("job-scratch", owner=pod)
     storage.bind("job-scratch", "pv")
     assert placed(api, "job") == "n1"
+
+
+def test_a_claim_that_waits_for_its_consumer_gets_the_smallest_volume_on_the_pods_node(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1", unschedulable=True)
+    api.create_node("n2")
+    storage.create_class("disks", provisioner="kubernetes.io/no-provisioner")
+    for name, node, gib in (("small", "n1", 1), ("large", "n2", 9), ("fitting", "n2", 3)):
+        storage.create_volume(name, node=node, gib=gib)
+    storage.create_claim("data", gib=2)
+    api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+    wait_until(lambda: storage.claim_of("fitting") == "data", "the volume is reserved for the claim")
+    assert not node_of(api, "db")
+    storage.bind("data", "fitting")
+    assert placed(api, "db") == "n2"
+    assert not storage.claim_of("large")
+
+
+def test_the_pods_of_a_stateful_set_get_provisioned_volumes_on_their_nodes(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2", "n3"):
+        api.create_node(name, pods=1)
+    storage.create_class("disks")
+    for name in ("db-0", "db-1", "db-2"):
+        storage.create_claim(f"data-{name}")
+        api.create_pod(name, scheduler="hoss", volumes=mounting(f"data-{name}"))
+        node = wait_until(lambda claim=f"data-{name}": storage.selected_node(claim), "a node is selected")
+        assert not node_of(api, name)
+        storage.provision(f"data-{name}")
+        assert placed(api, name) == node
+    assert {node_of(api, f"db-{i}") for i in range(3)} == {"n1", "n2", "n3"}
+
+
+def test_a_pod_whose_volume_cannot_be_provisioned_is_placed_anew(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    storage.create_class("disks")
+    storage.create_claim("data")
+    api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+    assert wait_until(lambda: storage.selected_node("data"), "a node is selected") == "n1"
+    storage.unselect("data")
+    await_reason(
+        api, "db", 'running PreBind plugin "VolumeBinding": binding volumes: provisioning failed for PVC "data"'
+    )
+    assert wait_until(lambda: storage.selected_node("data"), "a node is selected again") == "n1"
+    storage.provision("data")
+    assert placed(api, "db") == "n1"
+
+
+def test_two_workers_never_give_one_volume_to_two_claims(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    cluster.start_worker("w2")
+    for name in ("n1", "n2"):
+        api.create_node(name)
+    storage.create_class("disks", provisioner="kubernetes.io/no-provisioner")
+    names = [f"p{i}" for i in range(8)]
+    for name in names[:4]:
+        storage.create_volume(f"pv-{name}")
+    for name in names:
+        storage.create_claim(name)
+        api.create_pod(name, scheduler="hoss", volumes=mounting(name))
+
+    def reserved() -> dict[str, str]:
+        return {claim: f"pv-{name}" for name in names[:4] if (claim := storage.claim_of(f"pv-{name}"))}
+
+    chosen = wait_until(lambda: (found := reserved()) if len(reserved()) == 4 else None, "all volumes are taken")
+    for claim, volume in chosen.items():
+        storage.bind(claim, volume)
+    for claim in chosen:
+        placed(api, claim)
+    for name in set(names) - set(chosen):
+        await_reason(api, name, "2 node(s) didn't find available persistent volumes to bind")
