@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.bound.settlement import CHANGED
 from dispatcher.core.cluster.nodes import removed
-from dispatcher.core.kubernetes.volume_waits import READY, Judgement, PlacedPod, VolumeWaits
+from dispatcher.core.kubernetes.volume_waits import READY, Judgement, PlacedPod, VolumeStep, VolumeWaits
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
@@ -69,9 +69,12 @@ class PodBinder:
         self._evictions_read = evictions_read
         self._node_deleted = node_deleted
         self._on_bound = on_bound
-        self._volumes = VolumeWaits(self._machine.storage, timeout_seconds=volume_timeout_seconds)
+        self._volumes = VolumeWaits(
+            self._machine.storage, timeout_seconds=volume_timeout_seconds, repeat_seconds=_VOLUME_SECONDS
+        )
         self._machine.storage_updates.on_claims = self._claims_changed
         self._delayed: dict[bytes, _Request] = {}  # by UID, those that wait for their volumes
+        self._judge_again: set[bytes] = set()  # pods in a call to a resolver, whose claims changed meanwhile
         self._attempted: set[bytes] = set()  # UIDs of pods that the API server may have bound already
         # In the queue, or due to come back to it. A request is looked at anew when it is taken, so one entry
         # is enough however often it is asked for.
@@ -128,6 +131,11 @@ class PodBinder:
         if not len(rows):
             return
         steps = self._volume_steps(rows)
+        waits = np.array([steps.get(row, READY).step is VolumeStep.WAIT for row in rows.tolist()], np.bool_)
+        self._wait_for_volumes(rows[waits])
+        rows = rows[~waits]
+        if not len(rows):
+            return
         self._leadership.require_valid_lease()
         nodes = self._machine.registry.pods.node[rows].copy()
         uids = self._machine.registry.pods.uid[rows].copy()
@@ -148,13 +156,15 @@ class PodBinder:
         for i in np.flatnonzero(results == pb.BIND_REFUSED).tolist():
             judged = steps.get(int(rows[i]))
             texts[i] = texts[i] or ("" if judged is None else judged.reason)
-        waits = results == pb.BIND_WAITS
-        self._wait_for_volumes(_Request(int(rows[i]), uids[i].tobytes()) for i in np.flatnonzero(waits).tolist())
-        over = ~np.isin(results, (pb.BIND_WAITS, pb.BIND_UNKNOWN))
-        for uid in map(bytes, uids[over]) if steps else ():
-            self._volumes.forget(uid)
         # Rows may have been given to other pods meanwhile.
         same = (self._machine.registry.pods.uid[rows] == uids).all(axis=1)
+        waits = results == pb.BIND_WAITS
+        for uid in map(bytes, uids[waits]):
+            self._volumes.written(uid, self._runtime.now())
+        self._wait_for_volumes(rows[waits & same])
+        over = ~np.isin(results, (pb.BIND_WAITS, pb.BIND_UNKNOWN)) | ~same
+        for uid in map(bytes, uids[over]) if steps else ():
+            self._forget_volumes(uid)
         await self._settle(
             rows[same], uids[same], nodes[same], results[same], np.array(texts, object)[same].tolist()
         )
@@ -170,22 +180,34 @@ class PodBinder:
             node = self._machine.nodes.get(int(registry.pods.node[row]))
             if node is not None:
                 pod = PlacedPod(registry.pods.uid[row].tobytes(), spec, node.name, node.labels)
+                self._judge_again.discard(pod.uid)
                 found[row] = self._volumes.judge(pod, now)
         return found
 
-    def _wait_for_volumes(self, requests: Iterable[_Request]) -> None:
-        """Look at these again when one of their claims changes, or after a while: a change may be missed that
-        was taken back at once."""
-        for request in requests:
-            if request not in self._waiting:
-                self._waiting.add(request)
-                self._delayed[request.uid] = request
+    def _wait_for_volumes(self, rows: Rows) -> None:
+        """Look at these pods again when one of their claims changes, or after a while: a change may be missed
+        that was taken back at once."""
+        for row in rows.tolist():
+            request = _Request(row, self._machine.registry.pods.uid[row].tobytes())
+            if request in self._waiting:
+                continue
+            self._waiting.add(request)
+            self._delayed[request.uid] = request
+            if request.uid in self._judge_again:
+                self._resume(request)
+            else:
                 asyncio.get_running_loop().call_later(_VOLUME_SECONDS, self._resume, request)
 
     def _claims_changed(self, claims: frozenset[tuple[str, str]]) -> None:
-        for uid in self._volumes.concerned(claims):
+        for uid in self._volumes.changed(claims):
             if (request := self._delayed.get(uid)) is not None:
                 self._resume(request)
+            else:
+                self._judge_again.add(uid)
+
+    def _forget_volumes(self, uid: bytes) -> None:
+        self._volumes.forget(uid)
+        self._judge_again.discard(uid)
 
     def _resume(self, request: _Request) -> None:
         if self._delayed.get(request.uid) is request:
@@ -223,7 +245,7 @@ class PodBinder:
         )
         if not reserved:
             self._attempted.discard(request.uid)
-            self._volumes.forget(request.uid)
+            self._forget_volumes(request.uid)
         return reserved
 
     def _release_outdated(self, requests: list[_Request]) -> list[_Request]:
@@ -263,9 +285,7 @@ class PodBinder:
     def _names(self, nodes: Rows) -> list[str]:
         return [self._nodes.name(node) for node in nodes.tolist()]
 
-    def _message(
-        self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, Judgement]
-    ) -> pb.BindRequest:
+    def _message(self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, Judgement]) -> pb.BindRequest:
         registry = self._machine.registry
         return pb.BindRequest(
             uids=uids.tobytes(),

@@ -4,7 +4,7 @@ controller manager and provisioners do the rest, and the informers show it here.
 
 A wait ends when its pod is bound, refused or gone, and at the latest after the time limit."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -21,8 +21,9 @@ ClaimKey = tuple[str, str]  # namespace and name
 
 
 class VolumeStep(IntEnum):
-    """What a resolver is to do before it binds a pod. Numbered as hoss.v1.VolumeStep."""
+    """What a resolver is to do before it binds a pod. Numbered as hoss.v1.VolumeStep, which has no WAIT."""
 
+    WAIT = -1  # nothing: it has done its part
     BOUND_ALREADY = 0
     BIND = 1
     UNDO = 2
@@ -37,6 +38,7 @@ class Judgement(NamedTuple):
 
 READY = Judgement(VolumeStep.BOUND_ALREADY)
 _BIND = Judgement(VolumeStep.BIND)
+_WAIT = Judgement(VolumeStep.WAIT)
 
 
 class PlacedPod(NamedTuple):
@@ -51,7 +53,9 @@ class PlacedPod(NamedTuple):
 @dataclass(slots=True)
 class _Wait:
     begun: float
+    node: str
     claims: tuple[ClaimKey, ...]
+    written_at: float = float("-inf")  # when a resolver last said that all is written
     selected: set[ClaimKey] = field(default_factory=set)  # claims that were seen to name the pod's node
     reason: str = ""  # why it is being undone
 
@@ -59,8 +63,10 @@ class _Wait:
 class VolumeWaits:
     """By UID, the pods whose volumes are being bound."""
 
-    def __init__(self, storage: StorageObjects, *, timeout_seconds: float) -> None:
-        """`timeout_seconds`: kube-scheduler's bindTimeoutSeconds."""
+    def __init__(self, storage: StorageObjects, *, timeout_seconds: float, repeat_seconds: float) -> None:
+        """`timeout_seconds`: kube-scheduler's bindTimeoutSeconds. `repeat_seconds`: when a resolver is to look
+        again that all is written."""
+        self._repeat_seconds = repeat_seconds
         self._storage = storage
         self._timeout_seconds = timeout_seconds
         self._waits: dict[bytes, _Wait] = {}
@@ -84,7 +90,7 @@ class VolumeWaits:
         if not reason and all(claim is not None and claim.bound for claim in claims):
             return READY
         if wait is None:
-            wait = self._waits[pod.uid] = _Wait(now, keys)
+            wait = self._waits[pod.uid] = _Wait(now, pod.node, keys)
             for key in keys:
                 self._by_claim.setdefault(key, {})[pod.uid] = None
         if not reason and now - wait.begun >= self._timeout_seconds:
@@ -92,14 +98,21 @@ class VolumeWaits:
         if reason:
             wait.reason = f"{_PLUGIN}: {reason}"
             return Judgement(VolumeStep.UNDO, wait.reason)
-        wait.selected |= {
-            key for key, claim in zip(keys, claims, strict=True) if claim and claim.selected_node == pod.node
-        }
-        return _BIND
+        self._note_selected(wait, keys)
+        return _WAIT if now - wait.written_at < self._repeat_seconds else _BIND
 
-    def concerned(self, claims: Iterable[ClaimKey]) -> list[bytes]:
-        """The pods that wait for any of these claims."""
-        found = {uid: None for claim in claims for uid in self._by_claim.get(claim, ())}
+    def written(self, uid: bytes, now: float) -> None:
+        """A resolver has written all that the pod's claims need."""
+        if (wait := self._waits.get(uid)) is not None:
+            wait.written_at = now
+
+    def changed(self, claims: Iterable[ClaimKey]) -> list[bytes]:
+        """These claims changed, or went. Returns the pods that wait for any of them."""
+        found: dict[bytes, None] = {}
+        for key in claims:
+            for uid in self._by_claim.get(key, ()):
+                found[uid] = None
+                self._note_selected(self._waits[uid], (key,))
         return list(found)
 
     def forget(self, uid: bytes) -> None:
@@ -111,10 +124,11 @@ class VolumeWaits:
             if not waiting:
                 self._by_claim.pop(key, None)
 
-    def forget_all_but(self, known: Callable[[bytes], bool]) -> None:
-        """The waits of all other pods are over."""
-        for uid in [uid for uid in self._waits if not known(uid)]:
-            self.forget(uid)
+    def _note_selected(self, wait: _Wait, keys: Iterable[ClaimKey]) -> None:
+        for key in keys:
+            claim = self._storage.claim(*key)
+            if claim is not None and claim.selected_node == wait.node:
+                wait.selected.add(key)
 
     def _problem(self, pod: PlacedPod, keys: tuple[ClaimKey, ...], wait: _Wait | None) -> str:
         """Why the pod cannot get its volumes on its node, as kube-scheduler's checkBindings says it."""
@@ -135,6 +149,4 @@ class VolumeWaits:
             return ""
         if volume.node_affinity.matches(pod.node_labels, ""):
             return ""
-        return (
-            f'pv "{volume.name}" node affinity doesn\'t match node "{pod.node}": no matching NodeSelectorTerms'
-        )
+        return f'pv "{volume.name}" node affinity doesn\'t match node "{pod.node}": no matching NodeSelectorTerms'

@@ -163,7 +163,9 @@ def test_a_pod_whose_volume_cannot_be_provisioned_is_placed_anew(
     assert wait_until(lambda: storage.selected_node("data"), "a node is selected") == "n1"
     storage.unselect("data")
     await_reason(
-        api, "db", 'running PreBind plugin "VolumeBinding": binding volumes: provisioning failed for PVC "data"'
+        api,
+        "db",
+        'running PreBind plugin "VolumeBinding": binding volumes: provisioning failed for PVC "data"',
     )
     assert wait_until(lambda: storage.selected_node("data"), "a node is selected again") == "n1"
     storage.provision("data")
@@ -187,7 +189,9 @@ def test_two_workers_never_give_one_volume_to_two_claims(
     def reserved() -> dict[str, str]:
         return {claim: f"pv-{name}" for name in names[:4] if (claim := storage.claim_of(f"pv-{name}"))}
 
-    chosen = wait_until(lambda: (found := reserved()) if len(reserved()) == 4 else None, "all volumes are taken")
+    chosen = wait_until(
+        lambda: (found := reserved()) if len(reserved()) == 4 else None, "all volumes are taken"
+    )
     for claim, volume in chosen.items():
         storage.bind(claim, volume)
     for claim in chosen:
