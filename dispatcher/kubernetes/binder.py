@@ -56,11 +56,12 @@ class PodBinder:
         evictions_read: Callable[[int], int],
         node_deleted: Callable[[str], bool],
         on_bound: Callable[[Rows, list[str]], None],
+        on_volumes_refused: Callable[[Rows, list[str]], None],
         volume_timeout_seconds: float,
     ) -> None:
         """`evictions_read`: up to which seq the evictions of a shard are known; `node_deleted`: whether the
         API server has no node of this name any more; `on_bound` gets bound pods and the names of their
-        nodes."""
+        nodes, `on_volumes_refused` pods whose volumes were not bound, and why."""
         self._runtime = runtime
         self._machine = runtime.machine
         self._client = client
@@ -69,6 +70,7 @@ class PodBinder:
         self._evictions_read = evictions_read
         self._node_deleted = node_deleted
         self._on_bound = on_bound
+        self._on_volumes_refused = on_volumes_refused
         self._volumes = VolumeWaits(
             self._machine.storage, timeout_seconds=volume_timeout_seconds, repeat_seconds=_VOLUME_SECONDS
         )
@@ -153,11 +155,13 @@ class PodBinder:
 
             bindings = Bindings([*map(bytes, uids)], self._names(nodes), results.tolist(), texts)
             traces.bound(bindings, context, began_ns)
-        for i in np.flatnonzero(results == pb.BIND_REFUSED).tolist():
-            judged = steps.get(int(rows[i]))
-            texts[i] = texts[i] or ("" if judged is None else judged.reason)
         # Rows may have been given to other pods meanwhile.
         same = (self._machine.registry.pods.uid[rows] == uids).all(axis=1)
+        refused = np.flatnonzero((results == pb.BIND_REFUSED) & same).tolist()
+        of_volumes = [i for i in refused if steps.get(int(rows[i]), READY).step > VolumeStep.BOUND_ALREADY]
+        for i in of_volumes:
+            texts[i] = texts[i] or steps[int(rows[i])].reason
+        self._on_volumes_refused(rows[np.array(of_volumes, np.intp)], [texts[i] for i in of_volumes])
         waits = results == pb.BIND_WAITS
         for uid in map(bytes, uids[waits]):
             self._volumes.written(uid, self._runtime.now())
