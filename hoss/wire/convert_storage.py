@@ -57,7 +57,7 @@ def storage_changes_from_proto(message: pb.StorageChanges) -> StorageUpdate:
     )
 
 
-def storage_to_proto(item: StorageObject) -> pb.StorageObject:
+def storage_to_proto(item: StorageObject) -> pb.StorageObject:  # noqa: PLR0911 - one for each kind
     match item:
         case PersistentVolume():
             return pb.StorageObject(volume=_volume_to_proto(item))
@@ -93,7 +93,7 @@ def storage_to_proto(item: StorageObject) -> pb.StorageObject:
             return pb.StorageObject(attachment=attachment)
 
 
-def storage_from_proto(message: pb.StorageObject) -> StorageObject:
+def storage_from_proto(message: pb.StorageObject) -> StorageObject:  # noqa: PLR0911 - one for each kind
     """Raises InvalidInput for a missing object and for an unknown kind."""
     match message.WhichOneof("kind"):
         case "volume":
@@ -138,9 +138,11 @@ def _volume_to_proto(volume: PersistentVolume) -> pb.PersistentVolume:
         attributes_class=volume.attributes_class,
         phase=volume.phase,
         deleting=volume.deleting,
-        claim=claim and pb.ClaimReference(namespace=claim.namespace, name=claim.name, uid=claim.uid),
-        node_affinity=affinity and common_pb2.NodeSelector(terms=map(node_term_to_proto, affinity.terms)),
-        csi=csi and pb.CsiVolume(driver=csi.driver, handle=csi.handle),
+        claim=pb.ClaimReference(namespace=claim.namespace, name=claim.name, uid=claim.uid) if claim else None,
+        node_affinity=common_pb2.NodeSelector(terms=map(node_term_to_proto, affinity.terms))
+        if affinity is not None
+        else None,
+        csi=pb.CsiVolume(driver=csi.driver, handle=csi.handle) if csi is not None else None,
     )
 
 

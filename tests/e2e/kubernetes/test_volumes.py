@@ -172,6 +172,33 @@ def test_a_pod_whose_volume_cannot_be_provisioned_is_placed_anew(
     assert placed(api, "db") == "n1"
 
 
+def test_what_takes_too_long_to_provision_is_taken_back(
+    tmp_path: Path, control_plane: ControlPlane, api: Api, storage: Storage
+) -> None:
+    document = tmp_path / "dispatcher.yaml"
+    document.write_text(
+        "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
+        f"kubernetes: {{kubeconfig: {control_plane.kubeconfig}, volume_bind_timeout_seconds: 1}}\n"
+    )
+    cluster = Cluster(
+        tmp_path, kubeconfig=control_plane.kubeconfig, dispatcher_flags=("--config", str(document))
+    )
+    try:
+        cluster.start_worker("w1")
+        api.create_node("n1")
+        storage.create_class("disks")
+        storage.create_claim("data")
+        api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+        wait_until(lambda: storage.selected_node("data"), "a node is selected")
+        timed_out = 'running PreBind plugin "VolumeBinding": binding volumes: context deadline exceeded'
+        await_reason(api, "db", timed_out)
+        wait_until(lambda: not storage.selected_node("data"), "the node is no longer selected")
+        wait_until(lambda: storage.selected_node("data"), "the pod is placed anew")
+    finally:
+        cluster.stop()
+        storage.clear()
+
+
 def test_two_workers_never_give_one_volume_to_two_claims(
     api: Api, storage: Storage, cluster: Cluster
 ) -> None:
@@ -189,9 +216,8 @@ def test_two_workers_never_give_one_volume_to_two_claims(
     def reserved() -> dict[str, str]:
         return {claim: f"pv-{name}" for name in names[:4] if (claim := storage.claim_of(f"pv-{name}"))}
 
-    chosen = wait_until(
-        lambda: (found := reserved()) if len(reserved()) == 4 else None, "all volumes are taken"
-    )
+    wait_until(lambda: len(reserved()) == 4, "all volumes are taken, each for another claim")
+    chosen = reserved()
     for claim, volume in chosen.items():
         storage.bind(claim, volume)
     for claim in chosen:
