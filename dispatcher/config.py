@@ -52,9 +52,14 @@ class ClusterSection(KubernetesConfig):
     # pods are always written.
     events_per_second: float = Field(default=100.0, ge=0, le=10_000)
 
-    # Requirements that HOSS does not know and ignores: persistent volume claims, ephemeral volumes, resource
-    # claims. Pods with other unknown requirements stay pending, with a condition that says so.
+    # What pods of HOSS request and HOSS ignores when it places them: persistent volume claims, ephemeral
+    # volumes, resource claims. Resource claims are not supported: their pods stay pending, with a condition
+    # that says so, unless these are ignored.
     ignored: tuple[Literal["persistent volume claims", "ephemeral volumes", "resource claims"], ...] = ()
+
+    # How long a placed pod waits until its volumes are bound or provisioned. Then it is placed anew
+    # (kube-scheduler's bindTimeoutSeconds).
+    volume_bind_timeout_seconds: float = Field(default=600.0, ge=1, le=86_400)
 
     # Delete pods that HOSS placed and a kubelet rejected (OutOfcpu and the like). Otherwise they stay Failed,
     # until their owner or the cluster's pod garbage collector deletes them.

@@ -258,6 +258,7 @@ class Runtime:
                 m.SendWork()
                 | m.Welcome()
                 | m.SendNamespaces()
+                | m.SendStorage()
                 | m.SendDrain()
                 | m.SendRecall()
                 | m.SendPreference()

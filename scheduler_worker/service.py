@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hoss.errors import InvalidInput
+from hoss.model.cluster import StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, DEFAULT_PREFERENCE
 from hoss.model.selectors import NodeScope
 from hoss.telemetry import logger
-from hoss.v1.objects_pb2 import Surroundings
+from hoss.v1.objects_pb2 import StorageChanges, Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
 from hoss.v1.workerlink_pb2 import (
     DispatcherMessage,
@@ -23,6 +24,7 @@ from hoss.v1.workerlink_pb2 import (
 from hoss.v1.workerlink_pb2 import Preference as PreferenceMessage
 from hoss.wire.columns import decode_uids
 from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, scope_from_proto
+from hoss.wire.convert_storage import storage_changes_from_proto
 from hoss.wire.uids import UID_BYTES
 from scheduler_worker import messages
 from scheduler_worker.condition import AttemptTimes, Condition, Gauges
@@ -71,6 +73,7 @@ class WorkerService:
         self._decisions = DecisionLog(name)
         self._log = logger()  # kept: getting one takes longer than deciding that a line is not logged
         self._leaving = False
+        self._storage_parts: list[StorageUpdate] = []  # of an update that is not complete yet
         self._gauges = Gauges(scheduler, clock=clock, thread_clock=thread_clock)
         self._outbox = Outbox(name, scheduler, clock=clock, unchecked=unchecked, traces=traces)
         self._loop = PlacingLoop(
@@ -116,6 +119,8 @@ class WorkerService:
         self._loop.answered()
         self._scheduler.drop_everything()
         self._scheduler.set_preference(DEFAULT_PREFERENCE)
+        self._storage_parts.clear()
+        self._scheduler.update_storage(StorageUpdate(complete=True))
         self._scheduler.refusals.restart(welcome.epoch)
         logger().info("registered", worker=self._name, epoch=welcome.epoch)
 
@@ -130,6 +135,8 @@ class WorkerService:
             self._preempt(message.preemption)
         elif message.HasField("surroundings"):
             self._set_namespaces(message.surroundings)
+        elif message.HasField("storage"):
+            self._update_storage(message.storage)
         elif message.HasField("preference"):
             self._set_preference(message.preference)
         elif message.HasField("decisions"):
@@ -191,6 +198,18 @@ class WorkerService:
             namespaces=len(namespaces),
             services=len(services),
         )
+
+    def _update_storage(self, message: StorageChanges) -> None:
+        """Between two slices, once all parts of the update are there."""
+        self._storage_parts.append(storage_changes_from_proto(message))
+        if message.continued:
+            return
+        parts, self._storage_parts = self._storage_parts, []
+        objects = tuple(item for part in parts for item in part.objects)
+        gone = tuple(key for part in parts for key in part.gone)
+        self._scheduler.update_storage(StorageUpdate(objects, gone, message.complete))
+        self._log.debug("storage_updated", worker=self._name, objects=len(objects), gone=len(gone))
+        self._loop.wake()
 
     def _set_preference(self, message: PreferenceMessage) -> None:
         preference = messages.preference(message)

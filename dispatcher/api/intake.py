@@ -109,8 +109,8 @@ def _template(
         spec = common_pb2.PodSpec()
         spec.CopyFrom(message.spec)
         spec.ClearField("scheduling_gates")
-    has_pod_rules = bool(spec.host_ports or spec.spread or spec.HasField("pod_affinity"))
-    return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority, has_pod_rules)
+    rules = spec.host_ports or spec.spread or spec.HasField("pod_affinity") or spec.HasField("volumes")
+    return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority, bool(rules))
 
 
 def _check_terms(spec: common_pb2.PodSpec, most: int, number: int) -> None:

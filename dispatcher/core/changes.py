@@ -71,10 +71,12 @@ class Changes:
     bound_pods: frozenset[PodSpec] = frozenset()  # classes of pods that were bound
     anything: bool = False
     relabelled: frozenset[str] = frozenset()  # namespaces that were added, removed or relabelled
+    claims: frozenset[tuple[str, str]] = frozenset()  # volume claims that came or changed: namespace, name
+    storage: frozenset[str] = frozenset()  # kinds of which other storage objects came or changed
 
     def __bool__(self) -> bool:
         pods_or_nodes = self.nodes or self.rooms or self.deleted_pods or self.bound_pods
-        return bool(pods_or_nodes or self.anything or self.relabelled)
+        return bool(pods_or_nodes or self.anything or self.relabelled or self.claims or self.storage)
 
 
 ANYTHING = Changes(anything=True)
@@ -91,6 +93,8 @@ def merge(parts: Sequence[Changes]) -> Changes:
         bound_pods=reduce(or_, (part.bound_pods for part in parts), frozenset()),
         anything=any(part.anything for part in parts),
         relabelled=reduce(or_, (part.relabelled for part in parts), frozenset()),
+        claims=reduce(or_, (part.claims for part in parts), frozenset()),
+        storage=reduce(or_, (part.storage for part in parts), frozenset()),
     )
 
 

@@ -23,6 +23,7 @@ from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.bound.taint_eviction import TaintEviction
 from dispatcher.core.cluster.nodes import KnownNodes
 from dispatcher.core.cluster.objects import ClusterObjects, ClusterObjectUpdates
+from dispatcher.core.cluster.storage import StorageObjects, StorageUpdates
 from dispatcher.core.dispatch.balance import Chance
 from dispatcher.core.dispatch.batches import DEFAULT_BATCH_RULES, BatchRules, Dispatch
 from dispatcher.core.dispatch.estimates import Estimates
@@ -102,6 +103,7 @@ class Machine:
         self.members = Membership()
         self.nodes = KnownNodes()
         self.objects = ClusterObjects()
+        self.storage = StorageObjects()
         self.routing = Routing(policy, self.members)
         self.registry = PodRegistry(decode, self._route, read_facts, settings.max_faults)
         self.registry.templates.on_forgotten = self._template_forgotten
@@ -146,6 +148,7 @@ class Machine:
         self._object_updates = ClusterObjectUpdates(
             self.objects, self.registry, self.members, self.queues, self.unix_ms
         )
+        self.storage_updates = StorageUpdates(self.storage, self.members, self.queues, self.unix_ms)
         self._overdue = OverdueWork(
             self.members, self.registry.pods, self.counters, settings.work_timeout_seconds
         )
@@ -158,6 +161,7 @@ class Machine:
             self._overdue,
             outcomes=Outcomes(self.registry, self.queues, self.settlement, self.counters),
             objects=self.objects,
+            storage=self.storage,
             counters=self.counters,
             unix_ms=self.unix_ms,
         )
@@ -187,6 +191,7 @@ class Machine:
             m.Retried: self._retried,
             m.Tick: self._tick,
             **self._object_updates.handlers,
+            **self.storage_updates.handlers,
             **self._workers.handlers,
             **feed_updates.handlers,
             **assignments.handlers,

@@ -16,7 +16,7 @@ from dispatcher.core.pods.sets import NewTemplate, Submission
 from dispatcher.core.pods.table import Rows
 from dispatcher.core.workers.membership import WorkerState
 from dispatcher.core.workers.reports import ConflictReport, CostReport, Heartbeat
-from hoss.model.cluster import ClusterObject, NamespaceSnapshot, ObjectKey
+from hoss.model.cluster import ClusterObject, NamespaceSnapshot, ObjectKey, StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule, Overlap, Preference
 from hoss.model.node import Taint
 from hoss.model.selectors import NodeScope
@@ -92,6 +92,13 @@ class ObjectsRemoved(Event):
     """The journal has the removal of these cluster objects."""
 
     keys: tuple[ObjectKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageChanged(Event):
+    """The API server's storage objects changed."""
+
+    update: StorageUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +387,13 @@ class SendNamespaces(ToWorker):
     """Send a worker the namespaces and services that its placements depend on (`set_namespaces`)."""
 
     snapshot: NamespaceSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SendStorage(ToWorker):
+    """Send a worker changes of the cluster's storage objects (`storage_changes_to_proto`)."""
+
+    update: StorageUpdate
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.bound.outcomes import Outcomes
 from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.cluster.objects import ClusterObjects
+from dispatcher.core.cluster.storage import StorageObjects
 from dispatcher.core.dispatch.estimates import Estimates
 from dispatcher.core.dispatch.overlap_control import OverlapEnforcer
 from dispatcher.core.overdue_work import OverdueWork
@@ -32,6 +33,7 @@ class WorkerRegistry:
     overdue: OverdueWork
     outcomes: Outcomes
     objects: ClusterObjects
+    storage: StorageObjects
     counters: Counter[str]
     unix_ms: Callable[[float], int]
 
@@ -75,7 +77,9 @@ class WorkerRegistry:
         self.members.welcome(worker, event.epoch, now)
         self.overlap.conflicts.granted(event.epoch, worker.name)
         welcome = m.Welcome(worker.link, worker.epoch)
-        return [welcome, m.SendNamespaces(worker.link, self.objects.namespace_snapshot)]
+        namespaces = m.SendNamespaces(worker.link, self.objects.namespace_snapshot)
+        storage = [m.SendStorage(worker.link, self.storage.everything)] if self.storage else []
+        return [welcome, namespaces, *storage]
 
     def _heartbeat_received(self, event: m.HeartbeatReceived, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)

@@ -6,7 +6,7 @@ still be released: when the pod has changed since it was placed, or its node was
 take turns, because a binding costs a resolver up to half a millisecond of Python."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.bound.settlement import CHANGED
 from dispatcher.core.cluster.nodes import removed
+from dispatcher.core.kubernetes.volume_waits import READY, Judgement, PlacedPod, VolumeStep, VolumeWaits
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
@@ -32,6 +33,9 @@ from hoss.wire.columns import U8, U32, Uids, decode, decode_uids
 _PODS_PER_CALL = 50
 _CALLS = 8
 _RETRY_SECONDS = 0.5
+
+# How long a pod waits for its volumes before they are looked at without a change.
+_VOLUME_SECONDS = 5.0
 
 
 class _Request(NamedTuple):
@@ -52,10 +56,12 @@ class PodBinder:
         evictions_read: Callable[[int], int],
         node_deleted: Callable[[str], bool],
         on_bound: Callable[[Rows, list[str]], None],
+        on_volumes_refused: Callable[[Rows, list[str]], None],
+        volume_timeout_seconds: float,
     ) -> None:
         """`evictions_read`: up to which seq the evictions of a shard are known; `node_deleted`: whether the
         API server has no node of this name any more; `on_bound` gets bound pods and the names of their
-        nodes."""
+        nodes, `on_volumes_refused` pods whose volumes were not bound, and why."""
         self._runtime = runtime
         self._machine = runtime.machine
         self._client = client
@@ -64,6 +70,13 @@ class PodBinder:
         self._evictions_read = evictions_read
         self._node_deleted = node_deleted
         self._on_bound = on_bound
+        self._on_volumes_refused = on_volumes_refused
+        self._volumes = VolumeWaits(
+            self._machine.storage, timeout_seconds=volume_timeout_seconds, repeat_seconds=_VOLUME_SECONDS
+        )
+        self._machine.storage_updates.on_claims = self._claims_changed
+        self._delayed: dict[bytes, _Request] = {}  # by UID, those that wait for their volumes
+        self._judge_again: set[bytes] = set()  # pods in a call to a resolver, whose claims changed meanwhile
         self._attempted: set[bytes] = set()  # UIDs of pods that the API server may have bound already
         # In the queue, or due to come back to it. A request is looked at anew when it is taken, so one entry
         # is enough however often it is asked for.
@@ -119,6 +132,12 @@ class PodBinder:
         rows = np.array([request.row for request in requests if request not in early], np.uint32)
         if not len(rows):
             return
+        steps = self._volume_steps(rows)
+        waits = np.array([steps.get(row, READY).step is VolumeStep.WAIT for row in rows.tolist()], np.bool_)
+        self._wait_for_volumes(rows[waits])
+        rows = rows[~waits]
+        if not len(rows):
+            return
         self._leadership.require_valid_lease()
         nodes = self._machine.registry.pods.node[rows].copy()
         uids = self._machine.registry.pods.uid[rows].copy()
@@ -126,7 +145,7 @@ class PodBinder:
         traces, began_ns = self._runtime.traces, now_ns()
         context = None if traces is None else traces.binding(uids)
         with calls_belong_to("" if context is None else str(context)):
-            reply = await self._client.bind(self._message(rows, uids, nodes))
+            reply = await self._client.bind(self._message(rows, uids, nodes, steps))
         results = decode(reply.results, U8, name="results", rows=len(rows))
         known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED))
         self._attempted.difference_update(map(bytes, uids[known]))
@@ -138,9 +157,66 @@ class PodBinder:
             traces.bound(bindings, context, began_ns)
         # Rows may have been given to other pods meanwhile.
         same = (self._machine.registry.pods.uid[rows] == uids).all(axis=1)
+        refused = np.flatnonzero((results == pb.BIND_REFUSED) & same).tolist()
+        of_volumes = [i for i in refused if steps.get(int(rows[i]), READY).step > VolumeStep.BOUND_ALREADY]
+        for i in of_volumes:
+            texts[i] = texts[i] or steps[int(rows[i])].reason
+        self._on_volumes_refused(rows[np.array(of_volumes, np.intp)], [texts[i] for i in of_volumes])
+        waits = results == pb.BIND_WAITS
+        for uid in map(bytes, uids[waits]):
+            self._volumes.written(uid, self._runtime.now())
+        self._wait_for_volumes(rows[waits & same])
+        over = ~np.isin(results, (pb.BIND_WAITS, pb.BIND_UNKNOWN)) | ~same
+        for uid in map(bytes, uids[over]) if steps else ():
+            self._forget_volumes(uid)
         await self._settle(
             rows[same], uids[same], nodes[same], results[same], np.array(texts, object)[same].tolist()
         )
+
+    def _volume_steps(self, rows: Rows) -> dict[int, Judgement]:
+        """By row, what is to be done for the volumes of the pods first."""
+        registry, now = self._machine.registry, self._runtime.now()
+        found: dict[int, Judgement] = {}
+        for row in rows.tolist():
+            spec = registry.templates.pod_spec(int(registry.templates.class_id[registry.pods.template[row]]))
+            if spec.volumes is None or not spec.volumes.claims:
+                continue
+            node = self._machine.nodes.get(int(registry.pods.node[row]))
+            if node is not None:
+                pod = PlacedPod(registry.pods.uid[row].tobytes(), spec, node.name, node.labels)
+                self._judge_again.discard(pod.uid)
+                found[row] = self._volumes.judge(pod, now)
+        return found
+
+    def _wait_for_volumes(self, rows: Rows) -> None:
+        """Look at these pods again when one of their claims changes, or after a while: a change may be missed
+        that was taken back at once."""
+        for row in rows.tolist():
+            request = _Request(row, self._machine.registry.pods.uid[row].tobytes())
+            if request in self._waiting:
+                continue
+            self._waiting.add(request)
+            self._delayed[request.uid] = request
+            if request.uid in self._judge_again:
+                self._resume(request)
+            else:
+                asyncio.get_running_loop().call_later(_VOLUME_SECONDS, self._resume, request)
+
+    def _claims_changed(self, claims: frozenset[tuple[str, str]]) -> None:
+        for uid in self._volumes.changed(claims):
+            if (request := self._delayed.get(uid)) is not None:
+                self._resume(request)
+            else:
+                self._judge_again.add(uid)
+
+    def _forget_volumes(self, uid: bytes) -> None:
+        self._volumes.forget(uid)
+        self._judge_again.discard(uid)
+
+    def _resume(self, request: _Request) -> None:
+        if self._delayed.get(request.uid) is request:
+            del self._delayed[request.uid]
+            self._queue.put_nowait(request)
 
     async def _settle(
         self, rows: Rows, uids: Uids, nodes: Rows, results: NDArray[np.uint8], texts: list[str]
@@ -173,6 +249,7 @@ class PodBinder:
         )
         if not reserved:
             self._attempted.discard(request.uid)
+            self._forget_volumes(request.uid)
         return reserved
 
     def _release_outdated(self, requests: list[_Request]) -> list[_Request]:
@@ -212,7 +289,7 @@ class PodBinder:
     def _names(self, nodes: Rows) -> list[str]:
         return [self._nodes.name(node) for node in nodes.tolist()]
 
-    def _message(self, rows: Rows, uids: Uids, nodes: Rows) -> pb.BindRequest:
+    def _message(self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, Judgement]) -> pb.BindRequest:
         registry = self._machine.registry
         return pb.BindRequest(
             uids=uids.tobytes(),
@@ -224,6 +301,7 @@ class PodBinder:
                 common_pb2.NodeName(index=index, name=self._nodes.name(index))
                 for index in np.unique(nodes).tolist()
             ],
+            volumes=bytes(int(steps.get(row, READY).step) for row in rows.tolist()) if steps else b"",
         )
 
 

@@ -64,6 +64,13 @@ class EventRecorder:
             text = f"Successfully assigned {namespace}/{name} to {node}"
             self._record(self._event(namespace, name, uid, "Scheduled", text, action="Binding"))
 
+    def volumes_refused(self, rows: Rows, reasons: Sequence[str]) -> None:
+        """The volumes of these pods could not be bound. The pods are placed anew, often before a condition
+        would be written, so their users are told at once."""
+        for row, reason in zip(rows.tolist(), reasons, strict=True):
+            namespace, name, uid = self._identity(row)
+            self._record(self._event(namespace, name, uid, "FailedScheduling", reason, action="Scheduling"))
+
     def preempted(self, row: int, preemptor: str, node: str) -> None:
         """This pod is evicted from the node for the pod with that UID."""
         namespace, name, uid = self._identity(row)

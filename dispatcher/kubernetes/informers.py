@@ -31,9 +31,11 @@ from hoss.kube.reflector import Change, ObjectGone, Reflector
 from hoss.manifests.cluster import read_controller
 from hoss.manifests.cluster_objects import read_cluster_object
 from hoss.manifests.node import read_node
-from hoss.model.cluster import ObjectKey, OwnerReference
+from hoss.manifests.volumes import read_storage_object
+from hoss.model.cluster import ObjectKey, OwnerReference, StorageUpdate, storage_key_of
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodTemplate
+from hoss.model.volumes import StorageObject
 from hoss.telemetry import logger
 from hoss.wire.columns import decode_uids
 from hoss.wire.convert import template_to_proto
@@ -60,8 +62,60 @@ _CONTROLLERS = {
 }
 
 
+_STORAGE = {
+    "/api/v1/persistentvolumes": "PersistentVolume",
+    "/api/v1/persistentvolumeclaims": "PersistentVolumeClaim",
+    "/apis/storage.k8s.io/v1/storageclasses": "StorageClass",
+    "/apis/storage.k8s.io/v1/csinodes": "CSINode",
+    "/apis/storage.k8s.io/v1/csidrivers": "CSIDriver",
+    "/apis/storage.k8s.io/v1/csistoragecapacities": "CSIStorageCapacity",
+    "/apis/storage.k8s.io/v1/volumeattachments": "VolumeAttachment",
+}
+
+
+class StorageInformers:
+    """Follows storage objects. Its `reflectors` must be running. Changes are collected until `take`."""
+
+    def __init__(
+        self, runtime: Runtime, api: KubeApi, *, changed: Callable[[], object], rng: random.Random
+    ) -> None:
+        """`changed` is called when there is something to take."""
+        self._runtime = runtime
+        self._changed = changed
+        self._changes: dict[ObjectKey, StorageObject | None] = {}  # None: gone
+        self.reflectors = [
+            Reflector(api, path, self._handler(kind), clock=runtime.now, rng=rng)
+            for path, kind in _STORAGE.items()
+        ]
+
+    def take(self) -> None:
+        """Have the machine handle the changes since the last call."""
+        changes, self._changes = self._changes, {}
+        if changes:
+            objects = tuple(item for item in changes.values() if item is not None)
+            gone = tuple(key for key, item in changes.items() if item is None)
+            self._runtime.handle(m.StorageChanged(StorageUpdate(objects, gone)))
+
+    def _handler(self, kind: str) -> Callable[[list[Change]], None]:
+        def handle(changes: list[Change]) -> None:
+            for change in changes:
+                if isinstance(change, ObjectGone):
+                    self._changes[ObjectKey(kind, change.namespace, change.name)] = None
+                    continue
+                try:
+                    item = read_storage_object(change.object, kind)
+                except InvalidInput as exc:
+                    _warn(kind, change.object, exc)
+                else:
+                    if item is not None:
+                        self._changes[storage_key_of(item)] = item
+            self._changed()
+
+        return handle
+
+
 class ObjectInformers:
-    """Follows what is neither pod nor node. Its `reflectors` must be running."""
+    """Follows what is neither pod nor node nor storage. Its `reflectors` must be running."""
 
     def __init__(self, runtime: Runtime, api: KubeApi, *, rng: random.Random) -> None:
         reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
@@ -146,6 +200,8 @@ class Informers:
         self.over_reserved: set[int] = set()  # nodes with pods that had no reservations at the start
         self._nodes = NodeMirror(self._registry)
         self._objects = ObjectInformers(runtime, api, rng=rng)
+        self._changed = asyncio.Event()
+        self._storage = StorageInformers(runtime, api, changed=self._changed.set, rng=rng)
         self._rejections = KubeletRejectionAudit(
             runtime,
             api,
@@ -156,13 +212,13 @@ class Informers:
         )
         self._orders = (f"kubernetes {term}/{number}" for number in count())
         self._templates: dict[PodTemplate, NewTemplate] = {}
-        self._changed = asyncio.Event()
         self._pod_changes: list[SeenPod | GonePod] = []
         self._node_changes: dict[str, NodeSpec | None] = {}  # by name; None: deleted
         self.reflectors = [
             reflector(_PODS_PATH, self._on_pods),
             reflector(_NODES_PATH, self._on_nodes),
             *self._objects.reflectors,
+            *self._storage.reflectors,
         ]
 
     def node_deleted(self, node: str) -> bool:
@@ -180,6 +236,7 @@ class Informers:
         reservations are known."""
         for reflector in self.reflectors:
             await reflector.complete.wait()
+        self._storage.take()
         known = await self._runtime.until_answered(self._resolver.list_nodes)
         self._nodes.restore(info.spec.name for info in known)
         self.pods.nodes.update((info.spec.name, info.index) for info in known)
@@ -217,6 +274,7 @@ class Informers:
                 await asyncio.wait_for(self._changed.wait(), _IDLE_SECONDS)
                 await asyncio.sleep(debounce.seconds)
             self._changed.clear()
+            self._storage.take()
             await self._take_nodes()
             changes = [*self.pods.take_resolved(), *self._take_pod_changes()]
             debounce.observe(len(changes))

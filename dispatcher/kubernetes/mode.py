@@ -63,6 +63,8 @@ class KubernetesMode:
             evictions_read=preemption.high_watermark,
             node_deleted=self.informers.node_deleted,
             on_bound=self._recorder.bound,
+            on_volumes_refused=self._recorder.volumes_refused,
+            volume_timeout_seconds=config.volume_bind_timeout_seconds,
         )
         runtime.on_confirmed = self._binder.add
         runtime.set_executor(m.Remove, Evictor(runtime, api, nodes, self._recorder).evict)

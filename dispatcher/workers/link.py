@@ -33,6 +33,7 @@ from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
 from hoss.wire.columns import F32, U8, U16, U32, decode, encode
 from hoss.wire.convert import conflict_rule_to_proto, scope_to_proto
 from hoss.wire.convert_objects import namespace_to_proto, service_to_proto
+from hoss.wire.convert_storage import storage_changes_to_proto
 
 if TYPE_CHECKING:
     from dispatcher.tracing import DispatcherTraces
@@ -103,6 +104,9 @@ class WorkerStream:
                 self.put(pb.DispatcherMessage(welcome=welcome))
             case m.SendNamespaces():
                 self.put(namespaces_message(instruction.snapshot))
+            case m.SendStorage():
+                for changes in storage_changes_to_proto(instruction.update):
+                    self.put(pb.DispatcherMessage(storage=changes))
             case m.SendPreference():
                 self.put(preference_message(instruction.preference))
             case m.SendDrain():

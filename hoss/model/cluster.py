@@ -10,7 +10,16 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.resources import Amounts, Pairs
 from hoss.model.selectors import LabelSelector, Requirement
-from hoss.model.volumes import StorageObject
+from hoss.model.volumes import (
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    StorageObject,
+    VolumeAttachment,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,32 @@ def key_of(item: ClusterObject) -> ObjectKey:
     """The object's key."""
     namespace = "" if isinstance(item, (Namespace, PriorityClass)) else item.namespace
     return ObjectKey(type(item).__name__, namespace, item.name)
+
+
+_STORAGE_KINDS: dict[type, str] = {
+    PersistentVolume: "PersistentVolume",
+    PersistentVolumeClaim: "PersistentVolumeClaim",
+    StorageClass: "StorageClass",
+    CsiNode: "CSINode",
+    CsiDriver: "CSIDriver",
+    CsiStorageCapacity: "CSIStorageCapacity",
+    VolumeAttachment: "VolumeAttachment",
+}
+
+
+def storage_key_of(item: StorageObject) -> ObjectKey:
+    """The storage object's key."""
+    namespace = item.namespace if isinstance(item, (PersistentVolumeClaim, CsiStorageCapacity)) else ""
+    return ObjectKey(_STORAGE_KINDS[type(item)], namespace, item.name)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageUpdate:
+    """Changes of a cluster's storage objects. `complete`: there are no others than `objects`."""
+
+    objects: tuple[StorageObject, ...] = ()  # new or changed
+    gone: tuple[ObjectKey, ...] = ()
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A *claim* is a PersistentVolumeClaim. Only properties that kube-scheduler's volume plugins read are kept."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from hoss.model.resources import Pairs
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
@@ -25,6 +26,15 @@ class ClaimMount:
 
     claim: str
     owner: EphemeralOwner | None = None  # None: a persistentVolumeClaim volume
+    # Of a placed pod whose claim was not bound then: the volume that the claim gets, or that one is provisioned
+    # for the pod's node.
+    volume: str = ""
+    provisioned: bool = False
+
+    @property
+    def to_be_bound(self) -> bool:
+        """Whether the claim got its volume with the pod's placement."""
+        return bool(self.volume) or self.provisioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,23 @@ class PodVolumes:
     def mounted_claims(self) -> tuple[str, ...]:
         """Names of the claims of persistentVolumeClaim volumes."""
         return tuple(mount.claim for mount in self.claims if mount.owner is None)
+
+    @property
+    def to_be_bound(self) -> tuple[ClaimMount, ...]:
+        """The claims that got their volumes with the pod's placement."""
+        return tuple(mount for mount in self.claims if mount.to_be_bound)
+
+    def choosing(self, chosen: Mapping[str, str | None]) -> "PodVolumes":
+        """The same with the volume that each of these claims gets; None: one is provisioned."""
+        return replace(
+            self,
+            claims=tuple(
+                replace(m, volume=chosen[m.claim] or "", provisioned=chosen[m.claim] is None)
+                if m.claim in chosen
+                else m
+                for m in self.claims
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)

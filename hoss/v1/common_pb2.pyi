@@ -239,12 +239,16 @@ class EphemeralOwner(_message.Message):
     def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ...) -> None: ...
 
 class ClaimMount(_message.Message):
-    __slots__ = ("claim", "owner")
+    __slots__ = ("claim", "owner", "volume", "provisioned")
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    PROVISIONED_FIELD_NUMBER: _ClassVar[int]
     claim: str
     owner: EphemeralOwner
-    def __init__(self, claim: _Optional[str] = ..., owner: _Optional[_Union[EphemeralOwner, _Mapping]] = ...) -> None: ...
+    volume: str
+    provisioned: bool
+    def __init__(self, claim: _Optional[str] = ..., owner: _Optional[_Union[EphemeralOwner, _Mapping]] = ..., volume: _Optional[str] = ..., provisioned: bool = ...) -> None: ...
 
 class InlineDisk(_message.Message):
     __slots__ = ("kind", "names", "read_only", "monitors")

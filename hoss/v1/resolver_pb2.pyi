@@ -38,6 +38,13 @@ class BindResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BIND_ELSEWHERE: _ClassVar[BindResult]
     BIND_REFUSED: _ClassVar[BindResult]
     BIND_UNRESERVED: _ClassVar[BindResult]
+    BIND_WAITS: _ClassVar[BindResult]
+
+class VolumeStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VOLUMES_BOUND_ALREADY: _ClassVar[VolumeStep]
+    VOLUMES_BIND: _ClassVar[VolumeStep]
+    VOLUMES_UNDO: _ClassVar[VolumeStep]
 VERDICT_UNSPECIFIED: Verdict
 COMMITTED: Verdict
 DUPLICATE: Verdict
@@ -60,6 +67,10 @@ BIND_DONE: BindResult
 BIND_ELSEWHERE: BindResult
 BIND_REFUSED: BindResult
 BIND_UNRESERVED: BindResult
+BIND_WAITS: BindResult
+VOLUMES_BOUND_ALREADY: VolumeStep
+VOLUMES_BIND: VolumeStep
+VOLUMES_UNDO: VolumeStep
 
 class ProposalBatch(_message.Message):
     __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap", "sending", "traceparent")
@@ -756,16 +767,18 @@ class UpsertPodsReply(_message.Message):
     def __init__(self, verdicts: _Optional[bytes] = ...) -> None: ...
 
 class BindRequest(_message.Message):
-    __slots__ = ("uids", "nodes", "pods", "node_names")
+    __slots__ = ("uids", "nodes", "pods", "node_names", "volumes")
     UIDS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
     uids: bytes
     nodes: bytes
     pods: _containers.RepeatedScalarFieldContainer[str]
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
-    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., pods: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
+    volumes: bytes
+    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., pods: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., volumes: _Optional[bytes] = ...) -> None: ...
 
 class BindReply(_message.Message):
     __slots__ = ("results", "texts")

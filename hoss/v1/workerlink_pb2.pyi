@@ -45,7 +45,7 @@ class WorkerMessage(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ..., view: _Optional[_Union[CacheView, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionQuestion, _Mapping]] = ..., decisions: _Optional[_Union[DecisionAnswer, _Mapping]] = ...) -> None: ...
 
 class DispatcherMessage(_message.Message):
-    __slots__ = ("welcome", "work", "view", "drain", "preemption", "surroundings", "recall", "decisions", "preference")
+    __slots__ = ("welcome", "work", "view", "drain", "preemption", "surroundings", "recall", "storage", "decisions", "preference")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class DispatcherMessage(_message.Message):
     PREEMPTION_FIELD_NUMBER: _ClassVar[int]
     SURROUNDINGS_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     PREFERENCE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -62,9 +63,10 @@ class DispatcherMessage(_message.Message):
     preemption: PreemptionAnswer
     surroundings: _objects_pb2.Surroundings
     recall: Recall
+    storage: _objects_pb2.StorageChanges
     decisions: DecisionQuestion
     preference: Preference
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., decisions: _Optional[_Union[DecisionQuestion, _Mapping]] = ..., preference: _Optional[_Union[Preference, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., storage: _Optional[_Union[_objects_pb2.StorageChanges, _Mapping]] = ..., decisions: _Optional[_Union[DecisionQuestion, _Mapping]] = ..., preference: _Optional[_Union[Preference, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("name", "labels", "incarnation", "window")

@@ -178,7 +178,7 @@ def _volumes_to_proto(volumes: PodVolumes) -> pb.PodVolumes:
         ]
     )
     for mount in volumes.claims:
-        written = message.claims.add(claim=mount.claim)
+        written = message.claims.add(claim=mount.claim, volume=mount.volume, provisioned=mount.provisioned)
         if mount.owner is not None:
             written.owner.CopyFrom(pb.EphemeralOwner(name=mount.owner.name, uid=mount.owner.uid))
     return message
@@ -187,7 +187,12 @@ def _volumes_to_proto(volumes: PodVolumes) -> pb.PodVolumes:
 def _volumes_from_proto(message: pb.PodVolumes) -> PodVolumes:
     return PodVolumes(
         tuple(
-            ClaimMount(m.claim, optional(m, "owner", lambda o: EphemeralOwner(o.name, o.uid)))
+            ClaimMount(
+                m.claim,
+                optional(m, "owner", lambda o: EphemeralOwner(o.name, o.uid)),
+                m.volume,
+                m.provisioned,
+            )
             for m in message.claims
         ),
         tuple(InlineDisk(d.kind, tuple(d.names), d.read_only, tuple(d.monitors)) for d in message.disks),

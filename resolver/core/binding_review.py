@@ -34,11 +34,13 @@ class BindResult(IntEnum):
     ELSEWHERE = 2
     REFUSED = 3
     UNRESERVED = 4
+    WAITS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The outcome for one pod. `text` is the reason if the result is REFUSED or UNKNOWN."""
+    """The outcome for one pod. `text` is the reason if the result is REFUSED, UNKNOWN or
+    WAITS."""
 
     result: BindResult
     text: str = ""

@@ -11,7 +11,9 @@ from hoss.client.backoff import Backoff
 from hoss.errors import TransportError
 from hoss.host import THIS_HOST
 from hoss.kube.api import REQUEST_SECONDS, KubeApi, Object, Reply
+from hoss.model.volumes import PodVolumes
 from resolver.core.binding_review import BindResult, Bound, binding_of, read_binding_reply, read_bound_pod
+from resolver.kubernetes.volume_binder import VolumeBinder, VolumeRequest
 
 # The caller tries again after this, so that a call ends. The API server gives a request up after a minute,
 # and most requests take 10 ms.
@@ -29,6 +31,8 @@ class BindingRequest(NamedTuple):
     pod: str
     uid: str
     node: str
+    volumes: PodVolumes | None = None  # to be bound first; None: nothing is to be done for them
+    undo: bool = False  # take back what was done for the volumes, and refuse
 
 
 class Binder:
@@ -45,6 +49,7 @@ class Binder:
     ) -> None:
         self.counters: Counter[str] = Counter()
         self._api = api
+        self._volumes = VolumeBinder(api)
         self._clock = clock
         self._rng = rng
         self._patience_seconds = patience_seconds
@@ -58,6 +63,13 @@ class Binder:
         return list(found)
 
     async def _bind(self, request: BindingRequest) -> Bound:
+        if request.volumes is not None:
+            namespace, _, _ = request.pod.partition("/")
+            not_yet = await self._volumes.bind(
+                VolumeRequest(namespace, request.volumes, request.node, request.undo)
+            )
+            if not_yet is not None:
+                return not_yet
         backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
         deadline = self._clock() + self._patience_seconds
         refusals = 0
@@ -65,7 +77,7 @@ class Binder:
         while True:
             problem, found = "", None
             try:
-                reply = await self._send("POST", f"{_path(request.pod)}/binding", binding_of(*request))
+                reply = await self._send("POST", f"{_path(request.pod)}/binding", binding_of(*request[:3]))
                 if reply.done:
                     return Bound(BindResult.DONE)
                 found, problem = read_binding_reply(reply.status, reply.message), reply.message

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.model.resources import MAX_AMOUNT
+from hoss.model.volumes import PodVolumes
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode, decode_uids
+from hoss.wire.convert_rules import group_defined
 from hoss.wire.uids import uid_text
 from resolver.core.binding_review import BindResult, Bound
 from resolver.core.values import MAX_BATCH_PODS, Proposal, Verdict, Writer
@@ -95,8 +97,12 @@ class ExistingPodReservations:
                 f"does not name all of {len(uids)} pods, and their nodes", where="pods, node_names"
             )
         reserved = await self._reserved(uids, nodes)
+        steps = decode(request.volumes, U8, name="volumes", rows=len(uids)) if request.volumes else None
+        volumes = {} if steps is None else await self._volumes(uids, nodes, steps, reserved)
         requests = [
-            BindingRequest(request.pods[i], uid_text(uids[i].tobytes()), names[int(nodes[i])])
+            BindingRequest(
+                request.pods[i], uid_text(uids[i].tobytes()), names[int(nodes[i])], *volumes.get(i, ())
+            )
             for i in np.flatnonzero(reserved).tolist()
         ]
         answers = iter(await self._binder.bind(requests))
@@ -105,6 +111,21 @@ class ExistingPodReservations:
         return pb.BindReply(
             results=np.array([b.result for b in bound], U8).tobytes(), texts=texts if any(texts) else []
         )
+
+    async def _volumes(
+        self, uids: Uids, nodes: NDArray[np.uint32], steps: NDArray[np.uint8], reserved: NDArray[np.bool_]
+    ) -> dict[int, tuple[PodVolumes, bool]]:
+        """By row, the volumes of the pods for which there is a step, with what was chosen for them; and whether
+        that is to be undone."""
+        found: dict[int, tuple[PodVolumes, bool]] = {}
+        wanted = reserved & (steps != pb.VOLUMES_BOUND_ALREADY)
+        for shard in np.unique(nodes[wanted] % self._ledger.shards).tolist():
+            rows = np.flatnonzero(wanted & (nodes % self._ledger.shards == shard))
+            definitions = await self._ledger.definitions(shard, uids[rows])
+            for row, definition in zip(rows.tolist(), definitions, strict=True):
+                volumes = group_defined(definition).volumes if definition else None
+                found[row] = volumes or PodVolumes(), bool(steps[row] == pb.VOLUMES_UNDO)
+        return found
 
     async def _reserved(self, uids: Uids, nodes: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Which pods are reserved on these very nodes. To bind any other pod would lead to overcommitment."""

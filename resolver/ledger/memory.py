@@ -279,6 +279,10 @@ class MemoryLedger:
         found = [(h.node, h.seq, h.epoch, arbiter.state_of(h)) if h else none for h in held]
         return np.array(found, _LOOKUP)
 
+    async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
+        held = self._admitted(shard).look_up(uid_bytes(uids))
+        return [h.group.definition if h is not None and h.group is not None else b"" for h in held]
+
     async def grant(self, worker: str, writer: Writer = ANYBODY) -> int:
         for shard in range(self.shards):
             self._admits(shard, writer)

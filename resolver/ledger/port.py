@@ -89,6 +89,9 @@ class Ledger(Protocol):
         """Fields node (NONE_U32: no reservation), seq, epoch and state (ReservationState) for each UID. What
         was prepared under a fenced epoch is aborted first."""
 
+    async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
+        """The definition of each UID's group, as it was reserved; b"": no reservation, or no group."""
+
     async def grant(self, worker: str, writer: Writer = ANYBODY) -> int:
         """Grant the worker a new epoch, on every shard."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.redis_access import OpenRedis
-from hoss.wire.columns import FLAG_GONE, NONE_U32, U32, U64
+from hoss.wire.columns import FLAG_GONE, NONE_U32, U32, U64, Uids
 from hoss.wire.uids import UID_BYTES
 from resolver.core.commits import UnconfirmedCommits
 from resolver.core.values import (
@@ -280,6 +280,19 @@ class LedgerReading:
                 yield _reservations(held, pending, prepared, resources)
             if cursor == 0:
                 return
+
+    async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
+        keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]
+        resources = len(await self.schema())
+        _, (records,) = await self._read(shard, ("hmget", keys[5], asked)) if asked else (0, ([],))
+        held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
+        found, rows = stored.read_reservations(held, resources)
+        of_pods = dict(zip(map(bytes, found), rows["group"].tolist(), strict=True))
+        groups = sorted({key for key in of_pods.values() if key})
+        fields = [key.to_bytes(8, "little") for key in groups]
+        _, (texts,) = await self._read(shard, ("hmget", keys[10], fields)) if fields else (0, ([],))
+        by_key = dict(zip(groups, texts, strict=True))
+        return [by_key.get(of_pods.get(uid, 0)) or b"" for uid in asked]
 
     async def is_registered(self, shard: int, worker: str) -> bool:
         _, (there,) = await self._read(shard, ("hexists", self._keys[shard][7], worker))

@@ -4,7 +4,7 @@ number.
 A class that a policy narrows to some nodes is compiled once for each such scope, not once a pod, and has
 masks and rankings of its own."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -92,6 +92,19 @@ class PodClass:
     def priority(self) -> int:
         """Higher goes first."""
         return self.spec.priority
+
+    def choosing(self, chosen: Mapping[str, str | None]) -> "PodClass":
+        """The class of a placed pod whose claims get these volumes; None: one is provisioned."""
+        volumes = self.spec.volumes
+        if volumes is None:
+            return self
+        return replace(self, group=replace(self.group, volumes=volumes.choosing(chosen)))
+
+    def undecided(self) -> "PodClass":
+        """The class of the same pod before it is placed."""
+        if self.group.volumes == self.spec.volumes:
+            return self
+        return replace(self, group=replace(self.group, volumes=self.spec.volumes))
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ Controllers holds the selectors of pods' controllers, which default spreading co
 their pods gives the same selection."""
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,9 +20,11 @@ from hoss.errors import InvalidInput
 from hoss.manifests.fields import Object
 from hoss.manifests.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, group_in, read_minimum
 from hoss.manifests.pod import ANNOTATION, read_pod_template
+from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
 from hoss.model.pod import DuringExecution, PodTemplate
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.volumes import PodVolumes
 from hoss.wire.uids import uid_from_text
 
 # The fields of a spec that decide where a pod may be and what it takes. spec.nodeName is read separately.
@@ -33,8 +35,8 @@ _PARTS = (
 )  # fmt: skip
 _CONTAINER_PARTS = ("image", "resources", "ports", "restartPolicy")
 
-# Volumes and claims that bind a pod to nodes by rules that HOSS does not know.
-_UNKNOWN_VOLUMES = {"persistentVolumeClaim": "persistent volume claims", "ephemeral": "ephemeral volumes"}
+# Kinds of volumes that the configuration may have HOSS ignore, and what it calls them.
+_IGNORABLE_VOLUMES = {"persistentVolumeClaim": "persistent volume claims", "ephemeral": "ephemeral volumes"}
 
 _REPLICAS_LABEL = "pod-template-hash"
 
@@ -80,11 +82,12 @@ class PodReader:
         ignored: Collection[str] = (),
         max_pod_terms: int | None = None,
     ) -> None:
-        """`ignored`: requests of `unplaceable` that are ignored when placing. `max_pod_terms`: see
+        """`ignored`: what pods request that is ignored when placing. `max_pod_terms`: see
         DispatcherConfig; None: any number."""
         self._max_pod_terms = max_pod_terms
         self._schedulers = frozenset(schedulers)
         self._ignored = frozenset(ignored)
+        self._ignored_volumes = {kind for kind, what in _IGNORABLE_VOLUMES.items() if what in self._ignored}
         self._templates: dict[bytes, PodTemplate] = {}
 
     def read(self, pod: Object) -> SeenPod:
@@ -123,10 +126,14 @@ class PodReader:
         owner = "" if controller is None else controller["kind"]
         labels = metadata.get("labels") or {}
         parts = _parts(spec)
+        volumes = self._volumes(metadata, spec)
         stays = (metadata.get("annotations") or {}).get(ANNOTATION, "")
         if stays not in tuple(DuringExecution):  # a pod on a node takes room even if this is invalid
             stays = ""
-        key = orjson.dumps([metadata["namespace"], owner, labels, stays, parts], option=orjson.OPT_SORT_KEYS)
+        named = None if volumes is None else asdict(volumes)
+        key = orjson.dumps(
+            [metadata["namespace"], owner, labels, stays, parts, named], option=orjson.OPT_SORT_KEYS
+        )
         found = self._templates.get(key)
         if found is None:
             if len(self._templates) >= _MAX_TEMPLATES:
@@ -135,21 +142,21 @@ class PodReader:
             found = read_pod_template(read, parts, "", namespace=metadata["namespace"], owner_kind=owner)
             if owner == "ReplicaSet" and spec.get("schedulerName") in self._schedulers:
                 found = _spread_among_replicas(found)
+            if volumes is not None:
+                found = replace(found, spec=replace(found.spec, volumes=volumes))
             self._templates[key] = found
         return found
+
+    def _volumes(self, metadata: Object, spec: Object) -> PodVolumes | None:
+        mounted = spec.get("volumes") or ()
+        if self._ignored_volumes and spec.get("schedulerName", "") in self._schedulers:
+            mounted = [volume for volume in mounted if self._ignored_volumes.isdisjoint(volume)]
+        return read_pod_volumes(metadata, {"volumes": mounted}, "spec") if mounted else None
 
 
 def unplaceable(spec: Object) -> list[str]:
     """What a pod requests that restricts its nodes by rules that HOSS does not know."""
-    found = {
-        _UNKNOWN_VOLUMES[kind]
-        for volume in spec.get("volumes", ())
-        for kind in _UNKNOWN_VOLUMES
-        if kind in volume
-    }
-    if spec.get("resourceClaims"):
-        found.add("resource claims")
-    return sorted(found)
+    return ["resource claims"] if spec.get("resourceClaims") else []
 
 
 def gang_of(metadata: Object) -> NewGang | None:

@@ -168,6 +168,61 @@ def _domain_changed(node: NodeChange, key: str) -> bool:
     return bool(node.aspects & Aspect.TAINTS) or now != dict(node.labels_before).get(key)
 
 
+def _volume_binding(spec: PodSpec, changes: Changes) -> bool:
+    """A claim of the pod came or changed, or something by which claims get volumes; a node is new or has other
+    labels; a pod that left may have had a volume that was never bound."""
+    if _own_claims(spec, changes) or changes.storage & _ABOUT_BINDING:
+        return True
+    if any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS)):
+        return True
+    return _volumes_left(changes)
+
+
+_ABOUT_BINDING = frozenset(
+    ("PersistentVolume", "StorageClass", "CSINode", "CSIDriver", "CSIStorageCapacity")
+)  # "CSINode": as in kube-scheduler, whose translation of in-tree volumes reads it
+
+
+def _volume_zone(spec: PodSpec, changes: Changes) -> bool:
+    """A claim of the pod or a volume came or changed, or a node is new or has other labels."""
+    if _own_claims(spec, changes) or changes.storage & {"PersistentVolume", "StorageClass"}:
+        return True
+    return any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS))
+
+
+def _volume_restrictions(spec: PodSpec, changes: Changes) -> bool:
+    """A claim of the pod came or changed, a node was added, or a pod left that may have had a disk or a claim of
+    the pod."""
+    if _own_claims(spec, changes) or any(True for _ in _nodes(changes, Aspect.ADDED)):
+        return True
+    return _volumes_left(changes)
+
+
+def _node_volume_limits(spec: PodSpec, changes: Changes) -> bool:
+    """A claim of the pod, a node's limits or attachments changed, a node was added, or a pod left that may have
+    had volumes."""
+    if _own_claims(spec, changes) or changes.storage & {"CSINode", "VolumeAttachment", "PersistentVolume"}:
+        return True
+    if any(True for _ in _nodes(changes, Aspect.ADDED)):
+        return True
+    return _volumes_left(changes)
+
+
+def _volumes_left(changes: Changes) -> bool:
+    """Whether a pod that left may have had volumes. The feed tells only that its node has more room. That is
+    enough, and tells the position of the change, so that a worker with an older view is asked again."""
+    return bool(changes.rooms) or any(pod.volumes is not None for pod in changes.deleted_pods)
+
+
+def _own_claims(spec: PodSpec, changes: Changes) -> bool:
+    return bool(changes.claims) and not changes.claims.isdisjoint(_claims_of(spec))
+
+
+def _claims_of(spec: PodSpec) -> set[tuple[str, str]]:
+    claims = () if spec.volumes is None else spec.volumes.claims
+    return {(spec.namespace, mount.claim) for mount in claims}
+
+
 def _nodes(changes: Changes, aspects: Aspect) -> Iterable[NodeChange]:
     return (node for node in changes.nodes if node.aspects & aspects)
 
@@ -183,4 +238,8 @@ HINTS: dict[str, Callable[[PodSpec, Changes], bool]] = {
     "NodePorts": _node_ports,
     "InterPodAffinity": _inter_pod_affinity,
     "PodTopologySpread": _topology_spread,
+    "VolumeBinding": _volume_binding,
+    "VolumeZone": _volume_zone,
+    "VolumeRestrictions": _volume_restrictions,
+    "NodeVolumeLimits": _node_volume_limits,
 }

@@ -27,10 +27,11 @@ class NodeInfoCache(NodeColumns):
         self.seqs: dict[int, int] = {}  # shard -> the sequence number its nodes stand at
         self.changes = ChangeLog()  # nodes whose room, existence or spec changed
         self.spec_changes = ChangeLog()  # nodes whose existence or spec changed
-        self.storage = StorageCatalogue()
+        self.storage = StorageCatalogue(self.catalogue.name)
         self.attached_volumes = AttachedVolumes(
             self.storage, self.catalogue, self.spec_changes, self.pod_index
         )
+        self.pod_index.mounted.listener = self.storage.placed
         self.node_sets = NodeSets(self.catalogue, self.spec_changes)
         self._assumptions = AssumptionTable()
         # shard -> seqs of holds in progress, whose pods the feed has not shown
@@ -183,6 +184,11 @@ class NodeInfoCache(NodeColumns):
         self.cards.combine(np.arange(self.size))
         self.changes.everything()
 
+    def regroup(self, before: PodGroup, after: PodGroup, nodes: NodeIndexes) -> None:
+        """Pods that were assumed on `nodes` as one group, and never tracked, are of another."""
+        self.pod_index.remove(before, nodes)
+        self.pod_index.add(after, nodes)
+
     def forget_group(self, group: PodGroup, nodes: NodeIndexes) -> None:
         """Pods of the group that were assumed on `nodes` and never tracked leave the pod index."""
         self.pod_index.remove(group, nodes)
@@ -211,6 +217,7 @@ class NodeInfoCache(NodeColumns):
             "assumptions": len(self._assumptions),
             **self.catalogue.table_sizes(),
             **self.pod_index.table_sizes(),
+            **self.storage.table_sizes(),
         }
 
     def digest(self, shard: int) -> int:

@@ -1,16 +1,22 @@
 """Volumes in a worker's view: the cluster's storage objects, the nodes that volumes can be mounted on, and
 what the pods of each node have attached."""
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.cluster import ObjectKey, StorageUpdate, storage_key_of
+from hoss.model.pod import PodGroup
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
 from hoss.model.volumes import (
     EBS,
     ClaimMount,
+    ClaimReference,
     CsiDriver,
     CsiNode,
     CsiStorageCapacity,
@@ -29,47 +35,183 @@ _EBS_DRIVER = "ebs.csi.aws.com"
 _NO_LIMIT = np.iinfo(np.int64).max
 
 
+ClaimKey = tuple[str, str]  # namespace and name
+
+
+class _Choice(NamedTuple):
+    """What a claim got when a pod was placed: a volume, or ("") one that is provisioned for the node."""
+
+    volume: str
+    node: int  # -1 with a volume
+
+
 class StorageCatalogue:
-    """The storage objects of the cluster. `version` grows with every change."""
+    """The storage objects of the cluster, as the API server has them and as placed pods change them: a claim
+    that waited for its first consumer has its volume or its node from the moment its pod is placed, by
+    whomever (kube-scheduler's assume cache)."""
 
-    def __init__(self) -> None:
-        self.version = 0
-        self.replace(())
-
-    def replace(self, objects: Iterable[StorageObject]) -> None:
-        """Exactly these objects exist from now on."""
-        self.version += 1
-        self.claims: dict[tuple[str, str], PersistentVolumeClaim] = {}  # by namespace and name
+    def __init__(self, name_of: Callable[[int], str] = str) -> None:
+        """`name_of` gives the names of nodes."""
+        self.version = 0  # grows with every change
+        self.objects_version = 0  # grows with changes of the API server's objects
+        self.claims: dict[ClaimKey, PersistentVolumeClaim] = {}
         self.volumes: dict[str, PersistentVolume] = {}
         self.classes: dict[str, StorageClass] = {}
         self.csi_nodes: dict[str, CsiNode] = {}
         self.drivers: dict[str, CsiDriver] = {}
-        self.capacities: dict[str, list[CsiStorageCapacity]] = {}  # by storage class
-        self.attachments: list[VolumeAttachment] = []
-        self._volumes_by_class: dict[str, list[PersistentVolume]] = {}
-        for item in objects:
-            match item:
-                case PersistentVolumeClaim():
-                    self.claims[item.namespace, item.name] = item
-                case PersistentVolume():
-                    self.volumes[item.name] = item
-                case StorageClass():
-                    self.classes[item.name] = item
-                case CsiNode():
-                    self.csi_nodes[item.name] = item
-                case CsiDriver():
-                    self.drivers[item.name] = item
-                case CsiStorageCapacity():
-                    self.capacities.setdefault(item.storage_class, []).append(item)
-                case VolumeAttachment():
-                    self.attachments.append(item)
-        # The smallest come first, as claims choose.
-        for volume in sorted(self.volumes.values(), key=lambda v: (v.capacity_bytes, v.name)):
-            self._volumes_by_class.setdefault(volume.storage_class, []).append(volume)
+        self._claims: dict[ClaimKey, PersistentVolumeClaim] = {}  # as the API server has them
+        self._volumes: dict[str, PersistentVolume] = {}  # the same
+        self._capacities: dict[str, dict[ObjectKey, CsiStorageCapacity]] = {}  # by storage class
+        self._attachments: dict[ObjectKey, VolumeAttachment] = {}
+        self._sorted: dict[str, list[PersistentVolume]] = {}  # by class, the smallest first, as claims choose
+        self._name_of = name_of
+        # Of placed pods. Several pods may mount a claim; an entry ends with the last pod that chose it.
+        self._choices: dict[ClaimKey, Counter[_Choice]] = {}
+        # Of these, for claims that are not bound yet: by claim the volumes, and by volume the claims. Two
+        # claims may have one volume until the ledger has decided.
+        self._chosen: dict[ClaimKey, set[str]] = {}
+        self._choosers: dict[str, dict[ClaimKey, None]] = {}
+
+    def replace(self, objects: Iterable[StorageObject]) -> None:
+        """Exactly these objects exist from now on."""
+        self.apply(StorageUpdate(tuple(objects), complete=True))
+
+    def apply(self, update: StorageUpdate) -> None:
+        """Take in changes of the API server's objects."""
+        self.version += 1
+        self.objects_version += 1
+        if update.complete:
+            self.classes.clear()
+            self.csi_nodes.clear()
+            self.drivers.clear()
+            self._capacities.clear()
+            self._attachments.clear()
+            self._sorted.clear()
+            for known in (self._claims, self._volumes, self.claims, self.volumes):
+                known.clear()
+        for key in update.gone:
+            self._remove(key)
+        for item in update.objects:
+            self._put(item)
+
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of each table."""
+        return {
+            "claims": len(self._claims),
+            "volumes": len(self._volumes),
+            "volume_choices": len(self._choices),
+            "csi_nodes": len(self.csi_nodes),
+            "volume_attachments": len(self._attachments),
+        }
+
+    @property
+    def attachments(self) -> Iterable[VolumeAttachment]:
+        """All VolumeAttachments."""
+        return self._attachments.values()
+
+    def capacities(self, storage_class: str) -> Iterable[CsiStorageCapacity]:
+        """Those of a storage class."""
+        return self._capacities.get(storage_class, {}).values()
+
+    def placed(self, group: PodGroup, node: int, sign: int) -> None:
+        """One pod of the group more (1), or less (-1), is on the node."""
+        if group.volumes is None:
+            return
+        for mount in group.volumes.to_be_bound:
+            key = group.namespace, mount.claim
+            choices = self._choices.setdefault(key, Counter())
+            choice = _Choice(mount.volume, -1 if mount.volume else node)
+            before = set(choices)
+            choices[choice] += sign
+            if choices[choice] <= 0:
+                del choices[choice]
+            if not choices:
+                del self._choices[key]
+            if before != set(choices):
+                self.version += 1
+                self._renew_claim(key)
+
+    def _put(self, item: StorageObject) -> None:
+        match item:
+            case PersistentVolumeClaim():
+                key = item.namespace, item.name
+                self._claims[key] = item
+                self._renew_claim(key)
+            case PersistentVolume():
+                self._volumes[item.name] = item
+                self._renew_volume(item.name)
+            case StorageClass():
+                self.classes[item.name] = item
+            case CsiNode():
+                self.csi_nodes[item.name] = item
+            case CsiDriver():
+                self.drivers[item.name] = item
+            case CsiStorageCapacity():
+                self._capacities.setdefault(item.storage_class, {})[storage_key_of(item)] = item
+            case VolumeAttachment():
+                self._attachments[storage_key_of(item)] = item
+
+    def _remove(self, key: ObjectKey) -> None:
+        match key.kind:
+            case "PersistentVolumeClaim":
+                self._claims.pop((key.namespace, key.name), None)
+                self._renew_claim((key.namespace, key.name))
+            case "PersistentVolume":
+                self._volumes.pop(key.name, None)
+                self._renew_volume(key.name)
+            case "StorageClass":
+                self.classes.pop(key.name, None)
+            case "CSINode":
+                self.csi_nodes.pop(key.name, None)
+            case "CSIDriver":
+                self.drivers.pop(key.name, None)
+            case "CSIStorageCapacity":
+                for of_class in self._capacities.values():
+                    of_class.pop(key, None)
+            case "VolumeAttachment":
+                self._attachments.pop(key, None)
+
+    def _renew_claim(self, key: ClaimKey) -> None:
+        """Combine the API server's claim with what placed pods chose for it, and its volumes as well."""
+        claim = self._claims.get(key)
+        decided = claim is not None and claim.bound
+        choices = () if decided else self._choices.get(key, ())
+        node = next((choice.node for choice in choices if not choice.volume), None)
+        if claim is None:
+            self.claims.pop(key, None)
+        elif node is not None and not claim.selected_node:
+            self.claims[key] = replace(claim, selected_node=self._name_of(node))
+        else:
+            self.claims[key] = claim
+        former = self._chosen.pop(key, set())
+        chosen = {choice.volume for choice in choices if choice.volume}
+        if chosen:
+            self._chosen[key] = chosen
+        for volume in former - chosen:
+            del self._choosers[volume][key]
+            if not self._choosers[volume]:
+                del self._choosers[volume]
+        for volume in chosen - former:
+            self._choosers.setdefault(volume, {})[key] = None
+        for volume in former ^ chosen:
+            self._renew_volume(volume)
+
+    def _renew_volume(self, name: str) -> None:
+        before, now = self.volumes.get(name), self._volumes.get(name)
+        chooser = next(iter(self._choosers.get(name, ())), None)
+        if now is not None and now.claim is None and chooser is not None:
+            now = replace(now, claim=ClaimReference(*chooser))
+        if before is not None:
+            of_class = self._sorted[before.storage_class]
+            del of_class[bisect_left(of_class, _by_size(before), key=_by_size)]
+            del self.volumes[name]
+        if now is not None:
+            self.volumes[name] = now
+            insort(self._sorted.setdefault(now.storage_class, []), now, key=_by_size)
 
     def candidates(self, claim: PersistentVolumeClaim) -> list[PersistentVolume]:
         """The volumes that the claim may get, the smallest first."""
-        return [v for v in self._volumes_by_class.get(claim.storage_class, ()) if claim.fits(v)]
+        return [v for v in self._sorted.get(claim.storage_class, ()) if claim.fits(v)]
 
     def csi_volumes(self, namespace: str, volumes: PodVolumes) -> set[CsiVolume]:
         """What a pod with these volumes has attached to its node."""
@@ -97,6 +239,10 @@ class StorageCatalogue:
             return None
         # The volume does not exist yet: the claim stands for it. No handle begins with a space.
         return CsiVolume(storage_class.provisioner, f" {namespace}/{name}")
+
+
+def _by_size(volume: PersistentVolume) -> tuple[int, str]:
+    return volume.capacity_bytes, volume.name
 
 
 def not_owned(namespace: str, mount: ClaimMount) -> str:
@@ -207,10 +353,13 @@ class AttachedVolumes:
 
     def refresh(self, size: int) -> None:
         """Bring it up to date with the pods, the specs and the storage objects."""
-        as_of = (self._storage.version, self._specs.position, size)
+        as_of = (self._storage.objects_version, self._specs.position, size)
         if as_of != self._as_of:
             self._begin(size)
-            changed: Iterable[int] = [*self._mounted.on, *self._attached]
+            # Without limits nothing needs to be counted.
+            changed: Iterable[int] = [*self._mounted.on, *self._attached] if self._limits else ()
+        elif not self._limits:
+            return
         elif self._position != self._mounted.changes.position:
             nodes = self._mounted.changes.since(self._position, size)
             changed = {*self._mounted.on, *self._of_pods} if nodes is None else nodes.tolist()

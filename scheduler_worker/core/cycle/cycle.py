@@ -18,6 +18,7 @@ from scheduler_worker.core.cycle.backlog import Backlog
 from scheduler_worker.core.cycle.draft import depends_on_pods
 from scheduler_worker.core.cycle.proposals import Proposals
 from scheduler_worker.core.framework.extension_points import Diagnosis
+from scheduler_worker.core.framework.plugin_state import PluginState
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.sandbox import PluginFailed, PluginFailures
 from scheduler_worker.core.messages import PreemptionAnswer
@@ -155,7 +156,9 @@ class Cycle:
             return
         # Pods that take something by its name preempt one at a time.
         names = pod.plugin_state.reserved_names(preemptors[0].node) if preemptors else ()
-        self._proposals.preempt(run, preemptors, first=first, reserved_names=names, now=now)
+        alone = bool(preemptors) and run.pod_class.spec.volumes is not None
+        placed = self._with_volumes(run, pod.plugin_state, preemptors[0].node) if alone else run
+        self._proposals.preempt(placed, preemptors, first=first, reserved_names=names, now=now)
         left = run.rows[len(preemptors) :]
         if len(left) and len(pending.nodes):
             self._preemption.ask_again(pending, left, pod)
@@ -273,9 +276,21 @@ class Cycle:
         alone = run.pod_class.spec.volumes is not None
         placed = self._placer.place(ranking, 1 if alone else len(run.rows), run.pod_class.group)
         if len(placed.nodes):
-            names = ranking.plugin_state.reserved_names(int(placed.nodes[0])) if alone else ()
+            node = int(placed.nodes[0])
+            names = ranking.plugin_state.reserved_names(node) if alone else ()
+            run = self._with_volumes(run, ranking.plugin_state, node) if alone else run
             self._draft.add(run, placed, first=first_of_kind, reserved_names=names)
         return len(placed.nodes)
+
+    def _with_volumes(self, run: Run, state: PluginState, node: int) -> Run:
+        """The run, whose first pod is assumed on the node: its group says from now on which volumes the pod's
+        claims get there."""
+        pod_class, chosen = run.pod_class, state.bindings(node)
+        if not chosen:
+            return run
+        after = pod_class.choosing(chosen)
+        self._cache.regroup(pod_class.group, after.group, np.array((node,)))
+        return replace(run, pod_class=after)
 
     # Pods that fit nowhere
 

@@ -283,6 +283,10 @@ def _runs_of(proposal: PendingProposal, positions: NDArray[np.intp]) -> list[Run
     """These pods of a proposal, as parts of the runs they came from."""
     slots = proposal.assumption.slots[positions]
     return [
-        replace(proposal.runs[slot], rows=proposal.rows[positions[slots == slot]])
+        replace(
+            proposal.runs[slot],
+            pod_class=proposal.runs[slot].pod_class.undecided(),
+            rows=proposal.rows[positions[slots == slot]],
+        )
         for slot in np.unique(slots).tolist()
     ]

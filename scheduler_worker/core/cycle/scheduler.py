@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput
-from hoss.model.cluster import Service
+from hoss.model.cluster import Service, StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule, Preference
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeScope
@@ -138,6 +138,10 @@ class Scheduler:
         """Exactly these namespaces and services exist from now on."""
         self.cache.pod_index.set_namespaces(namespaces)
         self._demands.set_services(services)
+
+    def update_storage(self, update: StorageUpdate) -> None:
+        """The cluster's storage objects change."""
+        self.cache.storage.apply(update)
 
     def set_preference(self, preference: Preference) -> None:
         """How to order nodes of about the same score, from now on."""

@@ -53,7 +53,8 @@ class Ranking:
         self._ties = ties
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
         self._position = -1
-        self._diagnosis = (-1, Diagnosis("", frozenset()))
+        # As of a position of the cache and a version of its storage.
+        self._diagnosis = ((-1, -1), Diagnosis("", frozenset()))
         self._versions = _NEVER
 
     def refresh(self) -> None:
@@ -75,8 +76,9 @@ class Ranking:
     def diagnosis(self, explain: Callable[[], Diagnosis]) -> Diagnosis:
         """Why nothing fits, as of the last `refresh`: the result of `explain`, which is called again only
         after a change."""
-        if self._diagnosis[0] != self._position:
-            self._diagnosis = (self._position, explain())
+        as_of = self._position, self._cache.storage.version
+        if self._diagnosis[0] != as_of:
+            self._diagnosis = (as_of, explain())
         return self._diagnosis[1]
 
     def even_run(self, pods: int) -> EvenRun | BoundRun | None:  # noqa: ARG002 - PodRanking uses it

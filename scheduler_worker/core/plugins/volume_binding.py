@@ -3,6 +3,7 @@
 A claim of a class that waits for its first consumer is bound when its pod is placed: to the smallest volume
 that fits and that the node reaches, or else to one that is provisioned there."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +93,13 @@ class ReachableVolumes:
             number = int(choice.numbers[node])
             found[choice.claim.name] = None if number == _PROVISIONED else choice.volumes[number].name
         return found
+
+    def reserved_names(self, node: int) -> Iterable[str]:
+        """Claims that are bound with the pod's placement, and the volumes that they get."""
+        for claim, volume in self.bindings(node).items():
+            yield f"binding/{self._namespace}/{claim}"
+            if volume is not None:
+                yield f"volume/{volume}"
 
     def _look_up(self) -> Rejection | None:
         """Why no node can take the pod, by the claims alone."""
@@ -214,7 +222,7 @@ class ReachableVolumes:
         if driver is None or not driver.reports_capacity:
             return np.ones(size, np.bool_)
         found = np.zeros(size, np.bool_)
-        for capacity in storage.capacities.get(storage_class.name, ()):
+        for capacity in storage.capacities(storage_class.name):
             largest = capacity.largest_bytes
             if capacity.nodes is not None and largest is not None and largest >= claim.request_bytes:
                 found |= self._cache.node_sets.matching(capacity.nodes, size)

@@ -2,6 +2,7 @@
 go."""
 
 from collections import Counter
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -113,6 +114,8 @@ class MountedGroups:
     def __init__(self) -> None:
         self.on: dict[int, Counter[PodGroup]] = {}
         self.changes = ChangeLog()
+        # Gets each change: the group, the node, and 1 or -1.
+        self.listener: Callable[[PodGroup, int, int], None] = lambda _group, _node, _sign: None
 
     def change(self, group: PodGroup, nodes: NodeIndexes, sign: int) -> None:
         """One pod of the group more, or less, on each of `nodes`."""
@@ -123,4 +126,5 @@ class MountedGroups:
                 del counts[group]
                 if not counts:
                     del self.on[node]
+            self.listener(group, node, sign)
         self.changes.extend(nodes)

@@ -134,12 +134,12 @@ def test_a_gated_pod_waits_until_the_last_gate_is_removed(api: Api, cluster: Clu
     wait_until(lambda: node_of(api, "gated"), "it is bound")
 
 
-def test_a_pod_with_a_volume_claim_is_not_placed_by_rules_that_hoss_does_not_know(
+def test_a_pod_with_a_resource_claim_is_not_placed_by_rules_that_hoss_does_not_know(
     api: Api, cluster: Cluster
 ) -> None:
     api.create_node("n1")
-    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
-    api.create_pod("claims", scheduler="hoss", volumes=[claim])
+    claim = {"name": "gpu", "resourceClaimName": "gpu"}
+    api.create_pod("claims", scheduler="hoss", resourceClaims=[claim])
     create(api, ["free"])
     wait_until(lambda: node_of(api, "free"), "others are bound")
     assert not node_of(api, "claims")

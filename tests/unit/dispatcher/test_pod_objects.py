@@ -7,6 +7,7 @@ from dispatcher.core.pods.sets import NewGang
 from hoss.errors import InvalidInput
 from hoss.manifests.pod import ANNOTATION
 from hoss.model.pod import DuringExecution
+from hoss.model.volumes import ClaimMount, PodVolumes
 
 UID = "11111111-2222-3333-4444-5555555555{:02}"
 
@@ -82,16 +83,28 @@ CLAIM = {
 
 
 def test_what_restricts_nodes_by_rules_that_hoss_does_not_know_is_a_problem_of_ours_alone(reader):
-    assert (
-        reader.read(pod(**CLAIM)).problem
-        == "HOSS does not place pods with persistent volume claims, resource claims"
-    )
+    assert reader.read(pod(**CLAIM)).problem == "HOSS does not place pods with resource claims"
     assert not reader.read(pod(schedulerName="others", **CLAIM)).problem
 
 
 def test_what_is_to_be_ignored_is(reader):
     ignoring = PodReader(("hoss",), ignored=("persistent volume claims", "resource claims"))
     assert not ignoring.read(pod(**CLAIM)).problem
+    assert ignoring.read(pod(**CLAIM)).template.spec.volumes is None
+
+
+def test_pods_of_every_scheduler_keep_their_volumes(reader):
+    mounted = PodVolumes((ClaimMount("d"),))
+    assert reader.read(pod(**CLAIM)).template.spec.volumes == mounted
+    assert reader.read(pod(schedulerName="others", **CLAIM)).template.spec.volumes == mounted
+    assert reader.read(pod()).template.spec.volumes is None
+
+
+def test_an_ephemeral_volume_belongs_to_its_pod_alone(reader):
+    found = reader.read(pod(volumes=[{"name": "scratch", "ephemeral": {}}])).template.spec.volumes
+    [mount] = found.claims
+    assert mount.owner is not None
+    assert mount.claim == f"{mount.owner.name}-scratch"
 
 
 def test_what_no_account_can_be_kept_of_is_named(reader):

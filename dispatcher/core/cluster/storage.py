@@ -1,0 +1,98 @@
+"""The cluster's storage objects: persistent volumes, claims, storage classes, CSI objects and attachments. The API
+server is their journal, so they are kept in memory only. Workers get all of them when they join, and every
+change after that."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from dispatcher.core import messages as m
+from dispatcher.core.changes import Changes
+from dispatcher.core.queue.queues import Queues
+from dispatcher.core.workers.membership import Membership
+from hoss.model.cluster import ObjectKey, StorageUpdate, storage_key_of
+from hoss.model.volumes import CsiStorageCapacity, PersistentVolumeClaim, StorageObject
+
+# An object of these kinds that goes may help a waiting pod. Others only ever help when they come or change.
+_HELPS_BY_GOING = ("VolumeAttachment",)
+
+
+class StorageObjects:
+    """All storage objects by key."""
+
+    def __init__(self) -> None:
+        self._objects: dict[ObjectKey, StorageObject] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, key: ObjectKey) -> StorageObject | None:
+        """The object with this key."""
+        return self._objects.get(key)
+
+    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
+        """The claim of this name."""
+        found = self._objects.get(ObjectKey("PersistentVolumeClaim", namespace, name))
+        return found if isinstance(found, PersistentVolumeClaim) else None
+
+    @property
+    def everything(self) -> StorageUpdate:
+        """All objects, for a worker that knows none."""
+        return StorageUpdate(tuple(self._objects.values()), complete=True)
+
+    def apply(self, update: StorageUpdate) -> StorageUpdate:
+        """Take in changes. Returns those that change anything."""
+        gone = tuple(key for key in update.gone if self._objects.pop(key, None) is not None)
+        changed = tuple(item for item in update.objects if self._objects.get(storage_key_of(item)) != item)
+        self._objects.update((storage_key_of(item), item) for item in changed)
+        return StorageUpdate(changed, gone)
+
+
+@dataclass(slots=True, eq=False)
+class StorageUpdates:
+    """`handlers` lists the handlers by event type. They send changes to workers and wake pods that the changes
+    may help."""
+
+    objects: StorageObjects
+    members: Membership
+    queues: Queues
+    unix_ms: Callable[[float], int]
+    # Called with the claims that changed or went.
+    on_claims: Callable[[frozenset[tuple[str, str]]], None] = field(default=lambda _claims: None)
+
+    @property
+    def handlers(self) -> m.Handlers:
+        return {m.StorageChanged: self._storage_changed}
+
+    def _storage_changed(self, event: m.StorageChanged, now: float) -> list[m.Instruction]:
+        before = {key: self.objects.get(key) for key in map(storage_key_of, event.update.objects)}
+        update = self.objects.apply(event.update)
+        if not (update.objects or update.gone):
+            return []
+        self.queues.cluster_changed(_changes(update, before), now, self.unix_ms(now))
+        claims = _claims(chain(map(storage_key_of, update.objects), update.gone))
+        if claims:
+            self.on_claims(claims)
+        return [m.SendStorage(worker.link, update) for worker in self.members.living()]
+
+
+def _changes(update: StorageUpdate, before: Mapping[ObjectKey, StorageObject | None]) -> Changes:
+    """What waiting pods may benefit from."""
+    keys = [storage_key_of(item) for item in update.objects if _may_help(item, before)]
+    keys += [key for key in update.gone if key.kind in _HELPS_BY_GOING]
+    kinds = frozenset(key.kind for key in keys if key.kind != "PersistentVolumeClaim")
+    return Changes(claims=_claims(keys), storage=kinds)
+
+
+def _may_help(item: StorageObject, before: Mapping[ObjectKey, StorageObject | None]) -> bool:
+    """A capacity helps only by growing (kube-scheduler's isSchedulableAfterCSIStorageCapacityChange)."""
+    known = before[storage_key_of(item)]
+    if not isinstance(item, CsiStorageCapacity) or not isinstance(known, CsiStorageCapacity):
+        return True
+    if known.nodes != item.nodes or known.storage_class != item.storage_class:
+        return True
+    return item.largest_bytes is not None and item.largest_bytes > (known.largest_bytes or 0)
+
+
+def _claims(keys: Iterable[ObjectKey]) -> frozenset[tuple[str, str]]:
+    return frozenset((key.namespace, key.name) for key in keys if key.kind == "PersistentVolumeClaim")

@@ -1,0 +1,226 @@
+"""HOSS schedules pods with claims on a real API server. The test binds and provisions volumes, as a controller
+manager and a driver do."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+from e2e.kubernetes.api import Api, events_of
+from e2e.kubernetes.storage import Storage, mounting
+from waiting import wait_until
+
+from hossctl.local.control_plane import ControlPlane
+
+
+@pytest.fixture
+def storage(api: Api) -> Storage:
+    made = Storage(api)
+    made.clear()
+    return made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, control_plane: ControlPlane, storage: Storage) -> Iterator[Cluster]:
+    """A platform with a worker that schedules the API server of the whole run."""
+    made = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)
+    made.start_worker("w1")
+    yield made
+    made.stop()
+    storage.clear()
+
+
+def node_of(api: Api, name: str) -> str:
+    return str(api.pod(name)["spec"].get("nodeName", ""))
+
+
+def placed(api: Api, name: str) -> str:
+    """The node of a pod, once it has one."""
+    return str(wait_until(lambda: node_of(api, name), f"{name} is bound"))
+
+
+def await_reason(api: Api, pod: str, reason: str) -> None:
+    """Wait for an event that says why the pod is not placed."""
+    told = lambda: any(reason in text for _, text in events_of(api, pod))  # noqa: E731
+    wait_until(told, f"{pod}: {reason}")
+
+
+def test_a_pod_goes_where_its_bound_volume_can_be_mounted(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2", "n3"):
+        api.create_node(name)
+    storage.create_volume("pv", node="n2")
+    storage.create_claim("data")
+    storage.bind("data", "pv")
+    api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+    assert placed(api, "db") == "n2"
+
+
+def test_a_pod_waits_for_its_claim_in_kube_schedulers_words_and_goes_on_once_it_is_bound(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+    await_reason(api, "db", 'persistentvolumeclaim "data" not found')
+    storage.create_class("now", waits=False)
+    storage.create_volume("pv", storage_class="now")
+    storage.create_claim("data", storage_class="now")
+    await_reason(api, "db", "pod has unbound immediate PersistentVolumeClaims")
+    storage.bind("data", "pv")
+    assert placed(api, "db") == "n1"
+
+
+def test_a_node_gets_no_more_volumes_than_its_driver_attaches(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    storage.limit("n1", 1)
+    for name in ("a", "b"):
+        storage.create_volume(f"pv-{name}")
+        storage.create_claim(name)
+        storage.bind(name, f"pv-{name}")
+    api.create_pod("first", volumes=mounting("a"), nodeName="n1")
+    api.create_pod("second", scheduler="hoss", volumes=mounting("b"))
+    await_reason(api, "second", "1 node(s) exceed max volume count")
+    api.delete_pod("first")
+    assert placed(api, "second") == "n1"
+
+
+def test_a_claim_for_one_pod_is_given_to_the_next_once_the_first_is_gone(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    storage.create_volume("pv")
+    storage.create_claim("mine", modes=("ReadWriteOncePod",))
+    storage.bind("mine", "pv")
+    api.create_pod("first", scheduler="hoss", volumes=mounting("mine"))
+    placed(api, "first")
+    api.create_pod("second", scheduler="hoss", volumes=mounting("mine"))
+    await_reason(api, "second", "ReadWriteOncePod access mode already in-use by another pod")
+    api.delete_pod("first")
+    placed(api, "second")
+
+
+def test_the_claim_of_an_ephemeral_volume_must_have_been_made_for_the_pod(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+    volumes = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
+    pod = api.create_pod("job", scheduler="hoss", volumes=volumes)
+    await_reason(
+        api,
+        "job",
+        'waiting for ephemeral volume controller to create the persistentvolumeclaim "job-scratch"',
+    )
+    storage.create_volume("pv")
+    storage.create_claim("job-scratch", owner=pod)
+    storage.bind("job-scratch", "pv")
+    assert placed(api, "job") == "n1"
+
+
+def test_a_claim_that_waits_for_its_consumer_gets_the_smallest_volume_on_the_pods_node(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1", unschedulable=True)
+    api.create_node("n2")
+    storage.create_class("disks", provisioner="kubernetes.io/no-provisioner")
+    for name, node, gib in (("small", "n1", 1), ("large", "n2", 9), ("fitting", "n2", 3)):
+        storage.create_volume(name, node=node, gib=gib)
+    storage.create_claim("data", gib=2)
+    api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+    wait_until(lambda: storage.claim_of("fitting") == "data", "the volume is reserved for the claim")
+    assert not node_of(api, "db")
+    storage.bind("data", "fitting")
+    assert placed(api, "db") == "n2"
+    assert not storage.claim_of("large")
+
+
+def test_the_pods_of_a_stateful_set_get_provisioned_volumes_on_their_nodes(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2", "n3"):
+        api.create_node(name, pods=1)
+    storage.create_class("disks")
+    for name in ("db-0", "db-1", "db-2"):
+        storage.create_claim(f"data-{name}")
+        api.create_pod(name, scheduler="hoss", volumes=mounting(f"data-{name}"))
+        node = wait_until(lambda claim=f"data-{name}": storage.selected_node(claim), "a node is selected")
+        assert not node_of(api, name)
+        storage.provision(f"data-{name}")
+        assert placed(api, name) == node
+    assert {node_of(api, f"db-{i}") for i in range(3)} == {"n1", "n2", "n3"}
+
+
+def test_a_pod_whose_volume_cannot_be_provisioned_is_placed_anew(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    storage.create_class("disks")
+    storage.create_claim("data")
+    api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+    assert wait_until(lambda: storage.selected_node("data"), "a node is selected") == "n1"
+    storage.unselect("data")
+    await_reason(
+        api,
+        "db",
+        'running PreBind plugin "VolumeBinding": binding volumes: provisioning failed for PVC "data"',
+    )
+    assert wait_until(lambda: storage.selected_node("data"), "a node is selected again") == "n1"
+    storage.provision("data")
+    assert placed(api, "db") == "n1"
+
+
+def test_what_takes_too_long_to_provision_is_taken_back(
+    tmp_path: Path, control_plane: ControlPlane, api: Api, storage: Storage
+) -> None:
+    document = tmp_path / "dispatcher.yaml"
+    document.write_text(
+        "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
+        f"kubernetes: {{kubeconfig: {control_plane.kubeconfig}, volume_bind_timeout_seconds: 1}}\n"
+    )
+    cluster = Cluster(
+        tmp_path, kubeconfig=control_plane.kubeconfig, dispatcher_flags=("--config", str(document))
+    )
+    try:
+        cluster.start_worker("w1")
+        api.create_node("n1")
+        storage.create_class("disks")
+        storage.create_claim("data")
+        api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+        wait_until(lambda: storage.selected_node("data"), "a node is selected")
+        timed_out = 'running PreBind plugin "VolumeBinding": binding volumes: context deadline exceeded'
+        await_reason(api, "db", timed_out)
+        wait_until(lambda: not storage.selected_node("data"), "the node is no longer selected")
+        wait_until(lambda: storage.selected_node("data"), "the pod is placed anew")
+    finally:
+        cluster.stop()
+        storage.clear()
+
+
+def test_two_workers_never_give_one_volume_to_two_claims(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    cluster.start_worker("w2")
+    for name in ("n1", "n2"):
+        api.create_node(name)
+    storage.create_class("disks", provisioner="kubernetes.io/no-provisioner")
+    names = [f"p{i}" for i in range(8)]
+    for name in names[:4]:
+        storage.create_volume(f"pv-{name}")
+    for name in names:
+        storage.create_claim(name)
+        api.create_pod(name, scheduler="hoss", volumes=mounting(name))
+
+    def reserved() -> dict[str, str]:
+        return {claim: f"pv-{name}" for name in names[:4] if (claim := storage.claim_of(f"pv-{name}"))}
+
+    wait_until(lambda: len(reserved()) == 4, "all volumes are taken, each for another claim")
+    chosen = reserved()
+    for claim, volume in chosen.items():
+        storage.bind(claim, volume)
+    for claim in chosen:
+        placed(api, claim)
+    for name in set(names) - set(chosen):
+        await_reason(api, name, "2 node(s) didn't find available persistent volumes to bind")
