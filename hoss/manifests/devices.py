@@ -141,7 +141,9 @@ def _read_reach(parent: Object, path: str) -> NodeReach:
         all_nodes=boolean(parent, "allNodes", path),
         selector=None
         if selector is None
-        else read_node_selector(mapping(parent, "nodeSelector", path), f"{path}.nodeSelector"),
+        else read_node_selector(
+            mapping(parent, "nodeSelector", path), f"{path}.nodeSelector", as_written=True
+        ),
     )
 
 
@@ -151,7 +153,12 @@ def _read_device(device: Object, path: str, *, own_reach: bool) -> Device:
     return Device(
         name=text(device, "name", path),
         attributes=tuple(
-            (name, _read_attribute(mapping(attributes, name, f"{path}.attributes"), f"{path}.attributes[{name}]"))
+            (
+                name,
+                _read_attribute(
+                    mapping(attributes, name, f"{path}.attributes"), f"{path}.attributes[{name}]"
+                ),
+            )
             for name in sorted(attributes)
         ),
         capacity=tuple(
@@ -275,7 +282,10 @@ def _read_exact(request: Object, path: str) -> ExactRequest:
         admin_access=boolean(request, "adminAccess", path),
         tolerations=tuple(
             Toleration(
-                text(t, "key", path), text(t, "operator", path) or "Equal", text(t, "value", path), text(t, "effect", path)
+                text(t, "key", path),
+                text(t, "operator", path) or "Equal",
+                text(t, "value", path),
+                text(t, "effect", path),
             )
             for t in mappings(request, "tolerations", path)
         ),

@@ -174,7 +174,9 @@ class _Search:
                         sizes.append(alternative.count)
                 least += min(sizes)
             if least > MOST_DEVICES:
-                raise _Stop(c, f": number of requested devices {least} exceeds the claim limit of {MOST_DEVICES}")
+                raise _Stop(
+                    c, f": number of requested devices {least} exceeds the claim limit of {MOST_DEVICES}"
+                )
 
     def claim(self, c: int) -> bool:
         """Devices for this claim and all after it."""
@@ -410,7 +412,9 @@ def _quantity(nano: int, taken: _Taken, name: str) -> Quantity:
     given = [quantity for n, quantity in taken.alternative.capacity if n == name]
     policy = capacity.policy
     if policy is not None:
-        given += [q for q in (policy.default, policy.least, policy.step) if q is not None] + list(policy.values)
+        given += [q for q in (policy.default, policy.least, policy.step) if q is not None] + list(
+            policy.values
+        )
     exact = next((quantity for quantity in [*given, capacity.value] if quantity.nano == nano), None)
     return exact or Quantity(nano, (given[0] if given else capacity.value).notation)
 

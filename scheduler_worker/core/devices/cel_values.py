@@ -198,7 +198,8 @@ def negated(value: Value) -> Value:
 
 
 _VERSION = re.compile(
-    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(?:-([0-9A-Za-z.-]+))?(?:\+([0-9A-Za-z.-]+))?", re.ASCII
+    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(?:-([0-9A-Za-z.-]+))?(?:\+([0-9A-Za-z.-]+))?",
+    re.ASCII,
 )
 _LONGEST_VERSION = 256
 
@@ -334,7 +335,9 @@ def _value_of(optional: Value) -> Value:
 
 
 def _is_zero(value: Value) -> bool:
-    return value is None or (kind_of(value) in ("string", "bytes", "list", "map", *_NUMBERS, "bool") and not value)
+    return value is None or (
+        kind_of(value) in ("string", "bytes", "list", "map", *_NUMBERS, "bool") and not value
+    )
 
 
 Function = Callable[..., Value]
@@ -420,7 +423,9 @@ METHODS: dict[str, list[Overload]] = {
     "patch": [((_V,), lambda v: v.patch)],
     "sign": [((_Q,), lambda q: int(q.nano > 0) - int(q.nano < 0))],
     "isInteger": [((_Q,), lambda q: q.whole and abs(q.value) < 2**63)],
-    "asInteger": [((_Q,), lambda q: whole(q.value) if q.whole else _need(None, "cannot convert value to integer"))],
+    "asInteger": [
+        ((_Q,), lambda q: whole(q.value) if q.whole else _need(None, "cannot convert value to integer"))
+    ],
     "asApproximateFloat": [((_Q,), lambda q: q.nano / NANO)],
     "add": [((_Q, _Q), lambda a, b: _moved(a, b, 1)), ((_Q, _INT), lambda a, b: _moved(a, b, 1))],
     "sub": [((_Q, _Q), lambda a, b: _moved(a, b, -1)), ((_Q, _INT), lambda a, b: _moved(a, b, -1))],

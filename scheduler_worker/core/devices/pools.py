@@ -54,7 +54,9 @@ class SelectorTable:
             selected = expression.evaluate({"device": device.variables})
         except CelError as exc:
             return f"CEL runtime error: {exc}"
-        return selected if isinstance(selected, bool) else "CEL runtime error: the result is not true or false"
+        return (
+            selected if isinstance(selected, bool) else "CEL runtime error: the result is not true or false"
+        )
 
 
 class _Domains(dict[str, dict[str, object]]):
@@ -183,8 +185,8 @@ class PoolTable:
         return self._node_of.get(pool)
 
     def pools_of(self, node: str, labels: Mapping[str, str]) -> tuple[Pool, ...]:
-        """The node's pools in the order in which devices are taken. `labels` may change only with a call of
-        `forget_nodes`."""
+        """The node's pools in the order in which devices are taken. Whoever changes `labels` calls
+        `forget_node`."""
         found = self._pools.get(node)
         if found is None:
             gathered = (_gather(p, node, labels) for p in (*self._by_node.get(node, ()), *self._general))
@@ -193,9 +195,9 @@ class PoolTable:
             found = self._pools[node] = tuple(pools)
         return found
 
-    def forget_nodes(self) -> None:
-        """Labels of nodes have changed."""
-        self._pools = {}
+    def forget_node(self, node: str) -> None:
+        """Labels of the node have changed."""
+        self._pools.pop(node, None)
 
 
 def _gather(parts: Sequence[_Slice], node: str, labels: Mapping[str, str]) -> Pool | None:
