@@ -95,10 +95,10 @@ def read_cluster(objects: Object, *, read_at: float = float("inf")) -> Cluster:
             if (item := _at(f"{key}[{i}]", partial(read_storage_object, kind=kind), manifest)) is not None
         ],
         devices=[
-            item
+            offered
             for key, kind in DEVICE_LISTS.items()
             for i, manifest in enumerate(mappings(objects, key, ""))
-            if (item := _at(f"{key}[{i}]", partial(read_device_object, kind=kind), manifest)) is not None
+            if (offered := _at(f"{key}[{i}]", partial(read_device_object, kind=kind), manifest)) is not None
         ],
         read_at=read_at,
     )

@@ -7,8 +7,8 @@ from hoss.manifests.fields import Object, boolean, integer, mapping, mappings, m
 from hoss.manifests.placement import read_node_selector
 from hoss.manifests.pod_resources import read_pod_resources
 from hoss.model.devices import (
-    AttributeValue,
     Allocation,
+    AttributeValue,
     BindingState,
     ClaimConstraint,
     ClaimRequest,

@@ -6,8 +6,8 @@ DisruptionBudget holds the state that the API server reports, a PodDisruptionBud
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hoss.model.node import NodeSpec
 from hoss.model.devices import DeviceObject
+from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.resources import Amounts, Pairs
 from hoss.model.selectors import LabelSelector, Requirement

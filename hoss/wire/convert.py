@@ -6,10 +6,16 @@ from hoss.errors import InvalidInput
 from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.node import NodeSpec, Taint, Toleration
 from hoss.model.pod import DeviceRequest, DuringExecution, PodSpec, PodTemplate, QosClass
-from hoss.model.selectors import NodeScope, NodeSelector, NodeSelectorTerm, PreferredTerm
+from hoss.model.selectors import NodeScope, NodeSelector, PreferredTerm
 from hoss.v1 import common_pb2 as pb
 from hoss.v1 import dispatcher_pb2
 from hoss.wire import convert_rules as rules
+from hoss.wire.convert_devices import (
+    node_term_from_proto,
+    node_term_to_proto,
+    requirement_from_proto,
+    requirement_to_proto,
+)
 from hoss.wire.convert_rules import labels_from_proto, labels_to_proto, optional
 
 
@@ -24,7 +30,7 @@ def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
         node_name=spec.node_name,
         node_selector=labels_to_proto(spec.node_selector),
         preferred_node_affinity=[
-            pb.PreferredTerm(weight=p.weight, term=_term_to_proto(p.term))
+            pb.PreferredTerm(weight=p.weight, term=node_term_to_proto(p.term))
             for p in spec.preferred_node_affinity
         ],
         tolerations=[
@@ -37,7 +43,7 @@ def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
     )
     if spec.required_node_affinity is not None:
         message.required_node_affinity.CopyFrom(
-            pb.NodeSelector(terms=[_term_to_proto(t) for t in spec.required_node_affinity.terms])
+            pb.NodeSelector(terms=[node_term_to_proto(t) for t in spec.required_node_affinity.terms])
         )
     if spec.devices is not None:
         message.devices.CopyFrom(pb.DeviceRequest(count=spec.devices.count, milli=spec.devices.milli))
@@ -56,10 +62,12 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
         node_name=message.node_name,
         node_selector=labels_from_proto(message.node_selector),
         required_node_affinity=optional(
-            message, "required_node_affinity", lambda m: NodeSelector(tuple(map(_term_from_proto, m.terms)))
+            message,
+            "required_node_affinity",
+            lambda m: NodeSelector(tuple(map(node_term_from_proto, m.terms))),
         ),
         preferred_node_affinity=tuple(
-            PreferredTerm(p.weight, _term_from_proto(p.term)) for p in message.preferred_node_affinity
+            PreferredTerm(p.weight, node_term_from_proto(p.term)) for p in message.preferred_node_affinity
         ),
         tolerations=tuple(map(_toleration_from_proto, message.tolerations)),
         host_ports=rules.host_ports_from_proto(message.host_ports),
@@ -69,7 +77,7 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
 
 
 def scope_to_proto(scope: NodeScope) -> pb.NodeScope:
-    requirements = [rules.requirement_to_proto(r) for r in scope.requirements]
+    requirements = [requirement_to_proto(r) for r in scope.requirements]
     return pb.NodeScope(rule=scope.rule, requirements=requirements, required=scope.required)
 
 
@@ -91,7 +99,7 @@ def conflict_rule_from_proto(message: pb.ConflictRule) -> ConflictRule:
 
 
 def scope_from_proto(message: pb.NodeScope) -> NodeScope:
-    requirements = tuple(rules.requirement_from_proto(r) for r in message.requirements)
+    requirements = tuple(requirement_from_proto(r) for r in message.requirements)
     return NodeScope(message.rule, requirements, message.required)
 
 
@@ -169,17 +177,3 @@ def _amounts_to_proto(amounts: Sequence[tuple[str, int]]) -> list[pb.Amount]:
 
 def _amounts_from_proto(amounts: Iterable[pb.Amount]) -> tuple[tuple[str, int], ...]:
     return tuple((a.resource, a.amount) for a in amounts)
-
-
-def _term_to_proto(term: NodeSelectorTerm) -> pb.NodeSelectorTerm:
-    return pb.NodeSelectorTerm(
-        match_expressions=[rules.requirement_to_proto(r) for r in term.match_expressions],
-        match_fields=[rules.requirement_to_proto(r) for r in term.match_fields],
-    )
-
-
-def _term_from_proto(term: pb.NodeSelectorTerm) -> NodeSelectorTerm:
-    return NodeSelectorTerm(
-        tuple(rules.requirement_from_proto(r) for r in term.match_expressions),
-        tuple(rules.requirement_from_proto(r) for r in term.match_fields),
-    )

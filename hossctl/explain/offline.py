@@ -153,7 +153,7 @@ def _devices_document(binding: DeviceBinding) -> Document:
     if binding.mappings:
         document["requestMappings"] = [
             {"containerName": m.container, "resourceName": m.resource, "requestName": m.request}
-            for m in sorted(binding.mappings)
+            for m in sorted(binding.mappings, key=lambda m: (m.container, m.resource))
         ]
     return document
 

@@ -6,7 +6,7 @@ hold. Claims of one shape share an answer for all nodes. It is kept and repaired
 into use or became free, so the thousandth claim of a template costs a look-up."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from hoss.model.devices import Allocation, DeviceClass, DeviceObject, ResourceCl
 from hoss.model.resources import Pairs
 from scheduler_worker.core.devices.allocator import ClaimShape, Found, OneNodeOffer, allocate
 from scheduler_worker.core.devices.held import ClaimKey, HeldClaims, RecentChanges
-from scheduler_worker.core.devices.pools import DeviceUsage, Pool, PoolId, PoolTable, SelectorTable
-from scheduler_worker.core.nodes import ChangeLog, Mask, NodeCatalogue, NodeIndexes
+from scheduler_worker.core.devices.pools import DeviceUsage, PoolId, PoolTable, SelectorTable
+from scheduler_worker.core.nodes import ChangeLog, Mask, NodeCatalogue
 
 _MOST_SHAPES = 32  # whose answers are kept; those used last
 CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"

@@ -105,6 +105,12 @@ class NodeInfoCache(NodeColumns):
             return np.zeros(len(nodes), np.uint16)
         return self.cards.assume(nodes, demand.devices)
 
+    def hold(self, group: PodGroup, holding: PodGroup, node: int) -> None:
+        """A pod of the group that was assumed on this node holds claims there: it counts as `holding` now."""
+        nodes = np.array((node,))
+        self.pod_index.remove(group, nodes)
+        self.pod_index.add(holding, nodes)
+
     def assume_each(
         self, nodes: NodeIndexes, requests: NDArray[np.int64], groups: Sequence[PodGroup]
     ) -> None:

@@ -15,7 +15,7 @@ from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.cycle.backlog import Backlog
-from scheduler_worker.core.cycle.draft import depends_on_pods
+from scheduler_worker.core.cycle.draft import depends_on_pods, holding, takes_by_name
 from scheduler_worker.core.cycle.proposals import Proposals
 from scheduler_worker.core.framework.extension_points import Diagnosis
 from scheduler_worker.core.framework.profile import Profile
@@ -155,7 +155,10 @@ class Cycle:
             return
         # Pods that take something by its name preempt one at a time.
         names = pod.plugin_state.reserved_names(preemptors[0].node) if preemptors else ()
-        self._proposals.preempt(run, preemptors, first=first, reserved_names=names, now=now)
+        held = pod.plugin_state.held_claims(preemptors[0].node) if preemptors else ()
+        if held:
+            self._cache.hold(run.pod_class.group, holding(run.pod_class.group, held), preemptors[0].node)
+        self._proposals.preempt(run, preemptors, first=first, reserved_names=names, held_claims=held, now=now)
         left = run.rows[len(preemptors) :]
         if len(left) and len(pending.nodes):
             self._preemption.ask_again(pending, left, pod)
@@ -254,7 +257,7 @@ class Cycle:
         try:
             ranking = self._rankings.of(run.pod_class.demand)
             count = placed = self._place_slot(run, ranking)
-            while run.pod_class.spec.volumes is not None and placed and count < len(run.rows):
+            while takes_by_name(run.pod_class.spec) and placed and count < len(run.rows):
                 placed = self._place_slot(replace(run, rows=run.rows[count:]), ranking)
                 count += placed
             if count == len(run.rows):
@@ -270,11 +273,18 @@ class Cycle:
         """Put into the draft the first pods of a run as one slot: all that fit, or one pod of those that take
         something by a name that depends on the node. Returns how many."""
         first_of_kind = _is_first_of_its_kind(run.pod_class, self._cache)
-        alone = run.pod_class.spec.volumes is not None
-        placed = self._placer.place(ranking, 1 if alone else len(run.rows), run.pod_class.group)
-        if len(placed.nodes):
-            names = ranking.plugin_state.reserved_names(int(placed.nodes[0])) if alone else ()
-            self._draft.add(run, placed, first=first_of_kind, reserved_names=names)
+        alone, group = takes_by_name(run.pod_class.spec), run.pod_class.group
+        placed = self._placer.place(ranking, 1 if alone else len(run.rows), group)
+        if len(placed.nodes) and alone:
+            node = int(placed.nodes[0])
+            names, held = ranking.plugin_state.reserved_names(node), ranking.plugin_state.held_claims(node)
+            if held:
+                self._cache.hold(group, holding(group, held), node)
+                # The devices are those of this node.
+                placed = placed._replace(alternates=np.full_like(placed.alternates, -1))
+            self._draft.add(run, placed, first=first_of_kind, reserved_names=names, held_claims=held)
+        elif len(placed.nodes):
+            self._draft.add(run, placed, first=first_of_kind)
         return len(placed.nodes)
 
     # Pods that fit nowhere

@@ -1,16 +1,16 @@
 """The draft: placements gathered until they are proposed, one proposal a shard."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.pod import PodSpec
+from hoss.model.devices import HeldClaim
+from hoss.model.pod import PodGroup, PodSpec
 from hoss.wire.columns import NONE_U32
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.nodes import NodeIndexes
 from scheduler_worker.core.placement.run_placer import Placed
@@ -22,6 +22,16 @@ def depends_on_pods(spec: PodSpec) -> bool:
     """Whether a node may admit the pod because of other pods: by spreading those elsewhere, by affinity those
     near. Such a pod must not outlive the pods that it was placed by."""
     return bool(spec.pod_affinity and spec.pod_affinity.required) or any(c.required for c in spec.spread)
+
+
+def holding(group: PodGroup, held_claims: tuple[HeldClaim, ...]) -> PodGroup:
+    """The group of pods that hold these claims."""
+    return replace(group, held_claims=held_claims) if held_claims else group
+
+
+def takes_by_name(spec: PodSpec) -> bool:
+    """Whether the pod takes something by a name that depends on its node: volumes or devices."""
+    return spec.volumes is not None or spec.claims is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +54,7 @@ class Draft:
         self._placed: list[tuple[Run, Placed]] = []
         self._firsts: list[bool] = []
         self._reserved_names: list[tuple[str, ...]] = []
+        self._groups: list[PodGroup] = []
         self._victims: dict[int, Victims] = {}  # by place among all pods
         self.pods = 0
 
@@ -58,9 +69,9 @@ class Draft:
         return any(depends_on_pods(run.pod_class.spec) for run, _ in self._placed)
 
     @property
-    def placements(self) -> list[tuple[PodClass, NodeIndexes]]:
-        """The class and the chosen nodes of each run."""
-        return [(run.pod_class, placed.nodes) for run, placed in self._placed]
+    def placements(self) -> list[tuple[PodGroup, NodeIndexes]]:
+        """The group and the chosen nodes of each run."""
+        return [(group, placed.nodes) for group, (_, placed) in zip(self._groups, self._placed, strict=True)]
 
     def precedes(self, run: Run) -> bool:
         """Whether the ledger serves the draft's pods before the run's: it serves higher priorities first."""
@@ -74,13 +85,16 @@ class Draft:
         *,
         first: bool = False,
         reserved_names: tuple[str, ...] = (),
+        held_claims: tuple[HeldClaim, ...] = (),
     ) -> None:
         """The first pods of `run` go where `placed` says. `victims`: those of each pod, if any. `first`:
-        placed as the first of their kind. `reserved_names`: of what each takes there."""
+        placed as the first of their kind. `reserved_names`: of what each takes there. `held_claims`:
+        for which each gets devices there."""
         self._victims.update(enumerate(victims, self.pods))
         self._placed.append((run, placed))
         self._firsts.append(first)
         self._reserved_names.append(reserved_names)
+        self._groups.append(holding(run.pod_class.group, held_claims))
         self.pods += len(placed.nodes)
 
     def assumed(self, resources: int) -> Assumption | None:
@@ -102,6 +116,7 @@ class Draft:
         self._placed.clear()
         self._firsts.clear()
         self._reserved_names = []
+        self._groups = []
         self._victims = {}
         self.pods = 0
 
@@ -122,7 +137,7 @@ class Draft:
         masks = np.concatenate([placed.card_masks for _, placed in self._placed])
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
-        groups = tuple(run.pod_class.group for run in runs)
+        groups = tuple(self._groups)
         firsts = np.array(self._firsts) if any(self._firsts) else None
         victims_of, names = self._victims, tuple(self._reserved_names)
         self.clear()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.devices import HeldClaim
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.draft import Draft, PendingProposal
@@ -91,17 +92,18 @@ class Proposals:
         *,
         first: bool,
         reserved_names: tuple[str, ...],
+        held_claims: tuple[HeldClaim, ...],
         now: float,
     ) -> None:
         """Close proposals for the first pods of the run, which are placed where others are to be evicted.
-        `first`: as the first of their kind. `reserved_names`: see Draft.add."""
+        `first`: as the first of their kind. `reserved_names`, `held_claims`: see Draft.add."""
         if not preemptors:
             return
         nodes, masks, victims = zip(*preemptors, strict=True)
         no_alternates = np.empty((len(preemptors), 0), np.intp)
         draft = Draft()
         placed = Placed(np.array(nodes), no_alternates, np.concatenate(masks))
-        draft.add(run, placed, victims, first=first, reserved_names=reserved_names)
+        draft.add(run, placed, victims, first=first, reserved_names=reserved_names, held_claims=held_claims)
         self._preempting += self._close(draft, now)
 
     def discard_draft(self) -> None:
@@ -181,8 +183,8 @@ class Proposals:
     def drop(self) -> None:
         """Another epoch: the ledger refuses all of it. The cache gives back what is tracked, see
         `NodeInfoCache.forget_unanswered`."""
-        for pod_class, nodes in self.draft.placements:
-            self._cache.forget_group(pod_class.group, nodes)
+        for group, nodes in self.draft.placements:
+            self._cache.forget_group(group, nodes)
         self.draft.clear()
         self._preempting.clear()
         self._sent.clear()
@@ -201,7 +203,7 @@ class Proposals:
         for slot, seq in sorted(set(zip(slots.tolist(), seqs[rows].tolist(), strict=True))):
             of_commit = nodes[rows[(slots == slot) & (seqs[rows] == seq)]].astype(np.intp)
             pod_class = proposal.runs[slot].pod_class
-            masks = self._cache.assume(of_commit, pod_class.demand, pod_class.group)
+            masks = self._cache.assume(of_commit, pod_class.demand, assumption.groups[slot])
             part = replace(
                 assumption, nodes=of_commit, slots=np.full(len(of_commit), slot), card_masks=masks, seq=0
             )

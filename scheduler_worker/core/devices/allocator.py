@@ -20,7 +20,7 @@ from hoss.model.devices import (
     ResourceClaim,
 )
 from hoss.model.node import NO_EXECUTE, NO_SCHEDULE
-from hoss.model.quantity import Quantity
+from hoss.model.quantity import Quantity, parse_quantity
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from scheduler_worker.core.devices.cel_values import CelError
 from scheduler_worker.core.devices.pools import (
@@ -98,21 +98,21 @@ def allocate(shapes: Sequence[ClaimShape], offer: OneNodeOffer) -> Found:
         search.prepare()
         if search.claim(0):
             return Found(tuple(search.allocation(i) for i in range(len(shapes))))
-    except _Stop as stop:
+    except _StopError as stop:
         return Found(error=stop.error)
-    except (_Exhausted, RecursionError):
+    except (_ExhaustedError, RecursionError):
         return Found(reason=TIMED_OUT)
     invalid = any(pool.invalid for pool in offer.pools)
     return Found(reason=INVALID_POOLS if invalid else NOT_ALLOCATABLE)
 
 
-class _Stop(Exception):
+class _StopError(Exception):
     def __init__(self, claim: int, text: str) -> None:
         super().__init__(text)
         self.error = AllocationError(claim, text)
 
 
-class _Exhausted(Exception):
+class _ExhaustedError(Exception):
     """The search has made too many tries."""
 
 
@@ -174,7 +174,7 @@ class _Search:
                         sizes.append(alternative.count)
                 least += min(sizes)
             if least > MOST_DEVICES:
-                raise _Stop(
+                raise _StopError(
                     c, f": number of requested devices {least} exceeds the claim limit of {MOST_DEVICES}"
                 )
 
@@ -204,10 +204,12 @@ class _Search:
             if pool.incomplete or pool.invalid:
                 state = "being updated" if pool.incomplete else "invalid"
                 text = f"asks for all devices, but resource pool {pool.text} is currently {state}"
-                raise _Stop(c, f", request {request.name}: {text}")
-            for offered in pool.devices:
-                if self._selected(c, request, offered) and _amounts(request, offered) is not None:
-                    found.append((pool, offered))
+                raise _StopError(c, f", request {request.name}: {text}")
+            found += [
+                (pool, offered)
+                for offered in pool.devices
+                if self._selected(c, request, offered) and _amounts(request, offered) is not None
+            ]
         return found
 
     def _request(self, c: int, r: int) -> bool:
@@ -267,19 +269,28 @@ class _Search:
     def _selected(self, c: int, request: ExactRequest, offered: OfferedDevice) -> bool:
         self._tries += 1
         if self._tries > _MOST_TRIES:
-            raise _Exhausted
+            raise _ExhaustedError
         device_class = self._offer.classes[request.device_class]
-        for of_class, selectors in ((True, device_class.selectors), (False, request.selectors)):
-            for number, text in enumerate(selectors):
-                try:
-                    if not self._offer.selectors.evaluate(text, offered):
-                        return False
-                except CelError as exc:
-                    problem = f": selector #{number}: {exc}"
-                    if of_class:
-                        raise _Stop(-1, f"class {device_class.name}{problem}") from None
-                    raise _Stop(c, problem) from None
+        try:
+            if not self._all_true(device_class.selectors, offered):
+                return False
+        except CelError as exc:
+            raise _StopError(-1, f"class {device_class.name}: {exc}") from None
+        try:
+            if not self._all_true(request.selectors, offered):
+                return False
+        except CelError as exc:
+            raise _StopError(c, f": {exc}") from None
         return not offered.own_reach or reaches(offered.reach, self._offer.name, self._offer.labels)
+
+    def _all_true(self, selectors: Sequence[str], offered: OfferedDevice) -> bool:
+        for number, text in enumerate(selectors):
+            try:
+                if not self._offer.selectors.evaluate(text, offered):
+                    return False
+            except CelError as exc:  # noqa: PERF203 - which one fails belongs to the text
+                raise CelError(f"selector #{number}: {exc}") from None
+        return True
 
     def _take(self, c: int, request: ClaimRequest, a: int, pool: Pool, offered: OfferedDevice) -> bool:
         """Take the device, if the request can have it."""
@@ -300,7 +311,7 @@ class _Search:
         if not all(condition.admits(value) for condition, value in conditions):
             if alternative.all_devices:
                 problem = f"cannot add device {offered.id} because a claim constraint would not be satisfied"
-                raise _Stop(c, f", request {alternative.name}: {problem}")
+                raise _StopError(c, f", request {alternative.name}: {problem}")
             return False
         for condition, value in conditions:
             if value is not None:
@@ -416,7 +427,8 @@ def _quantity(nano: int, taken: _Taken, name: str) -> Quantity:
             policy.values
         )
     exact = next((quantity for quantity in [*given, capacity.value] if quantity.nano == nano), None)
-    return exact or Quantity(nano, (given[0] if given else capacity.value).notation)
+    found = exact or Quantity(nano, (given[0] if given else capacity.value).notation)
+    return parse_quantity(found.canonical)  # as it is read from where it is written
 
 
 def _node_selector(taken: Sequence[_Taken], node: str) -> NodeSelector | None:

@@ -4,7 +4,7 @@ Two libraries were tried and not taken; ADR 62 says why. Types are checked when 
 before: the API server has refused what cannot be right. `&&`, `||` and the macros all() and exists() absorb
 errors as the specification says."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from scheduler_worker.core.devices import cel_values
@@ -60,29 +60,37 @@ class Expression:
 
 
 def _compile(node: Node, names: frozenset[str]) -> _Evaluate:
-    match node:
-        case Literal(value):
-            return lambda scope: value
-        case Identifier(name):
-            if name not in names:
-                raise CelSyntaxError(f"undeclared reference to '{name}' (in container '')")
-            return lambda scope: scope[name]
-        case Select(of, field, optional):
-            return _selection(_compile(of, names), lambda scope: field, optional=optional)
-        case Index(of, key, optional):
-            return _selection(_compile(of, names), _compile(key, names), optional=optional)
-        case Junction(operator, parts):
-            return _junction([_compile(part, names) for part in parts], decisive=operator == "||")
-        case Conditional(condition, then, otherwise):
-            return _conditional(*(_compile(n, names) for n in (condition, then, otherwise)))
-        case ListOf(items):
-            compiled = [_compile(item, names) for item in items]
-            return lambda scope: [item(scope) for item in compiled]
-        case MapOf(entries):
-            pairs = [(_compile(key, names), _compile(value, names)) for key, value in entries]
-            return lambda scope: _map_of(pairs, scope)
-        case Call():
-            return _call(node, names)
+    return _COMPILERS[type(node)](node, names)
+
+
+def _literal(node: Literal, _names: frozenset[str]) -> _Evaluate:
+    value = node.value
+    return lambda _scope: value
+
+
+def _identifier(node: Identifier, names: frozenset[str]) -> _Evaluate:
+    name = node.name
+    if name not in names:
+        raise CelSyntaxError(f"undeclared reference to '{name}' (in container '')")
+    return lambda scope: scope[name]
+
+
+def _select(node: Select, names: frozenset[str]) -> _Evaluate:
+    return _selection(_compile(node.of, names), _literal(Literal(node.field), names), optional=node.optional)
+
+
+def _index(node: Index, names: frozenset[str]) -> _Evaluate:
+    return _selection(_compile(node.of, names), _compile(node.key, names), optional=node.optional)
+
+
+def _list(node: ListOf, names: frozenset[str]) -> _Evaluate:
+    items = [_compile(item, names) for item in node.items]
+    return lambda scope: [item(scope) for item in items]
+
+
+def _map(node: MapOf, names: frozenset[str]) -> _Evaluate:
+    pairs = [(_compile(key, names), _compile(value, names)) for key, value in node.entries]
+    return lambda scope: _map_of(pairs, scope)
 
 
 def _map_of(pairs: list[tuple[_Evaluate, _Evaluate]], scope: Scope) -> dict[Value, Value]:
@@ -127,26 +135,37 @@ def _found(container: Value, key: Value) -> Optional:
     raise CelError(NO_OVERLOAD)
 
 
-def _junction(parts: list[_Evaluate], *, decisive: bool) -> _Evaluate:
+def _junction(node: Junction, names: frozenset[str]) -> _Evaluate:
+    parts = [_compile(part, names) for part in node.parts]
+    decisive = node.operator == "||"
+
     def judge(scope: Scope) -> Value:
-        problem: CelError | None = None
-        for part in parts:
-            try:
-                value = part(scope)
-                if value is decisive:
-                    return decisive
-                if not isinstance(value, bool):
-                    raise CelError(NO_OVERLOAD)
-            except CelError as exc:
-                problem = problem or exc
-        if problem is not None:
-            raise problem
-        return not decisive
+        return _absorbing((lambda part=part: part(scope) for part in parts), decisive=decisive)
 
     return judge
 
 
-def _conditional(condition: _Evaluate, then: _Evaluate, otherwise: _Evaluate) -> _Evaluate:
+def _absorbing(conditions: Iterable[Callable[[], Value]], *, decisive: bool) -> bool:
+    """The decisive value if any condition has it, whatever others fail. Raises CelError."""
+    problem: CelError | None = None
+    for condition in conditions:
+        try:
+            value = condition()
+        except CelError as exc:  # noqa: PERF203 - a later condition may decide
+            problem = problem or exc
+        else:
+            if value is decisive:
+                return decisive
+            if not isinstance(value, bool):
+                problem = problem or CelError(NO_OVERLOAD)
+    if problem is not None:
+        raise problem
+    return not decisive
+
+
+def _conditional(node: Conditional, names: frozenset[str]) -> _Evaluate:
+    condition, then, otherwise = (_compile(n, names) for n in (node.condition, node.then, node.otherwise))
+
     def choose(scope: Scope) -> Value:
         chosen = condition(scope)
         if not isinstance(chosen, bool):
@@ -164,7 +183,7 @@ def _call(node: Call, names: frozenset[str]) -> _Evaluate:
         operator = _OPERATORS[node.name]
         sides = [_compile(arg, names) for arg in node.args]
         return lambda scope: operator(*[side(scope) for side in sides])
-    overloads, args = _function(node, names)
+    overloads, args = _function(node)
     compiled = [_compile(arg, names) for arg in args]
     if args and all(isinstance(arg, Literal) for arg in args):
         try:
@@ -172,11 +191,11 @@ def _call(node: Call, names: frozenset[str]) -> _Evaluate:
         except CelError:
             pass  # it may stand in a branch that is never taken
         else:
-            return lambda scope: constant
+            return lambda _scope: constant
     return lambda scope: cel_values.call(overloads, [evaluate(scope) for evaluate in compiled])
 
 
-def _function(node: Call, names: frozenset[str]) -> tuple[list[Overload], list[Node]]:
+def _function(node: Call) -> tuple[list[Overload], list[Node]]:
     """The overloads of a call, and its arguments with the target as the first."""
     qualified = f"{node.target.name}.{node.name}" if isinstance(node.target, Identifier) else node.name
     if qualified in FUNCTIONS and (node.target is None or "." in qualified):
@@ -204,7 +223,7 @@ _OPERATORS: dict[str, Callable[..., Value]] = {
     ">": lambda a, b: cel_values.compare(a, b) > 0,
     ">=": lambda a, b: cel_values.compare(a, b) >= 0,
     "in": lambda a, b: cel_values.contains(b, a),
-    **{sign: lambda a, b, sign=sign: cel_values.arithmetic(sign, a, b) for sign in "+-*/%"},  # type: ignore[misc]
+    **{sign: lambda a, b, sign=sign: cel_values.arithmetic(sign, a, b) for sign in "+-*/%"},
     "!": _not,
     "-_": cel_values.negated,
 }
@@ -288,16 +307,8 @@ def _quantified(node: Call, names: frozenset[str]) -> _Evaluate:
     body, decisive = _compile(node.args[1], names | {name}), node.name == "exists"
 
     def judge(scope: Scope) -> Value:
-        problem: CelError | None = None
-        for each in _items(of, scope, name):
-            try:
-                if body(each) is decisive:
-                    return decisive
-            except CelError as exc:
-                problem = problem or exc
-        if problem is not None:
-            raise problem
-        return not decisive
+        scopes = _items(of, scope, name)
+        return _absorbing((lambda each=each: body(each) for each in scopes), decisive=decisive)
 
     return judge
 
@@ -329,4 +340,16 @@ _MACROS: dict[tuple[str, bool, int], Callable[[Call, frozenset[str]], _Evaluate]
     ("map", True, 2): _comprehension,
     ("map", True, 3): _comprehension,
     ("filter", True, 2): _comprehension,
+}
+
+_COMPILERS: dict[type, Callable[[Any, frozenset[str]], _Evaluate]] = {
+    Literal: _literal,
+    Identifier: _identifier,
+    Select: _select,
+    Index: _index,
+    Junction: _junction,
+    Conditional: _conditional,
+    ListOf: _list,
+    MapOf: _map,
+    Call: _call,
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 MOST_CHARACTERS = 10 * 1024  # Kubernetes' limit for the selector of a device
+_MOST_DIGITS = 20  # of a number of 64 bits
 _DEEPEST = 40  # of brackets and operators around one another
 
 
@@ -112,7 +113,25 @@ _ESCAPE = re.compile(
 )
 _CHARS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _RESERVED = frozenset(
-    "as break const continue else for function if import let loop package namespace return var void while".split()
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
 )
 _BINDING = {  # of the operators with two sides; the higher binds first
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 1),
@@ -246,33 +265,13 @@ class _Parser:
         if token.kind == "sign":
             return self._bracket()
         self._position += 1
-        match token.kind:
-            case "name":
-                return self._named(token)
-            case "integer":
-                digits = token.text.rstrip("uU")
-                if len(digits) > 20:  # noqa: PLR2004 - longer than any number of 64 bits
-                    raise CelSyntaxError(f"invalid int literal at {token.at + 1}")
-                number = int(digits, 16) if digits.startswith("0x") else int(digits)
-                unsigned = digits != token.text
-                if number >= (2**64 if unsigned else 2**63 + 1):
-                    raise CelSyntaxError(f"invalid int literal at {token.at + 1}")
-                return Literal(UnsignedInteger(number) if unsigned else number)
-            case "float":
-                return Literal(float(token.text))
-            case "string":
-                return Literal(_unescaped(token.text, _quotes(token.text)))
-            case "raw":
-                width = _quotes(token.text[1:])
-                return Literal(token.text[1 + width : -width])
-            case "bytes":
-                text = token.text[1:]
-                if text[0] in "rR":
-                    width = _quotes(text[1:])
-                    return Literal(text[1 + width : -width].encode())
-                return Literal(_unescaped(text, _quotes(text)).encode())
-        self._position -= 1
-        self.fail()
+        if token.kind == "name":
+            return self._named(token)
+        read = _LITERALS.get(token.kind)
+        if read is None:
+            self._position -= 1
+            self.fail()
+        return Literal(read(token))
 
     def _named(self, token: _Token) -> Node:
         words = {"true": True, "false": False, "null": None}
@@ -327,3 +326,34 @@ def _unescaped(text: str, width: int) -> str:
         return chr(code)
 
     return _ESCAPE.sub(character, text[width:-width])
+
+
+def _integer(token: _Token) -> int:
+    digits = token.text.rstrip("uU")
+    unsigned = digits != token.text
+    number = -1
+    if len(digits) <= _MOST_DIGITS:
+        number = int(digits, 16) if digits.startswith("0x") else int(digits)
+    # 2**63 is no number of 64 bits, but -2**63 is, and its sign is read apart.
+    if not 0 <= number < (2**64 if unsigned else 2**63 + 1):
+        raise CelSyntaxError(f"invalid int literal at {token.at + 1}")
+    return UnsignedInteger(number) if unsigned else number
+
+
+def _raw(text: str) -> str:
+    width = _quotes(text[1:])
+    return text[1 + width : -width]
+
+
+def _bytes(token: _Token) -> bytes:
+    text = token.text[1:]
+    return (_raw(text) if text[0] in "rR" else _unescaped(text, _quotes(text))).encode()
+
+
+_LITERALS: dict[str, Callable[[_Token], object]] = {
+    "integer": _integer,
+    "float": lambda token: float(token.text),
+    "string": lambda token: _unescaped(token.text, _quotes(token.text)),
+    "raw": lambda token: _raw(token.text),
+    "bytes": _bytes,
+}

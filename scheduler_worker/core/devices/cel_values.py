@@ -4,6 +4,7 @@ Functions are after cel-go's standard library, its `ext.Strings`, `ext.Sets` and
 k8s.io/apiserver/pkg/cel/library. Errors have cel-go's words, because kube-scheduler repeats them."""
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -57,34 +58,28 @@ def key_missing(key: Value) -> CelError:
     return CelError(f"no such key: {_text(key) if not isinstance(key, (list, dict)) else key}")
 
 
+_KINDS: dict[type, str] = {
+    type(None): "null_type",
+    bool: "bool",
+    UnsignedInteger: "uint",
+    int: "int",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    list: "list",
+    dict: "map",
+    Quantity: "kubernetes.Quantity",
+    SemanticVersion: "kubernetes.Semver",
+    Optional: "optional_type",
+}
+
+
 def kind_of(value: Value) -> str:
     """The name of a value's type in CEL."""
-    match value:
-        case None:
-            return "null_type"
-        case bool():
-            return "bool"
-        case UnsignedInteger():
-            return "uint"
-        case int():
-            return "int"
-        case float():
-            return "double"
-        case str():
-            return "string"
-        case bytes():
-            return "bytes"
-        case list():
-            return "list"
-        case Mapping():
-            return "map"
-        case Quantity():
-            return "kubernetes.Quantity"
-        case SemanticVersion():
-            return "kubernetes.Semver"
-        case Optional():
-            return "optional_type"
-    return "type"
+    kind = _KINDS.get(type(value))
+    if kind is None:
+        return "map" if isinstance(value, Mapping) else "type"
+    return kind
 
 
 _NUMBERS = ("int", "uint", "double")
@@ -98,20 +93,32 @@ def equal(left: Value, right: Value) -> bool:
     kinds = kind_of(left), kind_of(right)
     if kinds[0] != kinds[1]:
         return kinds[0] in _NUMBERS and kinds[1] in _NUMBERS and bool(left == right)
-    match kinds[0]:
-        case "list":
-            return len(left) == len(right) and all(map(equal, left, right))
-        case "map":
-            return len(left) == len(right) and all(
-                key in right and equal(value, right[key]) for key, value in left.items()
-            )
-        case "kubernetes.Quantity":
-            return bool(left.nano == right.nano)
-        case "kubernetes.Semver":
-            return bool(left.order == right.order)
-        case "optional_type":
-            return left.present == right.present and (not left.present or equal(left.value, right.value))
-    return bool(left == right)
+    return _SAME.get(kinds[0], operator.eq)(left, right)
+
+
+def _same_lists(left: Value, right: Value) -> bool:
+    return len(left) == len(right) and all(map(equal, left, right))
+
+
+def _same_maps(left: Value, right: Value) -> bool:
+    return len(left) == len(right) and all(
+        key in right and equal(value, right[key]) for key, value in left.items()
+    )
+
+
+def _same_optionals(left: Value, right: Value) -> bool:
+    if not left.present or not right.present:
+        return left.present is right.present
+    return equal(left.value, right.value)
+
+
+_SAME: dict[str, Callable[[Value, Value], bool]] = {  # by kind; others compare as Python does
+    "list": _same_lists,
+    "map": _same_maps,
+    "kubernetes.Quantity": lambda left, right: bool(left.nano == right.nano),
+    "kubernetes.Semver": lambda left, right: bool(left.order == right.order),
+    "optional_type": _same_optionals,
+}
 
 
 def compare(left: Value, right: Value) -> int:
@@ -225,7 +232,7 @@ def _version(text: str, *, normalize: bool = False) -> SemanticVersion | None:
         text = text.removeprefix("v")
         core, sign, rest = re.match(r"([0-9.]*)([-+]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
         numbers = core.split(".")
-        if len(numbers) <= 3 and all(n.isdigit() and len(n) <= 20 for n in numbers):  # noqa: PLR2004
+        if len(numbers) <= 3 and all(n.isdigit() and len(n) <= 20 for n in numbers):
             core = ".".join(str(int(n)) for n in (*numbers, *["0"] * (3 - len(numbers))))
         text = core + sign + rest
     return parse_version(text)
@@ -247,7 +254,7 @@ def _text(value: Value) -> str:
         case "int" | "uint":
             return str(int(value))
         case "double":
-            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)  # noqa: PLR2004
+            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
         case "bytes":
             try:
                 return bytes(value).decode()

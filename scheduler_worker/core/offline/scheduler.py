@@ -112,9 +112,9 @@ def explain_placement(pod: ExaminedPod, cluster: ClusterView, profile: Profile) 
     message = "" if len(at) else fit_error(pod, profile, cluster.cache)
     bindings = {name(node): bound for node in at.tolist() if (bound := pod.plugin_state.bindings(node))}
     devices = {
-        name(node): DeviceBinding(*bound)
+        name(node): DeviceBinding(*found)
         for node in at.tolist()
-        if (bound := pod.plugin_state.device_bindings(node))[0]
+        if (found := pod.plugin_state.device_bindings(node))[0]
     }
     return PlacementExplanation(
         None, tuple(sorted(scores)), refusals, scores, message, bindings=bindings, devices=devices

@@ -42,7 +42,7 @@ _UNAVAILABLE = "resourceclaim not available on the node"
 EXTENDED_CLAIM = "<extended-resources>"  # the claim of a pod's extended resources, before it has a name
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class RequestMapping:
     """Which request of the claim of extended resources is whose."""
 
@@ -190,14 +190,17 @@ class ClaimedDevices:
             if claim.deleting:
                 return _rejected(f'resourceclaim "{claim.name}" is being deleted')
             found.append(claim)
-        for claim in found:
-            if devices.allocation((namespace, claim.name)) is None:
-                for request in claim.requests:
-                    for alternative in request.alternatives:
-                        if alternative.device_class not in devices.classes:
-                            name = request.result_name(alternative)
-                            missing = f"device class {alternative.device_class} does not exist"
-                            return _rejected(f"request {name}: {missing}")
+        return next(filter(None, map(self._class_missing, found)), None)
+
+    def _class_missing(self, claim: ResourceClaim) -> Rejection | None:
+        devices = self._cache.devices
+        if devices.allocation((self._namespace, claim.name)) is not None:
+            return None
+        for request in claim.requests:
+            for alternative in request.alternatives:
+                if alternative.device_class not in devices.classes:
+                    missing = f"device class {alternative.device_class} does not exist"
+                    return _rejected(f"request {request.result_name(alternative)}: {missing}")
         return None
 
     def _judge(self, claims: list[ResourceClaim]) -> None:
@@ -218,7 +221,7 @@ class ClaimedDevices:
             to_allocate = tuple(waiting) if extra is None else (*waiting, extra)
             if to_allocate:
                 self._allocate(nodes, to_allocate, mappings)
-        for claim, allocation in self.allocated:
+        for _, allocation in self.allocated:
             reached = np.ones(cache.size, np.bool_)
             if not allocation.usable(devices.now):
                 reached[:] = False
