@@ -140,17 +140,17 @@ def _junction(node: Junction, names: frozenset[str]) -> _Evaluate:
     decisive = node.operator == "||"
 
     def judge(scope: Scope) -> Value:
-        return _absorbing((lambda part=part: part(scope) for part in parts), decisive=decisive)
+        return _absorbing(((part, scope) for part in parts), decisive=decisive)
 
     return judge
 
 
-def _absorbing(conditions: Iterable[Callable[[], Value]], *, decisive: bool) -> bool:
+def _absorbing(conditions: Iterable[tuple[_Evaluate, Scope]], *, decisive: bool) -> bool:
     """The decisive value if any condition has it, whatever others fail. Raises CelError."""
     problem: CelError | None = None
-    for condition in conditions:
+    for condition, scope in conditions:
         try:
-            value = condition()
+            value: object = condition(scope)
         except CelError as exc:  # noqa: PERF203 - a later condition may decide
             problem = problem or exc
         else:
@@ -308,7 +308,7 @@ def _quantified(node: Call, names: frozenset[str]) -> _Evaluate:
 
     def judge(scope: Scope) -> Value:
         scopes = _items(of, scope, name)
-        return _absorbing((lambda each=each: body(each) for each in scopes), decisive=decisive)
+        return _absorbing(((body, each) for each in scopes), decisive=decisive)
 
     return judge
 

@@ -4,7 +4,6 @@ Functions are after cel-go's standard library, its `ext.Strings`, `ext.Sets` and
 k8s.io/apiserver/pkg/cel/library. Errors have cel-go's words, because kube-scheduler repeats them."""
 
 import math
-import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -93,7 +92,8 @@ def equal(left: Value, right: Value) -> bool:
     kinds = kind_of(left), kind_of(right)
     if kinds[0] != kinds[1]:
         return kinds[0] in _NUMBERS and kinds[1] in _NUMBERS and bool(left == right)
-    return _SAME.get(kinds[0], operator.eq)(left, right)
+    same = _SAME.get(kinds[0])
+    return bool(left == right) if same is None else same(left, right)
 
 
 def _same_lists(left: Value, right: Value) -> bool:
