@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from hoss.errors import InvalidInput
 from hoss.manifests.cluster_objects import read_service_selector
+from hoss.manifests.devices import read_device_object, read_pod_claims
 from hoss.manifests.fields import (
     Object,
     api_group,
@@ -59,11 +60,18 @@ STORAGE_LISTS = {
     "volumeAttachments": "VolumeAttachment",
 }
 
+DEVICE_LISTS = {
+    "deviceClasses": "DeviceClass",
+    "resourceSlices": "ResourceSlice",
+    "resourceClaims": "ResourceClaim",
+}
 
-def read_cluster(objects: Object) -> Cluster:
+
+def read_cluster(objects: Object, *, read_at: float = float("inf")) -> Cluster:
     """A cluster given as lists of objects by kind: nodes, pods, namespaces, services, replicaSets and so on.
 
-    Pods without a node and finished pods are left out. Raises InvalidInput with the place."""
+    Pods without a node and finished pods are left out. `read_at`: now, in seconds since the epoch. Raises
+    InvalidInput with the place."""
     return Cluster(
         nodes=[_at(f"nodes[{i}]", read_node, node) for i, node in enumerate(mappings(objects, "nodes", ""))],
         pods=read_bound_pods(mappings(objects, "pods", "")),
@@ -86,6 +94,13 @@ def read_cluster(objects: Object) -> Cluster:
             for i, manifest in enumerate(mappings(objects, key, ""))
             if (item := _at(f"{key}[{i}]", partial(read_storage_object, kind=kind), manifest)) is not None
         ],
+        devices=[
+            offered
+            for key, kind in DEVICE_LISTS.items()
+            for i, manifest in enumerate(mappings(objects, key, ""))
+            if (offered := _at(f"{key}[{i}]", partial(read_device_object, kind=kind), manifest)) is not None
+        ],
+        read_at=read_at,
     )
 
 
@@ -98,7 +113,7 @@ def read_bound_pods(pods: Iterable[Object]) -> list[BoundPod]:
 def read_pending_pod(pod: Object, cluster: Cluster) -> PodSpec:
     """A pod that is to be placed in the cluster."""
     metadata, spec = mapping(pod, "metadata", "pod"), mapping(pod, "spec", "pod")
-    read = _read_spec(metadata, spec)
+    read = _read_spec(metadata, spec, mapping(pod, "status", "pod"))
     owner = next(
         (
             OwnerReference(
@@ -123,7 +138,7 @@ def _read_bound_pod(pod: Object) -> BoundPod | None:
     return BoundPod(
         name=text(metadata, "name", "metadata"),
         node=node,
-        spec=_read_spec(metadata, spec),
+        spec=_read_spec(metadata, spec, status),
         requests=tuple(sorted(amounts(total_requests(resources), "spec").items())),
         nonzero_cpu_milli=cpu_milli,
         nonzero_memory_bytes=memory_bytes,
@@ -132,9 +147,13 @@ def _read_bound_pod(pod: Object) -> BoundPod | None:
     )
 
 
-def _read_spec(metadata: Object, spec: Object) -> PodSpec:
+def _read_spec(metadata: Object, spec: Object, status: Object) -> PodSpec:
     read = read_pod_template(metadata, spec, "", namespace=read_namespace(metadata, "metadata")).spec
-    return replace(read, volumes=read_pod_volumes(metadata, spec, "spec"))
+    return replace(
+        read,
+        volumes=read_pod_volumes(metadata, spec, "spec"),
+        claims=read_pod_claims(metadata, spec, status, "spec"),
+    )
 
 
 def _read_service(service: Object) -> Service:

@@ -103,25 +103,31 @@ def read_host_ports(spec: Object, path: str) -> tuple[HostPort, ...]:
     return tuple(sorted(ports, key=lambda p: (p.port, p.protocol, p.host_ip)))
 
 
-def read_node_selector(selector: Object, path: str) -> NodeSelector:
-    """A NodeSelector of the core API: terms, of which one must match."""
+def read_node_selector(selector: Object, path: str, *, as_written: bool = False) -> NodeSelector:
+    """A NodeSelector of the core API: terms, of which one must match. `as_written`: values keep their order, for
+    selectors that are written to other objects."""
     terms = mappings(selector, "nodeSelectorTerms", path)
     if not terms:
         raise InvalidInput("is empty; a requirement has at least one term", where=f"{path}.nodeSelectorTerms")
-    return NodeSelector(tuple(_read_term(t, f"{path}.nodeSelectorTerms[{i}]") for i, t in enumerate(terms)))
+    return NodeSelector(
+        tuple(
+            _read_term(t, f"{path}.nodeSelectorTerms[{i}]", as_written=as_written)
+            for i, t in enumerate(terms)
+        )
+    )
 
 
-def _read_term(term: Object, path: str) -> NodeSelectorTerm:
+def _read_term(term: Object, path: str, *, as_written: bool = False) -> NodeSelectorTerm:
     expressions = []
     for i, entry in enumerate(mappings(term, "matchExpressions", path)):
         place = f"{path}.matchExpressions[{i}]"
-        requirement = _read_requirement(entry, place)
+        requirement = _read_requirement(entry, place, as_written=as_written)
         check_key(requirement.key, f"{place}.key")
         expressions.append(requirement)
     fields = []
     for i, entry in enumerate(mappings(term, "matchFields", path)):
         place = f"{path}.matchFields[{i}]"
-        requirement = _read_requirement(entry, place)
+        requirement = _read_requirement(entry, place, as_written=as_written)
         choice(entry, "key", place, (_NODE_FIELD,))
         choice(entry, "operator", place, ("In", "NotIn"))
         if len(requirement.values) != 1:
@@ -131,13 +137,13 @@ def _read_term(term: Object, path: str) -> NodeSelectorTerm:
     return NodeSelectorTerm(tuple(expressions), tuple(fields))
 
 
-def _read_requirement(entry: Object, path: str) -> Requirement:
+def _read_requirement(entry: Object, path: str, *, as_written: bool = False) -> Requirement:
     operator = choice(entry, "operator", path, _OPERATORS)
     values = texts(entry, "values", path)
     if operator in ("In", "NotIn"):
         if not values:
             raise InvalidInput(f"is empty; {operator} takes at least one value", where=f"{path}.values")
-        values = tuple(sorted(set(values)))
+        values = values if as_written else tuple(sorted(set(values)))
     elif operator in ("Exists", "DoesNotExist"):
         if values:
             raise InvalidInput(f"has {len(values)} values; {operator} takes none", where=f"{path}.values")

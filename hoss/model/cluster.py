@@ -6,6 +6,7 @@ DisruptionBudget holds the state that the API server reports, a PodDisruptionBud
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hoss.model.devices import DeviceObject
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.resources import Amounts, Pairs
@@ -218,6 +219,8 @@ class Cluster:
     controllers: Sequence[Controller] = ()
     budgets: Sequence[DisruptionBudget] = ()
     storage: Sequence[StorageObject] = ()
+    devices: Sequence[DeviceObject] = ()
+    read_at: float = float("inf")  # seconds since the epoch, for what devices may take to become ready
 
 
 def default_spread_selector(

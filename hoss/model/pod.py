@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from hoss.model.devices import HeldClaim, PodClaims
 from hoss.model.node import CORDON, Toleration
 from hoss.model.resources import Amounts, Pairs
 from hoss.model.selectors import LabelSelector, NodeScope, NodeSelector, PreferredTerm
@@ -134,6 +135,7 @@ class PodSpec:
     scheduling_gates: tuple[str, ...] = ()  # sorted; the pod is not scheduled while it has gates
     may_preempt: bool = True  # preemptionPolicy is not Never
     volumes: PodVolumes | None = None  # those that restrict its nodes; None: it has none
+    claims: PodClaims | None = None  # to devices (DRA); None: it has none
     # The nodes that the dispatcher's policy gives the pod. It comes with work batches, not with manifests.
     scope: NodeScope | None = None
 
@@ -209,6 +211,8 @@ class PodGroup:
     tolerates_cordon: bool = False  # the ledger needs it
     excess: tuple[int, int] = (0, 0)  # PodSpec.nonzero_excess
     volumes: PodVolumes | None = None
+    claims_devices: bool = False  # it may hold claims, once it is placed
+    held_claims: tuple[HeldClaim, ...] = ()  # what it has on its node
 
     @cached_property
     def labels_by_key(self) -> Mapping[str, str]:
@@ -228,4 +232,5 @@ def group_of(spec: PodSpec, *, deleting: bool = False) -> PodGroup:
         tolerates_cordon=any(toleration.tolerates(CORDON) for toleration in spec.tolerations),
         excess=spec.nonzero_excess,
         volumes=spec.volumes,
+        claims_devices=spec.claims is not None,
     )

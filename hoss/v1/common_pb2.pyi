@@ -183,7 +183,7 @@ class CpuAndMemory(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class PodSpec(_message.Message):
-    __slots__ = ("namespace", "labels", "priority", "requests", "nonzero_cpu_milli", "nonzero_memory_bytes", "node_name", "node_selector", "required_node_affinity", "preferred_node_affinity", "tolerations", "host_ports", "devices", "pending_nonzero", "pod_affinity", "spread", "default_spread", "images", "image_containers", "scheduling_gates", "never_preempts", "volumes")
+    __slots__ = ("namespace", "labels", "priority", "requests", "nonzero_cpu_milli", "nonzero_memory_bytes", "node_name", "node_selector", "required_node_affinity", "preferred_node_affinity", "tolerations", "host_ports", "devices", "pending_nonzero", "pod_affinity", "spread", "default_spread", "images", "image_containers", "scheduling_gates", "never_preempts", "volumes", "claims")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +206,7 @@ class PodSpec(_message.Message):
     SCHEDULING_GATES_FIELD_NUMBER: _ClassVar[int]
     NEVER_PREEMPTS_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     priority: int
@@ -228,7 +229,90 @@ class PodSpec(_message.Message):
     scheduling_gates: _containers.RepeatedScalarFieldContainer[str]
     never_preempts: bool
     volumes: PodVolumes
-    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., nonzero_cpu_milli: _Optional[int] = ..., nonzero_memory_bytes: _Optional[int] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., required_node_affinity: _Optional[_Union[NodeSelector, _Mapping]] = ..., preferred_node_affinity: _Optional[_Iterable[_Union[PreferredTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., host_ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ..., devices: _Optional[_Union[DeviceRequest, _Mapping]] = ..., pending_nonzero: _Optional[_Union[CpuAndMemory, _Mapping]] = ..., pod_affinity: _Optional[_Union[PodAffinity, _Mapping]] = ..., spread: _Optional[_Iterable[_Union[SpreadConstraint, _Mapping]]] = ..., default_spread: _Optional[_Union[LabelSelector, _Mapping]] = ..., images: _Optional[_Iterable[str]] = ..., image_containers: _Optional[int] = ..., scheduling_gates: _Optional[_Iterable[str]] = ..., never_preempts: bool = ..., volumes: _Optional[_Union[PodVolumes, _Mapping]] = ...) -> None: ...
+    claims: PodClaims
+    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., nonzero_cpu_milli: _Optional[int] = ..., nonzero_memory_bytes: _Optional[int] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., required_node_affinity: _Optional[_Union[NodeSelector, _Mapping]] = ..., preferred_node_affinity: _Optional[_Iterable[_Union[PreferredTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., host_ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ..., devices: _Optional[_Union[DeviceRequest, _Mapping]] = ..., pending_nonzero: _Optional[_Union[CpuAndMemory, _Mapping]] = ..., pod_affinity: _Optional[_Union[PodAffinity, _Mapping]] = ..., spread: _Optional[_Iterable[_Union[SpreadConstraint, _Mapping]]] = ..., default_spread: _Optional[_Union[LabelSelector, _Mapping]] = ..., images: _Optional[_Iterable[str]] = ..., image_containers: _Optional[int] = ..., scheduling_gates: _Optional[_Iterable[str]] = ..., never_preempts: bool = ..., volumes: _Optional[_Union[PodVolumes, _Mapping]] = ..., claims: _Optional[_Union[PodClaims, _Mapping]] = ...) -> None: ...
+
+class ClaimUse(_message.Message):
+    __slots__ = ("claim", "from_template", "not_needed")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    FROM_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    NOT_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    claim: str
+    from_template: bool
+    not_needed: bool
+    def __init__(self, claim: _Optional[str] = ..., from_template: bool = ..., not_needed: bool = ...) -> None: ...
+
+class ExtendedRequest(_message.Message):
+    __slots__ = ("position", "resource", "count")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    resource: str
+    count: int
+    def __init__(self, position: _Optional[int] = ..., resource: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ContainerRequests(_message.Message):
+    __slots__ = ("name", "position", "requests", "initial")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    position: int
+    requests: _containers.RepeatedCompositeFieldContainer[ExtendedRequest]
+    initial: bool
+    def __init__(self, name: _Optional[str] = ..., position: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[ExtendedRequest, _Mapping]]] = ..., initial: bool = ...) -> None: ...
+
+class PodClaims(_message.Message):
+    __slots__ = ("pod", "uid", "uses", "containers")
+    POD_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    USES_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    pod: str
+    uid: str
+    uses: _containers.RepeatedCompositeFieldContainer[ClaimUse]
+    containers: _containers.RepeatedCompositeFieldContainer[ContainerRequests]
+    def __init__(self, pod: _Optional[str] = ..., uid: _Optional[str] = ..., uses: _Optional[_Iterable[_Union[ClaimUse, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[ContainerRequests, _Mapping]]] = ...) -> None: ...
+
+class DeviceAmount(_message.Message):
+    __slots__ = ("name", "amount")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AMOUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    amount: str
+    def __init__(self, name: _Optional[str] = ..., amount: _Optional[str] = ...) -> None: ...
+
+class HeldDevice(_message.Message):
+    __slots__ = ("request", "driver", "pool", "device", "shared", "consumed", "admin_access")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_ACCESS_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    driver: str
+    pool: str
+    device: str
+    shared: bool
+    consumed: _containers.RepeatedCompositeFieldContainer[DeviceAmount]
+    admin_access: bool
+    def __init__(self, request: _Optional[str] = ..., driver: _Optional[str] = ..., pool: _Optional[str] = ..., device: _Optional[str] = ..., shared: bool = ..., consumed: _Optional[_Iterable[_Union[DeviceAmount, _Mapping]]] = ..., admin_access: bool = ...) -> None: ...
+
+class HeldClaim(_message.Message):
+    __slots__ = ("namespace", "name", "devices", "nodes")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    devices: _containers.RepeatedCompositeFieldContainer[HeldDevice]
+    nodes: NodeSelector
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., nodes: _Optional[_Union[NodeSelector, _Mapping]] = ...) -> None: ...
 
 class EphemeralOwner(_message.Message):
     __slots__ = ("name", "uid")

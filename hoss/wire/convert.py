@@ -6,10 +6,16 @@ from hoss.errors import InvalidInput
 from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.node import NodeSpec, Taint, Toleration
 from hoss.model.pod import DeviceRequest, DuringExecution, PodSpec, PodTemplate, QosClass
-from hoss.model.selectors import NodeScope, NodeSelector, NodeSelectorTerm, PreferredTerm
+from hoss.model.selectors import NodeScope, NodeSelector, PreferredTerm
 from hoss.v1 import common_pb2 as pb
 from hoss.v1 import dispatcher_pb2
 from hoss.wire import convert_rules as rules
+from hoss.wire.convert_devices import (
+    node_term_from_proto,
+    node_term_to_proto,
+    requirement_from_proto,
+    requirement_to_proto,
+)
 from hoss.wire.convert_rules import labels_from_proto, labels_to_proto, optional
 
 
@@ -71,7 +77,7 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
 
 
 def scope_to_proto(scope: NodeScope) -> pb.NodeScope:
-    requirements = [rules.requirement_to_proto(r) for r in scope.requirements]
+    requirements = [requirement_to_proto(r) for r in scope.requirements]
     return pb.NodeScope(rule=scope.rule, requirements=requirements, required=scope.required)
 
 
@@ -93,7 +99,7 @@ def conflict_rule_from_proto(message: pb.ConflictRule) -> ConflictRule:
 
 
 def scope_from_proto(message: pb.NodeScope) -> NodeScope:
-    requirements = tuple(rules.requirement_from_proto(r) for r in message.requirements)
+    requirements = tuple(requirement_from_proto(r) for r in message.requirements)
     return NodeScope(message.rule, requirements, message.required)
 
 
@@ -171,17 +177,3 @@ def _amounts_to_proto(amounts: Sequence[tuple[str, int]]) -> list[pb.Amount]:
 
 def _amounts_from_proto(amounts: Iterable[pb.Amount]) -> tuple[tuple[str, int], ...]:
     return tuple((a.resource, a.amount) for a in amounts)
-
-
-def node_term_to_proto(term: NodeSelectorTerm) -> pb.NodeSelectorTerm:
-    return pb.NodeSelectorTerm(
-        match_expressions=[rules.requirement_to_proto(r) for r in term.match_expressions],
-        match_fields=[rules.requirement_to_proto(r) for r in term.match_fields],
-    )
-
-
-def node_term_from_proto(term: pb.NodeSelectorTerm) -> NodeSelectorTerm:
-    return NodeSelectorTerm(
-        tuple(rules.requirement_from_proto(r) for r in term.match_expressions),
-        tuple(rules.requirement_from_proto(r) for r in term.match_fields),
-    )

@@ -19,10 +19,18 @@ from hoss.model.pod import (
     SpreadConstraint,
     WeightedPodTerm,
 )
-from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.selectors import LabelSelector
 from hoss.model.volumes import ClaimMount, EphemeralOwner, InlineDisk, PodVolumes
 from hoss.v1 import common_pb2 as pb
 from hoss.v1.resolver_pb2 import PodGroup as PodGroupMessage
+from hoss.wire.convert_devices import (
+    held_claim_from_proto,
+    held_claim_to_proto,
+    pod_claims_from_proto,
+    pod_claims_to_proto,
+    requirement_from_proto,
+    requirement_to_proto,
+)
 
 ModelT = TypeVar("ModelT")
 MessageT = TypeVar("MessageT", bound=Message)
@@ -65,6 +73,8 @@ def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
     message.never_preempts = not spec.may_preempt
     if spec.volumes is not None:
         message.volumes.CopyFrom(_volumes_to_proto(spec.volumes))
+    if spec.claims is not None:
+        message.claims.CopyFrom(pod_claims_to_proto(spec.claims))
 
 
 def read_rules(message: pb.PodSpec) -> dict[str, Any]:
@@ -79,15 +89,8 @@ def read_rules(message: pb.PodSpec) -> dict[str, Any]:
         "scheduling_gates": tuple(message.scheduling_gates),
         "may_preempt": not message.never_preempts,
         "volumes": optional(message, "volumes", _volumes_from_proto),
+        "claims": optional(message, "claims", pod_claims_from_proto),
     }
-
-
-def requirement_to_proto(requirement: Requirement) -> pb.Requirement:
-    return pb.Requirement(key=requirement.key, operator=requirement.operator, values=requirement.values)
-
-
-def requirement_from_proto(requirement: pb.Requirement) -> Requirement:
-    return Requirement(requirement.key, requirement.operator, tuple(requirement.values))
 
 
 def selector_to_proto(selector: LabelSelector) -> pb.LabelSelector:
@@ -215,6 +218,8 @@ def definition_of(group: PodGroup) -> bytes:
         message.excess.CopyFrom(_nonzero_to_proto(group.excess))
     if group.volumes is not None:
         message.volumes.CopyFrom(_volumes_to_proto(group.volumes))
+    message.claims_devices = group.claims_devices
+    message.held_claims.extend(map(held_claim_to_proto, group.held_claims))
     return message.SerializeToString(deterministic=True)
 
 
@@ -245,6 +250,8 @@ def group_defined(definition: bytes) -> PodGroup:
         tolerates_cordon=message.tolerates_cordon,
         excess=_nonzero_from_proto(message.excess),
         volumes=optional(message, "volumes", _volumes_from_proto),
+        claims_devices=message.claims_devices,
+        held_claims=tuple(map(held_claim_from_proto, message.held_claims)),
     )
 
 

@@ -4,12 +4,13 @@ cluster that files describe.
 The documents have the form of tests/conformance/README.md, so that they can be compared with kube-scheduler's
 answers."""
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from hoss.errors import InvalidInput
-from hoss.manifests.cluster import STORAGE_LISTS, read_cluster, read_pending_pod
+from hoss.manifests.cluster import DEVICE_LISTS, STORAGE_LISTS, read_cluster, read_pending_pod
 from hoss.manifests.fields import Object, mapping, text
 from hoss.manifests.gangs import VOLCANO_JOB, read_volcano_job
 from hoss.manifests.pod_resources import (
@@ -23,13 +24,19 @@ from hoss.manifests.pod_resources import (
 )
 from hoss.manifests.workloads import kind_and_group, read_workload
 from hoss.model.cluster import Cluster, merged_selector
+from hoss.model.devices import Allocation, DeviceResult
 from hoss.model.pod import PodSpec, Workload
 from hoss.model.quantity import parse_quantity
 from hossctl.console import Document
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.offline.preemption import PreemptionResult, preempt
-from scheduler_worker.core.offline.scheduler import PlacementExplanation, examine, explain_placement
+from scheduler_worker.core.offline.scheduler import (
+    DeviceBinding,
+    PlacementExplanation,
+    examine,
+    explain_placement,
+)
 from scheduler_worker.core.plugins import REGISTRY, default_profile
 from scheduler_worker.core.plugins.profiles import PRESETS
 
@@ -61,7 +68,7 @@ def answer_case(case: Object) -> Document:
 
 
 def _answer_scheduling(case: Object) -> Document:
-    cluster = read_cluster(case)
+    cluster = read_cluster(case, read_at=time.time())
     preemption = "preemption" in mapping(case, "want", "case") or case.get("category") == "preemption"
     return explain(read_pending_pod(mapping(case, "pod", "case"), cluster), cluster, preemption=preemption)
 
@@ -127,16 +134,63 @@ def explanation_document(explanation: PlacementExplanation) -> Document:
     }
     if explanation.message:
         document["message"] = explanation.message
-    if explanation.bindings:
-        document["binding"] = {
-            node: {"volumes": {claim: _volume_document(volume) for claim, volume in bound.items()}}
-            for node, bound in sorted(explanation.bindings.items())
-        }
+    bound: dict[str, Document] = {}
+    for node, volumes in explanation.bindings.items():
+        bound.setdefault(node, {})["volumes"] = {c: _volume_document(v) for c, v in volumes.items()}
+    for node, devices in explanation.devices.items():
+        bound.setdefault(node, {}).update(_devices_document(devices))
+    if bound:
+        document["binding"] = dict(sorted(bound.items()))
     return document
 
 
 def _volume_document(volume: str | None) -> Document:
     return {"provision": True} if volume is None else {"persistentVolume": volume}
+
+
+def _devices_document(binding: DeviceBinding) -> Document:
+    document: Document = {"claims": {n: _allocation_document(a) for n, a in binding.claims.items()}}
+    if binding.mappings:
+        document["requestMappings"] = [
+            {"containerName": m.container, "resourceName": m.resource, "requestName": m.request}
+            for m in sorted(binding.mappings, key=lambda m: (m.container, m.resource))
+        ]
+    return document
+
+
+def _allocation_document(allocation: Allocation) -> Document:
+    document: Document = {"devices": [_result_document(result) for result in allocation.results]}
+    if allocation.nodes is not None:
+        terms = [
+            {
+                field: [
+                    {"key": r.key, "operator": r.operator, "values": list(r.values)} for r in requirements
+                ]
+                for field, requirements in (
+                    ("matchExpressions", term.match_expressions),
+                    ("matchFields", term.match_fields),
+                )
+                if requirements
+            }
+            for term in allocation.nodes.terms
+        ]
+        document["nodeSelector"] = {"nodeSelectorTerms": terms}
+    return document
+
+
+def _result_document(result: DeviceResult) -> Document:
+    document: Document = {
+        "request": result.request,
+        "driver": result.id.driver,
+        "pool": result.id.pool,
+        "device": result.id.device,
+    }
+    if result.shared:
+        document["shared"] = True
+        document["consumedCapacity"] = {name: amount.canonical for name, amount in result.consumed}
+    if result.admin_access:
+        document["adminAccess"] = True
+    return document
 
 
 def _preemption_document(found: PreemptionResult, fit_error: str) -> Document:
@@ -163,7 +217,7 @@ def cluster_of(objects: Iterable[Object]) -> Cluster:
         key = _LISTS.get(text(item, "kind", "object"))
         if key is not None:
             by_kind.setdefault(key, []).append(item)
-    return read_cluster(dict(by_kind))
+    return read_cluster(dict(by_kind), read_at=time.time())
 
 
 class Pending(NamedTuple):
@@ -245,5 +299,5 @@ _LISTS = {
     "StatefulSet": "statefulSets",
     "ReplicationController": "replicationControllers",
     "PodDisruptionBudget": "podDisruptionBudgets",
-    **{kind: key for key, kind in STORAGE_LISTS.items()},
+    **{kind: key for key, kind in (STORAGE_LISTS | DEVICE_LISTS).items()},
 }

@@ -191,7 +191,7 @@ def _rules(message: pb.PodGroup) -> Iterator[PlacementRule]:
     """Required anti-affinity, DoNotSchedule constraints, affinity of pods to their own kind, and names. A rule
     without a selector selects nothing, so it is none.
 
-    Which names a pod takes depends on its node. Its volumes alone say that it will take some."""
+    Which names a pod takes depends on its node. Its volumes and claims alone say that it will take some."""
     affinity = affinity_from_proto(message.affinity)
     for term in affinity.anti_required:
         if term.selector is not None:
@@ -210,7 +210,7 @@ def _rules(message: pb.PodGroup) -> Iterator[PlacementRule]:
         and all(rule.matches(message.namespace, labels) for rule in own)
     ):
         yield own[0]  # for pods of the kind all terms agree, so the first is enough
-    if message.reserved_names or message.HasField("volumes"):
+    if message.reserved_names or message.HasField("volumes") or message.claims_devices:
         yield RESERVED_NAMES
 
 

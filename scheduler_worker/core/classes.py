@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.cluster import Service, merged_selector
+from hoss.model.devices import HeldClaim
 from hoss.model.pod import DeviceRequest, PodGroup, PodSpec, group_of
 from hoss.model.resources import CPU, MEMORY, PODS, WHOLE_CARD_MILLI, ResourceSchema
 from hoss.model.selectors import NodeScope
@@ -33,6 +34,9 @@ class Demand:
     nonzero: NDArray[np.int64]  # (2, 1): cpu and memory, for scoring
     excess: NDArray[np.int64] | None  # (2, 1): what scores add to `request` of placed pods; None: nothing
     unknown: tuple[str, ...]  # resources requested that no node ever offered, sorted
+    # Rows among `rows` of resources that a device class stands for: nodes that have none of them may have
+    # devices instead.
+    delegated: tuple[int, ...]
     static_key: Hashable  # equal for demands that differ only in amounts
 
     @cached_property
@@ -93,18 +97,21 @@ class PodClass:
         """Higher goes first."""
         return self.spec.priority
 
-    def choosing(self, chosen: Mapping[str, str | None]) -> "PodClass":
-        """The class of a placed pod whose claims get these volumes; None: one is provisioned."""
-        volumes = self.spec.volumes
-        if volumes is None:
-            return self
-        return replace(self, group=replace(self.group, volumes=volumes.choosing(chosen)))
+    def choosing(self, chosen: Mapping[str, str | None], held: tuple[HeldClaim, ...]) -> "PodClass":
+        """The class of a placed pod whose claims get these volumes, None for one that is provisioned, and these
+        devices."""
+        volumes, group = self.spec.volumes, self.group
+        if volumes is not None and chosen:
+            group = replace(group, volumes=volumes.choosing(chosen))
+        if held:
+            group = replace(group, held_claims=held)
+        return self if group is self.group else replace(self, group=group)
 
     def undecided(self) -> "PodClass":
         """The class of the same pod before it is placed."""
-        if self.group.volumes == self.spec.volumes:
+        if self.group.volumes == self.spec.volumes and not self.group.held_claims:
             return self
-        return replace(self, group=replace(self.group, volumes=self.spec.volumes))
+        return replace(self, group=replace(self.group, volumes=self.spec.volumes, held_claims=()))
 
 
 @dataclass(slots=True)
@@ -117,6 +124,8 @@ class DemandTable:
     pod_index: PodIndex
     _services: dict[str, list[Service]] = field(default_factory=dict)  # by namespace
     _services_version: int = 0
+    _device_resources: frozenset[str] = frozenset()
+    _device_resources_version: int = 0
     _demands: WeakValueDictionary[PodSpec, Demand] = field(default_factory=WeakValueDictionary)
 
     def set_services(self, services: Iterable[Service]) -> None:
@@ -129,6 +138,13 @@ class DemandTable:
             self._services = by_namespace
             self._services_version += 1
 
+    def set_device_resources(self, names: frozenset[str]) -> None:
+        """Device classes stand for exactly these extended resources from now on."""
+        if names != self._device_resources:
+            self._device_resources = names
+            self._device_resources_version += 1
+            self._demands.clear()
+
     def __len__(self) -> int:
         return len(self._demands)
 
@@ -137,7 +153,7 @@ class DemandTable:
         deciding = self._deciding(spec)
         demand = self._demands.get(deciding)
         if demand is None or len(demand.request) != len(self.schema):
-            demand = compile_demand(deciding, self.schema)
+            demand = compile_demand(deciding, self.schema, self._device_resources)
             self._demands[deciding] = demand
         return PodClass(demand, spec, group_of(spec), self._basis(), number)
 
@@ -149,7 +165,13 @@ class DemandTable:
 
     def _basis(self) -> tuple[int, ...]:
         # New resources get rows. Images count once a node has them, and labels once a rule reads them.
-        return (len(self.schema), self.images.version, self.pod_index.terms_version, self._services_version)
+        return (
+            len(self.schema),
+            self.images.version,
+            self.pod_index.terms_version,
+            self._services_version,
+            self._device_resources_version,
+        )
 
     def _deciding(self, spec: PodSpec) -> PodSpec:
         """The spec without what no plugin reads at present: the less remains, the more classes share a
@@ -177,19 +199,23 @@ _NOTHING_ABOUT_PODS: dict[str, Any] = {
     "spread": (),
     "default_spread": None,
     "volumes": None,
+    "claims": None,
 }
 
 
 def _about_pods(spec: PodSpec, pod_index: PodIndex) -> bool:
     if spec.host_ports or spec.pod_affinity is not None or spec.spread or spec.default_spread is not None:
         return True
-    if spec.volumes is not None:
+    if spec.volumes is not None or spec.claims is not None:
         return True
     return bool(pod_index.terms_about(spec.namespace, spec.labels))
 
 
-def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
-    """A demand for nodes whose resources are numbered by `schema`."""
+def compile_demand(
+    spec: PodSpec, schema: ResourceSchema, device_resources: frozenset[str] = frozenset()
+) -> Demand:
+    """A demand for nodes whose resources are numbered by `schema`. Device classes stand for
+    `device_resources`."""
     request = np.zeros(len(schema), np.int64)
     request[PODS] = 1
     unknown = []
@@ -197,7 +223,7 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
         row = schema.get(name)
         if row is not None:
             request[row] = amount
-        elif amount > 0:
+        elif amount > 0 and name not in device_resources:
             unknown.append(name)
     rows = np.flatnonzero(request)
     excess = spec.nonzero_excess
@@ -211,6 +237,9 @@ def compile_demand(spec: PodSpec, schema: ResourceSchema) -> Demand:
         )[:, None],
         excess=np.array(excess, np.int64)[:, None] if any(excess) else None,
         unknown=tuple(sorted(unknown)),
+        delegated=tuple(
+            row for row in rows.tolist() if device_resources and schema.names[row] in device_resources
+        ),
         static_key=(
             spec.node_name,
             spec.node_selector,

@@ -12,6 +12,7 @@ from hoss.model.pod import PodGroup
 from hoss.wire.columns import FLAGS_CLOSED
 from scheduler_worker.core.cache.assumptions import Assumption, AssumptionTable, CardMasks
 from scheduler_worker.core.cache.columns import NodeColumns, NodeState
+from scheduler_worker.core.cache.devices import DeviceCatalogue
 from scheduler_worker.core.cache.storage import AttachedVolumes, NodeSets, StorageCatalogue
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
@@ -32,6 +33,7 @@ class NodeInfoCache(NodeColumns):
             self.storage, self.catalogue, self.spec_changes, self.pod_index
         )
         self.pod_index.mounted.listener = self.storage.placed
+        self.devices = DeviceCatalogue(self.pod_index.held_claims, self.catalogue, self.spec_changes)
         self.node_sets = NodeSets(self.catalogue, self.spec_changes)
         self._assumptions = AssumptionTable()
         # shard -> seqs of holds in progress, whose pods the feed has not shown
@@ -218,6 +220,7 @@ class NodeInfoCache(NodeColumns):
             **self.catalogue.table_sizes(),
             **self.pod_index.table_sizes(),
             **self.storage.table_sizes(),
+            **self.devices.table_sizes(),
         }
 
     def digest(self, shard: int) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hoss.model.pod import PodGroup, PodSpec
 from scheduler_worker.core.cache.assumptions import Assumption
+from scheduler_worker.core.cycle.draft import takes_by_name
 from scheduler_worker.core.work import Run, Work
 
 # Registering a forgotten group again costs a message and does no harm.
@@ -96,7 +97,7 @@ def bears_rules(spec: PodSpec) -> bool:
     affinity = spec.pod_affinity
     required = affinity is not None and (affinity.anti_required or affinity.required)
     spread = any(constraint.required for constraint in spec.spread)
-    return bool(required) or spread or spec.volumes is not None
+    return bool(required) or spread or takes_by_name(spec)
 
 
 class Backlog:

@@ -15,7 +15,7 @@ from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.cycle.backlog import Backlog
-from scheduler_worker.core.cycle.draft import depends_on_pods
+from scheduler_worker.core.cycle.draft import depends_on_pods, takes_by_name
 from scheduler_worker.core.cycle.proposals import Proposals
 from scheduler_worker.core.framework.extension_points import Diagnosis
 from scheduler_worker.core.framework.plugin_state import PluginState
@@ -156,8 +156,7 @@ class Cycle:
             return
         # Pods that take something by its name preempt one at a time.
         names = pod.plugin_state.reserved_names(preemptors[0].node) if preemptors else ()
-        alone = bool(preemptors) and run.pod_class.spec.volumes is not None
-        placed = self._with_volumes(run, pod.plugin_state, preemptors[0].node) if alone else run
+        placed = self._with_choices(run, pod.plugin_state, preemptors[0].node) if preemptors else run
         self._proposals.preempt(placed, preemptors, first=first, reserved_names=names, now=now)
         left = run.rows[len(preemptors) :]
         if len(left) and len(pending.nodes):
@@ -257,7 +256,7 @@ class Cycle:
         try:
             ranking = self._rankings.of(run.pod_class.demand)
             count = placed = self._place_slot(run, ranking)
-            while run.pod_class.spec.volumes is not None and placed and count < len(run.rows):
+            while takes_by_name(run.pod_class.spec) and placed and count < len(run.rows):
                 placed = self._place_slot(replace(run, rows=run.rows[count:]), ranking)
                 count += placed
             if count == len(run.rows):
@@ -273,23 +272,25 @@ class Cycle:
         """Put into the draft the first pods of a run as one slot: all that fit, or one pod of those that take
         something by a name that depends on the node. Returns how many."""
         first_of_kind = _is_first_of_its_kind(run.pod_class, self._cache)
-        alone = run.pod_class.spec.volumes is not None
+        alone = takes_by_name(run.pod_class.spec)
         placed = self._placer.place(ranking, 1 if alone else len(run.rows), run.pod_class.group)
-        if len(placed.nodes):
-            node = int(placed.nodes[0])
-            names = ranking.plugin_state.reserved_names(node) if alone else ()
-            run = self._with_volumes(run, ranking.plugin_state, node) if alone else run
+        if len(placed.nodes) and alone:
+            node, state = int(placed.nodes[0]), ranking.plugin_state
+            # The names are those of this node.
+            placed = placed._replace(alternates=np.full_like(placed.alternates, -1))
+            run, names = self._with_choices(run, state, node), state.reserved_names(node)
             self._draft.add(run, placed, first=first_of_kind, reserved_names=names)
+        elif len(placed.nodes):
+            self._draft.add(run, placed, first=first_of_kind)
         return len(placed.nodes)
 
-    def _with_volumes(self, run: Run, state: PluginState, node: int) -> Run:
-        """The run, whose first pod is assumed on the node: its group says from now on which volumes the pod's
-        claims get there."""
-        pod_class, chosen = run.pod_class, state.bindings(node)
-        if not chosen:
+    def _with_choices(self, run: Run, state: PluginState, node: int) -> Run:
+        """The run, whose first pod is assumed on the node: its group says from now on which volumes and devices
+        the pod's claims get there."""
+        after = run.pod_class.choosing(state.bindings(node), state.held_claims(node))
+        if after is run.pod_class:
             return run
-        after = pod_class.choosing(chosen)
-        self._cache.regroup(pod_class.group, after.group, np.array((node,)))
+        self._cache.regroup(run.pod_class.group, after.group, np.array((node,)))
         return replace(run, pod_class=after)
 
     # Pods that fit nowhere

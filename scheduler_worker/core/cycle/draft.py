@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.pod import PodSpec
+from hoss.model.pod import PodGroup, PodSpec
 from hoss.wire.columns import NONE_U32
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.nodes import NodeIndexes
 from scheduler_worker.core.placement.run_placer import Placed
@@ -22,6 +21,11 @@ def depends_on_pods(spec: PodSpec) -> bool:
     """Whether a node may admit the pod because of other pods: by spreading those elsewhere, by affinity those
     near. Such a pod must not outlive the pods that it was placed by."""
     return bool(spec.pod_affinity and spec.pod_affinity.required) or any(c.required for c in spec.spread)
+
+
+def takes_by_name(spec: PodSpec) -> bool:
+    """Whether the pod takes something by a name that depends on its node: volumes or devices."""
+    return spec.volumes is not None or spec.claims is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +62,9 @@ class Draft:
         return any(depends_on_pods(run.pod_class.spec) for run, _ in self._placed)
 
     @property
-    def placements(self) -> list[tuple[PodClass, NodeIndexes]]:
-        """The class and the chosen nodes of each run."""
-        return [(run.pod_class, placed.nodes) for run, placed in self._placed]
+    def placements(self) -> list[tuple[PodGroup, NodeIndexes]]:
+        """The group and the chosen nodes of each run."""
+        return [(run.pod_class.group, placed.nodes) for run, placed in self._placed]
 
     def precedes(self, run: Run) -> bool:
         """Whether the ledger serves the draft's pods before the run's: it serves higher priorities first."""

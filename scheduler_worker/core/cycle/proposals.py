@@ -181,8 +181,8 @@ class Proposals:
     def drop(self) -> None:
         """Another epoch: the ledger refuses all of it. The cache gives back what is tracked, see
         `NodeInfoCache.forget_unanswered`."""
-        for pod_class, nodes in self.draft.placements:
-            self._cache.forget_group(pod_class.group, nodes)
+        for group, nodes in self.draft.placements:
+            self._cache.forget_group(group, nodes)
         self.draft.clear()
         self._preempting.clear()
         self._sent.clear()

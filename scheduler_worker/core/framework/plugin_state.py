@@ -1,8 +1,12 @@
 """The state of a profile's pod filters and pod scores for one class (kube-scheduler: CycleState)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.devices import Allocation, HeldClaim
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import (
@@ -92,6 +96,20 @@ class PluginState:
             if hasattr(state, "bindings"):
                 found |= state.bindings(node)
         return found
+
+    def device_bindings(self, node: int) -> tuple[Mapping[str, Allocation], tuple[Any, ...]]:
+        """By claim that is to be allocated if a pod of the class is placed there, its devices; and which
+        requests stand for whose extended resources (RequestMapping)."""
+        for _, state in self.filters:
+            if hasattr(state, "device_bindings"):
+                claims, mappings = state.device_bindings(node)
+                return claims, mappings
+        return {}, ()
+
+    def held_claims(self, node: int) -> tuple[HeldClaim, ...]:
+        """The claims that a pod of the class holds devices for if it is placed there."""
+        holding = (state.held_claims for _, state in self.filters if hasattr(state, "held_claims"))
+        return tuple(held for claims in holding for held in claims(node))
 
     def reserved_names(self, node: int) -> tuple[str, ...]:
         """Names of what a pod of the class takes if it is placed there, sorted."""

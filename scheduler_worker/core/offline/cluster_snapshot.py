@@ -26,7 +26,9 @@ class ClusterSnapshot:
         self.cache.apply_feed(_snapshot(cluster))
         self.cache.pod_index.set_namespaces(cluster.namespaces)
         self.cache.storage.replace(cluster.storage)
+        self.cache.devices.replace(cluster.devices, cluster.read_at)
         self.demands = DemandTable(self.cache.schema, self.cache.catalogue.images, self.cache.pod_index)
+        self.demands.set_device_resources(frozenset(self.cache.devices.extended_resources))
         self._index = {node.name: i for i, node in enumerate(cluster.nodes)}
         self._assumptions: dict[int, Assumption] = {}
         self._pods_on: dict[int, list[int]] = {}

@@ -5,10 +5,11 @@ It runs the same plugins on the same columns as a worker, and reports the result
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from hoss.model.devices import Allocation
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable
@@ -25,6 +26,7 @@ from scheduler_worker.core.placement.diagnosis import (
     rejection_of,
     verdicts,
 )
+from scheduler_worker.core.plugins.dynamic_resources import RequestMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,13 @@ class NodeRejection:
     plugin: str  # empty: left out by a restriction to named nodes
     code: Code
     reasons: tuple[str, ...]
+
+
+class DeviceBinding(NamedTuple):
+    """What is allocated with a pod on one node."""
+
+    claims: Mapping[str, Allocation]  # by claim
+    mappings: tuple[RequestMapping, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,9 @@ class PlacementExplanation:
     # Of feasible nodes where claims are still to be bound: by claim, the volume that it would get; None: one
     # that is provisioned.
     bindings: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    # Of feasible nodes where claims are still to be allocated: their devices, and the requests that stand for
+    # extended resources.
+    devices: Mapping[str, DeviceBinding] = field(default_factory=dict)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -99,7 +111,14 @@ def explain_placement(pod: ExaminedPod, cluster: ClusterView, profile: Profile) 
             scores[name(node)][plugin] = value
     message = "" if len(at) else fit_error(pod, profile, cluster.cache)
     bindings = {name(node): bound for node in at.tolist() if (bound := pod.plugin_state.bindings(node))}
-    return PlacementExplanation(None, tuple(sorted(scores)), refusals, scores, message, bindings=bindings)
+    devices = {
+        name(node): DeviceBinding(*found)
+        for node in at.tolist()
+        if (found := pod.plugin_state.device_bindings(node))[0]
+    }
+    return PlacementExplanation(
+        None, tuple(sorted(scores)), refusals, scores, message, bindings=bindings, devices=devices
+    )
 
 
 def refusal_at(verdict: FilterVerdict, position: int) -> NodeRejection:

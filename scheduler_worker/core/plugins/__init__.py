@@ -9,6 +9,7 @@ from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
 from scheduler_worker.core.plugins.device_cards import DeviceCards
+from scheduler_worker.core.plugins.dynamic_resources import DynamicResources
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
 from scheduler_worker.core.plugins.image_locality import ImageLocality
@@ -46,6 +47,7 @@ REGISTRY = Registry(
             VolumeZone,
             PodTopologySpread,
             InterPodAffinity,
+            DynamicResources,
             BalancedAllocation,
             ImageLocality,
             DeviceCards,
@@ -74,6 +76,7 @@ DEFAULT_PLUGINS = (
     Weighted(VolumeZone.name),
     Weighted(PodTopologySpread.name, 2),
     Weighted(InterPodAffinity.name, 2),
+    Weighted(DynamicResources.name, 2),
     Weighted(BalancedAllocation.name, 1),
     Weighted(ImageLocality.name, 1),
     Weighted(DeviceCards.name),

@@ -60,13 +60,24 @@ class ResourcesFit:
         """See DynamicFilter."""
         if demand.unknown:
             return np.zeros(view.requested.shape[1], np.bool_)
-        return fits(view.allocatable, view.requested, demand.request)
+        if not demand.delegated:
+            return fits(view.allocatable, view.requested, demand.request)
+        request = demand.request.copy()
+        request[list(demand.delegated)] = 0
+        passed = fits(view.allocatable, view.requested, request)
+        for row in demand.delegated:
+            passed &= ~_short_of(demand, view, row)
+        return passed
 
     def passes_one(self, demand: Demand, node: OneNode) -> bool:
         """See OneNodeFilter."""
         if demand.unknown:
             return False
-        return all(node.allocatable[row] - node.requested[row] >= amount for row, amount in demand.amounts)
+        return all(
+            node.allocatable[row] - node.requested[row] >= amount
+            or (row in demand.delegated and not node.allocatable[row])
+            for row, amount in demand.amounts
+        )
 
     def passes_each(self, requested: RequestedResources, view: NodeView) -> Mask:
         """See SideBySideFilter."""
@@ -79,6 +90,8 @@ class ResourcesFit:
     def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
         """See DynamicFilter. Resources no node ever offered count as allocatable 0."""
         short = insufficient(view.allocatable, view.requested, demand.request)
+        for row in demand.delegated:
+            short[row] = _short_of(demand, view, row)
         nodes = view.requested.shape[1]
         everywhere = np.ones(nodes, np.bool_)
         named = {f"Insufficient {resource}": everywhere for resource in demand.unknown}
@@ -144,3 +157,11 @@ class ResourcesFit:
         total *= view.mean_factors
         np.floor(total, out=total)
         return total
+
+
+def _short_of(demand: Demand, view: NodeView, row: int) -> Mask:
+    """Nodes that offer some of a resource that devices stand for, but not enough. A node without any may have
+    devices, which DynamicResources allocates."""
+    offered = view.allocatable[row]
+    short: Mask = (offered > 0) & (offered - view.requested[row] < demand.request[row])
+    return short

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hoss.model.pod import PodAffinityTerm, PodGroup
 from hoss.model.resources import Pairs
+from scheduler_worker.core.devices.held import HeldClaims
 from scheduler_worker.core.nodes import NodeCatalogue, NodeIndexes
 from scheduler_worker.core.pod_index.counter import MountedGroups, PodCounter
 from scheduler_worker.core.pod_index.selector_query import (
@@ -39,6 +40,7 @@ class PodIndex:
         # any.
         self.excess: NDArray[np.int64] | None = None
         self.mounted = MountedGroups()  # pods with volumes
+        self.held_claims = HeldClaims()  # of pods with devices
         self._catalogue = catalogue
         self._capacity = 0
         self._namespaces: NamespaceLabels = {}
@@ -76,6 +78,7 @@ class PodIndex:
             "namespaces": len(self._namespaces),
             "pod_groups": len(self._rows),
             "pod_counters": len(self._counters),
+            "held_claims": len(self.held_claims),
             "pod_terms": sum(map(len, self._terms_by_token.values())),
         }
 
@@ -102,6 +105,8 @@ class PodIndex:
             self._weigh(group, nodes, 1)
         if group.volumes is not None:
             self.mounted.change(group, nodes, 1)
+        if group.held_claims:
+            self.held_claims.change(group.held_claims, len(nodes))
 
     def remove(self, group: PodGroup, nodes: NodeIndexes) -> None:
         """One pod less of the group on each of `nodes`, where `add` counted them."""
@@ -113,6 +118,8 @@ class PodIndex:
             self._weigh(group, nodes, -1)
         if group.volumes is not None:
             self.mounted.change(group, nodes, -1)
+        if group.held_claims:
+            self.held_claims.change(group.held_claims, -len(nodes))
         if not row.pods:
             self._drop_row(row)
 

@@ -1,0 +1,253 @@
+"""Devices by Dynamic Resource Allocation: what pods claim, and the objects of a cluster that offer it.
+
+The objects are those of the API group resource.k8s.io/v1. Only properties that decide an allocation are kept.
+Cards (`DeviceRequest` in hoss/model/pod.py) are another thing: amounts of a node, counted by the ledger."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hoss.model.node import Taint, Toleration
+from hoss.model.quantity import Quantity
+from hoss.model.selectors import NodeSelector
+
+MOST_DEVICES = 32  # of one claim
+MOST_ALTERNATIVES = 8  # of one request
+
+
+@dataclass(frozen=True, slots=True)
+class VersionText:
+    """A version attribute (semver.org) as written."""
+
+    text: str
+
+
+AttributeValue = bool | int | str | VersionText
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPolicy:
+    """What part of a capacity one allocation may take. Amounts are rounded up to what is valid."""
+
+    default: Quantity | None = None
+    values: tuple[Quantity, ...] = ()  # validValues, ascending
+    least: Quantity | None = None  # of validRange
+    most: Quantity | None = None
+    step: Quantity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCapacity:
+    """One capacity of a device."""
+
+    value: Quantity
+    policy: RequestPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReach:
+    """The nodes of a slice or of a device: one by name, all, or those that a selector matches."""
+
+    node_name: str = ""
+    all_nodes: bool = False
+    selector: NodeSelector | None = None
+
+
+Counters = tuple[tuple[str, Quantity], ...]  # by name, sorted
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSet:
+    """Amounts that devices of a pool share."""
+
+    name: str
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of a slice. Names of attributes and capacities are as written, with or without a domain."""
+
+    name: str
+    attributes: tuple[tuple[str, AttributeValue], ...] = ()
+    capacity: tuple[tuple[str, DeviceCapacity], ...] = ()
+    taints: tuple[Taint, ...] = ()
+    consumes: tuple[CounterSet, ...] = ()
+    shareable: bool = False  # allowMultipleAllocations
+    reach: NodeReach | None = None  # with perDeviceNodeSelection
+    binds_to_node: bool = False
+    has_binding_conditions: bool = False
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceId:
+    """The identity of a device."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSlice:
+    """A part of a pool."""
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    slices: int  # how many the pool has: resourceSliceCount
+    reach: NodeReach | None = None  # None: each device has its own (perDeviceNodeSelection)
+    devices: tuple[Device, ...] = ()
+    counter_sets: tuple[CounterSet, ...] = ()  # sharedCounters
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """What requests name. It stands for its `extended_resource` as well."""
+
+    name: str
+    selectors: tuple[str, ...] = ()  # CEL
+    extended_resource: str = ""
+    created_at: float = 0.0  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRequest:
+    """Devices of one class: `count`, or all that match. An alternative of a request has the same form."""
+
+    name: str
+    device_class: str
+    selectors: tuple[str, ...] = ()  # CEL
+    count: int = 1
+    all_devices: bool = False
+    admin_access: bool = False
+    tolerations: tuple[Toleration, ...] = ()
+    capacity: tuple[tuple[str, Quantity], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """A request of a claim: the first of the alternatives that can be had. A plain request has one, itself."""
+
+    name: str
+    alternatives: tuple[ExactRequest, ...]
+    prioritized: bool = False  # given as firstAvailable
+
+    def result_name(self, chosen: ExactRequest) -> str:
+        """The name of the request in an allocation."""
+        return f"{self.name}/{chosen.name}" if self.prioritized else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimConstraint:
+    """A condition on the devices of some requests together."""
+
+    attribute: str
+    requests: tuple[str, ...] = ()  # `request` or `request/alternative`; empty: all
+    distinct: bool = False  # distinctAttribute; else matchAttribute
+
+    def concerns(self, request: str, result_name: str) -> bool:
+        """Whether devices of this request count."""
+        return not self.requests or request in self.requests or result_name in self.requests
+
+
+class BindingState(Enum):
+    """Whether a device that has binding conditions is ready for a pod."""
+
+    READY = "ready"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
+BINDING_SECONDS = 600  # how long a device may take to become ready
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceResult:
+    """A device that a claim has. `consumed` is what it takes of a device that others share."""
+
+    request: str
+    id: DeviceId
+    shared: bool = False
+    consumed: tuple[tuple[str, Quantity], ...] = ()
+    admin_access: bool = False
+    binding: BindingState = BindingState.READY
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The devices of a claim, and the nodes that reach them. No selector: all nodes."""
+
+    results: tuple[DeviceResult, ...]
+    nodes: NodeSelector | None = None
+    allocated_at: float = float("inf")  # seconds since the epoch
+
+    def usable(self, now: float) -> bool:
+        """Whether no device failed to become ready or took too long, as far as they have conditions."""
+        late = now - self.allocated_at > BINDING_SECONDS
+        return not any(
+            result.binding is BindingState.FAILED or (late and result.binding is BindingState.WAITING)
+            for result in self.results
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceClaim:
+    """A claim to devices."""
+
+    namespace: str
+    name: str
+    requests: tuple[ClaimRequest, ...] = ()
+    constraints: tuple[ClaimConstraint, ...] = ()
+    allocation: Allocation | None = None
+    deleting: bool = False
+    controller_uid: str = ""
+    for_extended_resources: bool = False  # made by a scheduler for a pod's extended resources
+
+    @property
+    def title(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """One of spec.resourceClaims."""
+
+    claim: str | None  # None: no claim was created for its template
+    from_template: bool = False
+    needed: bool = True  # false: the template's controller found that no claim is needed
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequests:
+    """The extended resources that a container asks for, in byte order of all its requests."""
+
+    name: str
+    position: int  # among init containers, then containers
+    requests: tuple[tuple[int, str, int], ...]  # (position among all requests, resource, count)
+    initial: bool = False  # an init container that ends before the next one starts
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """What a pod claims, in the order of spec.resourceClaims, and its extended resources."""
+
+    pod: str
+    uid: str
+    uses: tuple[ClaimUse, ...] = ()
+    containers: tuple[ContainerRequests, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldClaim:
+    """A claim that the ledger has devices reserved for, by one of its pods."""
+
+    namespace: str
+    name: str
+    allocation: Allocation
+
+
+DeviceObject = DeviceClass | ResourceSlice | ResourceClaim

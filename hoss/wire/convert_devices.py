@@ -1,0 +1,117 @@
+"""Between the model and protobuf messages: what pods claim of devices, the claims they hold, and node
+selectors."""
+
+from hoss.model.devices import (
+    Allocation,
+    ClaimUse,
+    ContainerRequests,
+    DeviceId,
+    DeviceResult,
+    HeldClaim,
+    PodClaims,
+)
+from hoss.model.quantity import parse_quantity
+from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from hoss.v1 import common_pb2 as pb
+
+
+def requirement_to_proto(requirement: Requirement) -> pb.Requirement:
+    return pb.Requirement(key=requirement.key, operator=requirement.operator, values=requirement.values)
+
+
+def requirement_from_proto(requirement: pb.Requirement) -> Requirement:
+    return Requirement(requirement.key, requirement.operator, tuple(requirement.values))
+
+
+def node_term_to_proto(term: NodeSelectorTerm) -> pb.NodeSelectorTerm:
+    return pb.NodeSelectorTerm(
+        match_expressions=map(requirement_to_proto, term.match_expressions),
+        match_fields=map(requirement_to_proto, term.match_fields),
+    )
+
+
+def node_term_from_proto(term: pb.NodeSelectorTerm) -> NodeSelectorTerm:
+    return NodeSelectorTerm(
+        tuple(map(requirement_from_proto, term.match_expressions)),
+        tuple(map(requirement_from_proto, term.match_fields)),
+    )
+
+
+def pod_claims_to_proto(claims: PodClaims) -> pb.PodClaims:
+    return pb.PodClaims(
+        pod=claims.pod,
+        uid=claims.uid,
+        uses=[
+            pb.ClaimUse(claim=use.claim or "", from_template=use.from_template, not_needed=not use.needed)
+            for use in claims.uses
+        ],
+        containers=[
+            pb.ContainerRequests(
+                name=container.name,
+                position=container.position,
+                requests=[
+                    pb.ExtendedRequest(position=position, resource=resource, count=count)
+                    for position, resource, count in container.requests
+                ],
+                initial=container.initial,
+            )
+            for container in claims.containers
+        ],
+    )
+
+
+def pod_claims_from_proto(message: pb.PodClaims) -> PodClaims:
+    return PodClaims(
+        message.pod,
+        message.uid,
+        tuple(ClaimUse(use.claim or None, use.from_template, not use.not_needed) for use in message.uses),
+        tuple(
+            ContainerRequests(
+                container.name,
+                container.position,
+                tuple((request.position, request.resource, request.count) for request in container.requests),
+                container.initial,
+            )
+            for container in message.containers
+        ),
+    )
+
+
+def held_claim_to_proto(held: HeldClaim) -> pb.HeldClaim:
+    message = pb.HeldClaim(
+        namespace=held.namespace,
+        name=held.name,
+        devices=[
+            pb.HeldDevice(
+                request=result.request,
+                driver=result.id.driver,
+                pool=result.id.pool,
+                device=result.id.device,
+                shared=result.shared,
+                consumed=[pb.DeviceAmount(name=n, amount=q.canonical) for n, q in result.consumed],
+                admin_access=result.admin_access,
+            )
+            for result in held.allocation.results
+        ],
+    )
+    if held.allocation.nodes is not None:
+        message.nodes.terms.extend(map(node_term_to_proto, held.allocation.nodes.terms))
+        message.nodes.SetInParent()
+    return message
+
+
+def held_claim_from_proto(message: pb.HeldClaim) -> HeldClaim:
+    """Raises InvalidInput for an amount that is no quantity."""
+    results = tuple(
+        DeviceResult(
+            request=device.request,
+            id=DeviceId(device.driver, device.pool, device.device),
+            shared=device.shared,
+            consumed=tuple((c.name, parse_quantity(c.amount)) for c in device.consumed),
+            admin_access=device.admin_access,
+        )
+        for device in message.devices
+    )
+    terms = tuple(map(node_term_from_proto, message.nodes.terms))
+    nodes = NodeSelector(terms) if message.HasField("nodes") else None
+    return HeldClaim(message.namespace, message.name, Allocation(results, nodes))

@@ -1,0 +1,448 @@
+"""Chooses devices of one node for claims: structured parameters as kube-scheduler 1.36 allocates them.
+
+The search takes claims, their requests and the devices in order, with backtracking. The first solution counts.
+It knows claims by their *shape* alone: claims of one shape get the same answer, so a StatefulSet's thousand
+claims are judged once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hoss.model.devices import (
+    MOST_DEVICES,
+    Allocation,
+    AttributeValue,
+    ClaimConstraint,
+    ClaimRequest,
+    DeviceCapacity,
+    DeviceClass,
+    DeviceResult,
+    ExactRequest,
+    ResourceClaim,
+)
+from hoss.model.node import NO_EXECUTE, NO_SCHEDULE
+from hoss.model.quantity import Quantity, parse_quantity
+from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from scheduler_worker.core.devices.cel_values import CelError
+from scheduler_worker.core.devices.pools import (
+    DeviceUsage,
+    OfferedDevice,
+    Pool,
+    PoolId,
+    SelectorTable,
+    reaches,
+)
+
+NOT_ALLOCATABLE = "cannot allocate all claims"
+INVALID_POOLS = "invalid resource pools were encountered"
+TIMED_OUT = "timed out trying to allocate devices"
+
+# kube-scheduler gives up after ten seconds. So many tries take Python about one.
+_MOST_TRIES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimShape:
+    """What of a claim decides its allocation."""
+
+    requests: tuple[ClaimRequest, ...]
+    constraints: tuple[ClaimConstraint, ...] = ()
+
+    @classmethod
+    def of(cls, claim: ResourceClaim) -> "ClaimShape":
+        return cls(claim.requests, claim.constraints)
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """Its own selectors."""
+        return tuple(s for request in self.requests for a in request.alternatives for s in a.selectors)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationError:
+    """Why claims cannot be judged: kube-scheduler gives up the pod. `claim` is the claim's position; -1: the
+    text stands alone."""
+
+    claim: int
+    text: str
+
+    def words(self, titles: Sequence[str]) -> str:
+        """With the claims' names."""
+        return self.text if self.claim < 0 else f"claim {titles[self.claim]}{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer for one node: an allocation for each claim, or else a reason or an error."""
+
+    allocations: tuple[Allocation, ...] = ()
+    reason: str = ""
+    error: AllocationError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneNodeOffer:
+    """What one node is offered, and what is taken of it."""
+
+    name: str
+    labels: Mapping[str, str]
+    pools: Sequence[Pool]
+    usage: DeviceUsage
+    classes: Mapping[str, DeviceClass]
+    selectors: SelectorTable
+
+
+def allocate(shapes: Sequence[ClaimShape], offer: OneNodeOffer) -> Found:
+    """Devices of the node for all claims together. All classes of their requests must exist."""
+    search = _Search(shapes, offer)
+    try:
+        search.prepare()
+        if search.claim(0):
+            return Found(tuple(search.allocation(i) for i in range(len(shapes))))
+    except _StopError as stop:
+        return Found(error=stop.error)
+    except (_ExhaustedError, RecursionError):
+        return Found(reason=TIMED_OUT)
+    invalid = any(pool.invalid for pool in offer.pools)
+    return Found(reason=INVALID_POOLS if invalid else NOT_ALLOCATABLE)
+
+
+class _StopError(Exception):
+    def __init__(self, claim: int, text: str) -> None:
+        super().__init__(text)
+        self.error = AllocationError(claim, text)
+
+
+class _ExhaustedError(Exception):
+    """The search has made too many tries."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A device that the search has taken for a request."""
+
+    request: ClaimRequest
+    alternative: ExactRequest
+    offered: OfferedDevice
+    pool: Pool
+    consumed: dict[str, int]  # billionths by capacity; empty: the whole device
+
+
+@dataclass(slots=True)
+class _Condition:
+    """A constraint, and the values of the devices taken under it."""
+
+    constraint: ClaimConstraint
+    values: list[AttributeValue] = field(default_factory=list)
+
+    def admits(self, value: AttributeValue | None) -> bool:
+        if value is None:
+            return False
+        if self.constraint.distinct:
+            return not any(_same(value, other) for other in self.values)
+        return not self.values or _same(value, self.values[0])
+
+
+def _same(a: AttributeValue, b: AttributeValue) -> bool:
+    return type(a) is type(b) and a == b
+
+
+class _Search:
+    def __init__(self, shapes: Sequence[ClaimShape], offer: OneNodeOffer) -> None:
+        self._shapes = shapes
+        self._offer = offer
+        self._usable = [pool for pool in offer.pools if not pool.incomplete and not pool.invalid]
+        self._taken: list[list[_Taken]] = [[] for _ in shapes]
+        self._conditions = [[_Condition(c) for c in shape.constraints] for shape in shapes]
+        self._exclusive: set[object] = set()  # ids that this search has taken alone
+        self._shared: dict[object, dict[str, int]] = {}  # id -> what this search has taken of it
+        self._sharers: dict[object, int] = {}
+        self._counters: dict[PoolId, dict[tuple[str, str], int]] = {}  # what is left
+        self._all: dict[tuple[int, int, int], list[tuple[Pool, OfferedDevice]]] = {}
+        self._tries = 0
+
+    def prepare(self) -> None:
+        """Find the devices of requests for all of them, and what is wrong before any search."""
+        for c, shape in enumerate(self._shapes):
+            least = 0
+            for r, request in enumerate(shape.requests):
+                sizes = []
+                for a, alternative in enumerate(request.alternatives):
+                    if alternative.all_devices:
+                        found = self._all[c, r, a] = self._all_devices(c, alternative)
+                        sizes.append(len(found))
+                    else:
+                        sizes.append(alternative.count)
+                least += min(sizes)
+            if least > MOST_DEVICES:
+                raise _StopError(
+                    c, f": number of requested devices {least} exceeds the claim limit of {MOST_DEVICES}"
+                )
+
+    def claim(self, c: int) -> bool:
+        """Devices for this claim and all after it."""
+        return c == len(self._shapes) or self._request(c, 0)
+
+    def allocation(self, c: int) -> Allocation:
+        """What claim `c` got."""
+        results = tuple(
+            DeviceResult(
+                request=taken.request.result_name(taken.alternative),
+                id=taken.offered.id,
+                shared=taken.offered.device.shareable,
+                consumed=tuple((name, _quantity(nano, taken, name)) for name, nano in taken.consumed.items())
+                if taken.offered.device.shareable
+                else (),
+                admin_access=taken.alternative.admin_access,
+            )
+            for taken in self._taken[c]
+        )
+        return Allocation(results, _node_selector(self._taken[c], self._offer.name))
+
+    def _all_devices(self, c: int, request: ExactRequest) -> list[tuple[Pool, OfferedDevice]]:
+        found = []
+        for pool in self._offer.pools:
+            if pool.incomplete or pool.invalid:
+                state = "being updated" if pool.incomplete else "invalid"
+                text = f"asks for all devices, but resource pool {pool.text} is currently {state}"
+                raise _StopError(c, f", request {request.name}: {text}")
+            found += [
+                (pool, offered)
+                for offered in pool.devices
+                if self._selected(c, request, offered) and _amounts(request, offered) is not None
+            ]
+        return found
+
+    def _request(self, c: int, r: int) -> bool:
+        requests = self._shapes[c].requests
+        if r == len(requests):
+            return self.claim(c + 1)
+        return any(
+            self._every(c, r, a, 0) if alternative.all_devices else self._some(c, r, a, 0, (0, 0))
+            for a, alternative in enumerate(requests[r].alternatives)
+        )
+
+    def _every(self, c: int, r: int, a: int, number: int) -> bool:
+        """The devices of a request for all of them, from `number` on, and all that comes after."""
+        wanted = self._all[c, r, a]
+        if number == len(wanted):
+            return number > 0 and self._request(c, r + 1)
+        if len(self._taken[c]) + len(wanted) - number > MOST_DEVICES:
+            return False
+        pool, offered = wanted[number]
+        if not self._take(c, self._shapes[c].requests[r], a, pool, offered):
+            return False
+        if self._every(c, r, a, number + 1):
+            return True
+        self._give_back(c)
+        return False
+
+    def _some(self, c: int, r: int, a: int, number: int, start: tuple[int, int]) -> bool:
+        """Devices of a request for some, from pool and device `start` on, and all that comes after."""
+        request = self._shapes[c].requests[r]
+        alternative = request.alternatives[a]
+        if number == alternative.count:
+            return self._request(c, r + 1)
+        if len(self._taken[c]) + alternative.count - number > MOST_DEVICES:
+            return False
+        for p in range(start[0], len(self._usable)):
+            pool = self._usable[p]
+            for d in range(start[1] if p == start[0] else 0, len(pool.devices)):
+                offered = pool.devices[d]
+                if not alternative.admin_access and self._in_use(offered):
+                    continue
+                if not self._selected(c, alternative, offered):
+                    continue
+                if not self._take(c, request, a, pool, offered):
+                    continue
+                if self._some(c, r, a, number + 1, (p, d + 1)):
+                    return True
+                self._give_back(c)
+        return False
+
+    def _in_use(self, offered: OfferedDevice) -> bool:
+        if offered.id in self._offer.usage.exclusive or offered.id in self._exclusive:
+            return True
+        return not offered.device.shareable and (
+            offered.id in self._offer.usage or offered.id in self._sharers
+        )
+
+    def _selected(self, c: int, request: ExactRequest, offered: OfferedDevice) -> bool:
+        self._tries += 1
+        if self._tries > _MOST_TRIES:
+            raise _ExhaustedError
+        device_class = self._offer.classes[request.device_class]
+        try:
+            if not self._all_true(device_class.selectors, offered):
+                return False
+        except CelError as exc:
+            raise _StopError(-1, f"class {device_class.name}: {exc}") from None
+        try:
+            if not self._all_true(request.selectors, offered):
+                return False
+        except CelError as exc:
+            raise _StopError(c, f": {exc}") from None
+        return not offered.own_reach or reaches(offered.reach, self._offer.name, self._offer.labels)
+
+    def _all_true(self, selectors: Sequence[str], offered: OfferedDevice) -> bool:
+        for number, text in enumerate(selectors):
+            try:
+                if not self._offer.selectors.evaluate(text, offered):
+                    return False
+            except CelError as exc:  # noqa: PERF203 - which one fails belongs to the text
+                raise CelError(f"selector #{number}: {exc}") from None
+        return True
+
+    def _take(self, c: int, request: ClaimRequest, a: int, pool: Pool, offered: OfferedDevice) -> bool:
+        """Take the device, if the request can have it."""
+        alternative, device = request.alternatives[a], offered.device
+        amounts = _amounts(alternative, offered)
+        if amounts is None or not self._tolerated(alternative, offered):
+            return False
+        if not alternative.admin_access:
+            if self._in_use(offered) or not self._with_room(offered, amounts):
+                return False
+            if offered.use and not self._counters_suffice(pool, offered):
+                return False
+        conditions = [
+            (condition, offered.attribute(condition.constraint.attribute))
+            for condition in self._conditions[c]
+            if condition.constraint.concerns(request.name, request.result_name(alternative))
+        ]
+        if not all(condition.admits(value) for condition, value in conditions):
+            if alternative.all_devices:
+                problem = f"cannot add device {offered.id} because a claim constraint would not be satisfied"
+                raise _StopError(c, f", request {alternative.name}: {problem}")
+            return False
+        for condition, value in conditions:
+            if value is not None:
+                condition.values.append(value)
+        taken = _Taken(request, alternative, offered, pool, amounts if device.shareable else {})
+        self._taken[c].append(taken)
+        if not alternative.admin_access:
+            self._count(taken, 1)
+        return True
+
+    def _give_back(self, c: int) -> None:
+        taken = self._taken[c].pop()
+        for condition in self._conditions[c]:
+            if condition.constraint.concerns(
+                taken.request.name, taken.request.result_name(taken.alternative)
+            ):
+                condition.values.pop()
+        if not taken.alternative.admin_access:
+            self._count(taken, -1)
+
+    def _count(self, taken: _Taken, sign: int) -> None:
+        device = taken.offered.id
+        first = device not in self._offer.usage and device not in self._sharers
+        if not taken.offered.device.shareable:
+            (self._exclusive.add if sign > 0 else self._exclusive.remove)(device)
+        else:
+            self._sharers[device] = self._sharers.get(device, 0) + sign
+            amounts = self._shared.setdefault(device, {})
+            for name, nano in taken.consumed.items():
+                amounts[name] = amounts.get(name, 0) + sign * nano
+            if not self._sharers[device]:
+                del self._sharers[device], self._shared[device]
+                first = device not in self._offer.usage
+        if first:  # a device that others share uses its counters once
+            left = self._left(taken.pool)
+            for key, nano in taken.offered.use.items():
+                left[key] -= sign * nano
+
+    def _with_room(self, offered: OfferedDevice, amounts: dict[str, int]) -> bool:
+        if not offered.device.shareable:
+            return True
+        used = self._offer.usage.consumed.get(offered.id, {})
+        chosen = self._shared.get(offered.id, {})
+        return all(
+            used.get(name, 0) + chosen.get(name, 0) + amounts[name] <= capacity.value.nano
+            for name, capacity in offered.device.capacity
+        )
+
+    def _counters_suffice(self, pool: Pool, offered: OfferedDevice) -> bool:
+        if offered.id in self._offer.usage or offered.id in self._sharers:
+            return True
+        left = self._left(pool)
+        return all(nano <= left[key] for key, nano in offered.use.items())
+
+    def _left(self, pool: Pool) -> dict[tuple[str, str], int]:
+        left = self._counters.get(pool.id)
+        if left is None:
+            left = self._counters[pool.id] = dict(pool.counters or {})
+            for other in pool.everywhere:
+                if other.use and other.id in self._offer.usage:
+                    for key, nano in other.use.items():
+                        left[key] -= nano
+        return left
+
+    def _tolerated(self, request: ExactRequest, offered: OfferedDevice) -> bool:
+        return all(
+            taint.effect not in (NO_SCHEDULE, NO_EXECUTE)
+            or any(toleration.tolerates(taint) for toleration in request.tolerations)
+            for taint in offered.device.taints
+        )
+
+
+def _amounts(request: ExactRequest, offered: OfferedDevice) -> dict[str, int] | None:
+    """What the request takes of each capacity, in billionths; None: the device cannot give it."""
+    requested = dict(request.capacity)
+    if not requested.keys() <= {name for name, _ in offered.device.capacity}:
+        return None
+    found = {}
+    for name, capacity in offered.device.capacity:
+        nano = _amount(requested.get(name), capacity)
+        if nano is None or nano > capacity.value.nano:
+            return None
+        found[name] = nano
+    return found
+
+
+def _amount(requested: Quantity | None, capacity: DeviceCapacity) -> int | None:
+    """The requested amount as the policy rounds it; None: the policy has no such amount."""
+    policy = capacity.policy
+    if policy is None:
+        return capacity.value.nano if requested is None else requested.nano
+    if requested is None:
+        return capacity.value.nano if policy.default is None else policy.default.nano
+    nano = requested.nano
+    if policy.least is not None:
+        nano = max(nano, policy.least.nano)
+        if policy.step is not None and policy.step.nano > 0:
+            steps = -(-(nano - policy.least.nano) // policy.step.nano)
+            nano = policy.least.nano + steps * policy.step.nano
+    if policy.values:
+        nano = next((value.nano for value in policy.values if value.nano >= nano), -1)
+    too_much = policy.most is not None and nano > policy.most.nano
+    return None if nano < 0 or too_much else nano
+
+
+def _quantity(nano: int, taken: _Taken, name: str) -> Quantity:
+    """The amount in the notation that it was given in."""
+    capacity = dict(taken.offered.device.capacity)[name]
+    given = [quantity for n, quantity in taken.alternative.capacity if n == name]
+    policy = capacity.policy
+    if policy is not None:
+        given += [q for q in (policy.default, policy.least, policy.step) if q is not None] + list(
+            policy.values
+        )
+    exact = next((quantity for quantity in [*given, capacity.value] if quantity.nano == nano), None)
+    found = exact or Quantity(nano, (given[0] if given else capacity.value).notation)
+    return parse_quantity(found.canonical)  # as it is read from where it is written
+
+
+def _node_selector(taken: Sequence[_Taken], node: str) -> NodeSelector | None:
+    """The nodes that reach all these devices."""
+    expressions: list[Requirement] = []
+    fields: list[Requirement] = []
+    for one in taken:
+        reach = one.offered.reach
+        if reach.node_name or one.offered.device.binds_to_node:
+            only = Requirement("metadata.name", "In", (node,))
+            return NodeSelector((NodeSelectorTerm(match_fields=(only,)),))
+        for term in reach.selector.terms if reach.selector is not None else ():
+            expressions += [r for r in term.match_expressions if r not in expressions]
+            fields += [r for r in term.match_fields if r not in fields]
+    if not expressions and not fields:
+        return None
+    return NodeSelector((NodeSelectorTerm(tuple(expressions), tuple(fields)),))

@@ -1,0 +1,457 @@
+"""The values and functions of expressions: those of CEL itself, and Kubernetes' quantities and versions.
+
+Functions are after cel-go's standard library, its `ext.Strings`, `ext.Sets` and optionals, and Kubernetes'
+k8s.io/apiserver/pkg/cel/library. Errors have cel-go's words, because kube-scheduler repeats them."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hoss.errors import InvalidInput
+from hoss.model.quantity import NANO, Quantity, parse_quantity
+from scheduler_worker.core.devices.cel_syntax import UnsignedInteger
+
+Value = Any  # bool, int, UnsignedInteger, float, str, bytes, None, list, dict, or one of the types below
+
+NO_OVERLOAD = "no such overload"
+_OVERFLOW = "return error for overflow"
+
+
+class CelError(Exception):
+    """An expression that has no value: cel-go's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticVersion:
+    """A version by semver.org 2.0.0. Build metadata does not take part in comparisons."""
+
+    major: int
+    minor: int
+    patch: int
+    prerelease: tuple[int | str, ...] = ()
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """A key that sorts versions: a version with a pre-release comes before the one without."""
+        parts = tuple((isinstance(p, str), p) for p in self.prerelease)
+        return self.major, self.minor, self.patch, not self.prerelease, parts
+
+
+class Optional:
+    """A value that may be missing (cel-go's optional_type)."""
+
+    __slots__ = ("present", "value")
+
+    def __init__(self, value: Value = None, *, present: bool = True) -> None:
+        self.value = value
+        self.present = present
+
+
+NONE = Optional(present=False)
+
+
+def key_missing(key: Value) -> CelError:
+    """What cel-go says of a map or an object without this key."""
+    return CelError(f"no such key: {_text(key) if not isinstance(key, (list, dict)) else key}")
+
+
+_KINDS: dict[type, str] = {
+    type(None): "null_type",
+    bool: "bool",
+    UnsignedInteger: "uint",
+    int: "int",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    list: "list",
+    dict: "map",
+    Quantity: "kubernetes.Quantity",
+    SemanticVersion: "kubernetes.Semver",
+    Optional: "optional_type",
+}
+
+
+def kind_of(value: Value) -> str:
+    """The name of a value's type in CEL."""
+    kind = _KINDS.get(type(value))
+    if kind is None:
+        return "map" if isinstance(value, Mapping) else "type"
+    return kind
+
+
+_NUMBERS = ("int", "uint", "double")
+_SIMPLE = (int, str, bool)  # most values, and quicker by their type
+
+
+def equal(left: Value, right: Value) -> bool:
+    """`==`: values of different types are different, but numbers compare by value."""
+    if type(left) is type(right) and type(left) in _SIMPLE:
+        return bool(left == right)
+    kinds = kind_of(left), kind_of(right)
+    if kinds[0] != kinds[1]:
+        return kinds[0] in _NUMBERS and kinds[1] in _NUMBERS and bool(left == right)
+    same = _SAME.get(kinds[0])
+    return bool(left == right) if same is None else same(left, right)
+
+
+def _same_lists(left: Value, right: Value) -> bool:
+    return len(left) == len(right) and all(map(equal, left, right))
+
+
+def _same_maps(left: Value, right: Value) -> bool:
+    return len(left) == len(right) and all(
+        key in right and equal(value, right[key]) for key, value in left.items()
+    )
+
+
+def _same_optionals(left: Value, right: Value) -> bool:
+    if not left.present or not right.present:
+        return left.present is right.present
+    return equal(left.value, right.value)
+
+
+_SAME: dict[str, Callable[[Value, Value], bool]] = {  # by kind; others compare as Python does
+    "list": _same_lists,
+    "map": _same_maps,
+    "kubernetes.Quantity": lambda left, right: bool(left.nano == right.nano),
+    "kubernetes.Semver": lambda left, right: bool(left.order == right.order),
+    "optional_type": _same_optionals,
+}
+
+
+def compare(left: Value, right: Value) -> int:
+    """Below, equal or above as -1, 0, 1. Raises CelError for types without an order."""
+    if type(left) is type(right) and type(left) in _SIMPLE:
+        return int(left > right) - int(left < right)
+    kinds = {kind_of(left), kind_of(right)}
+    if not (kinds <= set(_NUMBERS) or (len(kinds) == 1 and kinds <= {"bool", "string", "bytes"})):
+        raise CelError(NO_OVERLOAD)
+    return int(left > right) - int(left < right)
+
+
+def contains(container: Value, value: Value) -> bool:
+    """`value in container`."""
+    match container:
+        case list():
+            return any(equal(item, value) for item in container)
+        case Mapping():
+            return kind_of(value) in ("bool", "int", "uint", "string") and value in container
+    raise CelError(NO_OVERLOAD)
+
+
+def whole(number: int, *, unsigned: bool = False) -> int:
+    """A result of integer arithmetic, if 64 bits hold it."""
+    if unsigned:
+        if not 0 <= number < 2**64:
+            raise CelError(_OVERFLOW)
+        return UnsignedInteger(number)
+    if not -(2**63) <= number < 2**63:
+        raise CelError(_OVERFLOW)
+    return number
+
+
+def arithmetic(sign: str, left: Value, right: Value) -> Value:
+    """`+ - * / %` of two values of one type."""
+    kind = kind_of(left)
+    if kind != kind_of(right):
+        raise CelError(NO_OVERLOAD)
+    if kind in ("int", "uint"):
+        return _of_integers(sign, int(left), int(right), unsigned=kind == "uint")
+    if kind == "double" and sign != "%":
+        return _of_doubles(sign, left, right)
+    if sign == "+" and kind in ("string", "bytes", "list"):
+        return left + right
+    raise CelError(NO_OVERLOAD)
+
+
+def _of_integers(sign: str, left: int, right: int, *, unsigned: bool) -> int:
+    if sign in "/%" and right == 0:
+        raise CelError("division by zero" if sign == "/" else "modulus by zero")
+    match sign:
+        case "+":
+            found = left + right
+        case "-":
+            found = left - right
+        case "*":
+            found = left * right
+        case _:
+            quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+            found = quotient if sign == "/" else left - quotient * right
+    return whole(found, unsigned=unsigned)
+
+
+def _of_doubles(sign: str, left: float, right: float) -> float:
+    match sign:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+    if right:
+        return left / right
+    return math.nan if not left or math.isnan(left) else math.copysign(math.inf, left)
+
+
+def negated(value: Value) -> Value:
+    """Unary minus."""
+    if kind_of(value) == "int":
+        return whole(-value)
+    if kind_of(value) == "double":
+        return -value
+    raise CelError(NO_OVERLOAD)
+
+
+_VERSION = re.compile(
+    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(?:-([0-9A-Za-z.-]+))?(?:\+([0-9A-Za-z.-]+))?",
+    re.ASCII,
+)
+_LONGEST_VERSION = 256
+
+
+def parse_version(text: str) -> SemanticVersion | None:
+    """The version of a text by semver.org; None if it is none."""
+    match = _VERSION.fullmatch(text) if len(text) <= _LONGEST_VERSION else None
+    if match is None:
+        return None
+    parts = match[4].split(".") if match[4] else []
+    numeric = [part.isdigit() for part in parts]
+    if not all(parts) or any(n and part != str(int(part)) for n, part in zip(numeric, parts, strict=True)):
+        return None
+    if match[5] is not None and not all(match[5].split(".")):
+        return None
+    major, minor, patch = (int(match[i]) for i in (1, 2, 3))
+    prerelease = tuple(int(part) if n else part for n, part in zip(numeric, parts, strict=True))
+    return SemanticVersion(major, minor, patch, prerelease)
+
+
+def _version(text: str, *, normalize: bool = False) -> SemanticVersion | None:
+    if normalize:
+        text = text.removeprefix("v")
+        core, sign, rest = re.match(r"([0-9.]*)([-+]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+        numbers = core.split(".")
+        if len(numbers) <= 3 and all(n.isdigit() and len(n) <= 20 for n in numbers):
+            core = ".".join(str(int(n)) for n in (*numbers, *["0"] * (3 - len(numbers))))
+        text = core + sign + rest
+    return parse_version(text)
+
+
+def _quantity(text: str) -> Quantity | None:
+    try:
+        return parse_quantity(text)
+    except InvalidInput:
+        return None
+
+
+def _text(value: Value) -> str:
+    match kind_of(value):
+        case "string":
+            return str(value)
+        case "bool":
+            return "true" if value else "false"
+        case "int" | "uint":
+            return str(int(value))
+        case "double":
+            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+        case "bytes":
+            try:
+                return bytes(value).decode()
+            except UnicodeDecodeError:
+                raise CelError("invalid UTF-8 in bytes, cannot convert to string") from None
+    raise CelError(NO_OVERLOAD)
+
+
+def _integer(value: Value, *, unsigned: bool = False) -> int:
+    match kind_of(value):
+        case "int" | "uint":
+            return whole(int(value), unsigned=unsigned)
+        case "double":
+            if not math.isfinite(value):
+                raise CelError(_OVERFLOW)
+            return whole(int(value), unsigned=unsigned)
+        case "string":
+            if re.fullmatch(r"[+-]?[0-9]{1,20}", value, re.ASCII):
+                return whole(int(value), unsigned=unsigned)
+            raise CelError(f'strconv.ParseInt: parsing "{value}": invalid syntax')
+    raise CelError(NO_OVERLOAD)
+
+
+def _double(value: Value) -> float:
+    if kind_of(value) in _NUMBERS:
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise CelError(f'strconv.ParseFloat: parsing "{value}": invalid syntax') from None
+    raise CelError(NO_OVERLOAD)
+
+
+def _boolean(value: Value) -> bool:
+    if isinstance(value, bool):
+        return value
+    truth = {"1": True, "t": True, "true": True, "TRUE": True, "True": True, "T": True}
+    untruth = dict.fromkeys(("0", "f", "false", "FALSE", "False", "F"), False)
+    if isinstance(value, str) and value in truth | untruth:
+        return (truth | untruth)[value]
+    raise CelError("type conversion error from 'string' to 'bool'")
+
+
+def _need(value: object, problem: str) -> Value:
+    if value is None:
+        raise CelError(problem)
+    return value
+
+
+def _size(value: Value) -> int:
+    if kind_of(value) in ("string", "bytes", "list", "map"):
+        return len(value)
+    raise CelError(NO_OVERLOAD)
+
+
+def _matches(text: str, pattern: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:
+        raise CelError(f"error parsing regexp: `{pattern}`") from None
+
+
+def _substring(text: str, start: int, end: int | None = None) -> str:
+    end = len(text) if end is None else end
+    if not 0 <= start <= end <= len(text):
+        raise CelError(f"index out of range: {start if not 0 <= start <= len(text) else end}")
+    return text[start:end]
+
+
+def _extreme(values: Value, choose: Callable[[int], bool]) -> Value:
+    if not values:
+        raise CelError("min/max called on empty list")
+    found = values[0]
+    for value in values[1:]:
+        if choose(compare(value, found)):
+            found = value
+    return found
+
+
+def _value_of(optional: Value) -> Value:
+    if not optional.present:
+        raise CelError("optional.none() dereference")
+    return optional.value
+
+
+def _is_zero(value: Value) -> bool:
+    return value is None or (
+        kind_of(value) in ("string", "bytes", "list", "map", *_NUMBERS, "bool") and not value
+    )
+
+
+Function = Callable[..., Value]
+Overload = tuple[tuple[str, ...], Function]  # kinds of the arguments, the target first; "any" is every kind
+
+_INT, _STR, _LIST, _ANY, _BOOL = "int", "string", "list", "any", "bool"
+_Q, _V, _OPT = "kubernetes.Quantity", "kubernetes.Semver", "optional_type"
+
+
+def _ordering(kind: str, key: Callable[[Value], Any]) -> dict[str, list[Overload]]:
+    def order(a: Value, b: Value) -> int:
+        return int(key(a) > key(b)) - int(key(a) < key(b))
+
+    return {
+        "compareTo": [((kind, kind), order)],
+        "isGreaterThan": [((kind, kind), lambda a, b: order(a, b) > 0)],
+        "isLessThan": [((kind, kind), lambda a, b: order(a, b) < 0)],
+    }
+
+
+def _moved(a: Quantity, b: Value, sign: int) -> Quantity:
+    nano = b.nano if isinstance(b, Quantity) else int(b) * NANO
+    return a.plus(Quantity(sign * nano))
+
+
+FUNCTIONS: dict[str, list[Overload]] = {
+    "size": [((_ANY,), _size)],
+    "string": [((_ANY,), _text)],
+    "int": [((_ANY,), _integer)],
+    "uint": [((_ANY,), lambda v: _integer(v, unsigned=True))],
+    "double": [((_ANY,), _double)],
+    "bool": [((_ANY,), _boolean)],
+    "bytes": [((_STR,), str.encode)],
+    "dyn": [((_ANY,), lambda v: v)],
+    "type": [((_ANY,), kind_of)],
+    "matches": [((_STR, _STR), _matches)],
+    "quantity": [((_STR,), lambda t: _need(_quantity(t), f"quantity {t!r} cannot be parsed"))],
+    "isQuantity": [((_STR,), lambda t: _quantity(t) is not None)],
+    "semver": [
+        ((_STR,), lambda t: _need(_version(t), f"{t!r} is no semantic version")),
+        ((_STR, _BOOL), lambda t, n: _need(_version(t, normalize=n), f"{t!r} is no semantic version")),
+    ],
+    "isSemver": [
+        ((_STR,), lambda t: _version(t) is not None),
+        ((_STR, _BOOL), lambda t, n: _version(t, normalize=n) is not None),
+    ],
+    "sets.contains": [((_LIST, _LIST), lambda a, b: all(contains(a, v) for v in b))],
+    "sets.intersects": [((_LIST, _LIST), lambda a, b: any(contains(a, v) for v in b))],
+    "sets.equivalent": [
+        ((_LIST, _LIST), lambda a, b: all(contains(a, v) for v in b) and all(contains(b, v) for v in a))
+    ],
+    "optional.of": [((_ANY,), Optional)],
+    "optional.none": [((), lambda: NONE)],
+    "optional.ofNonZeroValue": [((_ANY,), lambda v: NONE if _is_zero(v) else Optional(v))],
+}
+METHODS: dict[str, list[Overload]] = {
+    "size": [((_ANY,), _size)],
+    "startsWith": [((_STR, _STR), str.startswith)],
+    "endsWith": [((_STR, _STR), str.endswith)],
+    "contains": [((_STR, _STR), lambda a, b: b in a)],
+    "matches": [((_STR, _STR), _matches)],
+    "lowerAscii": [((_STR,), lambda t: re.sub("[A-Z]", lambda m: m[0].lower(), t))],
+    "upperAscii": [((_STR,), lambda t: re.sub("[a-z]", lambda m: m[0].upper(), t))],
+    "trim": [((_STR,), str.strip)],
+    "charAt": [((_STR, _INT), lambda t, i: _substring(t, i, min(i + 1, len(t))))],
+    "substring": [((_STR, _INT), _substring), ((_STR, _INT, _INT), _substring)],
+    "replace": [
+        ((_STR, _STR, _STR), str.replace),
+        ((_STR, _STR, _STR, _INT), lambda t, a, b, n: t.replace(a, b, int(n))),
+    ],
+    "split": [((_STR, _STR), lambda t, by: t.split(by) if by else list(t))],
+    "join": [((_LIST,), "".join), ((_LIST, _STR), lambda parts, by: by.join(parts))],
+    "indexOf": [
+        ((_STR, _STR), str.find),
+        ((_LIST, _ANY), lambda items, v: next((i for i, x in enumerate(items) if equal(x, v)), -1)),
+    ],
+    "lastIndexOf": [((_STR, _STR), str.rfind)],
+    "min": [((_LIST,), lambda v: _extreme(v, lambda order: order < 0))],
+    "max": [((_LIST,), lambda v: _extreme(v, lambda order: order > 0))],
+    "sum": [((_LIST,), lambda v: sum(v) if v and isinstance(v[0], float) else whole(sum(v)))],
+    "major": [((_V,), lambda v: v.major)],
+    "minor": [((_V,), lambda v: v.minor)],
+    "patch": [((_V,), lambda v: v.patch)],
+    "sign": [((_Q,), lambda q: int(q.nano > 0) - int(q.nano < 0))],
+    "isInteger": [((_Q,), lambda q: q.whole and abs(q.value) < 2**63)],
+    "asInteger": [
+        ((_Q,), lambda q: whole(q.value) if q.whole else _need(None, "cannot convert value to integer"))
+    ],
+    "asApproximateFloat": [((_Q,), lambda q: q.nano / NANO)],
+    "add": [((_Q, _Q), lambda a, b: _moved(a, b, 1)), ((_Q, _INT), lambda a, b: _moved(a, b, 1))],
+    "sub": [((_Q, _Q), lambda a, b: _moved(a, b, -1)), ((_Q, _INT), lambda a, b: _moved(a, b, -1))],
+    "hasValue": [((_OPT,), lambda o: o.present)],
+    "value": [((_OPT,), _value_of)],
+    "orValue": [((_OPT, _ANY), lambda o, v: o.value if o.present else v)],
+    "or": [((_OPT, _OPT), lambda o, p: o if o.present else p)],
+}
+for _name, _overloads in _ordering(_Q, lambda q: q.nano).items():
+    METHODS[_name] = _overloads + _ordering(_V, lambda v: v.order)[_name]
+
+
+def call(overloads: list[Overload], args: list[Value]) -> Value:
+    """The result of the first overload that takes arguments of these kinds."""
+    kinds = [kind_of(arg) for arg in args]
+    for wanted, function in overloads:
+        if len(wanted) == len(kinds) and all(w in ("any", k) for w, k in zip(wanted, kinds, strict=True)):
+            try:
+                return function(*args)
+            except (TypeError, AttributeError):  # a list with values of several types
+                raise CelError(NO_OVERLOAD) from None
+    raise CelError(NO_OVERLOAD)

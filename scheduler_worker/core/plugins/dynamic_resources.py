@@ -1,0 +1,364 @@
+"""DynamicResources: nodes that can give a pod the devices of its claims.
+
+A claim that has devices decides which nodes reach them. For the others together devices are chosen on each node
+(`devices.allocator`). Extended resources that a device class stands for become one more claim on nodes that do not
+offer the resource themselves. Such a claim belongs to one pod."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.devices import (
+    MOST_ALTERNATIVES,
+    Allocation,
+    ClaimRequest,
+    ClaimUse,
+    ContainerRequests,
+    ExactRequest,
+    HeldClaim,
+    PodClaims,
+    ResourceClaim,
+)
+from hoss.model.pod import PodSpec
+from scheduler_worker.core.cache.devices import DeviceFits
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.devices.allocator import INVALID_POOLS, NOT_ALLOCATABLE, TIMED_OUT, ClaimShape
+from scheduler_worker.core.framework.extension_points import (
+    MAX_SCORE,
+    Code,
+    Failure,
+    FilterState,
+    Refusals,
+    Rejection,
+    ScoreState,
+)
+from scheduler_worker.core.nodes import Mask
+
+_LEFT_OVER = "cannot schedule extended resource claim"
+_UNAVAILABLE = "resourceclaim not available on the node"
+
+EXTENDED_CLAIM = "<extended-resources>"  # the claim of a pod's extended resources, before it has a name
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMapping:
+    """Which request of the claim of extended resources is whose."""
+
+    container: str
+    resource: str
+    request: str
+
+
+class DynamicResources:
+    """Devices of claims, and of extended resources by device classes."""
+
+    name = "DynamicResources"
+
+    def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
+        """See PodFilter."""
+        return None if spec.claims is None else ClaimedDevices(spec.namespace, spec.claims, cache)
+
+    def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
+        """See PodScore. Alternatives of a request that come first are worth more."""
+        if spec.claims is None:
+            return None
+        return _AlternativeScores(ClaimedDevices(spec.namespace, spec.claims, cache))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Nodes on which the same claims are to be allocated."""
+
+    nodes: Mask
+    fits: DeviceFits
+    claims: tuple[ResourceClaim, ...]
+    mappings: tuple[RequestMapping, ...]
+
+
+class ClaimedDevices:
+    """The result for one class, with the devices that its claims get on each node."""
+
+    def __init__(self, namespace: str, claims: PodClaims, cache: NodeInfoCache) -> None:
+        self.passed: Mask = np.zeros(0, np.bool_)
+        self.rejection: Rejection | None = None
+        self.failure: Failure | None = None
+        self.allocated: list[tuple[ResourceClaim, Allocation]] = []
+        self._namespace = namespace
+        self._pod = claims
+        self._cache = cache
+        self._parts: list[_Part] = []
+        self._refused: dict[str, Mask] = {}
+        self._as_of: tuple[int, ...] = ()
+
+    def refresh(self) -> bool:
+        """See FilterState."""
+        cache, devices = self._cache, self._cache.devices
+        devices.refresh()
+        as_of = (devices.version, devices.claim_version, cache.spec_changes.position, cache.size)
+        if as_of == self._as_of:
+            return False
+        self._as_of = as_of
+        self._parts, self._refused, self.failure, self.allocated = [], {}, None, []
+        self.passed = np.zeros(cache.size, np.bool_)
+        uses = [use for use in self._pod.uses if use.needed]
+        self.rejection = self._look_up(uses)
+        if self.rejection is None:
+            self._judge([devices.claims[self._namespace, use.claim or ""] for use in uses])
+        return True
+
+    def refusals(self) -> Refusals:
+        """See FilterState."""
+        order = (_LEFT_OVER, TIMED_OUT, INVALID_POOLS, NOT_ALLOCATABLE, _UNAVAILABLE)
+        none = np.zeros(len(self.passed), np.bool_)
+        reasons = tuple((reason, self._refused.get(reason, none)) for reason in order)
+        return Refusals(reasons, unresolvable=~self.passed)
+
+    def device_bindings(self, node: int) -> tuple[dict[str, Allocation], tuple[RequestMapping, ...]]:
+        """By claim that is to be allocated on this node, which passes, its devices; and for extended resources
+        whose request is whose."""
+        for part in self._parts:
+            if part.nodes[node]:
+                found = part.fits.at(node)
+                return {c.name: a for c, a in zip(part.claims, found, strict=bool(found))}, part.mappings
+        return {}, ()
+
+    def held_claims(self, node: int) -> tuple[HeldClaim, ...]:
+        """What a pod of the class holds once it is placed there: claims whose devices the API server does not
+        know yet."""
+        found = [
+            HeldClaim(self._namespace, claim.name, allocation)
+            for claim, allocation in self.allocated
+            if claim.allocation is None
+        ]
+        for name, allocation in self.device_bindings(node)[0].items():
+            own = f"{EXTENDED_CLAIM}/{self._pod.pod}" if name == EXTENDED_CLAIM else name
+            found.append(HeldClaim(self._namespace, own, allocation))
+        return tuple(found)
+
+    def reserved_names(self, node: int) -> Iterable[str]:
+        """The claims and their devices, and the counters that devices share."""
+        names = []
+        for held in self.held_claims(node):
+            names.append(f"resourceclaim/{held.namespace}/{held.name}")
+            for result in held.allocation.results:
+                if not result.admin_access:
+                    names.append(f"device/{result.id}")
+                    names += self._counters(node, result.id.driver, result.id.pool, result.id.device)
+        return names
+
+    def alternative_scores(self, feasible: Mask) -> NDArray[np.int64] | None:
+        """0 to MAX_SCORE for feasible nodes, (size,); None: no claim to be allocated has alternatives."""
+        claims = {claim for part in self._parts for claim in part.claims}
+        claims |= {claim for claim, _ in self.allocated}
+        if not self._parts or not any(r.prioritized for claim in claims for r in claim.requests):
+            return None
+        allocated = sum(_worth(claim, allocation) for claim, allocation in self.allocated)
+        points: NDArray[np.int64] = np.zeros(len(feasible), np.int64)
+        for part in self._parts:
+            for node in np.flatnonzero(feasible & part.nodes).tolist():
+                found = zip(part.claims, part.fits.at(node), strict=False)
+                points[node] = allocated + sum(_worth(claim, allocation) for claim, allocation in found)
+        highest = int(points.max(initial=0))
+        return points * MAX_SCORE // highest if highest else points
+
+    def _counters(self, node: int, driver: str, pool: str, device: str) -> list[str]:
+        offer = self._cache.devices.offer(node)
+        return [
+            f"counters/{driver}/{pool}/{counter_set}"
+            for offered in (() if offer is None else offer.pools)
+            if offered.id == (driver, pool)
+            for one in offered.devices
+            if one.id.device == device
+            for counter_set, _ in one.use
+        ]
+
+    def _look_up(self, uses: list[ClaimUse]) -> Rejection | None:
+        """Why no node can take the pod, by the claims and classes alone."""
+        devices, namespace = self._cache.devices, self._namespace
+        found = []
+        for use in uses:
+            if use.claim is None:
+                return _rejected(f'pod "{namespace}/{self._pod.pod}": ResourceClaim not created yet')
+            claim = devices.claims.get((namespace, use.claim))
+            if claim is None:
+                return _rejected(f'could not find ResourceClaim "{namespace}/{use.claim}"')
+            if use.from_template and claim.controller_uid != self._pod.uid:
+                owner = f"Pod {namespace}/{self._pod.pod} (Pod is not owner)"
+                return _rejected(f"ResourceClaim {claim.title} was not created for {owner}")
+            if claim.deleting:
+                return _rejected(f'resourceclaim "{claim.name}" is being deleted')
+            found.append(claim)
+        return next(filter(None, map(self._class_missing, found)), None)
+
+    def _class_missing(self, claim: ResourceClaim) -> Rejection | None:
+        devices = self._cache.devices
+        if devices.allocation((self._namespace, claim.name)) is not None:
+            return None
+        for request in claim.requests:
+            for alternative in request.alternatives:
+                if alternative.device_class not in devices.classes:
+                    missing = f"device class {alternative.device_class} does not exist"
+                    return _rejected(f"request {request.result_name(alternative)}: {missing}")
+        return None
+
+    def _judge(self, claims: list[ResourceClaim]) -> None:
+        cache, devices = self._cache, self._cache.devices
+        waiting = []
+        for claim in dict.fromkeys(claims):
+            allocation = devices.allocation((self._namespace, claim.name))
+            if allocation is None:
+                waiting.append(claim)
+            else:
+                self.allocated.append((claim, allocation))
+        self.passed[:] = True
+        for nodes, resources in self._by_resources():
+            extra, mappings = _extended_claim(self._namespace, self._pod.containers, resources)
+            if extra is not None and self._has_left_over():
+                self._refuse(_LEFT_OVER, nodes)
+                continue
+            to_allocate = tuple(waiting) if extra is None else (*waiting, extra)
+            if to_allocate:
+                self._allocate(nodes, to_allocate, mappings)
+        for _, allocation in self.allocated:
+            reached = np.ones(cache.size, np.bool_)
+            if not allocation.usable(devices.now):
+                reached[:] = False
+            elif allocation.nodes is not None:
+                reached = cache.node_sets.matching(allocation.nodes, cache.size)
+            self._refuse(_UNAVAILABLE, ~reached)
+
+    def _allocate(
+        self, nodes: Mask, claims: tuple[ResourceClaim, ...], mappings: tuple[RequestMapping, ...]
+    ) -> None:
+        fits = self._cache.devices.fits(tuple(map(ClaimShape.of, claims)))
+        fits.refresh(self._cache.size)
+        self._parts.append(_Part(nodes, fits, claims, mappings))
+        for reason, refused in fits.refused.items():
+            self._refuse(reason, refused & nodes)
+        failing = [node for node in sorted(fits.failing) if nodes[node]]
+        if failing and self.failure is None:
+            mask = np.zeros(self._cache.size, np.bool_)
+            mask[failing] = True
+            error = fits.failing[failing[0]].error
+            words = "" if error is None else error.words([claim.title for claim in claims])
+            self.failure = Failure(DynamicResources.name, mask, words)
+
+    def _refuse(self, reason: str, nodes: Mask) -> None:
+        refused = nodes & self.passed
+        if refused.any():
+            self._refused.setdefault(reason, np.zeros(len(nodes), np.bool_))[refused] = True
+            self.passed &= ~refused
+
+    def _by_resources(self) -> list[tuple[Mask, dict[str, str]]]:
+        """Sets of nodes, each with the extended resources that are devices there: name of the class by that of
+        the resource."""
+        cache, by_class = self._cache, self._cache.devices.extended_resources
+        wanted = sorted({name for c in self._pod.containers for _, name, _ in c.requests if name in by_class})
+        numbers: NDArray[np.int64] = np.zeros(cache.size, np.int64)
+        for bit, name in enumerate(wanted):
+            row = cache.schema.get(name)
+            missing = np.ones(cache.size, np.bool_)
+            if row is not None:
+                missing = cache.accounts.allocatable[row, : cache.size] == 0
+            numbers += missing.astype(np.int64) << bit
+        return [
+            (
+                numbers == number,
+                {name: by_class[name] for bit, name in enumerate(wanted) if number >> bit & 1},
+            )
+            for number in np.unique(numbers).tolist()
+        ]
+
+    def _has_left_over(self) -> bool:
+        return any(
+            claim.for_extended_resources and claim.controller_uid == self._pod.uid
+            for claim in self._cache.devices.claims.values()
+            if claim.namespace == self._namespace
+        )
+
+
+def _worth(claim: ResourceClaim, allocation: Allocation) -> int:
+    """The points for the alternatives that a claim got."""
+    chosen = {result.request for result in allocation.results}
+    return sum(
+        MOST_ALTERNATIVES - number
+        for request in claim.requests
+        if request.prioritized
+        for number, alternative in enumerate(request.alternatives)
+        if request.result_name(alternative) in chosen
+    )
+
+
+def _rejected(reason: str) -> Rejection:
+    return Rejection(DynamicResources.name, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reason)
+
+
+def _extended_claim(
+    namespace: str, containers: tuple[ContainerRequests, ...], classes: dict[str, str]
+) -> tuple[ResourceClaim | None, tuple[RequestMapping, ...]]:
+    """The claim for a pod's extended resources, by the class of each; None: it has none of them.
+
+    Containers and sidecars have requests of their own. An init container that ends uses those of what starts
+    after it. Where these are too few it has a request for the rest; only the largest such request stays, because
+    init containers run one after the other."""
+    requests: list[ClaimRequest] = []
+    mappings: list[RequestMapping] = []
+    for resource in sorted(classes):
+        found, users = _requests_of(resource, classes[resource], containers)
+        requests += found
+        mappings += users
+    if not requests:
+        return None, ()
+    claim = ResourceClaim(namespace, EXTENDED_CLAIM, tuple(requests))
+    return claim, tuple(mappings)
+
+
+def _requests_of(
+    resource: str, device_class: str, containers: tuple[ContainerRequests, ...]
+) -> tuple[list[ClaimRequest], list[RequestMapping]]:
+    asking = [
+        (container, f"container-{container.position}-request-{place}", count)
+        for container in containers
+        for place, name, count in container.requests
+        if name == resource
+    ]
+    lasting = [(c, name, count) for c, name, count in asking if not c.initial]
+    mappings = [RequestMapping(c.name, resource, name) for c, name, _ in lasting]
+    largest: tuple[str, int] | None = None
+    extra: list[tuple[ContainerRequests, str, int]] = []
+    for container, name, count in asking:
+        if not container.initial:
+            continue
+        left = count
+        for later, used, amount in lasting:
+            if left > 0 and later.position > container.position:
+                mappings.append(RequestMapping(container.name, resource, used))
+                left -= amount
+        if left > 0:
+            extra.append((container, name, left))
+            if largest is None or left > largest[1]:
+                largest = name, left
+    chosen = [] if largest is None else [largest]
+    mappings += [RequestMapping(c.name, resource, largest[0]) for c, _, _ in extra if largest is not None]
+    chosen += [(name, count) for _, name, count in lasting]
+    return [
+        ClaimRequest(name, (ExactRequest(name, device_class, count=count),)) for name, count in chosen
+    ], mappings
+
+
+class _AlternativeScores:
+    """Scores by the alternatives chosen, see kube-scheduler's computeScore."""
+
+    def __init__(self, devices: ClaimedDevices) -> None:
+        self._devices = devices
+
+    def refresh(self) -> bool:
+        return self._devices.refresh()
+
+    def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
+        devices = self._devices
+        if devices.rejection is not None:
+            return None
+        return devices.alternative_scores(feasible)

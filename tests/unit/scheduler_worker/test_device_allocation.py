@@ -1,0 +1,206 @@
+"""Which devices of a node claims get, beyond what the reference's cases ask: admin access, limits and what
+changes between two looks."""
+
+from dataclasses import replace
+
+import pytest
+
+from hoss.model.cluster import Cluster
+from hoss.model.devices import (
+    Allocation,
+    ClaimConstraint,
+    ClaimRequest,
+    ClaimUse,
+    Device,
+    DeviceCapacity,
+    DeviceClass,
+    DeviceId,
+    DeviceResult,
+    ExactRequest,
+    HeldClaim,
+    NodeReach,
+    PodClaims,
+    RequestPolicy,
+    ResourceClaim,
+    ResourceSlice,
+)
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec
+from hoss.model.quantity import parse_quantity
+from hossctl.explain.offline import explain
+from scheduler_worker.core.devices.allocator import TIMED_OUT, ClaimShape, OneNodeOffer, allocate
+from scheduler_worker.core.devices.held import HeldClaims
+from scheduler_worker.core.devices.pools import DeviceUsage, PoolTable, SelectorTable
+
+GPU = DeviceClass("gpu")
+
+
+def offered(*devices, usage=None, classes=(GPU,)):
+    """A node that is offered these devices in one pool."""
+    table = PoolTable()
+    table.replace([ResourceSlice("s", "d", "p", 1, 1, NodeReach(node_name="n"), devices)])
+    by_name = {device_class.name: device_class for device_class in classes}
+    return OneNodeOffer("n", {}, table.pools_of("n", {}), usage or DeviceUsage(), by_name, SelectorTable())
+
+
+def exactly(name="r", **fields):
+    return ClaimRequest(name, (ExactRequest(name, "gpu", **fields),))
+
+
+def first_of(*alternatives):
+    return ClaimRequest("r", tuple(ExactRequest(n, "gpu", **f) for n, f in alternatives), prioritized=True)
+
+
+def chosen(found):
+    return [(result.request, result.id.device) for a in found.allocations for result in a.results]
+
+
+def in_use(*devices):
+    usage = DeviceUsage()
+    for device in devices:
+        usage.add(DeviceId("d", "p", device), (), shared=False)
+    return usage
+
+
+def test_admin_access_takes_a_device_that_is_in_use_and_leaves_it_free_for_others():
+    shapes = ClaimShape((exactly("admin", admin_access=True), exactly("own"))), ClaimShape((exactly(),))
+    found = allocate(shapes[:1], offered(Device("gpu"), usage=in_use("gpu")))
+    assert not found.allocations
+    found = allocate(shapes[:1], offered(Device("gpu")))
+    assert chosen(found) == [("admin", "gpu"), ("own", "gpu")]
+    assert [result.admin_access for result in found.allocations[0].results] == [True, False]
+    watching = ClaimShape((exactly(admin_access=True),))
+    assert chosen(allocate([watching], offered(Device("gpu"), usage=in_use("gpu")))) == [("r", "gpu")]
+
+
+def test_a_later_claim_makes_an_earlier_one_take_another_device():
+    only_big = ("device.attributes['d'].big",)
+    small, big = (Device(name, attributes=(("big", name == "big"),)) for name in ("small", "big"))
+    shapes = [ClaimShape((exactly(),)), ClaimShape((exactly(selectors=only_big),))]
+    assert chosen(allocate(shapes, offered(big, small))) == [("r", "small"), ("r", "big")]
+
+
+def test_the_first_alternative_counts_with_which_everything_else_works_out():
+    shapes = [ClaimShape((first_of(("two", {"count": 2}), ("one", {})), exactly("other")))]
+    assert chosen(allocate(shapes, offered(*map(Device, "ab")))) == [("r/one", "a"), ("other", "b")]
+    assert chosen(allocate(shapes, offered(*map(Device, "abc")))) == [
+        ("r/two", "a"),
+        ("r/two", "b"),
+        ("other", "c"),
+    ]
+
+
+def test_devices_of_one_claim_have_equal_or_different_values_as_its_constraint_says():
+    devices = [Device(name, attributes=(("slot", slot),)) for name, slot in zip("abc", (1, 2, 1), strict=True)]
+    same = ClaimShape((exactly(count=2),), (ClaimConstraint("d/slot"),))
+    different = ClaimShape((exactly(count=2),), (ClaimConstraint("d/slot", distinct=True),))
+    assert chosen(allocate([same], offered(*devices))) == [("r", "a"), ("r", "c")]
+    assert chosen(allocate([different], offered(*devices))) == [("r", "a"), ("r", "b")]
+    typed = [Device("a", attributes=(("slot", 1),)), Device("b", attributes=(("slot", True),))]
+    assert not allocate([same], offered(*typed)).allocations
+
+
+def test_a_request_for_all_devices_fails_if_one_is_in_use():
+    shape = ClaimShape((exactly(all_devices=True),))
+    assert len(chosen(allocate([shape], offered(*map(Device, "abc"))))) == 3
+    assert not allocate([shape], offered(*map(Device, "abc"), usage=in_use("b"))).allocations
+    assert not allocate([shape], offered()).allocations
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "taken"),
+    [
+        (None, None, "40"),
+        (None, "7", "7"),
+        (None, "41", None),
+        ({"default": "4"}, None, "4"),
+        ({"default": "4", "values": ("4", "8")}, "5", "8"),
+        ({"default": "4", "values": ("4", "8")}, "9", None),
+        ({"default": "4", "least": "2", "step": "4"}, "1", "2"),
+        ({"default": "4", "least": "2", "step": "4"}, "7", "10"),
+        ({"default": "4", "least": "2", "most": "6"}, "7", None),
+    ],
+)
+def test_an_amount_of_a_shared_device_is_rounded_up_to_what_its_policy_has(policy, asked, taken):
+    read = None
+    if policy is not None:
+        values = tuple(map(parse_quantity, policy.pop("values", ())))
+        read = RequestPolicy(values=values, **{name: parse_quantity(text) for name, text in policy.items()})
+    device = Device("gpu", capacity=(("memory", DeviceCapacity(parse_quantity("40"), read)),), shareable=True)
+    capacity = () if asked is None else (("memory", parse_quantity(asked)),)
+    found = allocate([ClaimShape((exactly(capacity=capacity),))], offered(device))
+    consumed = [amount.canonical for a in found.allocations for _, amount in a.results[0].consumed]
+    assert consumed == ([] if taken is None else [taken])
+
+
+def test_a_search_without_end_is_given_up():
+    """30 requests for any of 31 devices, and one for a device of which there is none."""
+    requests = [exactly(f"r{i}") for i in range(30)]
+    none = exactly("none", selectors=("device.attributes['d'].id == 99",))
+    devices = [Device(f"gpu-{i:02}", attributes=(("id", i),)) for i in range(31)]
+    found = allocate([ClaimShape((*requests, none))], offered(*devices))
+    assert found.reason == TIMED_OUT
+
+
+def held(name, *devices):
+    results = tuple(DeviceResult("r", DeviceId("d", "p", device)) for device in devices)
+    return HeldClaim("default", name, Allocation(results))
+
+
+def test_a_claim_is_held_until_the_last_of_its_pods_has_gone():
+    claims = HeldClaims()
+    claims.change((held("a", "gpu"),), 1)
+    claims.change((held("a", "gpu"),), 1)
+    claims.change((held("a", "gpu"),), -1)
+    assert claims.allocation(("default", "a")) == held("a", "gpu").allocation
+    claims.change((held("a", "gpu"),), -1)
+    assert claims.allocation(("default", "a")) is None
+    assert len(claims) == 0
+    assert claims.changes.since(0) == [("default", "a")] * 4
+
+
+NODE = NodeSpec("n", allocatable=(("cpu", 4000), ("memory", 2**32), ("pods", 10)))
+SLICE = ResourceSlice("s", "d", "p", 1, 1, NodeReach(node_name="n"), (Device("gpu"),))
+
+
+def explained(*objects, claims=("a",)):
+    pod = PodSpec(claims=PodClaims("pod", "uid", tuple(map(ClaimUse, claims))))
+    return explain(pod, Cluster(nodes=[NODE], devices=objects), preemption=True)
+
+
+def claim(name, *requests, **fields):
+    return ResourceClaim("default", name, requests or (exactly(),), **fields)
+
+
+def test_broken_expressions_are_told_with_the_claim_and_its_selector():
+    broken = claim("a", exactly(selectors=("true", "device.driver ==")))
+    assert explained(GPU, SLICE, broken)["message"] == (
+        'running "DynamicResources" filter plugin: claim default/a: selector #1: CEL compile error: '
+        "syntax error at 17: it ends here"
+    )
+
+
+def test_a_claim_of_another_pod_or_one_that_goes_away_is_told_before_nodes_are_looked_at():
+    strange = replace(claim("a"), controller_uid="other")
+    pod = PodSpec(claims=PodClaims("pod", "uid", (ClaimUse("a", from_template=True),)))
+    found = explain(pod, Cluster(nodes=[NODE], devices=[GPU, SLICE, strange]), preemption=False)
+    assert found["message"] == (
+        "0/1 nodes are available: ResourceClaim default/a was not created for Pod default/pod (Pod is not owner)."
+    )
+    found = explained(GPU, SLICE, claim("a", deleting=True))
+    assert found["message"] == '0/1 nodes are available: resourceclaim "a" is being deleted.'
+
+
+def test_two_claims_of_one_pod_never_get_one_device():
+    assert explained(GPU, SLICE, claim("a"), claim("b"), claims=("a",))["feasible"] == ["n"]
+    assert explained(GPU, SLICE, claim("a"), claim("b"), claims=("a", "b"))["feasible"] == []
+    assert explained(GPU, SLICE, claim("a"), claims=("a", "a"))["feasible"] == ["n"]
+
+
+def test_contradicting_slices_offer_nothing_and_say_so():
+    twice = replace(SLICE, name="t", slices=2), replace(SLICE, slices=2)
+    reasons = explained(GPU, *twice, claim("a"))["reasons"]
+    assert reasons["n"]["reasons"] == ["invalid resource pools were encountered"]
+    incomplete = replace(SLICE, slices=2)
+    reasons = explained(GPU, incomplete, claim("a"))["reasons"]
+    assert reasons["n"]["reasons"] == ["cannot allocate all claims"]
