@@ -29,7 +29,11 @@ from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
 from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState
 
 GONE = 1 / 3
-_LARGE = (DeviceRequest(8, WHOLE_CARD_MILLI), DeviceRequest(4, WHOLE_CARD_MILLI), DeviceRequest(2, WHOLE_CARD_MILLI))
+_LARGE = (
+    DeviceRequest(8, WHOLE_CARD_MILLI),
+    DeviceRequest(4, WHOLE_CARD_MILLI),
+    DeviceRequest(2, WHOLE_CARD_MILLI),
+)
 
 
 class Decayed(NamedTuple):
@@ -154,4 +158,4 @@ def main(arguments: Sequence[str]) -> None:
     nodes, pods = openb.read_nodes(given.nodes), openb.read_pods(given.pods)
     for seed in range(1, given.seeds + 1):
         found = study(decay(nodes, pods, given.policy, seed), given.share)
-        print(seed, found, round(found.after/found.before,3), flush=True)
+        print(seed, found, round(found.after / found.before, 3), flush=True)

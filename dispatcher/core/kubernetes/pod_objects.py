@@ -19,9 +19,9 @@ from dispatcher.core.pods.templates import too_many_terms
 from hoss.errors import InvalidInput
 from hoss.manifests.fields import Object
 from hoss.manifests.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, group_in, read_minimum
-from hoss.manifests.pod import ANNOTATION, read_pod_template
+from hoss.manifests.pod import ANNOTATION, MOVABLE_ANNOTATION, read_pod_template
 from hoss.model.cluster import Controller, OwnerReference
-from hoss.model.pod import DuringExecution, PodTemplate
+from hoss.model.pod import DuringExecution, Movable, PodTemplate
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.uids import uid_from_text
 
@@ -123,15 +123,20 @@ class PodReader:
         owner = "" if controller is None else controller["kind"]
         labels = metadata.get("labels") or {}
         parts = _parts(spec)
-        stays = (metadata.get("annotations") or {}).get(ANNOTATION, "")
+        annotations = metadata.get("annotations") or {}
+        stays, moves = annotations.get(ANNOTATION, ""), annotations.get(MOVABLE_ANNOTATION, "")
         if stays not in tuple(DuringExecution):  # a pod on a node takes room even if this is invalid
             stays = ""
-        key = orjson.dumps([metadata["namespace"], owner, labels, stays, parts], option=orjson.OPT_SORT_KEYS)
+        if moves not in tuple(Movable):
+            moves = Movable.NO.value  # somebody meant something: leave the pod where it is
+        key = orjson.dumps(
+            [metadata["namespace"], owner, labels, stays, moves, parts], option=orjson.OPT_SORT_KEYS
+        )
         found = self._templates.get(key)
         if found is None:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            read = {"labels": labels, "annotations": {ANNOTATION: stays}}
+            read = {"labels": labels, "annotations": {ANNOTATION: stays, MOVABLE_ANNOTATION: moves}}
             found = read_pod_template(read, parts, "", namespace=metadata["namespace"], owner_kind=owner)
             if owner == "ReplicaSet" and spec.get("schedulerName") in self._schedulers:
                 found = _spread_among_replicas(found)

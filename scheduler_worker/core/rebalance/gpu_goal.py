@@ -152,7 +152,8 @@ class _GpuMoves:
         return free[CPU], free[MEMORY], on_cards
 
     def _measure(self, nodes: NodeIndexes) -> NDArray[np.float64]:
-        return fragmentation(self._popularity, *self._free(nodes))
+        cpu, memory, on_cards = self._free(nodes)
+        return fragmentation(self._popularity, cpu, memory, on_cards)
 
     def _update_leaving(self, positions: NDArray[np.intp]) -> None:
         """How far the fragments of its node fall when a pod leaves it, which is mostly a negative number."""
@@ -205,7 +206,9 @@ class _GpuMoves:
         room_after, cards_after = np.concatenate(rooms, axis=1), np.concatenate(later)
         for first in range(0, len(where), _ROWS_AT_ONCE):
             some = slice(first, first + _ROWS_AT_ONCE)
-            after = fragmentation(self._popularity, *room_after[:, some], cards_after[some])
+            after = fragmentation(
+                self._popularity, room_after[0, some], room_after[1, some], cards_after[some]
+            )
             self._coming[of_class[some], positions[where[some]]] = (
                 self._fragments[positions[where[some]]] - after
             )

@@ -139,7 +139,7 @@ class PlanState:
         """Why this pod may not be moved now; empty: it may."""
         pods = self.pods
         if pods.fixed[row] != MOVABLE:
-            return pods.reasons[pods.fixed[row]]
+            return pods.reasons[int(pods.fixed[row])]
         if self._moved[row]:
             return "it is moved already"
         if len(self.moves) >= self.limits.moves:
@@ -153,7 +153,7 @@ class PlanState:
     def movable(self) -> NDArray[np.bool_]:
         """Which pods may be moved now, (m,)."""
         pods = self.pods
-        found = (pods.fixed == MOVABLE) & ~self._moved
+        found: NDArray[np.bool_] = (pods.fixed == MOVABLE) & ~self._moved
         if len(self.moves) >= self.limits.moves:
             found[:] = False
         exhausted = (pods.covered & (self._left <= 0)).any(axis=1)
@@ -226,7 +226,8 @@ class PlanState:
 
     def budgets_left(self) -> NDArray[np.int64]:
         """How many more pods of each disruption budget may be moved, (b,)."""
-        return self._left.copy()
+        left: NDArray[np.int64] = self._left.copy()
+        return left
 
     def only_known_pods(self, node: int) -> bool:
         """Whether the placed pods are all that the node's account holds."""
@@ -275,14 +276,14 @@ class PlanState:
         """The cards that the pod holds."""
         return int(self._card_masks[row])
 
-    def place(self, pod: ExaminedPod, group: PodGroup, node: int, pods: int = 1) -> tuple[int, ...]:
-        """Count a pod that waits on the node (`pods` = 1). Returns the cards that it gets."""
+    def place(self, pod: ExaminedPod, group: PodGroup, node: int) -> tuple[int, ...]:
+        """Count a pod that waits on the node. Returns the cards that it gets."""
         devices = pod.demand.devices
         slots: tuple[int, ...] = ()
         if devices is not None:
             slots = pick_cards(self.cache.cards.used[node].tolist(), devices.count, devices.milli) or ()
             self.cache.cards.used[node, list(slots)] += devices.milli
-        self.cache.requested[:, node] += pods * pod.demand.request
+        self.cache.requested[:, node] += pod.demand.request
         self.cache.pod_index.add(group, np.array((node,)))
         return slots
 
@@ -332,7 +333,8 @@ class PlanState:
         return float((demand.request[demand.rows] / np.maximum(mean, 1)).max())
 
     def _slots(self, row: int) -> list[int]:
-        return np.flatnonzero((int(self._card_masks[row]) >> _BITS) & 1).tolist()
+        slots: list[int] = np.flatnonzero((int(self._card_masks[row]) >> _BITS) & 1).tolist()
+        return slots
 
     def _put(self, row: int, node: int, card_mask: int) -> None:
         self._card_masks[row] = card_mask

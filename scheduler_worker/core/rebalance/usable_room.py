@@ -47,7 +47,8 @@ class NodeRoom:
     @property
     def free(self) -> NDArray[np.int64]:
         """(R, n), 0 where a node shrank below what is requested."""
-        return np.maximum(self.allocatable - self.requested, 0)
+        free: NDArray[np.int64] = np.maximum(self.allocatable - self.requested, 0)
+        return free
 
     def at(self, nodes: NDArray[np.intp] | Mask) -> "NodeRoom":
         """Some of the nodes."""
@@ -325,7 +326,7 @@ def emptiable_nodes(
 
     k classes of pods: `requests` (R, k), `devices` (2, k) are cards and milli of each. m pods: `of_pod` (m,) are
     their classes, `at` (m,) their nodes. The least loaded nodes go first."""
-    nodes = room.allocatable.shape[1]
+    nodes: int = room.allocatable.shape[1]
     if not nodes or not len(at):
         return nodes
     whole = (devices[1] == WHOLE_CARD_MILLI) * devices[0]
@@ -349,7 +350,8 @@ def emptiable_nodes(
     moved = (classes @ gone).astype(np.float64)
     left = free.sum(axis=1, keepdims=True) - free.cumsum(axis=1)
     possible = np.flatnonzero((moved <= left).all(axis=0))
-    low, high = 0, int(possible[-1]) + 1 if len(possible) else 0
+    low = 0
+    high = int(possible[-1]) + 1 if len(possible) else 0
     while high - low > max(1, high // _EMPTYING_PRECISION):
         middle = (low + high + 1) // 2
         if _all_fit(free[:, middle:], classes, gone[:, middle - 1]):
