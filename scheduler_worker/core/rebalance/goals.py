@@ -63,7 +63,9 @@ def _fit(state: PlanState, number: int, entry: WaitingPods, plan: Plan) -> None:
         there = np.flatnonzero(state.accepting(pod))
         node = state.tightest(pod.demand, there) if len(there) else -1
         if node < 0:
-            why = why or diagnose(pod, state.profile, state.cache).text
+            why = diagnose(pod, state.profile, state.cache).text
+            if len(state.moves) >= state.limits.moves > 0:
+                why = f"the plan has its {state.limits.moves} moves; {why}"
             node = _make_room(state, entry, pod)
         if node < 0:
             break

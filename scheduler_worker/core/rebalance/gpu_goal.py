@@ -7,7 +7,7 @@ bring one to are found apart from each other. After a move only its two nodes ar
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import cards_fit, fits
+from hoss.model.fit import cards_fit, each_fits
 from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_SLOTS
 from scheduler_worker.core.nodes import NodeIndexes
@@ -67,7 +67,15 @@ class _GpuMoves:
         self._classes, self._first = np.unique(pods.classes[self._rows], return_index=True)
         self._of_row = np.searchsorted(self._classes, pods.classes[self._rows])
         self._demands = [state.demand(number) for number in self._classes.tolist()]
-        self._static = [state.examined(number).static.mask for number in self._classes.tolist()]
+        self._requests = np.array([demand.request for demand in self._demands], np.int64)
+        self._requests = self._requests.reshape(len(self._demands), len(cache.schema)).T  # (R, c)
+        self._milli = np.array([0 if d.devices is None else d.devices.milli for d in self._demands], np.int64)
+        masks = [state.examined(number).static.mask for number in self._classes.tolist()]
+        self._static = np.array(masks, np.bool_).reshape(len(masks), cache.size)
+        # The different (count, milli) of cards; 0 in `_shape_of` stands for no card.
+        shapes = [None if d.devices is None else (d.devices.count, d.devices.milli) for d in self._demands]
+        self._shapes = sorted({shape for shape in shapes if shape is not None})
+        self._shape_of = np.array([0 if x is None else self._shapes.index(x) + 1 for x in shapes], np.intp)
         self._fragments = self._measure(self._nodes)
         self._leaving = np.zeros(len(self._rows))
         self._update_leaving(np.arange(len(self._rows)))
@@ -163,52 +171,41 @@ class _GpuMoves:
             rows = self._rows[some]
             nodes = self._state.nodes[rows]
             cpu, memory, on_cards = self._free(nodes)
-            requests = np.array([demand.cpu_and_memory for demand in self._demands])[self._of_row[some]]
-            milli = np.array([0 if d.devices is None else d.devices.milli for d in self._demands])
+            numbers = self._of_row[some]
             held = (pods.card_masks[rows, None] >> _BITS[: self._slots]) & 1
             after = fragmentation(
                 self._popularity,
-                cpu + requests[:, 0],
-                memory + requests[:, 1],
-                on_cards + held * milli[self._of_row[some]][:, None],
+                cpu + self._requests[CPU, numbers],
+                memory + self._requests[MEMORY, numbers],
+                on_cards + held * self._milli[numbers][:, None],
             )
             self._leaving[some] = self._fragments[self._position[nodes]] - after
 
     def _update_coming(self, positions: NDArray[np.intp]) -> None:
         """How far the fragments of a node fall when a pod of a class comes to it; never, where it has no room."""
-        cache = self._state.cache
+        cache, classes = self._state.cache, len(self._demands)
         nodes = self._nodes[positions]
         cpu, memory, on_cards = self._free(nodes)
-        allocatable, requested = cache.accounts.allocatable[:, nodes], cache.requested[:, nodes]
-        used = cache.cards.used[nodes]
-        shapes: dict[tuple[int, int], tuple[NDArray[np.bool_], NDArray[np.int64]]] = {}
-        classes, at, rooms, later = [], [], [], []
-        for number, demand in enumerate(self._demands):
-            room = fits(allocatable, requested, demand.request) & self._static[number][nodes]
-            cards = on_cards
-            if demand.devices is not None:
-                shape = demand.devices.count, demand.devices.milli
-                if shape not in shapes:
-                    shapes[shape] = cards_fit(used, *shape), free_after(on_cards, *shape)
-                room &= shapes[shape][0]
-                cards = shapes[shape][1]
-            found = np.flatnonzero(room)
-            self._coming[number, positions] = _NEVER
-            if len(found):
-                classes.append(np.full(len(found), number))
-                at.append(found)
-                request = demand.cpu_and_memory
-                rooms.append(np.stack((cpu[found] - request[0], memory[found] - request[1])))
-                later.append(cards[found])
-        if not classes:
-            return
-        of_class, where = np.concatenate(classes), np.concatenate(at)
-        room_after, cards_after = np.concatenate(rooms, axis=1), np.concatenate(later)
-        for first in range(0, len(where), _ROWS_AT_ONCE):
-            some = slice(first, first + _ROWS_AT_ONCE)
+        columns = (len(cache.schema), classes, len(nodes))
+        room = each_fits(
+            np.broadcast_to(cache.accounts.allocatable[:, None, nodes], columns),
+            np.broadcast_to(cache.requested[:, None, nodes], columns),
+            self._requests[:, :, None],
+        )
+        room &= self._static[:, nodes]
+        later = [on_cards]
+        for number, shape in enumerate(self._shapes, start=1):
+            room[self._shape_of == number] &= cards_fit(cache.cards.used[nodes], *shape)
+            later.append(free_after(on_cards, *shape))
+        of_class, at = room.nonzero()
+        cards_after = np.stack(later)
+        self._coming[:, positions] = _NEVER
+        for first in range(0, len(at), _ROWS_AT_ONCE):
+            numbers, some = of_class[first : first + _ROWS_AT_ONCE], at[first : first + _ROWS_AT_ONCE]
             after = fragmentation(
-                self._popularity, room_after[0, some], room_after[1, some], cards_after[some]
+                self._popularity,
+                cpu[some] - self._requests[CPU, numbers],
+                memory[some] - self._requests[MEMORY, numbers],
+                cards_after[self._shape_of[numbers], some],
             )
-            self._coming[of_class[some], positions[where[some]]] = (
-                self._fragments[positions[where[some]]] - after
-            )
+            self._coming[numbers, positions[some]] = self._fragments[positions[some]] - after

@@ -123,6 +123,7 @@ class PlanState:
         self._left = pods.allowed.copy()
         # Compiled while every pod counts: a rule that one pod carries decides what others depend on.
         self._classes = [self._demands.compile(spec) for spec in pods.specs]
+        self._sizes = self._shares()
         self._groups = [group_of(spec) for spec in pods.specs]
         self._examined: dict[int, ExaminedPod] = {}
         self._rows_on: dict[int, set[int]] = {}
@@ -235,7 +236,7 @@ class PlanState:
 
     def size_of(self, number: int) -> float:
         """The share of a mean node that a pod of the class requests, of the resource where it is largest."""
-        return self._demands_share(self.demand(number))
+        return self._sizes[number]
 
     def tightest(self, demand: Demand, targets: NodeIndexes) -> int:
         """Of these nodes the one with the least room left over, so that large holes stay. Nodes with cards come
@@ -326,11 +327,14 @@ class PlanState:
             PluginState(demand, self.profile, self.cache),
         )
 
-    def _demands_share(self, demand: Demand) -> float:
-        size = self.cache.size
-        nodes = max(int(self.cache.present.sum()), 1)
-        mean = self.cache.accounts.allocatable[demand.rows, :size].sum(axis=1) / nodes
-        return float((demand.request[demand.rows] / np.maximum(mean, 1)).max())
+    def _shares(self) -> list[float]:
+        """See `size_of`."""
+        size, nodes = self.cache.size, max(int(self.cache.present.sum()), 1)
+        mean = np.maximum(self.cache.accounts.allocatable[:, :size].sum(axis=1) / nodes, 1)
+        return [
+            float((pod_class.demand.request / mean)[pod_class.demand.rows].max())
+            for pod_class in self._classes
+        ]
 
     def _slots(self, row: int) -> list[int]:
         slots: list[int] = np.flatnonzero((int(self._card_masks[row]) >> _BITS) & 1).tolist()

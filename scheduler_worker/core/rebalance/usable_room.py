@@ -352,7 +352,7 @@ def emptiable_nodes(
     possible = np.flatnonzero((moved <= left).all(axis=0))
     low = 0
     high = int(possible[-1]) + 1 if len(possible) else 0
-    while high - low > max(1, high // _EMPTYING_PRECISION):
+    while high - low > high // _EMPTYING_PRECISION:
         middle = (low + high + 1) // 2
         if _all_fit(free[:, middle:], classes, gone[:, middle - 1]):
             low = middle
