@@ -12,7 +12,7 @@ seconds (mean), conflicts (mean), violations (texts), allocatedPercents by seed.
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -218,15 +218,10 @@ def empty_pool(nodes: Sequence[NodeSpec]) -> FeedUpdate:
 
 
 def place_one_by_one(
-    nodes: Sequence[NodeSpec],
-    pods: Iterable[PodSpec],
-    profile: Profile,
-    *,
-    seed: int,
-    placed: Callable[[int, int], None] = lambda _arrival, _node: None,
+    nodes: Sequence[NodeSpec], pods: Iterable[PodSpec], profile: Profile, *, seed: int
 ) -> NodeInfoCache:
     """Place one pod after the other with one worker's core. The cache holds all pods but those that fit
-    nowhere. `placed` is told the number of each placed pod and its node."""
+    nowhere."""
     scheduler = Scheduler(
         NodeInfoCache(), profile, np.random.default_rng(seed), SchedulerLimits(alternates=0)
     )
@@ -240,7 +235,6 @@ def place_one_by_one(
         number = np.array([numbers[pod]], np.uint32)
         scheduler.accept(arrival, numbered_uids(_PREFIX, arrival, 1), number, one, first_attempt)
         scheduler.step()
-        for proposal in scheduler.take_proposals(now=0.0):
-            placed(arrival, int(proposal.candidates[0, 0]))
+        scheduler.take_proposals(now=0.0)
         scheduler.take_outcomes()
     return scheduler.cache

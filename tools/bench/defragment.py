@@ -1,30 +1,37 @@
 """`python -m tools.bench defragment`: what planned moves win back of a cluster of GPUs that has decayed.
 
-Pods are drawn from the trace as in `hoss bench gpu` and placed one by one, until they request 130 % of the
-cards. Then a third of those that were placed go, at random. Printed for each seed: FGD's fragments before and
-after the plan of `defragment-gpus`, with at most a share of the pods moved; and how many pods of each kind of
-large pod fit before and after, each kind alone."""
+Pods are drawn from the trace as in `hoss bench gpu` until they request 130 % of the cards, and placed one by
+one. Then a third of those that were placed go, at random. For each seed: FGD's fragments before and after the
+plan of `defragment-gpus`, with at most a share of the pods moved; and how many pods with eight, four and two
+whole cards the free cards would hold, each kind alone, before and after. cpu and memory are not counted there."""
 
-import argparse
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hoss.model.fit import pick_cards
+from hoss.model.fit import cards_fit, fits
 from hoss.model.node import NodeSpec
-from hoss.model.pod import DeviceRequest, PodSpec, Workload
+from hoss.model.pod import DeviceRequest, PodSpec, Workload, group_of
 from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
-from hossctl.bench.gpu import OVERLOAD, draw_load, place_one_by_one
+from hossctl.bench.gpu import OVERLOAD, draw_load, empty_pool
+from hossctl.console import Document
 from hossctl.explain.live import LiveSnapshot
-from hossctl.traces import openb
-from scheduler_worker.core.classes import DemandTable
-from scheduler_worker.core.plugins import REGISTRY
-from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass
-from scheduler_worker.core.plugins.profiles import PRESETS
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.classes import Demand, DemandTable
+from scheduler_worker.core.offline.scheduler import examine
+from scheduler_worker.core.placement.diagnosis import ExaminedPod
+from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.plugins.fragmentation import (
+    Popularity,
+    TaskClass,
+    fragmentation,
+    free_after,
+    free_on_cards,
+)
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
 from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState
 
@@ -57,27 +64,87 @@ class Study(NamedTuple):
     seconds: float
 
 
-def decay(nodes: Sequence[NodeSpec], pods: Sequence[Workload], policy: str, seed: int) -> Decayed:
-    """Fill the cluster, and let a third of the pods go."""
+def decay(nodes: Sequence[NodeSpec], pods: Sequence[Workload], seed: int, *, by_fragments: bool) -> Decayed:
+    """Fill the cluster, and let a third of the pods go. `by_fragments`: each pod goes where FGD's measure grows
+    the least; else to any node that it fits on, at random."""
     cards = WHOLE_CARD_MILLI * sum(node.cards for node in nodes)
     load = [pod.template.spec for pod in draw_load(pods, OVERLOAD * cards, seed=seed)]
-    at: dict[int, int] = {}
-    profile = PRESETS[policy].profile(REGISTRY)
-    cache = place_one_by_one(nodes, load, profile, seed=seed, placed=at.__setitem__)
+    popularity = Popularity.of(Counter(map(_task, load)))
+    cache = NodeInfoCache()
+    cache.apply_feed(empty_pool(nodes))
     snapshot = LiveSnapshot(cache, DemandTable(cache.schema, cache.catalogue.images, cache.pod_index))
-    everyone = _placed(nodes, load, at)
-    state = PlanState(snapshot, profile, everyone, PlanLimits())
-    gone = np.random.default_rng(seed).random(len(everyone)) < GONE
+    everyone = _fill(snapshot, load, popularity if by_fragments else None, np.random.default_rng(seed))
+    state = PlanState(snapshot, default_profile(), everyone, PlanLimits())
+    gone = np.random.default_rng([seed, 1]).random(len(everyone)) < GONE
     for row in np.flatnonzero(gone).tolist():
         state.take(row)
-    return Decayed(snapshot, _some(everyone, np.flatnonzero(~gone)), Popularity.of(Counter(map(_task, load))))
+    return Decayed(snapshot, _some(everyone, np.flatnonzero(~gone)), popularity)
+
+
+def _fill(
+    snapshot: LiveSnapshot, load: Sequence[PodSpec], popularity: Popularity | None, rng: np.random.Generator
+) -> PlacedPods:
+    """Place the pods in this order; those that fit nowhere are left out."""
+    cache, profile = snapshot.cache, default_profile()
+    numbers: dict[PodSpec, int] = {}
+    examined: list[ExaminedPod] = []
+    classes, at, masks = [], [], []
+    for spec in load:
+        number = numbers.get(spec)
+        if number is None:
+            number = numbers[spec] = len(numbers)
+            examined.append(examine(spec, snapshot, profile))
+        demand = examined[number].demand
+        size = cache.size
+        accounts = cache.accounts.allocatable[:, :size], cache.requested[:, :size]
+        room = fits(*accounts, demand.request) & examined[number].static.mask
+        if demand.devices is not None:
+            room &= cards_fit(cache.cards.used[:size], demand.devices.count, demand.devices.milli)
+        there = np.flatnonzero(room)
+        if not len(there):
+            continue
+        if popularity is None:
+            node = int(rng.choice(there))
+        else:
+            node = int(there[_growth(snapshot, demand, there, popularity).argmin()])
+        classes.append(number)
+        at.append(node)
+        masks.append(int(cache.assume(np.array((node,)), demand, group_of(spec))[0]))
+    return PlacedPods(
+        names=[f"default/pod-{number}" for number in range(len(at))],
+        specs=list(numbers),
+        classes=np.array(classes, np.intp),
+        nodes=np.array(at, np.intp),
+        card_masks=np.array(masks, np.uint16),
+        workloads=np.arange(len(at)),
+        fixed=np.zeros(len(at), np.intp),
+        reasons=("",),
+        covered=np.zeros((len(numbers), 0), np.bool_),
+        allowed=np.zeros(0, np.int64),
+    )
+
+
+def _growth(
+    snapshot: LiveSnapshot, demand: Demand, nodes: NDArray[np.intp], popularity: Popularity
+) -> NDArray[np.float64]:
+    """How much the fragments of each node grow with a pod of this demand."""
+    cache = snapshot.cache
+    cpu, memory = (
+        cache.accounts.allocatable[row, nodes] - cache.requested[row, nodes] for row in (CPU, MEMORY)
+    )
+    free = free_on_cards(cache.cards.used[nodes])
+    later = free if demand.devices is None else free_after(free, demand.devices.count, demand.devices.milli)
+    before = fragmentation(popularity, cpu, memory, free)
+    return (
+        fragmentation(popularity, cpu - demand.request[CPU], memory - demand.request[MEMORY], later) - before
+    )
 
 
 def study(decayed: Decayed, share: float) -> Study:
     """Plan moves of at most this share of the pods."""
     state = PlanState(
         decayed.snapshot,
-        PRESETS["fgd"].profile(REGISTRY),
+        default_profile(),
         decayed.pods,
         PlanLimits(moves=int(share * len(decayed.pods))),
     )
@@ -105,34 +172,7 @@ def _task(spec: PodSpec) -> TaskClass:
     return TaskClass(requests.get("cpu", 0), requests.get("memory", 0), cards, milli)
 
 
-def _placed(nodes: Sequence[NodeSpec], load: Sequence[PodSpec], at: dict[int, int]) -> PlacedPods:
-    used = [[0] * node.cards for node in nodes]
-    numbers: dict[PodSpec, int] = {}
-    classes, masks = [], []
-    for arrival, node in at.items():
-        spec = load[arrival]
-        classes.append(numbers.setdefault(spec, len(numbers)))
-        slots: tuple[int, ...] = ()
-        if spec.devices is not None:
-            slots = pick_cards(used[node], spec.devices.count, spec.devices.milli) or ()
-            for slot in slots:
-                used[node][slot] += spec.devices.milli
-        masks.append(sum(1 << slot for slot in slots))
-    return PlacedPods(
-        names=[f"default/pod-{arrival}" for arrival in at],
-        specs=list(numbers),
-        classes=np.array(classes, np.intp),
-        nodes=np.array(list(at.values()), np.intp),
-        card_masks=np.array(masks, np.uint16),
-        workloads=np.arange(len(at)),
-        fixed=np.zeros(len(at), np.intp),
-        reasons=("",),
-        covered=np.zeros((len(numbers), 0), np.bool_),
-        allowed=np.zeros(0, np.int64),
-    )
-
-
-def _some(pods: PlacedPods, rows: np.ndarray) -> PlacedPods:
+def _some(pods: PlacedPods, rows: NDArray[np.intp]) -> PlacedPods:
     return PlacedPods(
         [pods.names[row] for row in rows.tolist()],
         pods.specs,
@@ -147,15 +187,17 @@ def _some(pods: PlacedPods, rows: np.ndarray) -> PlacedPods:
     )
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="tools.bench defragment", description=__doc__)
-    parser.add_argument("--nodes", type=Path, required=True, help="The openb trace's list of nodes.")
-    parser.add_argument("--pods", type=Path, required=True, help="Its list of pods.")
-    parser.add_argument("--policy", default="fgd", help="The profile that fills the cluster.")
-    parser.add_argument("--share", type=float, default=0.05, help="Of the pods that may be moved.")
-    parser.add_argument("--seeds", type=int, default=10)
-    given = parser.parse_args(arguments)
-    nodes, pods = openb.read_nodes(given.nodes), openb.read_pods(given.pods)
-    for seed in range(1, given.seeds + 1):
-        found = study(decay(nodes, pods, given.policy, seed), given.share)
-        print(seed, found, round(found.after / found.before, 3), flush=True)
+def as_json(seed: int, found: Study) -> Document:
+    """One seed, for the JSON document."""
+    return {
+        "seed": seed,
+        "pods": found.pods,
+        "moves": found.moves,
+        "freeMilli": found.free,
+        "fragmentsBefore": round(found.before),
+        "fragmentsAfter": round(found.after),
+        "fallPercent": round(100 * (1 - found.after / found.before), 1) if found.before else 0.0,
+        "largeBefore": list(found.large_before),
+        "largeAfter": list(found.large_after),
+        "seconds": round(found.seconds, 2),
+    }
