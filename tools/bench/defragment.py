@@ -57,6 +57,8 @@ class Study(NamedTuple):
     pods: int
     moves: int
     free: int
+    # Of the fragments: what classes without cards cannot use. It depends on what is free, and no move changes it.
+    fixed: float
     before: float
     after: float
     large_before: tuple[int, ...]  # of each kind of _LARGE
@@ -151,11 +153,20 @@ def study(decayed: Decayed, share: float) -> Study:
     before = _large(state)
     used = state.cache.cards.used[: state.cache.size]
     free = int((WHOLE_CARD_MILLI - used[used <= WHOLE_CARD_MILLI].astype(np.int64)).sum())
+    fixed = free * (1.0 - float(decayed.popularity.weights.sum()))
     started = time.perf_counter()
     plan = defragment_gpus(state, decayed.popularity)
     seconds = time.perf_counter() - started
     return Study(
-        len(decayed.pods), len(plan.moves), free, plan.before, plan.after, before, _large(state), seconds
+        len(decayed.pods),
+        len(plan.moves),
+        free,
+        fixed,
+        plan.before,
+        plan.after,
+        before,
+        _large(state),
+        seconds,
     )
 
 
@@ -187,6 +198,10 @@ def _some(pods: PlacedPods, rows: NDArray[np.intp]) -> PlacedPods:
     )
 
 
+def _fall(before: float, after: float) -> float:
+    return round(100 * (1 - after / before), 1) if before > 0 else 0.0
+
+
 def as_json(seed: int, found: Study) -> Document:
     """One seed, for the JSON document."""
     return {
@@ -194,9 +209,11 @@ def as_json(seed: int, found: Study) -> Document:
         "pods": found.pods,
         "moves": found.moves,
         "freeMilli": found.free,
+        "fixedFragments": round(found.fixed),
         "fragmentsBefore": round(found.before),
         "fragmentsAfter": round(found.after),
-        "fallPercent": round(100 * (1 - found.after / found.before), 1) if found.before else 0.0,
+        "fallPercent": _fall(found.before, found.after),
+        "fallOfOthersPercent": _fall(found.before - found.fixed, found.after - found.fixed),
         "largeBefore": list(found.large_before),
         "largeAfter": list(found.large_after),
         "seconds": round(found.seconds, 2),

@@ -20,6 +20,7 @@ from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, P
 
 HOSTNAME = "kubernetes.io/hostname"
 NOT_ALONE = "must stay"
+NO_LIMITS = PlanLimits()
 
 
 def node(name, cpu=1000, cards=0, **fields):
@@ -48,7 +49,7 @@ def apart(app):
 class Situation:
     """Nodes with pods, given as (name, node, spec)."""
 
-    def __init__(self, nodes, pods, *, fixed=(), workloads=None, budgets=(), limits=PlanLimits()):
+    def __init__(self, nodes, pods, *, fixed=(), workloads=None, budgets=(), limits=NO_LIMITS):
         names = [each.name for each in nodes]
         bound = [
             BoundPod(name, on, of, of.requests, of.nonzero_cpu_milli, 0, started_at=0.0)
@@ -217,9 +218,7 @@ def test_shares_of_cards_are_joined_so_that_a_whole_card_is_free():
 def test_what_is_gained_is_what_the_moves_say_they_gain():
     rng = np.random.default_rng(1)
     nodes = [node(f"n{i}", cards=4) for i in range(8)]
-    pods = []
-    for i in range(24):
-        pods.append((f"p{i}", f"n{i % 8}", share(int(rng.choice([250, 400, 500])))))
+    pods = [(f"p{i}", f"n{i % 8}", share(int(rng.choice([250, 400, 500])))) for i in range(24)]
     found = Situation(nodes, pods)
     usual = Popularity.of(
         {TaskClass(10, 0, 1, 500): 2, TaskClass(10, 0, 4, 1000): 1, TaskClass(500, 0, 0, 0): 1}
