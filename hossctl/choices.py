@@ -25,6 +25,15 @@ ONE_SCHEDULER: Final = (Mode.SINGLE, Mode.KUBE_SCHEDULER)  # the number of worke
 WITH_HOSS: Final = (Mode.HOSS, Mode.KUBE_HOSS)
 
 
+class RebalanceGoal(str, Enum):
+    """What a plan of moves is for."""
+
+    FIT_PENDING = "fit-pending"
+    EMPTY_NODES = "empty-nodes"
+    SPREAD = "spread"
+    DEFRAGMENT_GPUS = "defragment-gpus"
+
+
 class Load(str, Enum):
     """The pods of a comparison; hossctl/compare/loads.py makes them."""
 

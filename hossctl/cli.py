@@ -81,6 +81,11 @@ COMMANDS = {
     "describe": ("get", "One pod, node, worker or job in full."),
     "trace": ("explain", "The spans of one pod, from Submit to its node, from a file of traces."),
     "explain": ("explain", "Why, where and with which scores a pod would be placed, node by node."),
+    "fragmentation": ("rebalance", "Which of the free room pods can use, and where the rest is lost."),
+    "rebalance": (
+        "rebalance",
+        "Plan moves of pods: room for waiting pods, empty nodes, less fragmented GPUs.",
+    ),
     "delete": ("delete", "Delete pods, jobs, or what a manifest names; what pods held is free again."),
     "ungate": ("delete", "Take scheduling gates off pods or jobs; those without any left are scheduled."),
     "retry": ("delete", "Put failed pods back in the queue."),
@@ -135,6 +140,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hoss explain pod web-0",
         "hoss explain -f pod.yaml",
         "hoss explain -f pod.yaml --nodes nodes.yaml --pods pods.yaml",
+    ),
+    "fragmentation": (
+        "hoss fragmentation",
+        "hoss fragmentation --label topology.kubernetes.io/zone -o json",
+    ),
+    "rebalance plan": (
+        "hoss rebalance plan --goal fit-pending",
+        "hoss rebalance plan --goal empty-nodes --max-moves 50 --max-pods-per-workload 2",
+        "hoss rebalance plan --drain node-00001 -o json",
+        "hoss rebalance plan -f examples/web.yaml",
     ),
     "delete": ("hoss delete pod web-0 web-1", "hoss delete job web", "hoss delete -f examples/web.yaml"),
     "ungate": ("hoss ungate pod web-0", "hoss ungate job web --gate example.com/quota"),

@@ -17,7 +17,7 @@ from dispatcher.core.pods.templates import TemplateKind, too_many_terms
 from dispatcher.core.slices import Steps, finished
 from hoss.errors import InvalidInput, quoted
 from hoss.manifests.fields import check_key, check_name, check_namespace
-from hoss.manifests.pod import during_execution
+from hoss.manifests.pod import during_execution, movable
 from hoss.model.pod import QosClass
 from hoss.model.resources import MAX_AMOUNT
 from hoss.v1 import common_pb2
@@ -98,6 +98,7 @@ def _template(
         message.owner_kind,
         message.required_during_execution,
         str(message.termination_grace_seconds),
+        message.movable,
         *spec.scheduling_gates,
         *(f"{limit.resource}={limit.amount}" for limit in message.limits),
     )
@@ -140,6 +141,7 @@ def _kind(message: pb.PodTemplate, number: int) -> TemplateKind:
         ),
         during_execution(message.required_during_execution, f"{where}.required_during_execution"),
         tuple((limit.resource, limit.amount) for limit in message.limits),
+        movable(message.movable, f"{where}.movable"),
     )
 
 

@@ -25,10 +25,11 @@ from hoss.manifests.pod_resources import (
     total_requests,
 )
 from hoss.manifests.pod_rules import read_pod_affinity, read_spread_constraints
-from hoss.model.pod import DeviceRequest, DuringExecution, PodSpec, PodTemplate
+from hoss.model.pod import DeviceRequest, DuringExecution, Movable, PodSpec, PodTemplate
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE, MAX_CARDS, Amounts
 
 ANNOTATION = "hoss.dev/required-during-execution"
+MOVABLE_ANNOTATION = "hoss.dev/movable"
 DEFAULT_NAMESPACE = "default"
 _MOST_GRACE_SECONDS = 2**31 // 1000  # its milliseconds must fit in 32 bits
 
@@ -83,6 +84,7 @@ def read_pod_template(
             spec, "terminationGracePeriodSeconds", place, least=0, most=_MOST_GRACE_SECONDS, default=0
         ),
         limits=_listed(amounts(binding_limits(resources), place)),
+        movable=read_movable(metadata, metadata_place),
     )
 
 
@@ -110,6 +112,21 @@ def read_during_execution(metadata: Object, path: str) -> DuringExecution:
     annotations = mapping(metadata, "annotations", path)
     where = f"{path}.annotations"
     return during_execution(text(annotations, ANNOTATION, where), f"{where}[{ANNOTATION}]")
+
+
+def movable(value: str, where: str) -> Movable:
+    """Raises InvalidInput for an unknown value."""
+    try:
+        return Movable(value)
+    except ValueError:
+        raise InvalidInput(f'is {quoted(value)}; allowed: "true", "false"', where=where) from None
+
+
+def read_movable(metadata: Object, path: str) -> Movable:
+    """The annotation MOVABLE_ANNOTATION. Raises InvalidInput for an unknown value."""
+    annotations = mapping(metadata, "annotations", path)
+    where = f"{path}.annotations"
+    return movable(text(annotations, MOVABLE_ANNOTATION, where), f"{where}[{MOVABLE_ANNOTATION}]")
 
 
 def read_preemption_policy(spec: Object, path: str) -> bool:

@@ -74,6 +74,14 @@ class DuringExecution(str, Enum):
     EVICT = "evict"
 
 
+class Movable(str, Enum):
+    """Whether a plan of moves may move a bound pod to another node."""
+
+    IF_REPLACED = ""  # if a controller makes such pods anew, and they are no gang
+    YES = "true"
+    NO = "false"
+
+
 class QosClass(str, Enum):
     """The kubelet's eviction order when a node runs out of resources."""
 
@@ -174,6 +182,7 @@ class PodTemplate:
     termination_grace_seconds: int = 0  # how long an evicted pod may take to end
     # Only resources that every container limits. Placement does not use limits.
     limits: tuple[tuple[str, int], ...] = ()
+    movable: Movable = Movable.IF_REPLACED
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ FAILED: PodPhase
 DELETED: PodPhase
 
 class PodTemplate(_message.Message):
-    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds", "limits")
+    __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds", "limits", "movable")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_NAME_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class PodTemplate(_message.Message):
     REQUIRED_DURING_EXECUTION_FIELD_NUMBER: _ClassVar[int]
     TERMINATION_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    MOVABLE_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.PodSpec
     scheduler_name: str
     priority_class_name: str
@@ -46,7 +47,8 @@ class PodTemplate(_message.Message):
     required_during_execution: str
     termination_grace_seconds: int
     limits: _containers.RepeatedCompositeFieldContainer[_common_pb2.Amount]
-    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ..., termination_grace_seconds: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ...) -> None: ...
+    movable: str
+    def __init__(self, spec: _Optional[_Union[_common_pb2.PodSpec, _Mapping]] = ..., scheduler_name: _Optional[str] = ..., priority_class_name: _Optional[str] = ..., qos_class: _Optional[str] = ..., owner_kind: _Optional[str] = ..., required_during_execution: _Optional[str] = ..., termination_grace_seconds: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ..., movable: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("name", "template", "replicas", "min_available", "gang")

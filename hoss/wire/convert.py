@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from hoss.errors import InvalidInput
 from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.node import NodeSpec, Taint, Toleration
-from hoss.model.pod import DeviceRequest, DuringExecution, PodSpec, PodTemplate, QosClass
+from hoss.model.pod import DeviceRequest, DuringExecution, Movable, PodSpec, PodTemplate, QosClass
 from hoss.model.selectors import NodeScope, NodeSelector, PreferredTerm
 from hoss.v1 import common_pb2 as pb
 from hoss.v1 import dispatcher_pb2
@@ -113,14 +113,16 @@ def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
         required_during_execution=template.during_execution.value,
         termination_grace_seconds=template.termination_grace_seconds,
         limits=_amounts_to_proto(template.limits),
+        movable=template.movable.value,
     )
 
 
 def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
-    """Raises InvalidInput for an unknown `qos_class` or `required_during_execution`."""
+    """Raises InvalidInput for an unknown `qos_class`, `required_during_execution` or `movable`."""
     try:
         qos = QosClass(message.qos_class or "BestEffort")
         during_execution = DuringExecution(message.required_during_execution)
+        movable = Movable(message.movable)
     except ValueError as exc:
         raise InvalidInput(str(exc), where="template") from exc
     return PodTemplate(
@@ -132,6 +134,7 @@ def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
         during_execution=during_execution,
         termination_grace_seconds=message.termination_grace_seconds,
         limits=_amounts_from_proto(message.limits),
+        movable=movable,
     )
 
 

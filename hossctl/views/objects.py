@@ -221,6 +221,8 @@ def template_document(template: dispatcher_pb2.PodTemplate) -> Document:
         document["nodeName"] = spec.node_name
     if template.required_during_execution:
         document["requiredDuringExecution"] = template.required_during_execution
+    if template.movable:
+        document["movable"] = template.movable
     return document
 
 

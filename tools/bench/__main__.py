@@ -1,5 +1,6 @@
 """Benchmarks of single parts of HOSS: `python -m tools.bench --help`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,6 +40,49 @@ def tracing(
     cost = measure_tracing(setting, quiet=not output.for_people)
     title = f"{pods:,} pods, {nodes:,} nodes, {workers} workers, traces of {ratio:.1%}"
     publish(cost.as_json(), output, json, title=title, lines=cost.lines())
+
+
+_DEFRAGMENT_COLUMNS = (
+    Column("SEED", lambda row: row["seed"]),
+    Column("PODS", lambda row: row["pods"]),
+    Column("MOVES", lambda row: row["moves"]),
+    Column("CARDS FREE", lambda row: f"{row['freeMilli'] / 1000:.0f}"),
+    Column("FIXED", lambda row: f"{row['fixedFragments'] / 1000:.1f}"),
+    Column("FRAGMENTS", lambda row: f"{row['fragmentsBefore'] / 1000:.1f}"),
+    Column("AFTER", lambda row: f"{row['fragmentsAfter'] / 1000:.1f}"),
+    Column("LESS", lambda row: f"{row['fallPercent']:.0f}%"),
+    Column("LESS OF OTHERS", lambda row: f"{row['fallOfOthersPercent']:.0f}%"),
+    Column("OF 8, 4, 2 CARDS", lambda row: ", ".join(map(str, row["largeBefore"]))),
+    Column("AFTER", lambda row: ", ".join(map(str, row["largeAfter"]))),
+    Column("SECONDS", lambda row: f"{row['seconds']:.1f}"),
+)
+
+
+@app.command()
+def defragment(
+    *,
+    nodes: Annotated[Path, typer.Option(metavar="FILE", help="The openb trace's list of nodes.")],
+    pods: Annotated[Path, typer.Option(metavar="FILE", help="One of its lists of pods.")],
+    by_fragments: Annotated[
+        bool, typer.Option("--by-fragments", help="Fill the cluster as FGD does; else at random.")
+    ] = False,
+    share: Annotated[float, typer.Option(min=0, max=1, help="Of the pods that may be moved.")] = 0.05,
+    seeds: Annotated[int, typer.Option(min=1, help="Clusters, with the seeds from 1 on.")] = 10,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What planned moves win back of a GPU cluster of which a third of the pods has gone at random."""
+    from hossctl.traces import openb
+    from tools.bench import defragment as part
+
+    check(output, json)
+    specs, workloads = openb.read_nodes(nodes), openb.read_pods(pods)
+    rows = []
+    for seed in range(1, seeds + 1):
+        decayed = part.decay(specs, workloads, seed, by_fragments=by_fragments)
+        rows.append(part.as_json(seed, part.study(decayed, share)))
+    document: Document = {"share": share, "byFragments": by_fragments, "results": rows}
+    publish(document, output, json, table=(rows, _DEFRAGMENT_COLUMNS))
 
 
 _PLUGIN_COLUMNS = (

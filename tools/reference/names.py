@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hoss.client.access import TLS_DIR_VARIABLE, TOKEN_VARIABLE
 from hoss.manifests.gangs import GROUP_ANNOTATION, GROUP_LABEL, MIN_AVAILABLE_ANNOTATION
 from hoss.manifests.pod import ANNOTATION as DURING_EXECUTION
+from hoss.manifests.pod import MOVABLE_ANNOTATION
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE
 from hoss.redis_url import PASSWORD_VARIABLE
 from hoss.telemetry.collector import ENDPOINT, INTERVAL, PROTOCOL
@@ -106,6 +107,11 @@ ANNOTATIONS = (
         "annotation of a pod or its template",
         "`report` or `evict`: what becomes of a bound pod whose node stops matching its required node "
         "affinity.",
+    ),
+    Name(
+        MOVABLE_ANNOTATION,
+        "annotation of a pod or its template",
+        "Whether `hoss rebalance plan` may move the pod: `false`, or `true` also for bare pods and gangs.",
     ),
     Name(GROUP_ANNOTATION, "annotation of a pod", "The Volcano PodGroup whose minimum it counts to."),
     Name(

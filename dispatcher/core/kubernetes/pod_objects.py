@@ -19,10 +19,10 @@ from dispatcher.core.pods.templates import too_many_terms
 from hoss.errors import InvalidInput
 from hoss.manifests.fields import Object
 from hoss.manifests.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, group_in, read_minimum
-from hoss.manifests.pod import ANNOTATION, read_pod_template
+from hoss.manifests.pod import ANNOTATION, MOVABLE_ANNOTATION, read_pod_template
 from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
-from hoss.model.pod import DuringExecution, PodTemplate
+from hoss.model.pod import DuringExecution, Movable, PodTemplate
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import PodVolumes
 from hoss.wire.uids import uid_from_text
@@ -127,18 +127,21 @@ class PodReader:
         labels = metadata.get("labels") or {}
         parts = _parts(spec)
         volumes = self._volumes(metadata, spec)
-        stays = (metadata.get("annotations") or {}).get(ANNOTATION, "")
+        annotations = metadata.get("annotations") or {}
+        stays, moves = annotations.get(ANNOTATION, ""), annotations.get(MOVABLE_ANNOTATION, "")
         if stays not in tuple(DuringExecution):  # a pod on a node takes room even if this is invalid
             stays = ""
+        if moves not in tuple(Movable):
+            moves = Movable.NO.value  # somebody meant something: leave the pod where it is
         named = None if volumes is None else asdict(volumes)
         key = orjson.dumps(
-            [metadata["namespace"], owner, labels, stays, parts, named], option=orjson.OPT_SORT_KEYS
+            [metadata["namespace"], owner, labels, stays, moves, parts, named], option=orjson.OPT_SORT_KEYS
         )
         found = self._templates.get(key)
         if found is None:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            read = {"labels": labels, "annotations": {ANNOTATION: stays}}
+            read = {"labels": labels, "annotations": {ANNOTATION: stays, MOVABLE_ANNOTATION: moves}}
             found = read_pod_template(read, parts, "", namespace=metadata["namespace"], owner_kind=owner)
             if owner == "ReplicaSet" and spec.get("schedulerName") in self._schedulers:
                 found = _spread_among_replicas(found)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.pods.table import GrowingColumns
 from dispatcher.core.policy.rules import ClassFacts, Facts, facts_of_spec
-from hoss.model.pod import DuringExecution, PodSpec, PodTemplate, QosClass
+from hoss.model.pod import DuringExecution, Movable, PodSpec, PodTemplate, QosClass
 
 _MANY_IDS = 10_000
 
@@ -32,6 +32,7 @@ class TemplateKind(NamedTuple):
     gates: tuple[str, ...] = ()  # scheduling gates, sorted; not in the class, which survives their removal
     during_execution: DuringExecution = DuringExecution.IGNORE
     limits: tuple[tuple[str, int], ...] = ()  # see PodTemplate
+    movable: Movable = Movable.IF_REPLACED
 
 
 def too_many_terms(terms: int, most: int) -> str:
@@ -102,6 +103,7 @@ class TemplateTable(GrowingColumns):
             during_execution=kind.during_execution,
             termination_grace_seconds=kind.grace_seconds,
             limits=kind.limits,
+            movable=kind.movable,
         )
 
     def facts(self, template_id: int) -> Facts:

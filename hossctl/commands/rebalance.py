@@ -1,0 +1,128 @@
+"""fragmentation, rebalance plan: which of the free room pods can use, and which moves would help."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hoss.errors import InvalidInput
+from hossctl.choices import RebalanceGoal
+from hossctl.cli import run_async
+from hossctl.console import Format, print_document, print_lines, print_rows, print_summary, say
+from hossctl.endpoints import Endpoints
+from hossctl.options import Dispatcher, Output, Resolver
+
+if TYPE_CHECKING:
+    from hossctl.rebalance.gathering import Gathered
+    from scheduler_worker.core.rebalance.plan_state import WaitingPods
+
+app = typer.Typer()
+group = typer.Typer(no_args_is_help=True, help="Plan moves of pods between nodes.")
+app.add_typer(group, name="rebalance")
+
+
+@app.command()
+def fragmentation(
+    *,
+    label: Annotated[
+        str, typer.Option(metavar="LABEL", help="Nodes with equal values of this label are a pool.")
+    ] = "",
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Of the free room, how much the usual pods and the waiting pods can use; what is stranded beside full
+    resources; cards in pieces; nodes that could be emptied."""
+    from hossctl.explain.offline import preset
+    from hossctl.rebalance import room
+    from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
+
+    gathered = _gathered(Endpoints(dispatcher, resolver))
+    document = room.fragmentation_document(gathered, preset(DEFAULT_PROFILE), label)
+    if not output.for_people:
+        print_document(document, output)
+        return
+    print_rows(room.room_rows(document), room.ROOM_COLUMNS)
+    if document["waiting"]:
+        print_lines([""])
+        print_rows(document["waiting"], room.WAITING_COLUMNS)
+    print_lines(["", *room.room_sentences(document)])
+
+
+@group.command("plan")
+def plan(
+    *,
+    goal: Annotated[RebalanceGoal, typer.Option(help="What the moves are for.")] = RebalanceGoal.FIT_PENDING,
+    max_moves: Annotated[int, typer.Option(min=0, help="The most moves of the plan.")] = 100,
+    max_pods_per_workload: Annotated[
+        int, typer.Option(min=1, help="The most moves of pods of one job or controller.")
+    ] = 1_000_000,
+    drain: Annotated[
+        str,
+        typer.Option(metavar="NODE|LABEL=VALUE", help="Instead of a goal: empty these nodes, for a what-if."),
+    ] = "",
+    file: Annotated[
+        Path | None,
+        typer.Option("-f", "--file", help="Pods that would wait, for a what-if; goal fit-pending."),
+    ] = None,
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Print which pods to move where, what it brings, what it costs, and what remains impossible and why.
+    Nothing is moved.
+
+    Rules, taints, disruption budgets and priorities are kept. Bare pods, gangs and pods with the annotation
+    hoss.dev/movable: "false" stay where they are; "true" lets bare pods and gangs move."""
+    from hossctl.explain.offline import preset
+    from hossctl.rebalance import plans
+    from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
+    from scheduler_worker.core.rebalance.plan_state import PlanLimits
+
+    if file is not None and (drain or goal is not RebalanceGoal.FIT_PENDING):
+        raise InvalidInput("goes with the goal fit-pending only, without --drain", where="-f")
+    more = [] if file is None else _read_waiting(file)
+    gathered = _gathered(Endpoints(dispatcher, resolver))
+    document = plans.plan_document(
+        gathered,
+        preset(DEFAULT_PROFILE),
+        goal,
+        PlanLimits(max_moves, max_pods_per_workload),
+        drain=drain,
+        more=more,
+    )
+    if not output.for_people:
+        print_document(document, output)
+        return
+    if document["moves"]:
+        print_rows(document["moves"], plans.MOVE_COLUMNS)
+        print_lines([""])
+    print_summary(f"Plan for {document['goal']}", plans.plan_lines(document))
+    say("nothing was moved")
+
+
+def _gathered(endpoints: Endpoints) -> "Gathered":
+    from hossctl.endpoints import clients_of
+    from hossctl.rebalance.gathering import gather
+
+    async def read() -> "Gathered":
+        async with clients_of(endpoints) as clients:
+            return await gather(clients)
+
+    return run_async(read())
+
+
+def _read_waiting(file: Path) -> "list[WaitingPods]":
+    from hoss.manifests.documents import read_objects
+    from hoss.model.cluster import Cluster
+    from hossctl.explain.offline import pending_pods
+    from scheduler_worker.core.rebalance.plan_state import WaitingPods
+
+    try:
+        written = file.read_bytes()
+    except OSError as exc:
+        raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(file)) from exc
+    pending = pending_pods(read_objects(written, where=str(file)), Cluster())
+    if not pending:
+        raise InvalidInput("holds no Pod and nothing that makes pods", where=str(file))
+    return [WaitingPods(pod.title, pod.spec, pod.pods) for pod in pending]

@@ -1,0 +1,214 @@
+"""What a plan of moves starts from: a snapshot of a running platform, with its bound and its waiting pods.
+
+The nodes and their accounts are a worker's view, filled from the feed. The dispatcher tells which pods there
+are and whether they may be moved; the reservations tell where they are and which cards they hold. What changed
+between these three readings is left where it is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.cluster import PodDisruptionBudget
+from hoss.model.pod import Movable, PodSpec, PodTemplate, group_of
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.v1 import resolver_pb2
+from hoss.wire.columns import I64, U16, U32, decode, decode_uids
+from hoss.wire.convert import template_from_proto
+from hossctl.endpoints import Clients
+from hossctl.explain.live import LiveSnapshot, take_snapshot
+from scheduler_worker.core.classes import compile_demand
+from scheduler_worker.core.rebalance.plan_state import PlacedPods, WaitingPods
+
+_PODS_A_PAGE = 10_000
+_WAITING = (pb.UNSCHEDULABLE, pb.BACKOFF)
+
+
+class Fixed(IntEnum):
+    """Why a pod must not be moved. 0: it may."""
+
+    NOT = 0
+    SAID_SO = 1
+    BARE = 2
+    GANG = 3
+    DAEMON = 4
+    RESIZED = 5
+
+
+REASONS = (
+    "",
+    "its annotation hoss.dev/movable says false",
+    "no controller would make it anew",
+    "it belongs to a gang",
+    "it belongs to its node (DaemonSet)",
+    "its requests have changed since it was placed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A platform, ready for measuring and planning."""
+
+    snapshot: LiveSnapshot
+    pods: PlacedPods
+    waiting: tuple[WaitingPods, ...]
+    budgets: tuple[str, ...]  # names of the disruption budgets, by column of `pods.covered`
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A pod as the dispatcher lists it."""
+
+    uid: bytes
+    name: str  # "namespace/name"
+    workload: str  # "namespace/job"; of a pod without a job its own name
+    template: PodTemplate
+    gang: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """The reservations of a ledger, by UID."""
+
+    nodes: dict[bytes, int]
+    card_masks: dict[bytes, int]
+    requests: dict[bytes, NDArray[np.int64]]
+
+
+async def gather(clients: Clients) -> Gathered:
+    """Read a platform. Raises TransportError or LedgerUnavailable."""
+    templates: dict[bytes, PodTemplate] = {}
+    jobs = {(job.namespace, job.name): job for job in await clients.dispatcher.list_jobs()}
+    bound: list[KnownPod] = []
+    waiting: dict[tuple[str, PodTemplate], int] = {}
+    minimum: dict[str, int] = {}
+    phases = (pb.BOUND, *_WAITING)
+    async for pod in clients.dispatcher.list_pods(phases=phases, page_pods=_PODS_A_PAGE, templates=True):
+        written = pod.template.SerializeToString(deterministic=True)
+        template = templates.get(written)
+        if template is None:
+            template = templates[written] = template_from_proto(pod.template)
+        job = jobs.get((pod.namespace, pod.job)) if pod.job else None
+        workload = f"{pod.namespace}/{pod.job or pod.name}"
+        if pod.phase == pb.BOUND:
+            gang = job is not None and bool(job.gang)
+            bound.append(KnownPod(pod.uid, f"{pod.namespace}/{pod.name}", workload, template, gang))
+        else:
+            waiting[workload, template] = waiting.get((workload, template), 0) + 1
+            minimum[workload] = 0 if job is None or job.bound >= job.min_available else job.min_available
+    budgets = await clients.dispatcher.list_budgets()
+    held = await _reservations(clients)
+    snapshot = await take_snapshot(clients)
+    return Gathered(
+        snapshot,
+        placed_pods(
+            snapshot, bound, held, [(budget, status.disruptions_allowed) for budget, status in budgets]
+        ),
+        tuple(
+            WaitingPods(name, template.spec, pods, together=min(minimum[name], pods))
+            for (name, template), pods in waiting.items()
+        ),
+        tuple(f"{budget.namespace}/{budget.name}" for budget, _ in budgets),
+    )
+
+
+def placed_pods(
+    snapshot: LiveSnapshot,
+    bound: Iterable[KnownPod],
+    held: Held,
+    budgets: Iterable[tuple[PodDisruptionBudget, int]],
+) -> PlacedPods:
+    """The bound pods that the snapshot counts where their reservations are; the others are left out. `budgets`
+    come with how many of their pods may be disrupted."""
+    cache, schema = snapshot.cache, snapshot.cache.schema
+    present = cache.present
+    numbers: dict[PodSpec, int] = {}
+    workloads: dict[str, int] = {}
+    kept: list[KnownPod] = []
+    classes, nodes, fixed, of_workload = [], [], [], []
+    requests: list[NDArray[np.int64]] = []
+    for pod in bound:
+        node = held.nodes.get(pod.uid, -1)
+        if not 0 <= node < cache.size or not present[node]:
+            continue
+        spec = pod.template.spec
+        number = numbers.get(spec)
+        if number is None:
+            number = numbers[spec] = len(numbers)
+            requests.append(compile_demand(spec, schema).request)
+        kept.append(pod)
+        classes.append(number)
+        nodes.append(node)
+        changed = not np.array_equal(held.requests[pod.uid], requests[number][: len(held.requests[pod.uid])])
+        fixed.append(Fixed.RESIZED if changed else why_fixed(pod))
+        of_workload.append(workloads.setdefault(pod.workload, len(workloads)))
+    of_class, at = np.array(classes, np.intp), np.array(nodes, np.intp)
+    counted = _counted(snapshot, tuple(numbers), of_class, at)
+    rows = np.flatnonzero(counted)
+    limits = list(budgets)
+    covered = np.array([[budget.covers(spec) for budget, _ in limits] for spec in numbers], np.bool_)
+    return PlacedPods(
+        names=[kept[row].name for row in rows.tolist()],
+        specs=tuple(numbers),
+        classes=of_class[rows],
+        nodes=at[rows],
+        card_masks=np.array([held.card_masks[kept[row].uid] for row in rows.tolist()], np.uint16),
+        workloads=np.array(of_workload, np.intp)[rows],
+        fixed=np.array(fixed, np.intp)[rows],
+        reasons=REASONS,
+        covered=covered.reshape(len(numbers), len(limits)),
+        allowed=np.array([allowed for _, allowed in limits], np.int64),
+    )
+
+
+def why_fixed(pod: KnownPod) -> Fixed:
+    """Why the pod must stay on its node, by what its owner said and by what makes such pods."""
+    template = pod.template
+    if template.owner_kind == "DaemonSet" or template.spec.node_name:
+        return Fixed.DAEMON
+    if template.movable is Movable.NO:
+        return Fixed.SAID_SO
+    if template.movable is Movable.YES:
+        return Fixed.NOT
+    if not template.owner_kind:
+        return Fixed.BARE
+    return Fixed.GANG if pod.gang else Fixed.NOT
+
+
+def _counted(
+    snapshot: LiveSnapshot, specs: tuple[PodSpec, ...], classes: NDArray[np.intp], nodes: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Which of the pods the snapshot counts on their nodes: what was placed or left meanwhile is told by it or
+    by the dispatcher alone."""
+    groups = [group_of(spec) for spec in specs]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    of_pods = np.array([numbers[group] for group in groups], np.intp)[classes] if len(classes) else classes
+    found = np.zeros(len(nodes), np.bool_)
+    for group, number in numbers.items():
+        mine = np.flatnonzero(of_pods == number)
+        on, which, counts = np.unique(nodes[mine], return_inverse=True, return_counts=True)
+        there = np.zeros(snapshot.cache.size, np.int64)
+        for node in on.tolist():
+            there[node] = snapshot.cache.pod_index.counts(group, np.array((node,)))[0]
+        found[mine] = (there[on] >= counts)[which.reshape(-1)]
+    return found
+
+
+async def _reservations(clients: Clients) -> Held:
+    held = Held({}, {}, {})
+    async for chunk in clients.resolver.reservations():
+        add_reservations(held, chunk)
+    return held
+
+
+def add_reservations(held: Held, chunk: resolver_pb2.ReservationChunk) -> None:
+    """Take in a part of the list of reservations."""
+    uids = [uid.tobytes() for uid in decode_uids(chunk.uids)]
+    nodes = decode(chunk.nodes, U32, name="nodes", rows=len(uids)).tolist()
+    masks = decode(chunk.card_masks, U16, name="card_masks", rows=len(uids)).tolist()
+    requests = decode(chunk.requests, I64, name="requests").reshape(len(uids), -1)
+    held.nodes.update(zip(uids, nodes, strict=True))
+    held.card_masks.update(zip(uids, masks, strict=True))
+    held.requests.update(zip(uids, requests, strict=True))

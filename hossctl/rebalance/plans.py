@@ -1,0 +1,149 @@
+"""`hoss rebalance plan`: a plan of moves as a document and as a table.
+
+The document (camel case):
+
+    kind                  "RebalancePlan"
+    goal, unit            what `before`, `after` and `gain` count
+    before, after
+    moves[]               in the order in which they can be made: pod, from, to, gain, purpose, priority, requests
+    placements[]          waiting, node, afterMoves: a waiting pod fits there after so many moves
+    impossible[]          subject, why
+    cost                  pods (restarted), workloads, requests (of the moved pods, in schema units)
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from hoss.errors import InvalidInput, NotFound
+from hoss.model.resources import written_amount
+from hossctl.choices import RebalanceGoal
+from hossctl.console import Column, Document
+from hossctl.rebalance.gathering import Gathered
+from hossctl.rebalance.room import popularity_of
+from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.rebalance import goals
+from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
+from scheduler_worker.core.rebalance.plan_state import Plan, PlanLimits, PlanState, WaitingPods
+
+
+def plan_document(
+    gathered: Gathered,
+    profile: Profile,
+    goal: RebalanceGoal,
+    limits: PlanLimits,
+    *,
+    drain: str = "",
+    more: Sequence[WaitingPods] = (),
+) -> Document:
+    """The plan for a goal. `drain`: instead empty these nodes, a name or LABEL=VALUE. `more`: pods that would
+    wait, beside those that do. Changes the snapshot. Raises NotFound for nodes that are not there."""
+    waiting = (*gathered.waiting, *more)
+    state = PlanState(gathered.snapshot, profile, gathered.pods, limits)
+    if drain:
+        plan = goals.drain(state, nodes_of(gathered, drain))
+    elif goal is RebalanceGoal.FIT_PENDING:
+        plan = goals.fit_pending(state, more or waiting)
+        waiting = tuple(more) or waiting
+    elif goal is RebalanceGoal.EMPTY_NODES:
+        plan = goals.empty_nodes(state)
+    elif goal is RebalanceGoal.SPREAD:
+        plan = goals.spread(state)
+    else:
+        plan = defragment_gpus(state, popularity_of(gathered))
+    return {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value} | _document(
+        gathered, state, plan, waiting
+    )
+
+
+def nodes_of(gathered: Gathered, text: str) -> list[int]:
+    """The nodes of a name, or of LABEL=VALUE. Raises NotFound."""
+    cache = gathered.snapshot.cache
+    key, equals, value = text.partition("=")
+    if equals and not key:
+        raise InvalidInput(f"{text!r} is no label; write LABEL=VALUE, or a node's name", where="--drain")
+    found = [
+        node
+        for node in np.flatnonzero(cache.present).tolist()
+        if (spec := cache.catalogue.specs[node]) is not None
+        and (dict(spec.labels).get(key) == value if equals else spec.name == text)
+    ]
+    if not found:
+        raise NotFound(f"no node {'has the label' if equals else 'is named'} {text}")
+    return found
+
+
+def _document(gathered: Gathered, state: PlanState, plan: Plan, waiting: Sequence[WaitingPods]) -> Document:
+    pods, name = gathered.pods, state.name
+    requests: Counter[str] = Counter()
+    for move in plan.moves:
+        requests.update(dict(pods.specs[pods.classes[move.row]].requests))
+    return {
+        "unit": plan.unit,
+        "before": round(plan.before, 3),
+        "after": round(plan.after, 3),
+        "moves": [
+            {
+                "pod": pods.names[move.row],
+                "from": name(move.source),
+                "to": name(move.target),
+                "gain": round(move.gain, 3),
+                "purpose": move.purpose,
+                "priority": pods.specs[pods.classes[move.row]].priority,
+                "requests": dict(pods.specs[pods.classes[move.row]].requests),
+            }
+            for move in plan.moves
+        ],
+        "placements": [
+            {"waiting": waiting[at.waiting].name, "node": name(at.node), "afterMoves": at.after_moves}
+            for at in plan.placements
+        ],
+        "impossible": [{"subject": entry.subject, "why": entry.why} for entry in plan.impossible],
+        "cost": {
+            "pods": len(plan.moves),
+            "workloads": len({int(pods.workloads[move.row]) for move in plan.moves}),
+            "requests": dict(sorted(requests.items())),
+        },
+    }
+
+
+def _requested(row: Document) -> str:
+    return (
+        ",".join(f"{name}={written_amount(name, amount)}" for name, amount in row["requests"].items()) or "-"
+    )
+
+
+MOVE_COLUMNS: Sequence[Column] = (
+    Column("POD", lambda row: row["pod"]),
+    Column("FROM", lambda row: row["from"]),
+    Column("TO", lambda row: row["to"]),
+    Column("GAIN", lambda row: f"{row['gain']:g}" if row["gain"] else "-"),
+    Column("REQUESTS", _requested),
+    Column("FOR", lambda row: row["purpose"]),
+)
+
+
+def plan_lines(document: Document) -> list[tuple[str, object]]:
+    """A plan in short: what it brings, what it costs, what remains."""
+    cost = document["cost"]
+    lines: list[tuple[str, object]] = [
+        (document["unit"], f"{document['before']:g} before, {document['after']:g} after"),
+        (
+            "cost",
+            f"{cost['pods']} pods of {cost['workloads']} workloads are started again: {_requested(cost)}",
+        ),
+    ]
+    by_waiting: Counter[tuple[str, str, int]] = Counter(
+        (at["waiting"], at["node"], at["afterMoves"]) for at in document["placements"]
+    )
+    lines += [
+        ("fits", f"{f'{pods} pods of ' if pods > 1 else ''}{name} on {node}, {_after(moves)}")
+        for (name, node, moves), pods in by_waiting.items()
+    ]
+    lines += [("impossible", f"{entry['subject']}: {entry['why']}") for entry in document["impossible"]]
+    return lines
+
+
+def _after(moves: int) -> str:
+    return "without a move" if not moves else "after the first move" if moves == 1 else f"after {moves} moves"

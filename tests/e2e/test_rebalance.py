@@ -1,0 +1,81 @@
+"""What hoss fragmentation and hoss rebalance plan say of a local platform."""
+
+import pytest
+from waiting import wait_until
+
+NODES = """\
+apiVersion: v1
+kind: Node
+metadata: {{name: {name}, labels: {{pool: {pool}}}}}
+status: {{allocatable: {{cpu: "10", memory: 10Gi, pods: "20"}}}}
+"""
+JOB = """\
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {{name: {name}}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}, annotations: {{hoss.dev/movable: "{movable}"}}}}
+    spec:
+      nodeSelector: {{{selector}}}
+      containers: [{{name: c, image: i, resources: {{requests: {{cpu: {cpu}, memory: 1Gi}}}}}}]
+"""
+
+
+def job(name, replicas, cpu, movable="true", selector=""):
+    return JOB.format(name=name, replicas=replicas, cpu=cpu, movable=movable, selector=selector)
+
+
+@pytest.fixture(scope="module")
+def platform(shared_hoss, tmp_path_factory):
+    """Two nodes of ten cpu with a movable and an immovable pod of three cpu each, and a waiting pod of six."""
+    hoss, files = shared_hoss, tmp_path_factory.mktemp("manifests")
+    hoss("up", "--nodes", "0", "--workers", "1")
+
+    def written(name, text):
+        (files / name).write_text(text)
+        return str(files / name)
+
+    nodes = "---\n".join(NODES.format(name=f"n{i}", pool=f"p{i}") for i in range(2))
+    hoss("nodes", "add", "-f", written("nodes.yaml", nodes))
+    for i in range(2):
+        selector = f"pool: p{i}"
+        hoss("submit", "-f", written(f"stay{i}.yaml", job(f"stay{i}", 1, 3, "false", selector)), "--wait")
+    hoss("submit", "-f", written("move.yaml", job("move", 2, 2)), "--wait")
+    hoss("submit", "-f", written("big.yaml", job("big", 1, 6)))
+    wait_until(lambda: hoss.json("get", "pods", "--waiting")["items"], "the large pod waits")
+    return hoss
+
+
+def test_fragmentation_says_what_the_waiting_pod_lacks(platform):
+    document = platform.json("fragmentation", "--label", "pool")
+    assert [pool["name"] for pool in document["pools"]] == ["p0", "p1"]
+    cpu = [entry for pool in document["pools"] for entry in pool["resources"] if entry["resource"] == "cpu"]
+    assert sum(entry["free"] for entry in cpu) == 10_000
+    assert sum(entry["usableByWaiting"] for entry in cpu) == 0
+    [waiting] = document["waiting"]
+    assert (waiting["name"], waiting["fitting"], waiting["limitedBy"]) == ("default/big", 0, "cpu")
+    assert "default/big" in platform("fragmentation").stdout
+
+
+def test_a_plan_makes_room_for_the_waiting_pod_and_leaves_immovable_pods(platform):
+    plan = platform.json("rebalance", "plan")
+    [move] = plan["moves"]
+    assert move["pod"].startswith("default/move-")
+    [placed] = plan["placements"]
+    assert (placed["waiting"], placed["node"], placed["afterMoves"]) == ("default/big", move["from"], 1)
+    assert (plan["before"], plan["after"], plan["cost"]["pods"]) == (1, 0, 1)
+    assert "fits" in platform("rebalance", "plan").stdout
+    none = platform.json("rebalance", "plan", "--max-moves", "0")
+    assert (none["moves"], none["after"]) == ([], 1)
+
+
+def test_a_drain_that_an_immovable_pod_forbids_says_which_pod(platform):
+    plan = platform.json("rebalance", "plan", "--drain", "pool=p0")
+    assert plan["after"] == 1
+    assert any(
+        "stay0" in entry["subject"] and "hoss.dev/movable" in entry["why"] for entry in plan["impossible"]
+    )
+    assert "n9" in platform("rebalance", "plan", "--drain", "n9", code=1).stderr

@@ -1,0 +1,233 @@
+"""Which pods a plan moves where, which it leaves alone, and what it says remains impossible."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hoss.model.cluster import BoundPod, Cluster
+from hoss.model.fit import pick_cards
+from hoss.model.node import NodeSpec, Taint
+from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm, PodSpec
+from hoss.model.resources import DEVICE_RESOURCE
+from hoss.model.selectors import LabelSelector, Requirement
+from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
+from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass
+from scheduler_worker.core.rebalance.goals import drain, empty_nodes, fit_pending, spread
+from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
+from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState, WaitingPods
+
+HOSTNAME = "kubernetes.io/hostname"
+NOT_ALONE = "must stay"
+NO_LIMITS = PlanLimits()
+
+
+def node(name, cpu=1000, cards=0, **fields):
+    allocatable = (
+        ("cpu", cpu),
+        ("memory", 1000),
+        *(((DEVICE_RESOURCE, cards),) if cards else ()),
+        ("pods", 10),
+    )
+    return NodeSpec(name, ((HOSTNAME, name),), allocatable=allocatable, cards=cards, **fields)
+
+
+def spec(cpu, **fields):
+    return PodSpec(requests=(("cpu", cpu),), nonzero_cpu_milli=cpu, **fields)
+
+
+def share(milli, **fields):
+    return spec(10, devices=DeviceRequest(1, milli), **fields)
+
+
+def apart(app):
+    term = PodAffinityTerm(HOSTNAME, LabelSelector((Requirement("app", "In", (app,)),)), ("default",))
+    return {"labels": (("app", app),), "pod_affinity": PodAffinity(anti_required=(term,))}
+
+
+class Situation:
+    """Nodes with pods, given as (name, node, spec)."""
+
+    def __init__(self, nodes, pods, *, fixed=(), workloads=None, budgets=(), limits=NO_LIMITS):
+        names = [each.name for each in nodes]
+        bound = [
+            BoundPod(name, on, of, of.requests, of.nonzero_cpu_milli, 0, started_at=0.0)
+            for name, on, of in pods
+        ]
+        specs = list(dict.fromkeys(of for _, _, of in pods))
+        used = {each.name: [0] * each.cards for each in nodes}
+        masks = []
+        for _, on, of in pods:
+            slots = pick_cards(used[on], of.devices.count, of.devices.milli) if of.devices else ()
+            for slot in slots:
+                used[on][slot] += of.devices.milli
+            masks.append(sum(1 << slot for slot in slots))
+        self.pods = PlacedPods(
+            names=[name for name, _, _ in pods],
+            specs=specs,
+            classes=np.array([specs.index(of) for _, _, of in pods], np.intp),
+            nodes=np.array([names.index(on) for _, on, _ in pods], np.intp),
+            card_masks=np.array(masks, np.uint16),
+            workloads=np.arange(len(pods)) if workloads is None else np.array(workloads),
+            fixed=np.array([int(name in fixed) for name, _, _ in pods], np.intp),
+            reasons=("", NOT_ALONE),
+            covered=np.array(
+                [[label in of.labels for label, _ in budgets] for of in specs], np.bool_
+            ).reshape(len(specs), len(budgets)),
+            allowed=np.array([allowed for _, allowed in budgets], np.int64),
+        )
+        self.snapshot = ClusterSnapshot(Cluster(nodes, bound))
+        self.state = PlanState(self.snapshot, default_profile(), self.pods, limits)
+        self.names = names
+
+    def moves(self, plan):
+        return [(self.pods.names[m.row], self.names[m.source], self.names[m.target]) for m in plan.moves]
+
+    def columns(self):
+        cache = self.snapshot.cache
+        return cache.requested[:, : cache.size].tolist(), cache.cards.used[: cache.size].tolist()
+
+
+def waiting(of, pods=1, **fields):
+    return [WaitingPods("big", of, pods, **fields)]
+
+
+def scattered(**fields):
+    """Two nodes, each half full, with pods of 300 and 200."""
+    return Situation(
+        [node("n0"), node("n1")],
+        [("a", "n0", spec(300)), ("b", "n0", spec(200)), ("c", "n1", spec(300)), ("d", "n1", spec(200))],
+        **fields,
+    )
+
+
+def test_a_waiting_pod_that_fits_needs_no_move():
+    found = scattered()
+    plan = fit_pending(found.state, waiting(spec(500)))
+    assert (found.moves(plan), plan.before, plan.after) == ([], 1, 0)
+    assert [at.after_moves for at in plan.placements] == [0]
+
+
+def test_room_is_made_by_the_fewest_moves():
+    found = scattered()
+    plan = fit_pending(found.state, waiting(spec(700)))
+    assert len(plan.moves) == 1
+    assert plan.after == 0
+    [placed] = plan.placements
+    assert placed.after_moves == 1
+    assert plan.moves[0].source == placed.node
+
+
+def test_a_pod_that_no_moves_make_room_for_says_why_and_the_state_is_as_it_was():
+    found = scattered()
+    before = found.columns()
+    plan = fit_pending(found.state, waiting(spec(1001)))
+    assert (plan.moves, plan.placements) == ([], [])
+    assert plan.impossible[0].subject == "big"
+    assert "Insufficient cpu" in plan.impossible[0].why
+    assert found.columns() == before
+
+
+def test_a_gang_gets_all_its_room_or_no_move_is_made():
+    found = scattered()
+    before = found.columns()
+    plan = fit_pending(found.state, waiting(spec(700), pods=2, together=2))
+    assert (plan.moves, plan.placements) == ([], [])
+    assert "of the 2 pods that it needs at once" in plan.impossible[0].why
+    assert found.columns() == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"fixed": ("a", "b", "c", "d")},
+        {"limits": PlanLimits(moves=0)},
+        {"workloads": [0, 0, 0, 0], "limits": PlanLimits(per_workload=0)},
+    ],
+)
+def test_pods_that_must_stay_are_not_moved(fields):
+    found = scattered(**fields)
+    plan = fit_pending(found.state, waiting(spec(700)))
+    assert plan.moves == []
+    assert len(plan.impossible) == 1
+
+
+def test_more_important_pods_are_not_moved_for_a_less_important_one():
+    found = Situation(
+        [node("n0"), node("n1")],
+        [("a", "n0", spec(500, priority=10)), ("b", "n1", spec(500, priority=10))],
+    )
+    assert fit_pending(found.state, waiting(spec(700, priority=9))).moves == []
+    assert len(fit_pending(found.state, waiting(spec(700, priority=10))).moves) == 1
+
+
+def test_a_disruption_budget_bounds_the_moves_of_a_plan():
+    label = ("app", "web")
+    web = spec(200, labels=(label,))
+    pods = [("a", "n0", web), ("b", "n0", replace(web, requests=(("cpu", 201),)))]
+    found = Situation([node("n0"), node("n1")], pods, budgets=[(label, 1)])
+    plan = drain(found.state, [0])
+    assert len(plan.moves) == 1
+    assert plan.impossible[0].why == "its disruption budget allows no more"
+
+
+def test_a_moved_pod_keeps_to_taints_and_to_rules_about_other_pods():
+    pods = [("a", "n0", spec(100, **apart("web"))), ("b", "n1", spec(100, **apart("web")))]
+    nodes = [node("n0"), node("n1"), node("n2", taints=(Taint("k"),)), node("n3")]
+    found = Situation(nodes, pods)
+    assert found.moves(drain(found.state, [0])) == [("a", "n0", "n3")]
+    none = Situation(nodes[:3], pods)
+    plan = drain(none.state, [0])
+    assert (plan.moves, plan.after) == ([], 1)
+    assert "anti-affinity" in plan.impossible[0].why
+
+
+def test_a_node_is_emptied_only_as_a_whole():
+    found = Situation(
+        [node("n0"), node("n1"), node("n2")],
+        [("a", "n0", spec(100)), ("b", "n1", spec(100)), ("c", "n1", spec(900)), ("d", "n2", spec(500))],
+    )
+    plan = empty_nodes(found.state)
+    assert found.moves(plan) == [("a", "n0", "n2")]
+    assert (plan.before, plan.after) == (3, 2)
+
+
+def test_load_goes_from_the_fullest_node_to_the_emptiest():
+    found = Situation(
+        [node("n0"), node("n1"), node("n2")],
+        [("a", "n0", spec(300)), ("b", "n0", spec(300)), ("c", "n0", spec(300)), ("d", "n1", spec(300))],
+    )
+    plan = spread(found.state)
+    assert found.moves(plan) == [("a", "n0", "n2")]
+    assert plan.after < plan.before
+    assert plan.before - plan.after == pytest.approx(sum(move.gain for move in plan.moves))
+
+
+def test_shares_of_cards_are_joined_so_that_a_whole_card_is_free():
+    found = Situation(
+        [node("n0", cards=1), node("n1", cards=1)], [("a", "n0", share(500)), ("b", "n1", share(500))]
+    )
+    whole = Popularity.of({TaskClass(10, 0, 1, 1000): 1})
+    plan = defragment_gpus(found.state, whole)
+    assert (plan.before, plan.after) == (1000, 0)
+    assert len(plan.moves) == 1
+    assert found.snapshot.cache.cards.used[:2, 0].tolist() in ([1000, 0], [0, 1000])
+
+
+def test_what_is_gained_is_what_the_moves_say_they_gain():
+    rng = np.random.default_rng(1)
+    nodes = [node(f"n{i}", cards=4) for i in range(8)]
+    pods = [(f"p{i}", f"n{i % 8}", share(int(rng.choice([250, 400, 500])))) for i in range(24)]
+    found = Situation(nodes, pods)
+    usual = Popularity.of(
+        {TaskClass(10, 0, 1, 500): 2, TaskClass(10, 0, 4, 1000): 1, TaskClass(500, 0, 0, 0): 1}
+    )
+    plan = defragment_gpus(found.state, usual)
+    assert plan.moves
+    assert plan.before - plan.after == pytest.approx(sum(move.gain for move in plan.moves))
+    used = found.snapshot.cache.cards.used[:8, :4]
+    assert used.max() <= 1000
+    assert used.sum() == sum(of.devices.milli for _, _, of in pods)
+    found.state.undo_to(0)
+    assert found.snapshot.cache.cards.used[:8, :4].sum() == used.sum()
