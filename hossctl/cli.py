@@ -42,6 +42,7 @@ def run_async(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130  # of shells for a command that Ctrl-C ended
 
 QUIET = "HOSS_QUIET"  # environment variable; any value means --quiet
 _QUIET = ("-q", "--quiet")
@@ -69,6 +70,9 @@ COMMANDS = {
     "down": ("local", "Stop the local platform; its data stays."),
     "status": ("local", "What runs, how it does, and what waits for what."),
     "top": ("local", "Workers, queues and throughput, live."),
+    "worker": ("worker", "Add, restart, remove and list the workers of the local platform."),
+    "apply": ("worker", "Make the pools and the policy of the local platform those of a document."),
+    "logs": ("worker", "The logs of the local platform's processes."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
     "get": (
         "get",
@@ -111,11 +115,22 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "up": (
         "hoss up --nodes 1000 --workers 4",
         "hoss up --worker w1 --worker gpu:accelerator=gpu,strategy=binpack --dispatchers 2",
+        "hoss up --config examples/platform.yaml",
         "hoss up --kubeconfig ~/.kube/config --guard",
     ),
     "down": ("hoss down", "hoss down --purge"),
     "status": ("hoss status", "hoss status -o json"),
     "top": ("hoss top", "hoss top --once"),
+    "worker add": ("hoss worker add w3 gpu:accelerator=gpu --profile binpack",),
+    "worker restart": ("hoss worker restart w1",),
+    "worker remove": ("hoss worker remove w3",),
+    "worker list": ("hoss worker list -o wide",),
+    "worker logs": ("hoss worker logs w1 --tail 50",),
+    "apply": (
+        "hoss apply -f examples/platform.yaml --dry-run",
+        "hoss apply -f examples/platform.yaml",
+    ),
+    "logs": ("hoss logs dispatcher", "hoss logs --follow"),
     "submit": (
         "hoss submit -f examples/web.yaml --wait",
         "kubectl get deployment web -o yaml | hoss submit -f -",

@@ -71,6 +71,13 @@ def up(
     worker: Annotated[
         list[str] | None, typer.Option(metavar="NAME:K=V,K=V", help="A worker with labels; may be repeated.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Pools of workers and a policy: a Platform document, or a directory with platform.yaml.",
+        ),
+    ] = None,
     resolvers: Annotated[int, typer.Option(min=1, help="Resolvers; any of them answers.")] = 1,
     dispatchers: Annotated[
         int, typer.Option(min=1, help="Dispatchers; one is active, the others stand by.")
@@ -127,8 +134,12 @@ def up(
     kubeconfig = kubeconfig and kubeconfig.resolve()
     named = worker or []
     home = contexts.home()
+    if config is None:
+        chosen = read_workers(workers if workers is not None else 0 if named else DEFAULT_WORKERS, named)
+    else:
+        chosen, policy = _read_config(config, policy, named=workers is not None or bool(named))
     options = platform.PlatformOptions(
-        workers=read_workers(workers if workers is not None else 0 if named else DEFAULT_WORKERS, named),
+        workers=chosen,
         resolvers=resolvers,
         dispatchers=dispatchers,
         redis_url=redis_url,
@@ -212,6 +223,22 @@ def _check_options(
         raise InvalidInput(
             "was given without --kubeconfig; say whose bindings are to be judged", where="--guard"
         )
+
+
+def _read_config(
+    config: Path, policy: Path | None, *, named: bool
+) -> "tuple[tuple[platform.WorkerOptions, ...], Path | None]":
+    """The workers and the policy of a Platform document. `named`: flags name workers, too."""
+    from hossctl.local.pools import read_platform
+
+    if named:
+        raise InvalidInput(
+            "and --workers or --worker were both given; put the workers into a pool", where="--config"
+        )
+    document = read_platform(config)
+    if policy is not None and document.policy is not None:
+        raise InvalidInput(f"and the policy of {config} were both given; choose one", where="--policy")
+    return document.workers, policy or document.policy
 
 
 async def _fill(
