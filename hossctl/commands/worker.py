@@ -59,7 +59,8 @@ def add(
     *,
     profile: Annotated[str, typer.Option(help="How they choose nodes: spread, binpack and others.")] = "",
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A WorkerConfig document; labels and profile override it.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A WorkerConfig document; labels and profile override it."),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -181,7 +182,9 @@ def apply(
     policy = "" if document.policy is None else _checked_policy(document.policy)
     with _running() as starter:
         planned = changes(document.workers, starter.state)
-        new_policy = bool(policy) and run_async(_policy(starter.state)) != read_text(Path(document.policy or ""))
+        new_policy = bool(policy) and run_async(_policy(starter.state)) != read_text(
+            Path(document.policy or "")
+        )
         result: Document = {
             "dryRun": dry_run,
             "changes": [_change_document(change) for change in planned],
@@ -219,7 +222,12 @@ async def _set_policy(state: "PlatformState", yaml: str) -> None:
 
 def _change_document(change: "WorkerChange") -> Document:
     worker = change.worker
-    return {"action": change.action.value, "worker": worker.name, "pool": worker.pool, "reason": change.reason}
+    return {
+        "action": change.action.value,
+        "worker": worker.name,
+        "pool": worker.pool,
+        "reason": change.reason,
+    }
 
 
 def _say_plan(planned: "Sequence[WorkerChange]", *, new_policy: bool, dry_run: bool) -> None:

@@ -237,13 +237,11 @@ class Starter:
         forgotten again; raises HossError."""
         self._deadline = time.monotonic() + READY_SECONDS
         known = {worker.name for worker in self.state.workers}
-        started: list[tuple[WorkerOptions, ServiceProcess]] = []
         try:
-            for options in workers:
-                started.append((options, self._worker(len(self.state.workers), options)))
-            self._all_ready([service for _, service in started])
+            first = len(self.state.workers)
+            self._all_ready([self._worker(first + i, options) for i, options in enumerate(workers)])
         except BaseException:
-            for options, _ in started:
+            for options in workers:
                 if options.name not in known:
                     self.stop_worker(options.name)
             raise

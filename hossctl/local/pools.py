@@ -65,7 +65,9 @@ class WorkerPool(Document):
 
     def workers(self) -> tuple[WorkerOptions, ...]:
         """Its workers. They differ in their names alone; each gets its own seed when it is started."""
-        flags = [text for key, value in self.node_labels.items() for text in ("--node-label", f"{key}={value}")]
+        flags = [
+            text for key, value in self.node_labels.items() for text in ("--node-label", f"{key}={value}")
+        ]
         if self.profile is not None:
             flags += [_PROFILE_FLAG, self.profile]
         document = ""

@@ -50,10 +50,6 @@ def workers(hoss) -> dict[str, dict]:
     return {worker["name"]: worker for worker in hoss.json("worker", "list")["items"]}
 
 
-def states(hoss) -> dict[str, str]:
-    return {worker["name"]: worker["state"] for worker in hoss.json("get", "workers")["items"]}
-
-
 def test_a_platform_starts_with_the_pools_of_its_document(shared_hoss, config):
     found = workers(shared_hoss)
     assert {name: (worker["pool"], worker["labels"], worker["state"]) for name, worker in found.items()} == {
@@ -87,37 +83,42 @@ def test_what_differs_is_carried_out_and_the_rest_stays_as_it_is(shared_hoss, co
     assert after["service-1"] == before["service-1"]
     assert after["batch-1"]["pid"] != before["batch-1"]["pid"]
     assert after["batch-1"]["seed"] == before["batch-1"]["seed"]
-    assert states(shared_hoss)["service-2"] == "Left"
-    assert shared_hoss.json("status")["problems"] == []
+    status = shared_hoss.json("status")
+    assert {worker["name"]: worker["state"] for worker in status["workers"]}["service-2"] == "Left"
+    assert status["problems"] == []
     again = shared_hoss("apply", "-f", config(1, weight=3)).stderr
     assert again == "nothing changes: the platform is as the document says\n"
 
 
+@pytest.mark.thorough
 def test_a_worker_that_died_is_started_again_by_an_apply(shared_hoss, config):
     os.kill(workers(shared_hoss)["service-1"]["pid"], signal.SIGKILL)
     wait_until(lambda: not workers(shared_hoss)["service-1"]["running"], "the worker to be gone")
     told = shared_hoss("apply", "-f", config(1, weight=3)).stderr
     assert "restart worker service-1: its process has ended" in told
-    assert workers(shared_hoss)["service-1"]["running"]
-    assert states(shared_hoss)["service-1"] == "Ready"
+    after = workers(shared_hoss)["service-1"]
+    assert (after["running"], after["state"]) == (True, "Ready")
 
 
 def test_workers_of_a_command_come_restart_and_go_and_no_document_touches_them(shared_hoss, config, tmp_path):
     shared_hoss("worker", "add", "extra:tier=batch", "--profile", "binpack")
     added = workers(shared_hoss)["extra"]
-    assert (added["pool"], added["labels"], added["flags"]) == ("", {"tier": "batch"}, ["--profile", "binpack"])
+    assert (added["pool"], added["labels"], added["flags"]) == (
+        "",
+        {"tier": "batch"},
+        ["--profile", "binpack"],
+    )
     shared_hoss("apply", "-f", config(1, weight=3))
     assert workers(shared_hoss)["extra"] == added
     (tmp_path / "job.yaml").write_text(JOB)
     shared_hoss("submit", "-f", str(tmp_path / "job.yaml"), "--wait")
-    shared_hoss("worker", "restart", "extra", "batch-1")
+    shared_hoss("worker", "restart", "extra")
     assert workers(shared_hoss)["extra"]["pid"] != added["pid"]
     refused = shared_hoss("worker", "add", "extra", code=2).stderr
     assert refused == "error: extra: runs already; choose another name, or `hoss worker restart` it\n"
     shared_hoss("worker", "remove", "extra")
     assert "extra" not in workers(shared_hoss)
     assert shared_hoss.json("audit")["verdict"] == "clean"
-    assert shared_hoss.json("status")["problems"] == []
 
 
 def test_the_logs_of_one_process_and_of_all(shared_hoss, config):
@@ -153,7 +154,6 @@ def test_a_worker_that_does_not_start_is_told_with_its_log_and_forgotten(shared_
     told = shared_hoss("worker", "add", "broken", "--config", str(tmp_path / "worker.yaml"), code=1).stderr
     assert "error: worker-broken ended with code 1 before it served" in told
     assert workers(shared_hoss) == before
-    assert shared_hoss.json("status")["problems"] == []
 
 
 def test_another_policy_of_the_document_is_put_in_force(shared_hoss, config):
