@@ -17,6 +17,7 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]  # as in commands/completion.py
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
@@ -74,6 +75,8 @@ COMMANDS = {
     "apply": ("worker", "Make the pools and the policy of the local platform those of a document."),
     "logs": ("worker", "The logs of the local platform's processes."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
+    "wait": ("wait", "Wait until pods, jobs, workers or nodes are in a state."),
+    "events": ("wait", "What happened to jobs, pods, workers and nodes."),
     "get": (
         "get",
         (
@@ -135,6 +138,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hoss submit -f examples/web.yaml --wait",
         "kubectl get deployment web -o yaml | hoss submit -f -",
     ),
+    "wait": ("hoss wait --for=bound job/web --timeout 5m", "hoss wait --for=deleted pod/web-0"),
+    "events": ("hoss events", "hoss events job/web --watch"),
     "get": (
         "hoss get pods -A -o wide",
         "hoss get pods --waiting",
@@ -212,8 +217,6 @@ _HELP = {"help": False}
 _FLAGS_NOT_GIVEN = {
     **_HELP,
     "version": False,
-    "install_completion": False,
-    "show_completion": False,
     **dict.fromkeys(COMMANDS, _HELP),
 }
 
@@ -300,11 +303,14 @@ app = typer.Typer(
     cls=CommandTable,
     help="HOSS: many schedulers, one ledger. Parallel pod scheduling that never overcommits a node.",
     no_args_is_help=True,
+    add_completion=False,  # `hoss completion` prints the script; one way is enough
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": _HELP_OPTIONS, "default_map": _FLAGS_NOT_GIVEN},
     epilog="Exit codes: 0 done; 1 failed, not found, or a broken invariant; 2 wrong usage or bad input; "
     "3 cannot be reached.",
 )
+
+completion_init()  # how the script of `hoss completion` asks, which typer else leaves out
 
 
 def _print_version(context: typer.Context, *, wanted: bool) -> None:

@@ -12,9 +12,19 @@ import typer
 from hoss import contexts
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
 from hossctl.cli import EXIT_FAILED, run_async
-from hossctl.console import Format, print_document, print_lines, print_summary, say, warn
+from hossctl.console import Format, announced, print_document, print_lines, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
-from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, read_workers
+from hossctl.options import (
+    Dispatcher,
+    Output,
+    OutputOrTemplate,
+    RedisUrl,
+    Resolver,
+    Seed,
+    only,
+    read_output,
+    read_workers,
+)
 
 if TYPE_CHECKING:
     from hoss.model.node import NodeSpec
@@ -174,7 +184,8 @@ def up(
             from hossctl.local import binding_webhook  # only hoss[kubernetes] installs what it needs
 
             authority = binding_webhook.make_certificate(home / "guard")
-        state = platform.start(home, options)
+        with announced("starting the platform"):
+            state = platform.start(home, options)
         try:
             if guard and kubeconfig:
                 binding_webhook.register(kubeconfig, options.webhook_port, authority)
@@ -289,7 +300,8 @@ def down(
         if state is not None:
             _remove_webhook(state)  # first: the API server must not wait for a webhook that has ended
         stopped = [record.name for record in state.living()] if state else []
-        killed = platform.stop(home, state) if state else []
+        with announced("stopping the platform"):
+            killed = platform.stop(home, state) if state else []
         if purge:
             platform.purge(home)
     if not output.for_people:
@@ -303,15 +315,19 @@ def down(
 
 
 @app.command("status")
-def show_status(dispatcher: Dispatcher = "", resolver: Resolver = "", output: Output = Format.TABLE) -> None:
+def show_status(
+    dispatcher: Dispatcher = "", resolver: Resolver = "", output_or_template: OutputOrTemplate = "table"
+) -> None:
     """What runs, how it does, and what waits for what. Exit code 1 while something needs attention."""
     from hossctl.views.status import fetch_status
 
+    output, template = read_output(output_or_template)
+    only(output)
     seen = run_async(fetch_status(Endpoints(dispatcher, resolver)))
     if output.for_people:
         print_summary("HOSS", seen.lines())
     else:
-        print_document(seen.as_json(), output)
+        print_document(seen.as_json(), output, template)
     if seen.problems:
         raise typer.Exit(EXIT_FAILED)
 
