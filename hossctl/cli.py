@@ -66,7 +66,10 @@ _REMEDIES = {
 
 # Command -> (module in hossctl.commands, summary).
 COMMANDS = {
-    "demo": ("local", "A whole cluster on this machine: 1,000 nodes, 50,000 pods, an audit, a summary."),
+    "demo": (
+        "local",
+        "What HOSS is for: a race of two schedulers, a whole cluster, a killed worker, an audit.",
+    ),
     "up": ("local", "Start the local platform: Redis, resolver, dispatcher, workers, simulated nodes."),
     "down": ("local", "Stop the local platform; its data stays."),
     "status": ("local", "What runs, how it does, and what waits for what."),
