@@ -27,7 +27,7 @@ $(VENV)/.dev: $(VENV)/.runtime
 
 setup: $(VENV)/.dev  ## a virtual environment with everything for development
 
-demo: $(VENV)/.runtime  ## a whole cluster on this machine: 1,000 nodes, 50,000 pods, an audit
+demo: $(VENV)/.runtime  ## what HOSS is for: a race of two schedulers, a whole cluster, a crash, an audit
 	$(BIN)/hoss demo
 
 test: $(VENV)/.dev  ## every invariant and every promise, in five minutes on two cores; TESTS=tests/unit for a part

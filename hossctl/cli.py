@@ -17,6 +17,7 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]  # as in commands/completion.py
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
@@ -42,6 +43,7 @@ def run_async(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130  # of shells for a command that Ctrl-C ended
 
 QUIET = "HOSS_QUIET"  # environment variable; any value means --quiet
 _QUIET = ("-q", "--quiet")
@@ -64,13 +66,21 @@ _REMEDIES = {
 
 # Command -> (module in hossctl.commands, summary).
 COMMANDS = {
-    "demo": ("local", "A whole cluster on this machine: 1,000 nodes, 50,000 pods, an audit, a summary."),
+    "demo": (
+        "local",
+        "What HOSS is for: a race of two schedulers, a whole cluster, a killed worker, an audit.",
+    ),
     "up": ("local", "Start the local platform: Redis, resolver, dispatcher, workers, simulated nodes."),
     "down": ("local", "Stop the local platform; its data stays."),
     "status": ("local", "What runs, how it does, and what waits for what."),
     "dashboard": ("local", "Print links that log in to the local platform's dashboard."),
     "top": ("local", "Workers, queues and throughput, live."),
+    "worker": ("worker", "Add, restart, remove and list the workers of the local platform."),
+    "apply": ("worker", "Make the pools and the policy of the local platform those of a document."),
+    "logs": ("worker", "The logs of the local platform's processes."),
     "submit": ("submit", "Submit Kubernetes manifests: Pod, Job, Deployment, ReplicaSet, StatefulSet, List."),
+    "wait": ("wait", "Wait until pods, jobs, workers or nodes are in a state."),
+    "events": ("wait", "What happened to jobs, pods, workers and nodes."),
     "get": (
         "get",
         (
@@ -118,16 +128,29 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "up": (
         "hoss up --nodes 1000 --workers 4",
         "hoss up --worker w1 --worker gpu:accelerator=gpu,strategy=binpack --dispatchers 2",
+        "hoss up --config examples/platform.yaml",
         "hoss up --kubeconfig ~/.kube/config --guard",
     ),
     "down": ("hoss down", "hoss down --purge"),
     "status": ("hoss status", "hoss status -o json"),
     "dashboard": ("hoss dashboard",),
     "top": ("hoss top", "hoss top --once"),
+    "worker add": ("hoss worker add w3 gpu:accelerator=gpu --profile binpack",),
+    "worker restart": ("hoss worker restart w1",),
+    "worker remove": ("hoss worker remove w3",),
+    "worker list": ("hoss worker list -o wide",),
+    "worker logs": ("hoss worker logs w1 --tail 50",),
+    "apply": (
+        "hoss apply -f examples/platform.yaml --dry-run",
+        "hoss apply -f examples/platform.yaml",
+    ),
+    "logs": ("hoss logs dispatcher", "hoss logs --follow"),
     "submit": (
         "hoss submit -f examples/web.yaml --wait",
         "kubectl get deployment web -o yaml | hoss submit -f -",
     ),
+    "wait": ("hoss wait --for=bound job/web --timeout 5m", "hoss wait --for=deleted pod/web-0"),
+    "events": ("hoss events", "hoss events job/web --watch"),
     "get": (
         "hoss get pods -A -o wide",
         "hoss get pods --waiting",
@@ -220,8 +243,6 @@ _HELP = {"help": False}
 _FLAGS_NOT_GIVEN = {
     **_HELP,
     "version": False,
-    "install_completion": False,
-    "show_completion": False,
     **dict.fromkeys(COMMANDS, _HELP),
 }
 
@@ -308,11 +329,14 @@ app = typer.Typer(
     cls=CommandTable,
     help="HOSS: many schedulers, one ledger. Parallel pod scheduling that never overcommits a node.",
     no_args_is_help=True,
+    add_completion=False,  # `hoss completion` prints the script; one way is enough
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": _HELP_OPTIONS, "default_map": _FLAGS_NOT_GIVEN},
     epilog="Exit codes: 0 done; 1 failed, not found, or a broken invariant; 2 wrong usage or bad input; "
     "3 cannot be reached.",
 )
+
+completion_init()  # how the script of `hoss completion` asks, which typer else leaves out
 
 
 def _print_version(context: typer.Context, *, wanted: bool) -> None:

@@ -2,11 +2,14 @@
 
 This module is the only one that prints tables and documents."""
 
+import contextlib
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,6 +24,7 @@ Document = dict[str, Any]  # what -o json prints: JSON's own types only
 
 _GAP = "   "  # between a table's columns
 _SUMMARY_GAP = "  "
+PATIENCE_SECONDS = 2.0  # so long, nobody needs to be told that something happens
 _LEAST_VALUE_WIDTH = 20  # of a summary on a narrow terminal
 
 
@@ -119,6 +123,30 @@ def say(text: str) -> None:
     """A line for people, on stderr; nothing with --quiet."""
     if not os.environ.get(QUIET):
         typer.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def announced(text: str, *, after_seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
+    """While the block takes longer than people wait without a sign, say on a terminal that `text` goes on."""
+    if os.environ.get(QUIET) or not sys.stderr.isatty():
+        yield
+        return
+    ended = threading.Event()
+    began = time.monotonic()
+
+    def tell() -> None:
+        pause = after_seconds
+        while not ended.wait(pause):
+            say(f"{text}: {time.monotonic() - began:.0f} s so far")
+            pause *= 2  # the longer it takes, the less there is to say
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
 
 
 def warn(text: str) -> None:

@@ -4,6 +4,7 @@ their text is read, manifests of -f included.
 Help and Tab import this module, so it imports nothing that talks to a platform."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _TAB_SECONDS = 1.0  # the user who pressed Tab waits
 _MOST_COMPLETIONS = 200  # nobody reads more
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
 
 def complete_kinds(*allowed: Kind) -> Callable[[str], list[str]]:
@@ -176,6 +179,14 @@ def read_output(text: str) -> tuple[Format, Template | None]:
         raise InvalidInput(
             f"{text!r} is no format; choose one of {names}, {JSONPATH}TEMPLATE", where="-o"
         ) from exc
+
+
+def read_duration(text: str, *, where: str) -> float:
+    """`90`, `15m`, `6h` or `2d` as seconds. Raises InvalidInput."""
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise InvalidInput(f"{text!r} is no time; write seconds, or 15m, 6h, 2d", where=where)
+    return float(found[1]) * _UNIT_SECONDS[found[2]]
 
 
 def read_counts(text: str, *, where: str, least: int = 1) -> list[int]:

@@ -148,6 +148,7 @@ class ResolverInMemory:
     nodes: list[resolver_pb2.NodeInfo] = field(default_factory=list)
     upserted: list[Any] = field(default_factory=list)
     chunks: list[resolver_pb2.ReservationChunk] = field(default_factory=list)
+    events: list[resolver_pb2.NodeEvent] = field(default_factory=list)
 
     async def close(self) -> None: ...
 
@@ -176,4 +177,4 @@ class ResolverInMemory:
         )
 
     async def status(self):
-        return resolver_pb2.ResolverStatus(version="1", serving=True, shards=1)
+        return resolver_pb2.ResolverStatus(version="1", serving=True, shards=1, events=self.events)

@@ -57,6 +57,7 @@ def delete(
             "-f", "--file", metavar="FILE", help="Delete the objects of these manifests; - is stdin."
         ),
     ] = [],  # noqa: B006 - typer's way to say none
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     namespace: Namespace = "default",
     dispatcher: Dispatcher = "",
     output: Output = Format.TABLE,
@@ -71,12 +72,13 @@ def delete(
         _by_manifest([read_input(name) for name in file]) if file else _by_name(kind, names or [], namespace)
     )
 
-    result = ask_dispatcher(Endpoints(dispatcher), lambda client: _delete(client, named))
+    act = _would_delete if dry_run else _delete
+    result = ask_dispatcher(Endpoints(dispatcher), lambda client: act(client, named))
     if output.for_people:
         for text in result["deletedObjects"]:
-            say(f"{text} deleted")
+            say(f"{text} {'would be ' if dry_run else ''}deleted")
         if named.pods or named.jobs:
-            say(f"deleted {result['deletedPods']:,} pods")
+            say(f"{'would delete' if dry_run else 'deleted'} {result['deletedPods']:,} pods")
     else:
         print_document(result, output)
     listed = read_kind(kind) if kind else Kind.PODS
@@ -122,6 +124,30 @@ async def _delete(client: "DispatcherClient", named: _Named) -> Document:
         "deletedPods": deleted,
         "deletedObjects": [str(key) for key in named.objects if key not in missing],
         "notFound": [*not_found, *map(str, missing)],
+    }
+
+
+async def _would_delete(client: "DispatcherClient", named: _Named) -> Document:
+    """As `_delete`, with nothing deleted."""
+    from hoss.model.cluster import key_of
+
+    deleted = 0
+    not_found: list[str] = []
+    for namespace in dict.fromkeys((*named.pods, *named.jobs)):
+        asked = named.pods.get(namespace, ())
+        present = {pod.name async for pod in client.list_pods(namespace)} if asked else set()
+        deleted += len(present.intersection(asked))
+        not_found += [f"pod {name}" for name in asked if name not in present]
+        for name in named.jobs.get(namespace, ()):
+            jobs = await client.list_jobs(namespace, name)
+            deleted += sum(job.replicas - job.deleted for job in jobs)
+            not_found += [] if jobs else [f"job {name}"]
+    held = {key_of(item) for item in await client.list_objects()} if named.objects else set()
+    return {
+        "dryRun": True,
+        "deletedPods": deleted,
+        "deletedObjects": [str(key) for key in named.objects if key in held],
+        "notFound": [*not_found, *(str(key) for key in named.objects if key not in held)],
     }
 
 

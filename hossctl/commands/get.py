@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hossctl.cli import run_async
+from hossctl.cli import EXIT_INTERRUPTED, run_async
 from hossctl.console import Format, print_document
 from hossctl.endpoints import Endpoints
 from hossctl.kinds import ALL, Kind, ListOptions, Query, State, read_kind, titled
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hossctl.jsonpath import Template
 
 app = typer.Typer()
-
-INTERRUPTED = 130  # the exit code of shells for a command that Ctrl-C ended
 
 DESCRIBED = (Kind.PODS, Kind.NODES, Kind.WORKERS, Kind.JOBS)
 
@@ -102,7 +100,7 @@ def get(
         try:
             run_async(watching.watch(endpoints, query, output, template))
         except KeyboardInterrupt:  # how a user ends it
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     elif query.kind is Kind.CONFLICTS:
         from hossctl.views.conflicts import fetch_conflicts, print_conflicts
 

@@ -9,7 +9,7 @@ import typer
 
 from hoss.errors import InvalidInput
 from hossctl.cli import run_async
-from hossctl.console import Format, print_document, print_summary, say, warn
+from hossctl.console import Format, announced, print_document, print_summary, say, warn
 from hossctl.endpoints import Endpoints, ask_resolver, clients_of
 from hossctl.options import Dispatcher, Output, Resolver
 
@@ -59,7 +59,8 @@ def audit(
             result.repaired, result.unrepaired = list(repaired.changes), list(repaired.remaining)
         return result
 
-    result = run_async(run())
+    with announced("auditing"):
+        result = run_async(run())
     if output.for_people:
         print_summary("audit", audit_lines(result))
     else:
@@ -85,7 +86,8 @@ def dump(file: _File, resolver: Resolver = "") -> None:
                 target.close()
         return written
 
-    written = ask_resolver(Endpoints(resolver=resolver), write)
+    with announced("dumping the ledger"):
+        written = ask_resolver(Endpoints(resolver=resolver), write)
     if file != _STANDARD:
         say(f"{written:,} lines are in {file}")
 
@@ -111,7 +113,9 @@ def restore(
         with source:
             return await client.rebuild(list(parts_of(source, head, where=str(file))))
 
-    _report(ask_resolver(Endpoints(resolver=resolver), rebuild))
+    with announced("restoring the ledger"):
+        reply = ask_resolver(Endpoints(resolver=resolver), rebuild)
+    _report(reply)
 
 
 @group.command()

@@ -12,9 +12,19 @@ import typer
 from hoss import contexts
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
 from hossctl.cli import EXIT_FAILED, run_async
-from hossctl.console import Format, print_document, print_lines, print_summary, say, warn
+from hossctl.console import Format, announced, print_document, print_lines, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
-from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, read_workers
+from hossctl.options import (
+    Dispatcher,
+    Output,
+    OutputOrTemplate,
+    RedisUrl,
+    Resolver,
+    Seed,
+    only,
+    read_output,
+    read_workers,
+)
 
 if TYPE_CHECKING:
     from hoss.model.node import NodeSpec
@@ -37,8 +47,8 @@ def demo(
     seed: Seed = 1,
     output: Output = Format.TABLE,
 ) -> None:
-    """Start a cluster, place a mixed load, audit, delete a job, audit again. Exit 0 only if everything
-    held."""
+    """What HOSS is for. Two schedulers race without the ledger and with it; then a cluster places a mixed load,
+    loses a worker meanwhile, is audited, loses a job, and is audited again. Exit 0 only if everything held."""
     from hossctl.load import demo as load
 
     quiet = not output.for_people
@@ -70,6 +80,13 @@ def up(
     ] = None,
     worker: Annotated[
         list[str] | None, typer.Option(metavar="NAME:K=V,K=V", help="A worker with labels; may be repeated.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Pools of workers and a policy: a Platform document, or a directory with platform.yaml.",
+        ),
     ] = None,
     resolvers: Annotated[int, typer.Option(min=1, help="Resolvers; any of them answers.")] = 1,
     dispatchers: Annotated[
@@ -127,8 +144,12 @@ def up(
     kubeconfig = kubeconfig and kubeconfig.resolve()
     named = worker or []
     home = contexts.home()
+    if config is None:
+        chosen = read_workers(workers if workers is not None else 0 if named else DEFAULT_WORKERS, named)
+    else:
+        chosen, policy = _read_config(config, policy, named=workers is not None or bool(named))
     options = platform.PlatformOptions(
-        workers=read_workers(workers if workers is not None else 0 if named else DEFAULT_WORKERS, named),
+        workers=chosen,
         resolvers=resolvers,
         dispatchers=dispatchers,
         redis_url=redis_url,
@@ -163,7 +184,8 @@ def up(
             from hossctl.local import binding_webhook  # only hoss[kubernetes] installs what it needs
 
             authority = binding_webhook.make_certificate(home / "guard")
-        state = platform.start(home, options)
+        with announced("starting the platform"):
+            state = platform.start(home, options)
         try:
             if guard and kubeconfig:
                 binding_webhook.register(kubeconfig, options.webhook_port, authority, home / "guard")
@@ -216,6 +238,22 @@ def _check_options(
         )
 
 
+def _read_config(
+    config: Path, policy: Path | None, *, named: bool
+) -> "tuple[tuple[platform.WorkerOptions, ...], Path | None]":
+    """The workers and the policy of a Platform document. `named`: flags name workers, too."""
+    from hossctl.local.pools import read_platform
+
+    if named:
+        raise InvalidInput(
+            "and --workers or --worker were both given; put the workers into a pool", where="--config"
+        )
+    document = read_platform(config)
+    if policy is not None and document.policy is not None:
+        raise InvalidInput(f"and the policy of {config} were both given; choose one", where="--policy")
+    return document.workers, policy or document.policy
+
+
 async def _fill(
     endpoints: Endpoints, given: "list[NodeSpec] | None", seed: int, workers: int, *, quiet: bool
 ) -> None:
@@ -264,7 +302,8 @@ def down(
         if state is not None:
             _remove_webhook(state)  # first: the API server must not wait for a webhook that has ended
         stopped = [record.name for record in state.living()] if state else []
-        killed = platform.stop(home, state) if state else []
+        with announced("stopping the platform"):
+            killed = platform.stop(home, state) if state else []
         if purge:
             platform.purge(home)
     if not output.for_people:
@@ -278,15 +317,19 @@ def down(
 
 
 @app.command("status")
-def show_status(dispatcher: Dispatcher = "", resolver: Resolver = "", output: Output = Format.TABLE) -> None:
+def show_status(
+    dispatcher: Dispatcher = "", resolver: Resolver = "", output_or_template: OutputOrTemplate = "table"
+) -> None:
     """What runs, how it does, and what waits for what. Exit code 1 while something needs attention."""
     from hossctl.views.status import fetch_status
 
+    output, template = read_output(output_or_template)
+    only(output)
     seen = run_async(fetch_status(Endpoints(dispatcher, resolver)))
     if output.for_people:
         print_summary("HOSS", seen.lines())
     else:
-        print_document(seen.as_json(), output)
+        print_document(seen.as_json(), output, template)
     if seen.problems:
         raise typer.Exit(EXIT_FAILED)
 

@@ -1,7 +1,6 @@
 """replay: a cluster trace; and the options that every command shares which plays one."""
 
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from hossctl.choices import TraceFormat
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Format, print_document, print_summary, say
 from hossctl.endpoints import Endpoints
-from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed
+from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, read_duration
 
 if TYPE_CHECKING:
     from hossctl.traces.recording import Recording, TraceMachine, TraceWindow
@@ -55,8 +54,6 @@ Speedup = Annotated[
 ]
 
 DEFAULT_MACHINE = "64,256Gi"
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
 
 @app.command()
@@ -154,8 +151,8 @@ def read_window(begin: str, end: str, limit: int, speedup: float) -> "TraceWindo
 
     if not math.isfinite(speedup):
         raise InvalidInput(f"{speedup} is no number to go by", where="--speedup")
-    first = _seconds(begin, "--from") if begin else 0.0
-    last = _seconds(end, "--to") if end else math.inf
+    first = read_duration(begin, where="--from") if begin else 0.0
+    last = read_duration(end, where="--to") if end else math.inf
     if last <= first:
         raise InvalidInput(f"{end} is not after --from {begin or 0}", where="--to")
     return TraceWindow(first, last, limit, departures=speedup > 0)
@@ -186,10 +183,3 @@ def say_left_out(recording: "Recording") -> None:
     """Say what a trace contains and is not played."""
     for why, count in recording.left_out.items():
         say(f"left out: {count:,} {why}")
-
-
-def _seconds(text: str, where: str) -> float:
-    found = _TIME.fullmatch(text)
-    if not found:
-        raise InvalidInput(f"{text!r} is no time; write seconds, or 15m, 6h, 2d", where=where)
-    return float(found[1]) * _UNITS[found[2]]

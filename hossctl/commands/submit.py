@@ -32,6 +32,9 @@ def submit(
         bool, typer.Option("--wait", help="Wait until every pod is bound or cannot be; exit 1 if any cannot.")
     ] = False,
     request_id: Annotated[str, typer.Option(help="Submitting again under the same id is harmless.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and send nothing; needs no platform.")
+    ] = False,
     dispatcher: Dispatcher = "",
     resolver: Resolver = "",
     output: Output = Format.TABLE,
@@ -55,6 +58,9 @@ def submit(
     _check_names(workloads)
     _check_objects(objects)
     requests = list(submission(workloads, request_id or None))
+    if dry_run:
+        _say_checked(len(nodes), runner.pods_of(requests), workloads, objects, output)
+        return
     endpoints = Endpoints(dispatcher, resolver)
 
     async def run() -> Document:
@@ -85,6 +91,26 @@ def submit(
         print_document(result, output)
     if wait and result["bound"] < result["pods"]:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _say_checked(
+    nodes: int, pods: int, workloads: "Sequence[Workload]", objects: "Sequence[ClusterObject]", output: Format
+) -> None:
+    """What would be submitted."""
+    from hoss.model.cluster import key_of
+
+    found: Document = {
+        "dryRun": True,
+        "nodes": nodes,
+        "pods": pods,
+        "workloads": _summary(workloads),
+        "objects": [{"object": str(key_of(item)), "result": "valid"} for item in objects],
+    }
+    if output.for_people:
+        _say_result(found, done="valid")
+        say("dry run: nothing was sent")
+    else:
+        print_document(found, output)
 
 
 async def _apply(client: "DispatcherClient", objects: "Sequence[ClusterObject]") -> list[Document]:
@@ -160,15 +186,15 @@ def _outcome(tracker: "Tracker") -> Document:
     }
 
 
-def _say_result(result: Document) -> None:
+def _say_result(result: Document, done: str = "submitted") -> None:
     for applied in result["objects"]:
         say(f"{applied['object']} {applied['result']}")
     for workload in result["workloads"][:20]:
-        say(f"{workload['kind'].lower()}/{workload['name']} submitted ({workload['replicas']} pods)")
+        say(f"{workload['kind'].lower()}/{workload['name']} {done} ({workload['replicas']} pods)")
     if len(result["workloads"]) > 20:
         say(f"... and {len(result['workloads']) - 20} more; {result['pods']:,} pods in all")
     if result["nodes"]:
-        say(f"{result['nodes']} nodes added or changed")
+        say(f"{result['nodes']} nodes {'added or changed' if done == 'submitted' else done}")
     if "bound" in result:
         say(f"{result['bound']:,} of {result['pods']:,} pods bound")
         for reason, count in result["reasons"].items():

@@ -1,5 +1,5 @@
-"""`hoss demo`: a cluster on this machine places a mixed load, is audited, loses a job, and is audited
-again."""
+"""`hoss demo`: what HOSS is for. Two schedulers race for the same nodes without the ledger, and with it. Then a
+whole cluster places a mixed load, loses a worker meanwhile, is audited, loses a job, and is audited again."""
 
 import tempfile
 from dataclasses import dataclass
@@ -13,8 +13,10 @@ from hossctl.load import report
 from hossctl.load.generated import mixed
 from hossctl.load.nodes import simulated_nodes
 from hossctl.load.progress import counting, placing
+from hossctl.load.race import NODES, PODS, WORKERS, Race, race
 from hossctl.load.report import Usage
-from hossctl.local.platform import PlatformOptions, WorkerOptions
+from hossctl.load.runner import Tracker
+from hossctl.local.platform import PlatformOptions, PlatformState, WorkerOptions
 
 # Accelerators first: pods that request cards go to the worker for accelerators, whatever their owner.
 POLICY = """\
@@ -41,6 +43,8 @@ _LABELS = (("tier", "batch"), ("tier", "service"), ("accelerator", "gpu"), ("tie
 class DemoResult:
     """The figures of the demo."""
 
+    races: tuple[Race, Race]  # without the ledger, and with it
+    killed_worker: str  # "" where there was only one
     placement: report.Placement
     used: Usage
     used_after: Usage
@@ -58,6 +62,8 @@ class DemoResult:
     def failures(self) -> list[str]:
         """Why the demo has not passed; empty when it has."""
         failures = []
+        if self.races[1].oversold_nodes:
+            failures.append("the race through the ledger oversold nodes")
         if self.placement.unaccounted:
             failures.append(f"{self.placement.unaccounted} pods are in no final state")
         if self.placement.bound != self.audit.bound:
@@ -72,8 +78,16 @@ class DemoResult:
         return failures
 
     def lines(self) -> list[tuple[str, object]]:
+        unchecked, checked = self.races
+        killed = (
+            self.killed_worker and f"worker {self.killed_worker}, as a crash would; the others got its pods"
+        )
         return [
+            ("race", f"{WORKERS} schedulers, {PODS:,} pods, {NODES} nodes with room for all"),
+            ("  without", unchecked.line()),
+            ("  with HOSS", checked.line()),
             *self.placement.lines(),
+            *([("killed", killed)] if killed else []),
             *report.usage_lines(self.used),
             *report.audit_lines(self.audit),
             ("deleted", f"job {self.deleted_job}: {self.deleted_pods:,} pods gave back their room"),
@@ -83,7 +97,10 @@ class DemoResult:
         ]
 
     def as_json(self) -> Document:
+        unchecked, checked = self.races
         return {
+            "race": {"withoutLedger": unchecked.as_json(), "withLedger": checked.as_json()},
+            "killedWorker": self.killed_worker,
             "placement": self.placement.as_json(),
             "usage": report.usage_json(self.used),
             "audit": report.audit_json(self.audit),
@@ -102,24 +119,57 @@ def run(*, nodes: int, pods: int, workers: int, redis_url: str, seed: int, quiet
     """Run the demo on a platform of its own. Raises HossError when it cannot go on."""
     pool = simulated_nodes(nodes, seed=seed)
     requests = list(submission(mixed(pods, pool, seed=seed)))
+    with counting("races", 2, quiet=quiet) as raced:
+        races = []
+        for checked in (False, True):
+            races.append(race(checked=checked, redis_url=redis_url, seed=seed))
+            raced(1)
 
-    async def demo(clients: Clients) -> DemoResult:
+    async def demo(clients: Clients, state: PlatformState) -> DemoResult:
         with counting("nodes", len(pool), quiet=quiet) as registered:
             await report.prepare(clients, pool, workers, registered)
+        killer = _Killer(state, pods) if workers > 1 else None
         with placing("pods", pods, quiet=quiet) as progress:
-            placement = await report.place(clients, requests, progress)
+
+            def followed(tracker: Tracker) -> None:
+                progress(tracker)
+                if killer is not None:
+                    killer.look(tracker)
+
+            placement = await report.place(clients, requests, followed)
         used = await report.usage(clients)
         audit = await auditing.audit(clients.dispatcher, clients.resolver)
         job, deleted = await _delete_a_job(clients)
         audit_after = await auditing.audit(clients.dispatcher, clients.resolver)
         used_after = await report.usage(clients)
-        return DemoResult(placement, used, used_after, audit, audit_after, job, deleted)
+        killed = killer.killed if killer else ""
+        return DemoResult(
+            (races[0], races[1]), killed, placement, used, used_after, audit, audit_after, job, deleted
+        )
 
     with tempfile.TemporaryDirectory(prefix="hoss-demo-") as directory:
         policy = Path(directory) / "policy.yaml"
         policy.write_text(POLICY, encoding="utf-8")
         with report.platform(_options(workers, redis_url, seed, policy)) as starter:
-            return report.run_on(starter.state, demo)
+            return report.run_on(starter.state, lambda clients: demo(clients, starter.state))
+
+
+class _Killer:
+    """Kills the last worker as a crash would, once a third of the pods is settled."""
+
+    def __init__(self, state: PlatformState, pods: int) -> None:
+        self.killed = ""
+        self._worker = state.workers[-1]
+        self._record = state.process_of(self._worker)
+        self._after = pods // 3
+
+    def look(self, tracker: Tracker) -> None:
+        if self.killed or tracker.settled < self._after or self._record is None:
+            return
+        process = self._record.find()
+        if process is not None:
+            process.kill()
+            self.killed = self._worker.name
 
 
 def _options(workers: int, redis_url: str, seed: int, policy: Path) -> PlatformOptions:

@@ -12,15 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.cli import QUIET
-from hossctl.console import say
+from hossctl.console import PATIENCE_SECONDS, say
 from hossctl.load.runner import Tracker
-
-_LINE_SECONDS = 2.0
 
 
 @contextmanager
-def bar(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """A bar; yields a function that takes the number done in all and a remark."""
+def bar(
+    title: str, total: int, *, quiet: bool, patient: bool = False
+) -> Iterator[Callable[[int, str], None]]:
+    """A bar; yields a function that takes the number done in all and a remark. `patient`: lines begin after two
+    seconds, and the last is left to the command."""
     if quiet or os.environ.get(QUIET):
         yield lambda _done, _remark: None
     elif sys.stderr.isatty():
@@ -35,7 +36,7 @@ def bar(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int, str],
             task = shown.add_task(title, total=total, remark="")
             yield lambda done, remark: shown.update(task, completed=done, remark=remark)
     else:
-        yield _lines(title, total)
+        yield _lines(title, total, patient=patient)
 
 
 @contextmanager
@@ -66,13 +67,13 @@ def _remark(tracker: Tracker) -> str:
     )
 
 
-def _lines(title: str, total: int) -> Callable[[int, str], None]:
-    last = time.monotonic() - _LINE_SECONDS
+def _lines(title: str, total: int, *, patient: bool = False) -> Callable[[int, str], None]:
+    last = time.monotonic() - (0.0 if patient else PATIENCE_SECONDS)
 
     def update(done: int, remark: str) -> None:
         nonlocal last
         now = time.monotonic()
-        if done >= total or now - last >= _LINE_SECONDS:
+        if (done >= total and not patient) or now - last >= PATIENCE_SECONDS:
             last = now
             say(f"{title}: {done:,} of {total:,}{f' ({remark})' if remark else ''}")
 

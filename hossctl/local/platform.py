@@ -8,8 +8,8 @@ import fcntl
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -26,9 +26,11 @@ from hossctl.local.redis_server import RedisServer
 
 STATE_FILE = "platform.json"
 SECURITY_DIRECTORY = "security"  # the platform's authority; see hoss/security/authority.py
+WORKERS_DIRECTORY = "workers"  # documents of workers whose flags do not say all; removed with them
 OPERATOR = Identity(CallerKind.CLIENT, "operator", Role.ADMIN)  # who started the platform
 _VIEWER = Identity(CallerKind.CLIENT, "operator", Role.OPERATE)  # who follows a link to the dashboard
 _LOCAL_CONTEXT = "local"
+_WORKER_PREFIX = "worker-"
 TRACE_FILE = "trace.jsonl"
 
 
@@ -39,6 +41,14 @@ class WorkerOptions:
     name: str
     labels: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()  # further command-line flags of the service
+    pool: str = ""  # of the Platform document that it is of; empty: it was named by a command
+    document: str = ""  # a WorkerConfig document that the flags override; empty: none
+    seed: int | None = None  # None: the platform's, plus the number of workers before it
+
+    @property
+    def process(self) -> str:
+        """The name of its process."""
+        return f"{_WORKER_PREFIX}{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,11 @@ class PlatformState:
     processes: tuple[ProcessRecord, ...] = ()
     webhook_kubeconfig: str = ""  # of the cluster where our binding webhook may be registered
     tls_dir: str = ""  # the operator's certificate; empty: the platform speaks plain text
+    # What later workers are started with: PlatformOptions has the meanings.
+    workers: tuple[WorkerOptions, ...] = ()  # those that shall run, whether they do or not
+    traced: bool = False
+    metrics: bool = False
+    unchecked: bool = False
 
     @property
     def dashboards(self) -> tuple[str, ...]:
@@ -90,6 +105,24 @@ class PlatformState:
         others = tuple(known for known in self.processes if known.name != record.name)
         return replace(self, processes=(*others, record))
 
+    def with_worker(self, options: WorkerOptions) -> "PlatformState":
+        """The state with this worker added, or its options replaced."""
+        others = tuple(known for known in self.workers if known.name != options.name)
+        return replace(self, workers=(*others, options))
+
+    def without_worker(self, name: str) -> "PlatformState":
+        """The state without this worker and its process."""
+        gone = WorkerOptions(name).process
+        return replace(
+            self,
+            workers=tuple(known for known in self.workers if known.name != name),
+            processes=tuple(record for record in self.processes if record.name != gone),
+        )
+
+    def process_of(self, worker: WorkerOptions) -> ProcessRecord | None:
+        """The record of a worker's process, which may have ended."""
+        return next((record for record in self.processes if record.name == worker.process), None)
+
 
 def load_state(directory: Path) -> PlatformState | None:
     """The platform that was started in `directory`, or None. Raises InvalidInput for a damaged state file."""
@@ -103,6 +136,10 @@ def load_state(directory: Path) -> PlatformState | None:
             processes=tuple(ProcessRecord(**record) for record in raw["processes"]),
             webhook_kubeconfig=raw.get("guarded", ""),
             tls_dir=raw.get("tls_dir", ""),
+            workers=tuple(map(_worker_of, raw.get("workers", ()))),
+            traced=raw.get("traced", False),
+            metrics=raw.get("metrics", False),
+            unchecked=raw.get("unchecked", False),
         )
     except FileNotFoundError:
         return None
@@ -110,6 +147,11 @@ def load_state(directory: Path) -> PlatformState | None:
         raise InvalidInput(
             f"is no state file ({exc}); remove it if no platform runs", where=str(path)
         ) from exc
+
+
+def _worker_of(raw: dict[str, Any]) -> WorkerOptions:
+    labels = tuple((key, value) for key, value in raw.pop("labels"))
+    return WorkerOptions(labels=labels, flags=tuple(raw.pop("flags")), **raw)
 
 
 @contextlib.contextmanager
@@ -138,12 +180,31 @@ class Starter:
     """Starts a platform process by process. `state` and the state file contain every process that was
     started, at every moment."""
 
-    def __init__(self, directory: Path, options: PlatformOptions) -> None:
+    def __init__(self, directory: Path, options: PlatformOptions, state: PlatformState | None = None) -> None:
         registers = options.webhook_certificates is not None
-        self.state = PlatformState(webhook_kubeconfig=str(options.kubeconfig) if registers else "")
+        self.state = state or PlatformState(
+            webhook_kubeconfig=str(options.kubeconfig) if registers else "",
+            traced=options.trace_ratio is not None,
+            metrics=options.metrics,
+            unchecked=options.unchecked,
+        )
         self.directory = directory
         self._options = options
         self._deadline = time.monotonic() + READY_SECONDS
+
+    @classmethod
+    def of_running(cls, directory: Path, state: PlatformState) -> "Starter":
+        """Starts and stops workers of a platform that runs already."""
+        first_seed = min((worker.seed for worker in state.workers if worker.seed is not None), default=1)
+        options = PlatformOptions(
+            workers=(),
+            trace_ratio=1.0 if state.traced else None,  # only dispatchers need the share itself
+            metrics=state.metrics,
+            unchecked=state.unchecked,
+            insecure=not state.tls_dir,
+            seed=first_seed,
+        )
+        return cls(directory, options, state)
 
     def start(self) -> PlatformState:
         """Start everything in the order of dependence, workers at the same time. Raises HossError where a
@@ -161,8 +222,7 @@ class Starter:
         address = ",".join([self._ready(service) for service in dispatchers])
         self._note(replace(self.state, dispatcher=address))
         workers = [self._worker(number, options) for number, options in enumerate(self._options.workers)]
-        for worker in workers:
-            self._ready(worker)
+        self._all_ready(workers)
         return self.state
 
     def start_worker(self, number: int, options: WorkerOptions) -> ProcessRecord:
@@ -171,6 +231,31 @@ class Starter:
         worker = self._worker(number, options)
         self._ready(worker)
         return worker.record
+
+    def start_workers(self, workers: Sequence[WorkerOptions]) -> None:
+        """Start more workers at the same time and wait until all serve. A worker that does not is stopped and
+        forgotten again; raises HossError."""
+        self._deadline = time.monotonic() + READY_SECONDS
+        known = {worker.name for worker in self.state.workers}
+        try:
+            first = len(self.state.workers)
+            self._all_ready([self._worker(first + i, options) for i, options in enumerate(workers)])
+        except BaseException:
+            for options in workers:
+                if options.name not in known:
+                    self.stop_worker(options.name)
+            raise
+
+    def stop_worker(self, name: str, *, forget: bool = True) -> bool:
+        """Ask a worker to give back what it has not started, and to end. Returns whether it had to be killed.
+        `forget`: it shall not run again."""
+        record = self.state.process_of(WorkerOptions(name))
+        killed = record is not None and bool(stop_all([record]))
+        if forget:
+            self._note(self.state.without_worker(name))
+            self._document_of(name).unlink(missing_ok=True)
+            (self.directory / "logs" / f"{WorkerOptions(name).process}.ready").unlink(missing_ok=True)
+        return killed
 
     def lose_redis(self) -> None:
         """Kill the platform's own Redis, as a crash would, and start an empty one at its address."""
@@ -264,21 +349,26 @@ class Starter:
             else ["--kubeconfig", str(self._options.kubeconfig.resolve())]
         )
 
+    def _document_of(self, worker: str) -> Path:
+        return self.directory / WORKERS_DIRECTORY / f"{worker}.yaml"
+
     def _worker(self, number: int, options: WorkerOptions) -> ServiceProcess:
+        seed = self._options.seed + number if options.seed is None else options.seed
+        self._note(self.state.with_worker(replace(options, seed=seed)))
         arguments = ["--name", options.name, "--dispatcher", self.state.dispatcher]
-        arguments += [
-            "--resolver",
-            ",".join(self.state.resolvers),
-            "--seed",
-            str(self._options.seed + number),
-        ]
+        arguments += ["--resolver", ",".join(self.state.resolvers), "--seed", str(seed)]
+        document = self._document_of(options.name)
+        if options.document:
+            document.parent.mkdir(exist_ok=True)
+            document.write_text(options.document, encoding="utf-8")
+            arguments += ["--config", str(document)]
         for key, value in options.labels:
             arguments += ["--label", f"{key}={value}"]
         arguments += options.flags
         if self._options.unchecked:
             arguments.append("--unchecked")
         identity = Identity(CallerKind.WORKER, options.name)
-        return self._service(f"worker-{options.name}", "scheduler_worker", arguments, identity)
+        return self._service(options.process, "scheduler_worker", arguments, identity)
 
     def _service(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
         arguments = [*arguments, "--reflection"]
@@ -291,6 +381,10 @@ class Starter:
         service = ServiceProcess(name, module, arguments, self.directory / "logs")
         self._note(self.state.with_process(service.record))
         return service
+
+    def _all_ready(self, services: Sequence[ServiceProcess]) -> None:
+        for service in services:
+            self._ready(service)
 
     def _ready(self, service: ServiceProcess) -> str:
         record = service.wait_ready(self._deadline)
@@ -306,6 +400,10 @@ class Starter:
             "processes": [record.as_json() for record in state.processes],
             "guarded": state.webhook_kubeconfig,
             "tls_dir": state.tls_dir,
+            "workers": [asdict(worker) for worker in state.workers],
+            "traced": state.traced,
+            "metrics": state.metrics,
+            "unchecked": state.unchecked,
         }
         fresh = _fresh(self.directory)
         fresh.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
@@ -351,10 +449,11 @@ def stop(directory: Path, state: PlatformState) -> list[str]:
     """Stop every process of a platform, users before what they use, and remove the state file; keep the data.
     Returns the names of the processes that had to be killed."""
     killed: list[str] = []
-    for tier in ("worker-", "dispatcher", "resolver-", "redis"):
+    for tier in (_WORKER_PREFIX, "dispatcher", "resolver-", "redis"):
         killed += stop_all([record for record in state.processes if record.name.startswith(tier)])
     for left in (directory / STATE_FILE, _fresh(directory), *(directory / "logs").glob("*.ready")):
         left.unlink(missing_ok=True)
+    shutil.rmtree(directory / WORKERS_DIRECTORY, ignore_errors=True)
     known = load_contexts(directory)
     if _LOCAL_CONTEXT in known.contexts:
         save_contexts(directory, known.with_context(_LOCAL_CONTEXT, None))

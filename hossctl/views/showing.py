@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 from hoss.errors import InvalidInput
+from hoss.model.resources import written_amount
 from hossctl.console import Column, Document, Format, print_lines, print_rows, print_summary, say
+from hossctl.figures import written_since
 from hossctl.jsonpath import read_path
 from hossctl.kinds import ALL, NAMESPACED, Kind, Query
 from hossctl.views import history
@@ -14,6 +17,8 @@ from hossctl.views.node import print_node
 from hossctl.views.objects import COLUMNS
 
 _NAMESPACE_COLUMN = Column("NAMESPACE", lambda document: document["namespace"])
+_AMOUNTS = ("requests", "limits")  # by resource, in schema units
+_TIME_SUFFIX = "UnixMs"
 _NOTHING = " "  # a value that shows as empty, where "" shows as <none>
 # By kind: the fields that its history contains, and the lines of the history at a moment.
 _HISTORIES: dict[Kind, tuple[Collection[str], Callable[[Document, int], list[history.Line]]]] = {
@@ -62,7 +67,12 @@ def _lines(
     for key, value in document.items():
         if key in without or (key in ("kind", "name") and not indent) or value in ("", [], {}):
             continue
-        if isinstance(value, dict) and value:
+        if key in _AMOUNTS and isinstance(value, dict):
+            amounts = ", ".join(f"{name} {written_amount(name, amount)}" for name, amount in value.items())
+            lines.append((f"{indent}{key}", amounts))
+        elif key.endswith(_TIME_SUFFIX) and isinstance(value, int):
+            lines.append((f"{indent}{key.removesuffix(_TIME_SUFFIX)}", _written_time(value)))
+        elif isinstance(value, dict) and value:
             lines += [(f"{indent}{key}", _NOTHING), *_lines(value, indent + "  ")]
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             lines += [
@@ -74,6 +84,14 @@ def _lines(
         else:
             lines.append((f"{indent}{key}", value))
     return lines
+
+
+def _written_time(unix_ms: int) -> str:
+    """A moment in local time, and how long ago it was."""
+    if not unix_ms:
+        return ""
+    when = datetime.fromtimestamp(unix_ms / 1000).astimezone()
+    return f"{when:%Y-%m-%d %H:%M:%S} ({written_since(unix_ms)} ago)"
 
 
 def sorted_by(documents: Sequence[Document], path: str) -> list[Document]:

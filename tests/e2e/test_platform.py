@@ -181,6 +181,11 @@ def test_the_demo_passes_with_small_numbers_as_people_start_it(hoss):
     assert placement["pods"] == placement["bound"] + placement["unschedulable"] == 2000
     assert result["failures"] == []
     assert result["deletion"]["pods"] > 0
+    without, with_ledger = result["race"]["withoutLedger"], result["race"]["withLedger"]
+    assert without["oversoldPods"] >= without["oversoldNodes"] > 0
+    assert (with_ledger["oversoldNodes"], with_ledger["placement"]["unaccounted"]) == (0, 0)
+    assert with_ledger["placement"]["conflicts"] > 0
+    assert result["killedWorker"] == "w2"
 
 
 def test_the_demo_uses_a_redis_of_ones_own_and_leaves_it_empty(hoss, redis_server):

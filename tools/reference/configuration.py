@@ -23,6 +23,7 @@ from hoss.config import API_VERSION
 from hossctl import cli
 from hossctl.load.nodes import POOLS_KIND as NODES
 from hossctl.load.nodes import SimulatedNodes
+from hossctl.local.pools import PLATFORM_KIND, PlatformDocument
 from resolver.__main__ import _parser as resolver_flags
 from resolver.config import KIND as RESOLVER
 from resolver.config import ResolverConfig
@@ -68,6 +69,11 @@ def page() -> str:
                 *_service("resolver", RESOLVER, ResolverConfig, resolver_flags()),
                 *_document(POLICY, PolicyDocument, "How it is used: [policy.md](../operations/policy.md)."),
                 *_document(NODES, SimulatedNodes, "For `hoss up --nodes-file` and `hoss nodes add -f`."),
+                *_document(
+                    PLATFORM_KIND,
+                    PlatformDocument,
+                    "For `hoss up --config` and `hoss apply -f`: [workers and pools](../operations/workers.md).",
+                ),
                 "## Environment",
                 rows(
                     ("variable", "read by", "meaning"),

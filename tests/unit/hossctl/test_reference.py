@@ -9,6 +9,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.policy.documents import PolicyDocument
 from hossctl.cli import COMMANDS, EXAMPLES
 from hossctl.load.nodes import SimulatedNodes
+from hossctl.local.pools import PlatformDocument
 from resolver.config import ResolverConfig
 from scheduler_worker.config import WorkerConfig
 from tools.reference import __main__ as reference
@@ -44,7 +45,8 @@ def test_every_command_is_there_with_its_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [DispatcherConfig, WorkerConfig, ResolverConfig, PolicyDocument, SimulatedNodes]
+    "model",
+    [DispatcherConfig, WorkerConfig, ResolverConfig, PolicyDocument, SimulatedNodes, PlatformDocument],
 )
 def test_every_field_of_every_document_has_words(model) -> None:
     for path, section in configuration._models(model).items():

@@ -1,0 +1,114 @@
+"""Platform documents: what they mean, how bad ones are named, and what differs from the workers that run."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hoss.errors import ConfigError, InvalidInput
+from hossctl.local.platform import PlatformState, WorkerOptions
+from hossctl.local.pools import Action, changes, check_worker, read_platform
+from hossctl.local.process import record_of
+
+HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: Platform\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "platform.yaml"
+    path.write_text(HEAD + text)
+    return path
+
+
+def test_a_pool_becomes_workers_with_numbered_names_and_its_settings(tmp_path):
+    path = written(
+        tmp_path,
+        "pools: [{name: gpu, count: 2, labels: {tier: gpu, a: b}, node_labels: {zone: z1}, profile: binpack}]",
+    )
+    labels, flags = (("a", "b"), ("tier", "gpu")), ("--node-label", "zone=z1", "--profile", "binpack")
+    assert read_platform(path).workers == (
+        WorkerOptions("gpu-1", labels, flags, "gpu"),
+        WorkerOptions("gpu-2", labels, flags, "gpu"),
+    )
+
+
+def test_a_directory_stands_for_its_document_and_the_policy_is_beside_it(tmp_path):
+    written(tmp_path, "policy: sub/policy.yaml\npools: [{name: a, count: 0}]")
+    document = read_platform(tmp_path)
+    assert document.policy == tmp_path / "sub" / "policy.yaml"
+    assert document.workers == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("pools: []", "pools: Tuple should have at least 1 item"),
+        ("pools: [{name: a}, {name: a}]", "pools must differ in name; given more than once: a"),
+        ("pools: [{name: A}]", "pools.0.name: String should match pattern"),
+        ("pools: [{name: a, count: -1}]", "pools.0.count: Input should be greater than or equal to 0"),
+        ("pools: [{name: a, workers: 3}]", "pools.0.workers: Extra inputs are not permitted"),
+        ("pools: [{name: a, labels: {'': x}}]", "pools.0.labels"),
+        ("pools: [{name: a, profile: nope}]", "pools.0.profile: 'nope' is none of spread"),
+        ("pools: [{name: a, profile: spread, plugins: [{name: x}]}]", "profile and plugins were both given"),
+        ("pools: [{name: b}, {name: a, plugins: [{name: Nope}]}]", "pools.1.plugins"),
+        ("pools: [{name: a, plugins: [{name: x}, {name: x}]}]", "given more than once: x"),
+        ("pools: [{name: a}", "is no valid YAML or is cut off"),
+    ],
+)
+def test_a_bad_document_is_refused_with_the_place(tmp_path, text, problem):
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        read_platform(path)
+    assert str(refused.value).startswith(f"{path}")
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("worker", "problem"),
+    [
+        (WorkerOptions("No"), "worker No: name: String should match pattern"),
+        (WorkerOptions("w", flags=("--profile", "nope")), "worker w.profile: 'nope' is none of"),
+        (WorkerOptions("w", document="kind: WorkerConfig"), "apiVersion: is missing"),
+    ],
+)
+def test_a_worker_that_would_not_start_is_refused_before_it_is_started(worker, problem):
+    with pytest.raises(ConfigError) as refused:
+        check_worker(worker, where=f"worker {worker.name}")
+    assert problem in str(refused.value)
+
+
+def test_changes_are_additions_then_restarts_then_removals():
+    same, other, gone = (
+        replace(pooled(name), seed=seed) for seed, name in enumerate(["p-1", "p-2", "q-1"], 5)
+    )
+    named = WorkerOptions("w1", seed=9)
+    state = running(same, other, gone, named)
+    labelled = pooled("p-2", labels=(("tier", "gold"),))
+    planned = changes([pooled("p-1"), labelled, pooled("p-3")], state)
+    assert [(change.action, change.worker.name, change.reason) for change in planned] == [
+        (Action.ADD, "p-3", "pool p has no such worker yet"),
+        (Action.RESTART, "p-2", "labels: none becomes tier=gold"),
+        (Action.REMOVE, "q-1", "pool q has it no more"),
+    ]
+    assert planned[1].worker.seed == other.seed
+
+
+def test_a_worker_whose_process_has_ended_is_restarted():
+    worker = replace(pooled("p-1"), seed=1)
+    (change,) = changes([pooled("p-1")], PlatformState(workers=(worker,)))
+    assert (change.action, change.reason) == (Action.RESTART, "its process has ended")
+
+
+def test_a_document_does_not_take_over_a_worker_of_no_pool():
+    with pytest.raises(InvalidInput, match="p-1: a worker of this name runs already and is of no pool"):
+        changes([pooled("p-1")], running(WorkerOptions("p-1", seed=1)))
+
+
+def pooled(name: str, labels: tuple[tuple[str, str], ...] = ()) -> WorkerOptions:
+    return WorkerOptions(name, labels, pool=name.partition("-")[0])
+
+
+def running(*workers: WorkerOptions) -> PlatformState:
+    """A state whose workers are all alive: this process stands for each."""
+    processes = tuple(record_of(worker.process, os.getpid(), Path("log")) for worker in workers)
+    return PlatformState(workers=workers, processes=processes)

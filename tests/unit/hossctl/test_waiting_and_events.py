@@ -1,0 +1,158 @@
+"""wait, events, dry runs, and what people read in describe, with services in memory."""
+
+import io
+import sys
+import time
+
+import pytest
+from waiting import wait_until
+
+from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.console import announced
+
+MANIFESTS = """\
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
+---
+{apiVersion: batch/v1, kind: Job, metadata: {name: j}, spec: {parallelism: 3, template: {spec: {containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
+"""  # fmt: skip
+
+
+def a_job(**fields) -> pb.JobInfo:
+    return pb.JobInfo(name="web", namespace="default", **fields)
+
+
+def test_what_is_so_already_is_not_waited_for(hoss, a_pod, a_node):
+    hoss.dispatcher.pods = [a_pod("web-0", node="n1")]
+    hoss.dispatcher.jobs = [a_job(replicas=3, bound=2, deleted=1)]
+    hoss.dispatcher.workers = [pb.WorkerInfo(name="w1", state="Ready")]
+    hoss.resolver.nodes = [a_node("n1", {"cpu": 1}, {})]
+    told = hoss("wait", "--for=bound", "pod/web-0", "job/web")
+    assert (told.exit_code, told.stderr) == (0, "pod/web-0 is bound\njob/web is bound\n")
+    assert hoss("wait", "--for=ready", "worker/w1", "node/n1").exit_code == 0
+    assert hoss("wait", "--for=deleted", "pod/gone", "node/gone", "worker/gone", "job/gone").exit_code == 0
+
+
+def test_when_the_time_is_over_it_says_what_is_missing(hoss, a_pod):
+    hoss.dispatcher.pods = [
+        a_pod("web-0", pb.UNSCHEDULABLE, reason="0/2 nodes are available: 2 Insufficient cpu.", job="web")
+    ]
+    hoss.dispatcher.jobs = [a_job(replicas=3, bound=2, unschedulable=1)]
+    late = hoss("wait", "--for", "bound", "pod/web-0", "job/web", "--timeout", "0.01s")
+    assert late.exit_code == 1
+    assert "pod/web-0 is not bound after 0.01s: unschedulable: 0/2 nodes are available" in late.stderr
+    assert "job/web is not bound after 0.01s: 2 of 3 pods are bound, 1 unschedulable (" in late.stderr
+    items = hoss("wait", "--for", "deleted", "job/web", "--timeout", "0", "-o", "json")
+    assert '"reached": false' in items.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        (["job/nope"], 1, "job/nope: is not there"),
+        (["pod/nope"], 1, "pod/nope: is not there"),
+        (["--for=ready", "node/nope"], 1, "node/nope: is not there"),
+        (["web"], 2, "'web' names no object; write KIND/NAME"),
+        (["service/web"], 2, "'service' is not listed here"),
+        (["--for=asleep", "pod/web"], 2, "'asleep' is no state; it is one of bound, deleted, failed, ready"),
+        (["--for=ready", "pod/web"], 2, "a pod is never ready; it is bound, deleted, failed"),
+        (["--timeout=soon", "pod/web"], 2, "'soon' is no time; write seconds, or 15m, 6h, 2d"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_refused_at_once(hoss, arguments, code, problem):
+    refused = hoss("wait", *arguments)
+    assert refused.exit_code == code
+    assert problem in refused.stderr
+
+
+@pytest.fixture
+def eventful(hoss, a_pod):
+    """One worker, one job, one pod of no job and one node to which something happened."""
+    worker = pb.WorkerInfo(name="w1", state="Ready", epoch=7)
+    worker.steps.add(at_unix_ms=1000, state="Joining", epoch=7)
+    worker.steps.add(at_unix_ms=2000, state="Ready", epoch=7)
+    job = a_job(replicas=3, bound=2, submitted_unix_ms=3000)
+    job.steps.add(phase=pb.BOUND, pods=2, first_unix_ms=4000, last_unix_ms=5000)
+    pod = a_pod("solo", node="n1", submitted_unix_ms=3500)
+    pod.steps.add(at_unix_ms=6000, phase=pb.BOUND, node="n1", worker="w1")
+    hoss.dispatcher.workers, hoss.dispatcher.jobs, hoss.dispatcher.pods = [worker], [job], [pod]
+    hoss.resolver.events = [resolver_pb2.NodeEvent(unix_ms=5500, node="n1", text="quarantined")]
+    return hoss
+
+
+def test_events_of_everything_come_in_the_order_of_time(eventful):
+    told = eventful("events", "-o", "jsonpath={.items[*].object}")
+    assert told.exit_code == 0, told.output
+    assert told.stdout.split() == [
+        "worker/w1", "worker/w1", "job/web", "pod/solo", "job/web", "node/n1", "pod/solo",
+    ]  # fmt: skip
+    table = eventful("events").stdout.splitlines()
+    assert table[0].split() == ["TIME", "OBJECT", "EVENT"]
+    assert table[5].endswith("job/web     2 pods bound, the last 1s after the first")
+
+
+def test_events_of_one_object_are_its_own(eventful):
+    lines = eventful("events", "job/web").stdout.splitlines()
+    assert len(lines) == 3
+    refused = eventful("events", "job/nope")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+
+
+def test_a_dry_run_sends_nothing_and_says_what_it_would(hoss, tmp_path):
+    (tmp_path / "all.yaml").write_text(MANIFESTS)
+    told = hoss("submit", "-f", "all.yaml", "--dry-run")
+    assert told.exit_code == 0, told.stderr
+    assert told.stderr.splitlines() == [
+        "Namespace shop valid",
+        "pod/a valid (1 pods)",
+        "job/j valid (3 pods)",
+        "dry run: nothing was sent",
+    ]
+    assert not hoss.dispatcher.submitted
+    assert not hoss.dispatcher.objects
+
+
+def test_a_dry_run_of_a_deletion_finds_what_is_there_and_deletes_nothing(hoss, a_pod):
+    hoss.dispatcher.pods = [a_pod("web-0"), a_pod("web-1")]
+    told = hoss("delete", "pod", "web-0", "web-1", "--dry-run")
+    assert (told.exit_code, told.stderr) == (0, "would delete 2 pods\n")
+    assert len(hoss.dispatcher.pods) == 2
+    missing = hoss("delete", "pod", "web-0", "nope", "--dry-run")
+    assert missing.exit_code == 1
+    assert "nope" in missing.stderr
+
+
+def test_describe_writes_amounts_and_times_for_people_and_numbers_for_programs(hoss, a_pod):
+    pod = a_pod("web-0", node="n1", submitted_unix_ms=int(time.time() * 1000))
+    pod.template.spec.requests.append(common_pb2.Amount(resource="cpu", amount=250))
+    pod.template.spec.requests.append(common_pb2.Amount(resource="memory", amount=256 * 2**20))
+    hoss.dispatcher.pods = [pod]
+    assert "cpu 250m, memory 256Mi" in hoss("describe", "pod", "web-0").stdout
+    assert '"memory": 268435456' in hoss("describe", "pod", "web-0", "-o", "json").stdout
+
+
+def test_status_fills_in_a_template(hoss):
+    hoss.dispatcher.workers = [dispatcher_pb2.WorkerInfo(name="w1", state="Ready")]
+    assert hoss("status", "-o", "jsonpath={.workers[*].name}").stdout == "w1\n"
+
+
+def test_what_takes_long_is_announced_on_a_terminal_only(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("HOSS_QUIET", raising=False)
+    for shown, errors in ((True, Terminal()), (False, io.StringIO())):
+        monkeypatch.setattr(sys, "stderr", errors)
+        with announced("stopping", after_seconds=0.001):
+            if shown:
+                wait_until(lambda errors=errors: "stopping: 0 s so far\n" in errors.getvalue())
+        assert bool(errors.getvalue()) is shown
+
+
+def test_one_way_completes_commands(hoss):
+    assert "--install-completion" not in hoss("--help").output
+    assert "_HOSS_COMPLETE=complete_bash" in hoss("completion", "bash").output
