@@ -11,7 +11,9 @@ import numpy as np
 
 from hoss import serving, telemetry
 from hoss.client.feed import Subscription
+from hoss.client.proposal_stream import ProposalStream
 from hoss.client.resolver import ResolverClient
+from hoss.client.worker_link import DispatcherLink
 from hoss.config import load_document, with_flags
 from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
@@ -38,9 +40,7 @@ from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.plugins.profiles import PRESETS
 from scheduler_worker.experiments import GlobalLock, WorkerExperiment, nodes_with
-from scheduler_worker.link import DispatcherLink
 from scheduler_worker.metrics import WorkerSource
-from scheduler_worker.proposal_stream import ProposalStream
 from scheduler_worker.service import WorkerService
 from scheduler_worker.synchronisation import synchronisation
 

@@ -5,12 +5,12 @@ Nothing is sent twice: the scheduler hands out each message once."""
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from hoss.client.proposal_stream import ProposalStream
+from hoss.client.worker_link import DispatcherLink
 from scheduler_worker import messages
 from scheduler_worker.condition import AttemptTimes
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.messages import ProposalColumns
-from scheduler_worker.link import DispatcherLink
-from scheduler_worker.proposal_stream import ProposalStream
 from scheduler_worker.synchronisation import Synchronisation
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hoss.client.proposal_stream import ProposalStream
+from hoss.client.worker_link import DispatcherLink
 from hoss.errors import InvalidInput
 from hoss.model.cluster import StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, DEFAULT_PREFERENCE
@@ -32,10 +34,8 @@ from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.work import GangInHand
 from scheduler_worker.decision_log import DecisionLog, log_decision
 from scheduler_worker.experiments import DECIDES_AT_ONCE, GlobalLock, WorkerExperiment, narrowed
-from scheduler_worker.link import DispatcherLink
 from scheduler_worker.outbox import Outbox
 from scheduler_worker.placing_loop import PlacingLoop
-from scheduler_worker.proposal_stream import ProposalStream
 from scheduler_worker.synchronisation import Synchronisation
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ import pytest
 from waiting import DEADLINE_SECONDS
 
 from hoss import serving
+from hoss.client.proposal_stream import ProposalStream
 from hoss.client.resolver import ResolverClient
+from hoss.client.worker_link import DispatcherLink
 from hoss.errors import ConfigError
 from hoss.v1 import resolver_pb2, workerlink_pb2
 from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer, add_WorkerLinkServicer_to_server
 from hossctl.local.ports import free_ports
-from scheduler_worker.link import DispatcherLink
-from scheduler_worker.proposal_stream import ProposalStream
 
 COMMITTED = bytes([resolver_pb2.COMMITTED])
 

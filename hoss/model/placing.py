@@ -1,0 +1,125 @@
+"""Placing a whole batch at once: what an algorithm is given, what it answers, and what is accepted of that.
+
+A scheduler of one's own (`hoss.sdk`) and an algorithm in a worker (docs/plugins.md) are the same class with one
+method. The columns are read-only, and stay as they are while the algorithm computes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.node import NO_EXECUTE, NO_SCHEDULE, NodeSpec
+from hoss.model.pod import PodSpec
+
+NO_NODE = -1  # in an answer: this pod is not placed now
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementRun:
+    """Equal pods, one after the other in the batch."""
+
+    spec: PodSpec
+    request: NDArray[np.int64]  # (resources,), schema units; one of "pods" included
+    admitted: NDArray[np.bool_]  # (nodes,): apart from the room for several pods, each of them may go there
+    first: int  # position of the first of them in the batch
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementBatch:
+    """Pods to place, as runs, the highest priority first."""
+
+    runs: tuple[PlacementRun, ...]
+
+    @property
+    def pods(self) -> int:
+        """The number of pods."""
+        return sum(run.count for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeSnapshot:
+    """All nodes at one moment. A column index is a node's index; an index may be without a node."""
+
+    resources: tuple[str, ...]  # names by row
+    allocatable: NDArray[np.int64]  # (resources, nodes), schema units: cpu in thousandths, memory in bytes
+    requested: NDArray[np.int64]  # (resources, nodes), with what this scheduler has proposed
+    specs: Sequence[NodeSpec | None]  # (nodes,): None: no node has this index
+
+    @property
+    def free(self) -> NDArray[np.int64]:
+        """(resources, nodes), a new array; below 0 on nodes that shrank."""
+        return self.allocatable - self.requested
+
+
+@runtime_checkable
+class PlacementAlgorithm(Protocol):
+    """Chooses nodes for the pods of a batch."""
+
+    def place(self, batch: PlacementBatch, snapshot: NodeSnapshot, budget: float) -> NDArray[np.intp]:
+        """The node index of each pod, (pods,) in the order of the batch; NO_NODE where it finds none.
+
+        `budget`: the seconds that the answer should take. What is not placed has the reasons of the filters, and
+        queues again."""
+
+
+def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: Any) -> NDArray[np.intp]:
+    """The answer of an algorithm as a column. Raises ValueError, which says what is wrong, unless it names a
+    node for each pod that admits the pod, and all of them together fit."""
+    given = np.asarray(answer)
+    if given.shape != (batch.pods,):
+        raise ValueError(f"answered with shape {given.shape} for {batch.pods} pods: one node index a pod")
+    if given.dtype.kind not in "iu":
+        raise ValueError(
+            f"answered with {given.dtype}: node indexes are whole numbers, and {NO_NODE} is none"
+        )
+    nodes = given.astype(np.intp)
+    size = snapshot.allocatable.shape[1]
+    wrong = np.flatnonzero((nodes < NO_NODE) | (nodes >= size))
+    if len(wrong):
+        raise ValueError(f"placed pod {wrong[0]} on node {given[wrong[0]]}, and there are {size} nodes")
+    added = np.zeros_like(snapshot.requested)
+    for run in batch.runs:
+        chosen = nodes[run.first : run.first + run.count]
+        chosen = chosen[chosen != NO_NODE]
+        refusing = chosen[~run.admitted[chosen]]
+        if len(refusing):
+            raise ValueError(
+                f"placed a pod of {run.count} equal ones on {_named(snapshot, int(refusing[0]))}, which does "
+                "not admit it: choose where run.admitted is true"
+            )
+        pods = np.bincount(chosen, minlength=size)
+        added += run.request[:, None] * pods
+    taken = np.flatnonzero(added.any(axis=0))
+    short = (added[:, taken] > 0) & (added[:, taken] > snapshot.free[:, taken])
+    if short.any():
+        resource, position = (int(at[0]) for at in np.nonzero(short))
+        node = int(taken[position])
+        raise ValueError(
+            f"overfilled {_named(snapshot, node)}: {added[resource, node]} {snapshot.resources[resource]} where "
+            f"{snapshot.free[resource, node]} are free"
+        )
+    return nodes
+
+
+def admits(spec: PodSpec, node: NodeSpec) -> bool:
+    """Whether the node's name, labels and taints let such a pod in: kube-scheduler's NodeName, NodeAffinity and
+    TaintToleration, and the nodes of the policy's rule. Cordons are the caller's: the ledger sets them, too."""
+    if spec.node_name not in ("", node.name):
+        return False
+    labels = dict(node.labels)
+    if not spec.selects(labels, node.name):
+        return False
+    if spec.scope is not None and spec.scope.required and not spec.scope.matches(labels):
+        return False
+    return all(
+        taint.effect not in (NO_SCHEDULE, NO_EXECUTE) or any(t.tolerates(taint) for t in spec.tolerations)
+        for taint in node.taints
+    )
+
+
+def _named(snapshot: NodeSnapshot, node: int) -> str:
+    spec = snapshot.specs[node]
+    return f"node {node}" if spec is None else f"node {spec.name}"

@@ -1,0 +1,496 @@
+"""The scheduler around an algorithm of one's own: work in, proposals out, verdicts in, outcomes out.
+
+A pod in hand is in exactly one place: the queue, the algorithm, a proposal, or those that wait. A new epoch
+empties all of them, because the dispatcher then gives the pods to anybody."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.client.proposal_stream import ProposalStream
+from hoss.client.worker_link import DispatcherLink
+from hoss.errors import HossError
+from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
+from hoss.model.placing import (
+    NO_NODE,
+    NodeSnapshot,
+    PlacementAlgorithm,
+    PlacementBatch,
+    PlacementRun,
+    checked_placements,
+)
+from hoss.model.pod import PodSpec, group_of
+from hoss.sdk.view import ClusterView, ProposedPods
+from hoss.telemetry import logger
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as rpb
+from hoss.v1 import workerlink_pb2 as pb
+from hoss.wire.columns import (
+    I32,
+    I64,
+    NONE_U16,
+    NONE_U32,
+    U8,
+    U16,
+    U32,
+    U64,
+    Uids,
+    decode,
+    decode_uids,
+    encode,
+)
+from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, scope_from_proto
+from hoss.wire.convert_rules import definition_of
+
+PROPOSAL_PODS = 1000  # the ledger's script must not run long
+_TRIES = 3  # proposals for a pod; then the dispatcher decides anew
+_SMOOTHING = 0.2  # of the measured time a pod
+
+Rows = NDArray[np.intp]  # positions in a work batch
+
+
+class SchedulerFailed(HossError):  # noqa: N818 - named for what happened, as in hoss.errors
+    """The algorithm did not answer in its time. Nothing ends its thread, so the process has to end."""
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A work batch."""
+
+    id: int
+    uids: Uids
+    classes: NDArray[np.uint32]  # (n,)
+    attempts: NDArray[np.uint16]  # (n,)
+    specs: Mapping[int, PodSpec]  # of its classes
+    conflicts: ConflictRule
+    tries: NDArray[np.uint8] = field(init=False)  # (n,): proposals that the ledger refused
+
+    def __post_init__(self) -> None:
+        self.tries = np.zeros(len(self.uids), np.uint8)
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A proposal without a verdict."""
+
+    work: _Work
+    rows: Rows
+    pods: ProposedPods
+
+
+def unsupported(spec: PodSpec) -> str:
+    """What of the spec an SDK scheduler does not take into account, though it must; empty: nothing."""
+    affinity = spec.pod_affinity
+    found = {
+        "required pod affinity or anti-affinity": affinity is not None
+        and bool(affinity.required or affinity.anti_required),
+        "required topology spread": any(constraint.required for constraint in spec.spread),
+        "volumes": spec.volumes is not None,
+        "host ports": bool(spec.host_ports),
+        "cards": spec.devices is not None,
+    }
+    return ", ".join(name for name, given in found.items() if given)
+
+
+class CustomScheduler:
+    """Between the streams and the algorithm. `connect` must be called before anything else."""
+
+    def __init__(
+        self,
+        name: str,
+        algorithm: PlacementAlgorithm,
+        *,
+        clock: Callable[[], float],
+        thread_clock: Callable[[], float],
+        budget_seconds: float = 0.1,
+        limit_seconds: float = 10.0,
+    ) -> None:
+        """`budget_seconds` is what the algorithm is told; after `limit_seconds` without an answer `schedule`
+        raises SchedulerFailed."""
+        self.view = ClusterView()
+        self.proposed = 0  # pods, ever, each as often as it was
+        self.conflicts = 0  # refusals by the ledger, ever
+        self._name = name
+        self._algorithm = algorithm
+        self._clock = clock
+        self._thread_clock = thread_clock
+        self._budget = budget_seconds
+        self._limit = limit_seconds
+        self._epoch = 0
+        self._leaving = False
+        self._classes: dict[int, PodSpec] = {}
+        self._queue: deque[tuple[_Work, Rows]] = deque()
+        self._until_seen: list[tuple[dict[int, int], _Work, Rows]] = []  # refused, until the view knows why
+        self._until_verdict: list[tuple[_Work, Rows]] = []  # this scheduler's own pods may be in their way
+        self._sent: dict[int, _Sent] = {}
+        self._next_id = 1
+        self._wake, self._settled = asyncio.Event(), asyncio.Event()
+        self._busy_seconds = self._micros_per_pod = 0.0
+        self._failures: set[str] = set()
+
+    def connect(self, link: DispatcherLink, proposals: ProposalStream) -> None:
+        """Give it the streams that it sends on."""
+        self._link, self._proposals = link, proposals
+
+    # From the dispatcher (LinkHandler)
+
+    def welcomed(self, welcome: pb.Welcome) -> None:
+        """A new epoch: the dispatcher gives all pods in hand to anybody."""
+        self._epoch = welcome.epoch
+        self._proposals.abandon()
+        for sent in self._sent.values():
+            self.view.forget(sent.pods, np.arange(len(sent.rows)))
+        for spec in self._classes.values():
+            self.view.forget_spec(spec)
+        for table in (self._sent, self._classes, self._queue, self._until_seen, self._until_verdict):
+            table.clear()
+        logger().info("registered", scheduler=self._name, epoch=welcome.epoch)
+
+    def received(self, message: pb.DispatcherMessage) -> None:
+        """Anything but Welcome."""
+        match message.WhichOneof("kind"):
+            case "work":
+                self._accept(message.work)
+            case "view":
+                shards = [
+                    pb.ShardView(shard=shard, seq=seq, digest=self.view.digest(shard))
+                    for shard, seq in sorted(self.view.seqs.items())
+                ]
+                view = pb.CacheView(id=message.view.id, shards=shards, idle=self.idle)
+                self._link.send(pb.WorkerMessage(view=view))
+            case "drain":
+                self._give_back()
+            case "recall":
+                self._recall(set(message.recall.batch_ids), message.recall.pods)
+                self._link.send(pb.WorkerMessage(heartbeat=self.heartbeat()))
+            case "decisions":
+                answer = pb.DecisionAnswer(id=message.decisions.id)  # it remembers none
+                self._link.send(pb.WorkerMessage(decisions=answer))
+
+    def heartbeat(self) -> pb.Heartbeat:
+        """The scheduler's figures."""
+        return pb.Heartbeat(
+            busy_seconds=self._busy_seconds,
+            working_seconds=self._busy_seconds,
+            clock_seconds=self._clock(),
+            micros_per_pod=self._micros_per_pod,
+            seen_micros=self._micros_per_pod,
+            backlog=sum(len(rows) for _, rows in self._queue),
+            ready=self.view.complete,
+            conflicts=self.conflicts,
+            proposed=self.proposed,
+            synchronisation="push",
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether every pod is answered."""
+        return not (self._queue or self._until_seen or self._until_verdict or self._sent)
+
+    def _accept(self, message: pb.WorkBatch) -> None:
+        scope = scope_from_proto(message.scope) if message.HasField("scope") else None
+        for definition in message.classes:
+            self._classes[definition.id] = pod_spec_from_proto(definition.spec)
+        uids = decode_uids(message.uids)
+        counts = decode(message.run_counts, U32, name="run_counts")
+        numbers = decode(message.run_classes, U32, name="run_classes", rows=len(counts))
+        attempts = decode(message.run_attempts, U16, name="run_attempts")
+        work = _Work(
+            message.batch_id,
+            uids,
+            np.repeat(numbers, counts),
+            np.repeat(attempts if len(attempts) else np.zeros(len(counts), np.uint16), counts),
+            {number: replace(self._classes[number], scope=scope) for number in numbers.tolist()},
+            conflict_rule_from_proto(message.conflicts)
+            if message.HasField("conflicts")
+            else DEFAULT_CONFLICT_RULE,
+        )
+        for number in message.forgotten_classes:
+            forgotten = self._classes.pop(number, None)
+            if forgotten is not None:
+                self.view.forget_spec(forgotten)
+        rows = np.arange(len(uids))
+        if self._leaving:
+            self._answer(work, rows, pb.OUTCOME_RETURNED)
+        elif message.gang_minimum or work.conflicts.all_or_nothing:
+            self._refuse(work, rows, f"scheduler {self._name} places no gangs")
+        else:
+            self._queue.append((work, rows))
+            self._wake.set()
+
+    def _give_back(self) -> None:
+        """Return everything that is not at the ledger."""
+        waiting = [(work, rows) for _, work, rows in self._until_seen]
+        for work, rows in (*self._queue, *waiting, *self._until_verdict):
+            self._answer(work, rows, pb.OUTCOME_RETURNED)
+        for table in (self._queue, self._until_seen, self._until_verdict):
+            table.clear()
+
+    def _recall(self, batch_ids: set[int], pods: int) -> None:
+        """Return up to so many pods of these batches that were never proposed, the last ones first."""
+        kept: deque[tuple[_Work, Rows]] = deque()
+        while self._queue:
+            work, rows = self._queue.pop()
+            untried = rows[work.tries[rows] == 0] if work.id in batch_ids else rows[:0]
+            returned = untried[max(0, len(untried) - pods) :]
+            pods -= len(returned)
+            self._answer(work, returned, pb.OUTCOME_RETURNED)
+            left = rows[~np.isin(rows, returned)]
+            if len(left):
+                kept.appendleft((work, left))
+        self._queue = kept
+
+    # From the resolvers
+
+    def apply_feed(self, message: rpb.FeedMessage) -> None:
+        """One message of the node feed."""
+        was_complete = self.view.complete
+        self.view.apply(message)
+        still_waiting = []
+        for missing, work, rows in self._until_seen:
+            if all(self.view.seqs.get(shard, 0) >= seq for shard, seq in missing.items()) or message.snapshot:
+                self._queue.append((work, rows))
+                self._wake.set()
+            else:
+                still_waiting.append((missing, work, rows))
+        self._until_seen = still_waiting
+        if self.view.complete and not was_complete:
+            # The dispatcher gives work to ready workers only.
+            self._link.send(pb.WorkerMessage(heartbeat=self.heartbeat()))
+            self._wake.set()
+
+    def take_verdict(self, proposal: rpb.ProposalBatch, verdict: rpb.VerdictBatch) -> None:
+        """The answer to a proposal."""
+        sent = self._sent.pop(proposal.batch_id, None) if proposal.epoch == self._epoch else None
+        if sent is None:
+            return
+        work, rows = sent.work, sent.rows
+        if verdict.invalid and not verdict.verdicts:
+            logger().error("proposal_invalid", scheduler=self._name, reason=verdict.invalid)
+            self.view.forget(sent.pods, np.arange(len(rows)))
+            self._answer(work, rows, pb.OUTCOME_INVALID, reason=verdict.invalid)
+        elif not self._settle(sent, verdict):
+            logger().warning("fenced", scheduler=self._name, epoch=self._epoch)
+            self._link.end_stream()
+        self._queue.extend(self._until_verdict)
+        self._until_verdict.clear()
+        self._settled.set()
+        self._wake.set()
+
+    def _settle(self, sent: _Sent, verdict: rpb.VerdictBatch) -> bool:
+        """Answer the bound pods, and try the refused ones again later. False: this epoch is fenced."""
+        work, rows = sent.work, sent.rows
+        codes = decode(verdict.verdicts, U8, name="verdicts", rows=len(rows))
+        committed, duplicate = codes == rpb.COMMITTED, codes == rpb.DUPLICATE
+        self.view.forget(sent.pods, np.flatnonzero(~committed))
+        if (codes == rpb.STALE_EPOCH).any():
+            return False
+        bound = np.flatnonzero(committed | duplicate)
+        commits = {(verdict.shard, verdict.seq)} if committed.any() else set()
+        seqs = decode(verdict.duplicate_seqs, U64, name="duplicate_seqs", rows=int(duplicate.sum()))
+        commits |= {(verdict.shard, seq) for seq in seqs.tolist()}
+        if committed.any():
+            self.view.committed(sent.pods, verdict.seq)
+        refused = np.flatnonzero(~(committed | duplicate))
+        self.conflicts += len(refused)
+        work.tries[rows[refused]] += 1
+        nodes = decode(verdict.nodes, U32, name="nodes", rows=len(rows))
+        self._answer(
+            work, rows[bound], pb.OUTCOME_BOUND, nodes=nodes[bound], commits=commits, refused=rows[refused]
+        )
+        again = rows[refused]
+        tired = work.tries[again] >= _TRIES
+        self._answer(work, again[tired], pb.OUTCOME_CONFLICT, reason="refused repeatedly by the ledger")
+        again = again[~tired]
+        if self._leaving:
+            self._answer(work, again, pb.OUTCOME_RETURNED)
+        elif len(again):
+            missing = {verdict.shard: int(verdict.as_of_seq)}
+            for position in verdict.awaits:
+                missing[position.shard] = max(missing.get(position.shard, 0), position.seq)
+            if all(self.view.seqs.get(shard, 0) >= seq for shard, seq in missing.items()):
+                self._queue.append((work, again))
+            else:
+                self._until_seen.append((missing, work, again))
+        return True
+
+    # Placing
+
+    async def schedule(self) -> None:
+        """Place what there is until cancelled. Raises SchedulerFailed."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue and self.view.complete:
+                await self._place_next()
+
+    async def finish(self, timeout_seconds: float) -> None:
+        """Give back what is not at the ledger, and wait for its answers to the rest."""
+        self._leaving = True
+        self._link.send(pb.WorkerMessage(leave=pb.Leave()))
+        self._give_back()
+        deadline = self._clock() + timeout_seconds
+        while self._sent and (left := deadline - self._clock()) > 0:
+            self._settled.clear()
+            await asyncio.wait({asyncio.ensure_future(self._settled.wait())}, timeout=left)
+        await asyncio.wait({asyncio.ensure_future(self._link.leave())}, timeout=timeout_seconds)
+
+    async def _place_next(self) -> None:
+        work, rows = self._queue.popleft()
+        if len(rows) > PROPOSAL_PODS:
+            self._queue.appendleft((work, rows[PROPOSAL_PODS:]))
+            rows = rows[:PROPOSAL_PODS]
+        rows, batch = self._batch(work, rows)
+        if not len(rows):
+            return
+        epoch, seqs = self._epoch, dict(self.view.seqs)
+        seen = [self.view.seen(shard) for shard in range(self.view.shards)]
+        snapshot, started = self.view.snapshot(), self._clock()
+        answer = asyncio.ensure_future(asyncio.to_thread(self._ask, batch, snapshot))
+        done, _ = await asyncio.wait({answer}, timeout=self._limit)
+        if not done:
+            raise SchedulerFailed(
+                f"scheduler {self._name} did not place {batch.pods} pods in {self._limit:g} s: let place() end "
+                "within its budget"
+            )
+        if self._epoch != epoch:
+            return  # the pods are somebody else's by now
+        nodes, problem, seconds = answer.result()
+        self._busy_seconds += seconds
+        micros = (self._clock() - started) * 1e6 / batch.pods
+        self._micros_per_pod += (micros - self._micros_per_pod) * (_SMOOTHING if self._micros_per_pod else 1)
+        if problem:
+            if problem not in self._failures and len(self._failures) < PROPOSAL_PODS:
+                self._failures.add(problem)
+                logger().error("scheduler_failed", scheduler=self._name, error=problem)
+            self._refuse(work, rows, f"scheduler {self._name} failed: {problem}", seqs)
+        elif self._leaving:
+            self._answer(work, rows, pb.OUTCOME_RETURNED)
+        else:
+            self._propose(work, rows, batch, nodes, seqs=seqs, seen=seen)
+
+    def _batch(self, work: _Work, rows: Rows) -> tuple[Rows, PlacementBatch]:
+        """The rows that the algorithm can place, and what it is asked. The others are answered."""
+        classes = work.classes[rows]
+        starts = np.flatnonzero(np.diff(classes, prepend=classes[:1] + 1))
+        runs, kept, first = [], [], 0
+        for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+            spec = work.specs[int(classes[begin])]
+            request = self.view.request(spec)
+            if without := unsupported(spec):
+                self._refuse(work, rows[begin:end], f"scheduler {self._name} does not know about {without}")
+            elif request is None:
+                self._refuse(work, rows[begin:end], "no node has a resource that the pod requests")
+            else:
+                admitted = self.view.admitted(spec)
+                for column in (request, admitted):
+                    column.flags.writeable = False
+                runs.append(PlacementRun(spec, request, admitted, first, end - begin))
+                kept.append(rows[begin:end])
+                first += end - begin
+        return (np.concatenate(kept) if kept else rows[:0]), PlacementBatch(tuple(runs))
+
+    def _ask(self, batch: PlacementBatch, snapshot: NodeSnapshot) -> tuple[NDArray[np.intp], str, float]:
+        """In a thread: the nodes, or what is wrong with the answer; and the CPU time."""
+        started, problem, nodes = self._thread_clock(), "", np.zeros(0, np.intp)
+        try:
+            nodes = checked_placements(batch, snapshot, self._algorithm.place(batch, snapshot, self._budget))
+        except Exception as exc:  # noqa: BLE001 - code of others may raise anything
+            problem = f"{type(exc).__name__}: {exc}"
+        return nodes, problem, self._thread_clock() - started
+
+    def _propose(
+        self,
+        work: _Work,
+        rows: Rows,
+        batch: PlacementBatch,
+        nodes: NDArray[np.intp],
+        *,
+        seqs: Mapping[int, int],
+        seen: list[int],
+    ) -> None:
+        left = rows[nodes == NO_NODE]
+        if len(left) and (self._sent or (nodes != NO_NODE).any()):
+            self._until_verdict.append((work, left))
+        elif len(left):
+            admitting = max(int(run.admitted.sum()) for run in batch.runs)
+            self._refuse(
+                work,
+                left,
+                f"scheduler {self._name} has room on none of {admitting} nodes that admit it",
+                seqs,
+            )
+        of_run = np.repeat(np.arange(len(batch.runs)), [run.count for run in batch.runs])
+        shards = max(self.view.shards, 1)
+        requests = np.array([run.request for run in batch.runs], np.int64)
+        definitions = [definition_of(group_of(run.spec)) for run in batch.runs]
+        positions = {definition: number for number, definition in enumerate(dict.fromkeys(definitions))}
+        firsts = [rows[run.first] for run in batch.runs]
+        for shard in np.unique(nodes[nodes != NO_NODE] % shards).tolist():
+            at = np.flatnonzero((nodes != NO_NODE) & (nodes % shards == shard))
+            pods = ProposedPods(shard, nodes[at], requests[of_run[at]])
+            self.view.assume(pods)
+            self._sent[self._next_id] = _Sent(work, rows[at], pods)
+            self._proposals.send(
+                rpb.ProposalBatch(
+                    worker=self._name,
+                    epoch=self._epoch,
+                    batch_id=self._next_id,
+                    shard=shard,
+                    snapshot_seq=seqs[shard],
+                    resources=requests.shape[1],
+                    uids=work.uids[rows[at]].tobytes(),
+                    slots=encode(of_run[at], U16),
+                    candidates=1,
+                    nodes=encode(nodes[at], U32),
+                    requests=encode(requests, I64),
+                    priorities=encode([run.spec.priority for run in batch.runs], I32),
+                    attempts=encode(work.attempts[firsts], U16),
+                    groups=positions,
+                    slot_groups=encode([positions[definition] for definition in definitions], U16),
+                    criteria=common_pb2.Criteria.Name(work.conflicts.criteria),
+                    displace_gap=work.conflicts.displace_gap,
+                    # Without several shards a hold ends before anybody sees it.
+                    seen=encode(seen, U64) if shards > 1 else b"",
+                )
+            )
+            self._next_id += 1
+            self.proposed += len(at)
+
+    # To the dispatcher
+
+    def _refuse(self, work: _Work, rows: Rows, reason: str, seqs: Mapping[int, int] | None = None) -> None:
+        """No node for these pods in the view at `seqs`, by shard; by default the present one."""
+        seen = (self.view.seqs if seqs is None else seqs).items()
+        self._answer(work, rows, pb.OUTCOME_UNSCHEDULABLE, reason=reason, seen=seen)
+
+    def _answer(
+        self,
+        work: _Work,
+        rows: Rows,
+        code: pb.OutcomeCode,
+        *,
+        nodes: NDArray[np.uint32] | None = None,
+        reason: str = "",
+        commits: Iterable[tuple[int, int]] = (),
+        seen: Iterable[tuple[int, int]] = (),
+        refused: Rows | None = None,
+    ) -> None:
+        if not len(rows) and (refused is None or not len(refused)):
+            return
+        outcomes = pb.Outcomes(
+            batch_id=work.id,
+            positions=encode(rows, U32),
+            codes=encode(np.full(len(rows), code), U8),
+            nodes=encode(np.full(len(rows), NONE_U32) if nodes is None else nodes, U32),
+            reasons=encode(np.full(len(rows), 0 if reason else NONE_U16), U16),
+            reason_texts=[reason] if reason else [],
+            commits=[pb.CommitRef(shard=shard, seq=seq) for shard, seq in commits],
+            seen=[pb.CommitRef(shard=shard, seq=seq) for shard, seq in seen],
+            refused=b"" if refused is None else encode(refused, U32),
+        )
+        self._link.send(pb.WorkerMessage(outcomes=outcomes))

@@ -1,0 +1,185 @@
+"""Schedulers of one's own beside HOSS's workers, on real processes: what they place, and what becomes of pods
+whose scheduler answers nonsense, too late, or not at all."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from e2e.cluster import Cluster
+from e2e.loads import all_bound, audited, prepare, submit
+from waiting import DEADLINE_SECONDS, until
+
+from hoss import sdk
+from hoss.client.dispatcher import submission
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, Workload
+from hoss.model.selectors import LabelSelector, Requirement
+from hoss.sdk.scheduler import SchedulerFailed
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.endpoints import Clients, clients_of
+from hossctl.load.nodes import register
+
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+from emptiest_first import EmptiestFirst
+
+HOST = "kubernetes.io/hostname"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, shards=2)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def running(cluster, algorithm, name="mine", **options):
+    endpoints = cluster.endpoints
+    addresses = {"dispatchers": endpoints.dispatcher.split(","), "resolvers": endpoints.resolver.split(",")}
+    return sdk.running(algorithm, name, **addresses, **options)
+
+
+async def test_it_places_pods_beside_a_worker_of_hoss_and_the_audit_is_clean(cluster: Cluster) -> None:
+    cluster.start_worker("w1")
+    async with clients_of(cluster.endpoints) as clients, running(cluster, EmptiestFirst()) as mine:
+        await prepare(clients, workers=2, nodes=40, cpus=20)
+        await submit(clients, jobs=8, replicas=900)
+        await until(lambda: all_bound(clients, 7200))
+        assert mine.proposed
+        assert (await audited(clients)).exit_code == 0
+
+
+class Overfilling:
+    """Every pod on one node."""
+
+    def place(self, batch, snapshot, budget):
+        return np.full(batch.pods, int(np.argmax(batch.runs[0].admitted)))
+
+
+class Elsewhere:
+    """On a node that there is not."""
+
+    def place(self, batch, snapshot, budget):
+        return np.full(batch.pods, snapshot.allocatable.shape[1])
+
+
+class Raising:
+    """Has a bug."""
+
+    def place(self, batch, snapshot, budget):
+        raise KeyError("zone")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "problem"),
+    [
+        (Overfilling(), "ValueError: overfilled node "),
+        (Elsewhere(), "ValueError: placed pod 0 on node "),
+        (Raising(), "KeyError: 'zone'"),
+    ],
+)
+async def test_pods_of_a_scheduler_that_answers_nonsense_say_so_and_wait_for_a_better_one(
+    cluster: Cluster, algorithm: object, problem: str
+) -> None:
+    async with clients_of(cluster.endpoints) as clients:
+        async with running(cluster, algorithm) as mine:
+            await prepare(clients, workers=1, nodes=40)
+            await submit(clients, jobs=1, replicas=2000)
+            await until(lambda: all_unschedulable(clients, 2000))
+            pods = [pod async for pod in clients.dispatcher.list_pods(job="job-0")]
+            (reason,) = {pod.reason for pod in pods}
+            assert reason.startswith(f"scheduler mine failed: {problem}")
+            assert not mine.proposed
+        async with running(cluster, EmptiestFirst(), "better"):
+            await until(lambda: all_bound(clients, 2000))
+            assert (await audited(clients)).exit_code == 0
+
+
+async def test_a_scheduler_that_never_answers_ends_and_others_place_its_pods(cluster: Cluster) -> None:
+    released = threading.Event()
+
+    class Hanging:
+        def place(self, batch, snapshot, budget):
+            released.wait()
+
+    async def hang(clients: Clients) -> None:
+        async with running(cluster, Hanging(), limit_seconds=0.1):
+            await prepare(clients, workers=1, nodes=40)
+            await submit(clients, jobs=1, replicas=100)
+            await asyncio.sleep(DEADLINE_SECONDS)  # ended by the error
+
+    async with clients_of(cluster.endpoints) as clients:
+        try:
+            with pytest.raises(SchedulerFailed, match="did not place 100 pods"):
+                await hang(clients)
+        finally:
+            released.set()
+        cluster.start_worker("w1")
+        await until(lambda: all_bound(clients, 100))
+        assert (await audited(clients)).exit_code == 0
+
+
+async def test_a_scheduler_that_lies_about_its_epoch_commits_nothing_until_it_registers_again(
+    cluster: Cluster,
+) -> None:
+    async with clients_of(cluster.endpoints) as clients, running(cluster, EmptiestFirst()) as mine:
+        await prepare(clients, workers=1, nodes=40)
+        honest = mine._epoch
+        mine._epoch += 1000
+        await submit(clients, jobs=1, replicas=500)
+        await until(lambda: all_bound(clients, 500))
+        assert mine._epoch != honest + 1000
+        assert (await audited(clients)).exit_code == 0
+
+
+async def test_a_scheduler_that_answers_twice_changes_nothing_by_its_second_answer(cluster: Cluster) -> None:
+    async with clients_of(cluster.endpoints) as clients, running(cluster, EmptiestFirst()) as mine:
+        await prepare(clients, workers=1, nodes=40)
+        send = mine._link.send
+
+        def twice(message):
+            send(message)
+            if message.HasField("outcomes"):
+                send(message)
+
+        mine._link.send = twice
+        await submit(clients, jobs=3, replicas=700)
+        await until(lambda: all_bound(clients, 2100))
+        assert (await audited(clients)).exit_code == 0
+
+
+async def test_its_pods_keep_away_from_pods_that_want_them_nowhere_near(cluster: Cluster) -> None:
+    web = LabelSelector((Requirement("app", "In", ("web",)),))
+    alone = PodAffinity(anti_required=(PodAffinityTerm(HOST, web, ("default",)),))
+    async with clients_of(cluster.endpoints) as clients:
+        room = (("cpu", 64_000), ("pods", 250))
+        nodes = [NodeSpec(f"n{i}", ((HOST, f"n{i}"),), allocatable=room) for i in range(4)]
+        await register(clients.resolver, nodes)
+        cluster.start_worker("w1")
+        await put(clients, "guarded", PodSpec(pod_affinity=alone), 2)
+        await until(lambda: all_bound(clients, 2))
+        guarded = {pod.node async for pod in clients.dispatcher.list_pods(job="guarded")}
+        cluster.end("w1")
+        async with running(cluster, EmptiestFirst()):
+            await put(clients, "web", PodSpec(labels=(("app", "web"),)), 40)
+            await put(clients, "choosy", PodSpec(pod_affinity=alone), 1)
+            await until(lambda: all_bound(clients, 42))
+            assert guarded.isdisjoint({pod.node async for pod in clients.dispatcher.list_pods(job="web")})
+            [choosy] = [pod async for pod in clients.dispatcher.list_pods(job="choosy")]
+            assert "does not know about required pod affinity or anti-affinity" in choosy.reason
+            assert (await audited(clients)).exit_code == 0
+
+
+async def put(clients: Clients, name: str, spec: PodSpec, replicas: int) -> None:
+    for request in submission([Workload(name, PodTemplate(spec, owner_kind="Job"), replicas)]):
+        await clients.dispatcher.submit(request)
+
+
+async def all_unschedulable(clients: Clients, pods: int) -> bool:
+    found = [pod async for pod in clients.dispatcher.list_pods(job="job-0")]
+    return len(found) == pods and {pod.phase for pod in found} == {pb.UNSCHEDULABLE}
