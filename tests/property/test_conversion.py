@@ -3,6 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hoss.model.devices import (
+    Allocation,
+    ClaimUse,
+    ContainerRequests,
+    DeviceId,
+    DeviceResult,
+    HeldClaim,
+    PodClaims,
+)
 from hoss.model.node import NodeSpec, Taint, Toleration
 from hoss.model.pod import (
     DeviceRequest,
@@ -10,16 +19,19 @@ from hoss.model.pod import (
     HostPort,
     PodAffinity,
     PodAffinityTerm,
+    PodGroup,
     PodSpec,
     PodTemplate,
     QosClass,
     SpreadConstraint,
     WeightedPodTerm,
 )
+from hoss.model.quantity import parse_quantity
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.model.volumes import ClaimMount, EphemeralOwner, InlineDisk, PodVolumes
 from hoss.v1 import common_pb2, dispatcher_pb2
 from hoss.wire import convert
+from hoss.wire.convert_rules import definition_of, group_defined
 
 texts = st.text(max_size=8)
 amounts = st.integers(0, 2**53)
@@ -91,6 +103,37 @@ pod_specs = st.builds(
         tuples(st.builds(ClaimMount, texts, st.none() | st.builds(EphemeralOwner, texts, texts))),
         tuples(st.builds(InlineDisk, texts, tuples(texts), st.booleans(), tuples(texts))),
     ),
+    claims=st.none()
+    | st.builds(
+        PodClaims,
+        texts,
+        texts,
+        tuples(st.builds(ClaimUse, st.none() | texts.filter(bool), st.booleans(), st.booleans())),
+        tuples(
+            st.builds(
+                ContainerRequests,
+                texts,
+                st.integers(0, 99),
+                tuples(st.tuples(st.integers(0, 99), texts, amounts)),
+                st.booleans(),
+            )
+        ),
+    ),
+)
+quantities = st.sampled_from(["1", "500m", "1536Mi", "1e3"]).map(parse_quantity)
+results = st.builds(
+    DeviceResult,
+    texts,
+    st.builds(DeviceId, texts, texts, texts),
+    st.booleans(),
+    tuples(st.tuples(texts, quantities)),
+    st.booleans(),
+)
+held_claims = st.builds(
+    HeldClaim,
+    texts,
+    texts,
+    st.builds(Allocation, tuples(results), st.none() | st.builds(NodeSelector, tuples(terms))),
 )
 templates = st.builds(
     PodTemplate,
@@ -147,3 +190,9 @@ def test_two_specs_are_one_class_just_if_their_bytes_are_equal(one, other):
 
     assert (serialized(one) == serialized(other)) == (one == other)
     assert serialized(one) == serialized(convert.pod_spec_from_proto(convert.pod_spec_to_proto(one)))
+
+
+@given(tuples(held_claims))
+def test_a_group_keeps_the_claims_that_its_pods_hold(held):
+    group = PodGroup(claims_devices=True, held_claims=held)
+    assert group_defined(definition_of(group)) == group

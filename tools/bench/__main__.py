@@ -85,6 +85,28 @@ def defragment(
     publish(document, output, json, table=(rows, _DEFRAGMENT_COLUMNS))
 
 
+@app.command()
+def devices(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    each: Annotated[int, typer.Option(min=1, help="Devices of each node.")] = 8,
+    pods: Annotated[int, typer.Option(min=2)] = 300,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What pods with claims to devices cost in a worker's own core."""
+    from tools.bench.devices import DeviceSetting, measure_devices
+
+    check(output, json)
+    document = measure_devices(DeviceSetting(nodes, each, pods))
+    first, further = document["firstMillis"], document["furtherMillis"]
+    lines = (
+        ("first pod", f"{first:.1f} ms"),
+        ("each further one", f"{further:.2f} ms, with a claim of its own"),
+    )
+    publish(document, output, json, title=f"{nodes:,} nodes, {nodes * each:,} devices", lines=lines)
+
+
 _PLUGIN_COLUMNS = (
     Column("PLUGIN", lambda row: row["plugin"]),
     Column("NEW CLASS (US)", lambda row: f"{row['newMicros']:.1f}"),

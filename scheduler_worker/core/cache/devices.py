@@ -13,12 +13,21 @@ from numpy.typing import NDArray
 
 from hoss.model.devices import Allocation, DeviceClass, DeviceObject, ResourceClaim, ResourceSlice
 from hoss.model.resources import Pairs
-from scheduler_worker.core.devices.allocator import ClaimShape, Found, OneNodeOffer, allocate
+from scheduler_worker.core.devices.allocator import (
+    MOST_TRIES,
+    ClaimShape,
+    Found,
+    OneNodeOffer,
+    allocate,
+)
 from scheduler_worker.core.devices.held import ClaimKey, HeldClaims, RecentChanges
 from scheduler_worker.core.devices.pools import DeviceUsage, PoolId, PoolTable, SelectorTable
 from scheduler_worker.core.nodes import ChangeLog, Mask, NodeCatalogue
 
 _MOST_SHAPES = 32  # whose answers are kept; those used last
+# For all nodes at once, see allocator.MOST_TRIES: claims that are hard to satisfy must not stop a worker. What is
+# usual takes one try for each device.
+_MOST_TRIES = 500_000
 CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 
 
@@ -179,8 +188,9 @@ class DeviceFits:
             self.passed = np.zeros(size, np.bool_)
             self.refused, self.failing = {}, {}
             nodes = range(size)
+        tries = _MOST_TRIES + 10 * size
         for node in nodes:
-            self._judge(node, size)
+            tries -= self._judge(node, size, max(0, min(tries, MOST_TRIES)))
         self._as_of, (self._specs, self._pools) = as_of, positions
         self.version += 1
 
@@ -205,19 +215,21 @@ class DeviceFits:
                 nodes.add(node)
         return sorted(nodes)
 
-    def _judge(self, node: int, size: int) -> None:
+    def _judge(self, node: int, size: int, tries: int) -> int:
+        """How many of the tries it took."""
         offer = self._devices.offer(node)
-        found = None if offer is None else allocate(self.shapes, offer)
+        found = None if offer is None else allocate(self.shapes, offer, tries)
         before, self._found[node] = self._found[node], found
         if before is not None and before.reason:
             self.refused[before.reason][node] = False
         self.failing.pop(node, None)
         self.passed[node] = False
         if found is None:
-            return
+            return 0
         if found.error is not None:
             self.failing[node] = found
         elif found.reason:
             self.refused.setdefault(found.reason, np.zeros(size, np.bool_))[node] = True
         else:
             self.passed[node] = True
+        return found.tries

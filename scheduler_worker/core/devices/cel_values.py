@@ -311,7 +311,14 @@ def _size(value: Value) -> int:
     raise CelError(NO_OVERLOAD)
 
 
+# Python tries the parts of a repeated group in all ways, which may take for ever; RE2, which Kubernetes uses, does
+# not. RE2 has no (?=...), (?<...) and backreferences either.
+_BEYOND = re.compile(r"\)[*+{]|\(\?[=!<]|\\[1-9]")
+
+
 def _matches(text: str, pattern: str) -> bool:
+    if _BEYOND.search(pattern):
+        raise CelError(f"regexp `{pattern}`: repeated groups and looking around are not supported")
     try:
         return re.search(pattern, text) is not None
     except re.error:

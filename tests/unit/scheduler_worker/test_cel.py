@@ -89,6 +89,8 @@ def test_and_is_false_whatever_fails_beside_what_is_false(text):
         ("[1][1] == 1", "index out of bounds: 1"),
         ("optional.none().value() == 1", "optional.none() dereference"),
         (f"{A}.cores.matches('a')", "no such overload"),
+        ("'a'.matches('(a+)+b')", "repeated groups and looking around are not supported"),
+        ("'a'.matches('[')", "error parsing regexp"),
         ('quantity("x") == quantity("1")', "quantity 'x' cannot be parsed"),
     ],
 )

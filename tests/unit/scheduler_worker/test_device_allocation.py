@@ -91,7 +91,9 @@ def test_the_first_alternative_counts_with_which_everything_else_works_out():
 
 
 def test_devices_of_one_claim_have_equal_or_different_values_as_its_constraint_says():
-    devices = [Device(name, attributes=(("slot", slot),)) for name, slot in zip("abc", (1, 2, 1), strict=True)]
+    devices = [
+        Device(name, attributes=(("slot", slot),)) for name, slot in zip("abc", (1, 2, 1), strict=True)
+    ]
     same = ClaimShape((exactly(count=2),), (ClaimConstraint("d/slot"),))
     different = ClaimShape((exactly(count=2),), (ClaimConstraint("d/slot", distinct=True),))
     assert chosen(allocate([same], offered(*devices))) == [("r", "a"), ("r", "c")]
