@@ -100,7 +100,8 @@ class DispatcherService(DispatcherServicer):
         """Raises AccessDenied. Writes into the request who sends it."""
         view.check_submission(request)
         sender = caller()
-        request.submitted_by = "" if sender is None else str(sender)
+        # Tokens of one name may be of several tenants.
+        request.submitted_by = "" if sender is None else f"{sender}@{sender.tenant}"
 
     async def SubmitStream(
         self, request_iterator: AsyncIterator[pb.SubmitRequest], context: Context
