@@ -31,7 +31,9 @@ def writer_of_term(term: int, journal_write: int = 0) -> Writer:
     dispatcher names a term: the highest one that was ever named shuts every other dispatcher out."""
     sender = caller()
     if (term or journal_write) and sender is not None and sender.kind is not CallerKind.DISPATCHER:
-        raise InvalidInput(f"this connection is {sender}'s: only a dispatcher writes under a term", where="term")
+        raise InvalidInput(
+            f"this connection is {sender}'s: only a dispatcher writes under a term", where="term"
+        )
     return Writer(term, journal_write=journal_write)
 
 
@@ -67,7 +69,9 @@ class NodeChanges:
                     known = await self._ledger.nodes_named(shard, undated)
                     date_taints(nodes, known, now_ms=int(self._unix_clock() * 1000))
                 changes = [node_change(node, schema) for node in nodes]
-                upserted = await self._ledger.upsert_nodes(shard, changes, writer=writer_of_term(request.term))
+                upserted = await self._ledger.upsert_nodes(
+                    shard, changes, writer=writer_of_term(request.term)
+                )
                 if upserted is not None:
                     indexes[positions] = upserted.indexes
                     overcommitted.extend(changes[position].name for position in upserted.overcommitted)

@@ -153,7 +153,11 @@ async def test_a_ledger_of_release_0_2_is_brought_forward(redis_server, redis, m
         for shard in (0, 1):
             redis.zadd(f"{{hoss:{shard}}}:leases", dict.fromkeys(redis.hkeys(f"{{hoss:{shard}}}:pending"), 1))
         assert [await ledger.reap(0), await ledger.reap(1)] == [2, 1], "leases of both formats end"
-        assert await ledger.forget_removed(0, await ledger.removals(0)) + await ledger.forget_removed(1, await ledger.removals(1)) == 1
+        assert (
+            await ledger.forget_removed(0, await ledger.removals(0))
+            + await ledger.forget_removed(1, await ledger.removals(1))
+            == 1
+        )
         await ledger.check()
     finally:
         await ledger.close()
