@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dispatcher.api.cluster_objects import ClusterObjectStore, refuse_changes
 from dispatcher.api.intake import reading_order
 from dispatcher.core import messages as m
-from dispatcher.core.pods.sets import Submission, request_key
+from dispatcher.core.pods.sets import AlreadyExists, Submission, request_key
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.journal.checkpointer import Checkpointer
 from dispatcher.ports import Record
@@ -75,7 +75,7 @@ class Admission:
 
     async def begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
         """Check a message and reserve its names. The future is done when the submission is durable; shield it
-        from cancellation.
+        from cancellation. `submitted_by` in the message is who sends it.
 
         Raises InvalidInput, AlreadyExists or Overloaded. A message with a known request id returns the
         submission that the first one made."""
@@ -88,9 +88,10 @@ class Admission:
             loop = asyncio.get_running_loop()
             if message.request_id:
                 key = request_key(message.request_id)
+                known = self._registry.directory.submissions.get(key)
+                _check_owner(known, message.submitted_by)
                 if key in self._writing:
                     return self._writing[key]
-                known = self._registry.directory.submissions.get(key)
                 if known is not None and known.durable:
                     done: asyncio.Future[Submission] = loop.create_future()
                     done.set_result(known)
@@ -252,6 +253,12 @@ async def _to_the_end(change: Coroutine[Any, Any, ChangedT]) -> ChangedT:
     task = asyncio.ensure_future(change)
     task.add_done_callback(_mark_seen)
     return await asyncio.shield(task)
+
+
+def _check_owner(known: Submission | None, submitted_by: str) -> None:
+    """Raises AlreadyExists where another caller made the submission: its reply would tell of that one's pods."""
+    if known is not None and known.submitted_by and submitted_by not in ("", known.submitted_by):
+        raise AlreadyExists("somebody else has used this request_id: choose another one", where="request_id")
 
 
 def _mark_seen(written: "asyncio.Task[Any]") -> None:

@@ -68,6 +68,7 @@ def reading_order(message: pb.SubmitRequest, max_pod_terms: int | None = None) -
         pods=_pods(message.pods, len(templates), len(message.gangs)) if message.pods.names else None,
         gangs=tuple(gangs),
         record_bytes=message.ByteSize(),
+        submitted_by=message.submitted_by,
     )
     _check_members(order)
     return order

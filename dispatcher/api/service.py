@@ -30,7 +30,7 @@ from dispatcher.workers.queries import CacheViewQueries, DecisionQueries
 from hoss import version
 from hoss.client.errors import refuse
 from hoss.errors import AccessDenied, InvalidInput, LedgerUnavailable, NotFound, Overloaded, quoted
-from hoss.security.identity import callers_tenant
+from hoss.security.identity import caller, callers_tenant
 from hoss.telemetry.context import context_of
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer
@@ -93,8 +93,15 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._submit(request), context)
 
     async def _submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
-        self._view().check_submission(request)
+        self._check_submission(self._view(), request)
         return await self._admission.submit(request)
+
+    def _check_submission(self, view: TenantView, request: pb.SubmitRequest) -> None:
+        """Raises AccessDenied. Writes into the request who sends it."""
+        view.check_submission(request)
+        sender = caller()
+        # Tokens of one name may be of several tenants.
+        request.submitted_by = "" if sender is None else f"{sender}@{sender.tenant}"
 
     async def SubmitStream(
         self, request_iterator: AsyncIterator[pb.SubmitRequest], context: Context
@@ -212,7 +219,7 @@ class DispatcherService(DispatcherServicer):
         try:
             view = self._view()
             async for request in requests:
-                view.check_submission(request)
+                self._check_submission(view, request)
                 await pending.put(await self._admission.begin(request))
                 await self._admission.throttle()
         except Exception as exc:  # noqa: BLE001 - raised by the call that reads the queue

@@ -9,6 +9,7 @@ feed then, because it could not name the node."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +71,7 @@ class Watch:
                 shown = self._view.of_events(batches, self._seen) if self._view.tenant else batches
                 if shown:
                     if self._unnamed(np.concatenate([b.nodes for b in shown])):
-                        rows = self._rows(np.concatenate([b.uids for b in shown]))
-                        await self._names_known(lambda rows=rows: self._bound_nodes(rows))
+                        await self._names_known(partial(self._bound_nodes, self._rows(shown)))
                     yield self._encode(shown)
             else:
                 await self._runtime.revised(position)
@@ -90,9 +90,11 @@ class Watch:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _rows(self, uids: Uids) -> Rows:
-        rows = self._runtime.machine.registry.directory.rows_of_uids(uids)
-        return rows[rows != NONE_U32]
+    def _rows(self, batches: Sequence[PodEvents]) -> Rows:
+        uids = np.concatenate([batch.uids for batch in batches])
+        rows: Rows = self._runtime.machine.registry.directory.rows_of_uids(uids)
+        known: Rows = rows[rows != NONE_U32]
+        return known
 
     def _live(self) -> Rows:
         pods = self._runtime.machine.registry.pods

@@ -87,20 +87,22 @@ class PodList(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ..., templates: _Optional[bytes] = ..., uids: _Optional[bytes] = ..., gangs: _Optional[bytes] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("request_id", "templates", "jobs", "pods", "gangs", "traceparent")
+    __slots__ = ("request_id", "templates", "jobs", "pods", "gangs", "traceparent", "submitted_by")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
     GANGS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_BY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     templates: _containers.RepeatedCompositeFieldContainer[PodTemplate]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     pods: PodList
     gangs: _containers.RepeatedCompositeFieldContainer[Gang]
     traceparent: str
-    def __init__(self, request_id: _Optional[str] = ..., templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., pods: _Optional[_Union[PodList, _Mapping]] = ..., gangs: _Optional[_Iterable[_Union[Gang, _Mapping]]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    submitted_by: str
+    def __init__(self, request_id: _Optional[str] = ..., templates: _Optional[_Iterable[_Union[PodTemplate, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., pods: _Optional[_Union[PodList, _Mapping]] = ..., gangs: _Optional[_Iterable[_Union[Gang, _Mapping]]] = ..., traceparent: _Optional[str] = ..., submitted_by: _Optional[str] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ("request_id", "accepted_pods", "sets", "revision")

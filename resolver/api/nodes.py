@@ -8,6 +8,7 @@ import numpy as np
 
 from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, quoted
 from hoss.manifests.selectors import parse_label_selector
+from hoss.security.identity import CallerKind, caller
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARD_CLOSED, CARDS, MAX_RESOURCES, NO_CARD, U32, account_dtype
@@ -23,6 +24,17 @@ _CORDON_ATTEMPTS = 10
 _SLICE_NODES = 250
 
 SlicedT = TypeVar("SlicedT", bound=Any)  # a sequence, an array or a repeated field: slices are like the whole
+
+
+def writer_of_term(term: int, journal_write: int = 0) -> Writer:
+    """The writer of a call under this term (0: not a dispatcher's). Raises InvalidInput where a caller that is no
+    dispatcher names a term: the highest one that was ever named shuts every other dispatcher out."""
+    sender = caller()
+    if (term or journal_write) and sender is not None and sender.kind is not CallerKind.DISPATCHER:
+        raise InvalidInput(
+            f"this connection is {sender}'s: only a dispatcher writes under a term", where="term"
+        )
+    return Writer(term, journal_write=journal_write)
 
 
 class NodeChanges:
@@ -57,7 +69,9 @@ class NodeChanges:
                     known = await self._ledger.nodes_named(shard, undated)
                     date_taints(nodes, known, now_ms=int(self._unix_clock() * 1000))
                 changes = [node_change(node, schema) for node in nodes]
-                upserted = await self._ledger.upsert_nodes(shard, changes, writer=Writer(request.term))
+                upserted = await self._ledger.upsert_nodes(
+                    shard, changes, writer=writer_of_term(request.term)
+                )
                 if upserted is not None:
                     indexes[positions] = upserted.indexes
                     overcommitted.extend(changes[position].name for position in upserted.overcommitted)
@@ -70,7 +84,7 @@ class NodeChanges:
             by_shard.setdefault(shard_of(name, self._ledger.shards), []).append(name)
         reply = pb.RemoveNodesReply()
         for shard, names in by_shard.items():
-            removed = await self._ledger.remove_nodes(shard, names, Writer(request.term))
+            removed = await self._ledger.remove_nodes(shard, names, writer_of_term(request.term))
             reply.released_uids += removed.uids.tobytes()
             reply.not_found.extend(names[position] for position in removed.missing)
         return reply
@@ -85,7 +99,7 @@ class NodeChanges:
                 await self._quarantine.release(shard, index)
             was = node.SerializeToString(deterministic=True)
             node.unschedulable = request.unschedulable
-            change, writer = node_change(node, schema), Writer(request.term)
+            change, writer = node_change(node, schema), writer_of_term(request.term)
             if await self._ledger.upsert_nodes(shard, [change], was, writer) is not None:
                 return pb.CordonNodeReply(node=node)
         raise LedgerUnavailable(f"node {request.name} changes faster than it can be cordoned; try again")

@@ -23,7 +23,7 @@ from hoss.wire.columns import I64, U32, U64, decode, decode_uids, encode
 from resolver.api.auditing import audit_ledger
 from resolver.api.feed import ShardFeed
 from resolver.api.maintenance import Availability
-from resolver.api.nodes import NodeChanges, decoded, list_nodes
+from resolver.api.nodes import NodeChanges, decoded, list_nodes, writer_of_term
 from resolver.api.proposing import ProposeStream
 from resolver.api.quarantine import Quarantine, add_quarantine, add_quarantine_status
 from resolver.api.rebuilding import RebuildService, collect
@@ -351,4 +351,4 @@ class ResolverService(ResolverServicer):
 
 
 def _writer(request: pb.GrantEpochRequest | pb.ConfirmRequest | pb.ReleaseRequest) -> Writer:
-    return Writer(request.term, journal_write=request.journal_write)
+    return writer_of_term(request.term, request.journal_write)

@@ -227,16 +227,23 @@ class Arbiter(Shard):
                 rulings[position] = Ruling(Verdict.GANG_ABORTED, int(proposal.nodes[position, 0]))
 
     def release(
-        self, uids: Iterable[Uid], seqs: Sequence[int] | None = None, *, as_of: int | None = None
+        self,
+        uids: Iterable[Uid],
+        seqs: Sequence[int] | None = None,
+        *,
+        as_of: int | None = None,
+        unconfirmed: bool = False,
     ) -> list[Uid]:
         """Release what pods hold. With `seqs`, release only what that very commit reserved; with `as_of`, only
-        what is not newer. Returns the released pods."""
+        what is not newer; with `unconfirmed`, nothing that is confirmed. Returns the released pods."""
         seq, changed, released, held_before = self.seq + 1, Ordered(), [], []
         for i, uid in enumerate(uids):
             held = self.reservations.get(uid)
             if held is None or (seqs is not None and held.seq != seqs[i]):
                 continue
             if as_of is not None and held.seq > as_of:
+                continue
+            if unconfirmed and held.seq not in self.pending:
                 continue
             del self.reservations[uid]
             released.append(uid)

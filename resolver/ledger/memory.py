@@ -245,7 +245,7 @@ class MemoryLedger:
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
         if not self._admits(shard, writer):
             return 0
-        return len(self.arbiters[shard].release(uid_bytes(uids), seqs.tolist()))
+        return len(self.arbiters[shard].release(uid_bytes(uids), seqs.tolist(), unconfirmed=True))
 
     async def reap(self, shard: int) -> int:
         reaped, more = 0, True

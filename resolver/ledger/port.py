@@ -79,8 +79,8 @@ class Ledger(Protocol):
         prepared get a new lease."""
 
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
-        """Release what those very commits reserved, and nothing else. Returns the number of pods; 0 if the
-        writer is fenced: then the dispatcher decides what becomes of them."""
+        """Release what those very commits reserved and nobody has confirmed, and nothing else. Returns the number
+        of pods; 0 if the writer is fenced: then the dispatcher decides what becomes of them."""
 
     async def reap(self, shard: int) -> int:
         """Release what expired commits still hold. Returns the number of pods."""

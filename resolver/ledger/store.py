@@ -218,15 +218,23 @@ class RedisLedger(LedgerReading):
         writer: Writer,
         seqs: NDArray[np.uint64] | None = None,
         as_of: int | None = None,
+        *,
+        unconfirmed: bool | None = None,
     ) -> Uids:
         """Release what the pods hold. With `seqs`, release only what that very commit reserved; with `as_of`,
-        only what is not newer. Returns the released pods."""
+        only what is not newer; with `unconfirmed`, nothing that is confirmed. Returns the released pods."""
         released = []
         for start in range(0, len(uids), _STEP):
             step = slice(start, start + _STEP)
             expected = None if seqs is None else seqs[step].astype("<u8").tobytes()
             reply = await self.run(
-                "release", shard, writer, uids=packing.string_array(uids[step]), seqs=expected, as_of=as_of
+                "release",
+                shard,
+                writer,
+                uids=packing.string_array(uids[step]),
+                seqs=expected,
+                as_of=as_of,
+                unconfirmed=unconfirmed,
             )
             released.append(b"" if isinstance(reply, Fenced) else reply)
         return np.frombuffer(b"".join(released), np.uint8).reshape(-1, UID_BYTES)
@@ -258,7 +266,7 @@ class RedisLedger(LedgerReading):
         return np.zeros(len(uids), U64) if isinstance(reply, Fenced) else np.frombuffer(reply, U64)
 
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
-        return len(await self._release(shard, uids, writer, seqs))
+        return len(await self._release(shard, uids, writer, seqs, unconfirmed=True))
 
     async def reap(self, shard: int) -> int:
         reaped, more = 0, 1

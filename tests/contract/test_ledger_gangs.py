@@ -126,6 +126,16 @@ async def test_aborting_takes_what_that_commit_reserved_and_nothing_else(nodes, 
     assert await requested_cpu(nodes) == {0: 0, 2: 100, 4: 0}
 
 
+async def test_aborting_ends_nothing_that_is_confirmed(nodes, make_proposal):
+    first, second = make_proposal([1], [[0]]), make_proposal([2], [[2]])
+    decisions = await nodes.commit(0, [first, second])
+    uids = np.concatenate([first.uids, second.uids])
+    seqs = np.array([decision.seq for decision in decisions], np.uint64)
+    await nodes.confirm(0, seqs[:1])
+    assert await nodes.abort(0, uids, seqs, first.writer) == 1
+    assert await requested_cpu(nodes) == {0: 100, 2: 0, 4: 0}
+
+
 async def test_a_gang_of_pods_counted_anew_that_falls_short_leaves_what_they_had(nodes, make_proposal):
     [stood] = await nodes.commit(0, [make_proposal([1], [[0]], cpu=500)])
     gang = replace(make_proposal([1, 2], [[0], [8]], cpu=700, unchecked=True), existing=True, gang_minimum=2)

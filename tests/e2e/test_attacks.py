@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 import redis
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -23,7 +24,7 @@ from hoss import rpc
 from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.resolver import ResolverClient
-from hoss.errors import AccessDenied, ConfigError, HossError, TransportError
+from hoss.errors import AccessDenied, ConfigError, HossError, InvalidInput, TransportError
 from hoss.host import THIS_HOST
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.security.authority import Authority
@@ -337,6 +338,39 @@ async def test_a_tenant_submits_nothing_in_anothers_name(attacked: Attacked) -> 
                 pass
     async with attacked.client(Role.VIEW) as everything:
         assert not {"mine-0", "streamed-0"} & set(await names_of(everything))
+
+
+async def test_who_knows_anothers_request_id_is_not_told_of_its_pods(attacked: Attacked) -> None:
+    async with attacked.client(Role.SUBMIT, "red") as red, attacked.client(Role.SUBMIT, "green") as green:
+        request = job("owned", "red")
+        request.request_id = "guessed"
+        first = await red.submit(request)
+        assert [each.name for each in (await red.submit(request)).sets] == ["owned"]
+        other = job("owned", "green")
+        other.request_id, other.submitted_by = "guessed", "client/bearer@red"
+        with pytest.raises(InvalidInput, match="somebody else has used this request_id"):
+            await green.submit(other)
+        assert await names_of(green) == []
+        assert first.accepted_pods == 2
+
+
+async def test_a_client_does_not_write_to_the_ledger_under_a_term(attacked: Attacked) -> None:
+    operator = Identity(CallerKind.CLIENT, "operator", Role.ADMIN)
+    access = ClientAccess(attacked.directory_of(operator))
+    resolver = ResolverClient([attacked.addresses["resolver"]], open_channel=access.channel)
+    resolver.term = 2**40
+    nobody = np.zeros((1, 16), np.uint8)
+    for write in (
+        lambda: resolver.release(nobody),
+        lambda: resolver.upsert_nodes(simulated_nodes(1, seed=1)),
+        lambda: resolver.remove_nodes(["nobody"]),
+        lambda: resolver.cordon_node(simulated_nodes(1, seed=1)[0].name, True),
+    ):
+        with pytest.raises(InvalidInput, match="only a dispatcher writes under a term"):
+            await write()
+    resolver.term = 0
+    assert (await resolver.release(nobody)).released == 0
+    await resolver.close()
 
 
 @pytest.mark.parametrize("states", [True, False])

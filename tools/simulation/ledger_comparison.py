@@ -355,7 +355,8 @@ def _validate(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:
 
 def _release(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:
     seqs = _numbers(args["seqs"]) if "seqs" in args else None
-    return arbiter.release(args["uids"], seqs, as_of=args.get("as_of"))
+    unconfirmed = args.get("unconfirmed", False)
+    return arbiter.release(args["uids"], seqs, as_of=args.get("as_of"), unconfirmed=unconfirmed)
 
 
 def _confirm(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:

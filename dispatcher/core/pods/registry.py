@@ -87,6 +87,7 @@ class PodRegistry:
             key,
             now_ms,
             record_bytes=order.record_bytes,
+            submitted_by=order.submitted_by,
             first_transition=self.history.recorded,
         )
         template_ids = yield from self._intern(order)

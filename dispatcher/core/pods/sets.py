@@ -96,6 +96,7 @@ class Order:
     pods: NewPods | None
     gangs: tuple[NewGang, ...] = ()
     record_bytes: int = 0  # size of the message
+    submitted_by: str = ""  # who has the request id; "": anybody
 
     @property
     def pod_count(self) -> int:
@@ -152,6 +153,7 @@ class Submission:
     durable: bool = False
     order: int = 0  # of its record in the journal
     first_transition: int = 0  # its pods' transitions follow this entry of the pod history
+    submitted_by: str = ""  # who has the request id; "": anybody
 
 
 class Directory:

@@ -1,10 +1,10 @@
 -- Shared by the scripts that release: deletes reservations and returns to nodes what they hold.
 --
 -- `seqs`: nil, or 8 bytes for each UID; then only a reservation of that very commit is released. `as_of`: nil,
--- or a seq; then only reservations that are not newer are released. UIDs without a reservation are skipped, so
--- the function may run twice. Returns the released UIDs.
+-- or a seq; then only reservations that are not newer are released. `unconfirmed`: only those that are prepared or
+-- assumed. UIDs without a reservation are skipped, so the function may run twice. Returns the released UIDs.
 
-local function release_pods(uids, seqs, as_of)
+local function release_pods(uids, seqs, as_of, unconfirmed)
   local records, nodes, seen = read_fields(RESERVATIONS, uids), {}, {}
   local accounts, cards, touched_cards, released = {}, {}, {}, {}
   local groups, leaving, ports = {}, {}, {}
@@ -14,6 +14,7 @@ local function release_pods(uids, seqs, as_of)
     local record = records[i]
     local meant = record and not seen[uids[i]]
     meant = meant and (not seqs or record:sub(9, 16) == seqs:sub(8 * i - 7, 8 * i))
+    meant = meant and (not unconfirmed or call('HEXISTS', PENDING, commit_field(record)) == 1)
     if meant and not (as_of and unpack_values('<I8', record, 9) > as_of) then
       seen[uids[i]] = true
       released[#released + 1] = uids[i]
