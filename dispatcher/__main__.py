@@ -110,7 +110,9 @@ async def serve(
             clock=host.monotonic,
             rng=host.rng,
         )
-        endpoint = metrics_endpoint(config.metrics_listen, dispatcher.metrics, metrics_context(config.metrics_tls, config.tls_dir))
+        endpoint = metrics_endpoint(
+            config.metrics_listen, dispatcher.metrics, metrics_context(config.metrics_tls, config.tls_dir)
+        )
         pushed = metrics_pushed("dispatcher", dispatcher.metrics)
         terms = dispatcher.metrics.showing(Terms(elector))
         async with (

@@ -213,7 +213,9 @@ async def serve(
         async with serving.background(*jobs), contextlib.AsyncExitStack() as running:
             ports = {"port": port}
             ports["metrics_port"] = await running.enter_async_context(
-                metrics_endpoint(config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir))
+                metrics_endpoint(
+                    config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)
+                )
             )
             await running.enter_async_context(metrics_pushed("resolver", metrics))
             if kubernetes is not None:

@@ -126,7 +126,9 @@ async def serve(
             process_source("scheduler_worker"), loop_delay, WorkerSource(config.name, profile_name, service)
         )
         async with (
-            metrics_endpoint(config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)) as metrics_port,
+            metrics_endpoint(
+                config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)
+            ) as metrics_port,
             metrics_pushed("worker", metrics, instance=config.name),
             serving.background(
                 sync.run(),

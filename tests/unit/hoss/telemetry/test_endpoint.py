@@ -101,7 +101,7 @@ async def test_with_tls_it_answers_whoever_has_a_certificate_and_takes_a_new_one
     async with metrics_endpoint("127.0.0.1:0", Metrics(process_source("tests")), context) as port:
         answer, first = await scrape(port, certified=True)
         assert b"process_cpu_seconds_total" in answer
-        with pytest.raises(OSError):  # noqa: PT011 - the connection is closed, or says that a certificate is missing
+        with pytest.raises(OSError):
             answer, _ = await scrape(port, certified=False)
             if not answer:
                 raise ConnectionResetError
