@@ -39,16 +39,16 @@ def _component(package: Distribution) -> dict[str, Any]:
         "version": package.version,
         "purl": f"pkg:pypi/{name}@{package.version}",
     }
-    if expression := package.metadata.get("License-Expression"):
-        part["licenses"] = [{"expression": expression}]
-    elif licence := _short(package.metadata.get("License") or ""):
-        part["licenses"] = [{"license": {"name": licence}}]
+    licence = _field(package, "License-Expression")
+    if licence:
+        part["licenses"] = [{"expression": licence}]
+    elif licence := _field(package, "License").partition("\n")[0]:  # some have the whole text there
+        part["licenses"] = [{"license": {"name": licence.strip()}}]
     return part
 
 
-def _short(licence: str) -> str:
-    """Some packages have the whole text of their licence there: its first line names it."""
-    return licence.strip().partition("\n")[0].strip()
+def _field(package: Distribution, name: str) -> str:
+    return package.metadata[name].strip() if name in package.metadata else ""
 
 
 def _version(components: list[dict[str, Any]]) -> str:
