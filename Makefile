@@ -92,6 +92,17 @@ docs: $(VENV)/.dev  ## docs/reference from the code
 check-docs: $(VENV)/.dev
 	$(BIN)/python -m tools.reference --check
 
+# The Python of deploy/Dockerfile; uv resolves for every machine at once, which pip cannot.
+lock: $(VENV)/.dev  ## deploy/requirements.lock: versions and hashes of what the image contains, newest that pyproject.toml allows
+	$(BIN)/pip install --quiet --upgrade --target $(VENV)/lock uv
+	PYTHONPATH=$(VENV)/lock $(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-version 3.12 \
+	  --extra kubernetes --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" \
+	  --output-file deploy/requirements.lock pyproject.toml
+
+audit: $(VENV)/.dev  ## known vulnerabilities of what deploy/requirements.lock names; needs the network
+	$(BIN)/pip install --quiet --upgrade --target $(VENV)/audit pip-audit
+	PYTHONPATH=$(VENV)/audit $(BIN)/python -m pip_audit --requirement deploy/requirements.lock --require-hashes --disable-pip
+
 format: $(VENV)/.dev  ## let ruff format and fix
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 

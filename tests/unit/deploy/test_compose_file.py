@@ -3,12 +3,15 @@ names."""
 
 import json
 import re
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 import typer
 import yaml
 from fork_server import FORK_SERVER
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from waiting import DEADLINE_SECONDS
 
 from dispatcher.core.policy.checks import document_warnings
@@ -17,6 +20,7 @@ from hoss.healthcheck import main as healthcheck
 from hossctl.commands import nodes
 from hossctl.load.nodes import read_nodes_file
 from scheduler_worker.config import parse_labels
+from tools.sbom import bill_of_materials
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
@@ -133,6 +137,40 @@ def test_every_rule_of_the_policy_finds_a_worker():
     for rule in yaml.safe_load(policy_text)["rules"]:
         wanted = rule["workers"]["matchLabels"].items()
         assert any(wanted <= worker.items() for worker in labels), rule["name"]
+
+
+def test_the_lock_has_a_version_and_hashes_of_everything_that_the_image_needs():
+    entries = (DEPLOY / "requirements.lock").read_text().replace("\\\n", "").splitlines()
+    locked = {}
+    for line in filter(lambda line: line and not line.startswith("#"), entries):
+        named, _, hashes = line.partition(" --hash=")
+        assert hashes.startswith("sha256:"), line
+        found = Requirement(named.strip())
+        locked[canonicalize_name(found.name)] = next(iter(found.specifier)).version
+    needed = [Requirement(text) for text in requires("hoss") or ()]
+    of_the_image = [one for one in needed if not one.marker or one.marker.evaluate({"extra": "kubernetes"})]
+    assert len(of_the_image) > 15
+    for one in of_the_image:
+        assert one.specifier.contains(locked[canonicalize_name(one.name)]), one
+    assert "--require-hashes --no-deps -r requirements.lock" in (DEPLOY / "Dockerfile").read_text()
+
+
+def test_the_bill_of_materials_names_what_an_environment_has(tmp_path):
+    packages = tmp_path / "lib" / "python3.12" / "site-packages"
+    for name, version, licence in (("hoss", "1.2", "MIT"), ("Some_Package", "3.4.5", "")):
+        (packages / f"{name}-{version}.dist-info").mkdir(parents=True)
+        text = f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n"
+        text += f"License-Expression: {licence}\n" if licence else ""
+        (packages / f"{name}-{version}.dist-info" / "METADATA").write_text(text)
+    bill = bill_of_materials(tmp_path)
+    assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", "1.2")
+    assert [part["purl"] for part in bill["components"]] == [
+        "pkg:pypi/hoss@1.2",
+        "pkg:pypi/some-package@3.4.5",
+    ]
+    assert bill["components"][0]["licenses"] == [{"expression": "MIT"}]
+    with pytest.raises(FileNotFoundError):
+        bill_of_materials(tmp_path / "lib")
 
 
 def test_the_image_runs_as_nobody_in_particular():
