@@ -57,7 +57,7 @@ def test_a_pod_waits_until_its_claim_is_bound_and_a_resolver_writes_once_or_agai
     waits.waits.written(UID, 1.0)
     assert waits.change(claim(selected_node="n1")) == [UID]
     assert waits.judge(2.0).step is VolumeStep.WAIT
-    assert waits.judge(7.0).step is VolumeStep.BIND
+    assert waits.judge(7.0).step is VolumeStep.CHECK
     waits.change(bound())
     assert waits.judge(8.0).step is VolumeStep.BOUND_ALREADY
     waits.waits.forget(UID)

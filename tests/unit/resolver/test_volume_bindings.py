@@ -67,6 +67,14 @@ def test_a_node_is_selected_once_and_taken_back_only_while_the_claim_is_not_boun
     assert unselecting_patch(claim(node="n1", bound=True), "n1") is None
 
 
+def test_what_was_written_and_is_gone_was_taken_back_by_somebody():
+    with pytest.raises(VolumeRefused, match='provisioning failed for PVC "data"'):
+        selecting_patch(claim(), "n1", written=True)
+    with pytest.raises(VolumeRefused, match='ClaimRef got reset for pv "pv"'):
+        reserving_patch(volume(), claim(), written=True)
+    assert selecting_patch(claim(node="n1"), "n1", written=True) is None
+
+
 def test_a_claim_that_names_another_node_is_refused():
     with pytest.raises(VolumeRefused, match='provisioning failed for PVC "data"'):
         selecting_patch(claim(node="n2"), "n1")
