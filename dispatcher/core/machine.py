@@ -263,6 +263,7 @@ class Machine:
             **self.tenants.table_sizes(),
             **self.queues.table_sizes(),
             **self.routing.table_sizes(),
+            "storage_objects": len(self.storage),
             **self.members.table_sizes(),
             **self.nodes.table_sizes(),
             **self.objects.table_sizes(),

@@ -45,6 +45,7 @@ class VolumeStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VOLUMES_BOUND_ALREADY: _ClassVar[VolumeStep]
     VOLUMES_BIND: _ClassVar[VolumeStep]
     VOLUMES_UNDO: _ClassVar[VolumeStep]
+    VOLUMES_CHECK: _ClassVar[VolumeStep]
 VERDICT_UNSPECIFIED: Verdict
 COMMITTED: Verdict
 DUPLICATE: Verdict
@@ -71,6 +72,7 @@ BIND_WAITS: BindResult
 VOLUMES_BOUND_ALREADY: VolumeStep
 VOLUMES_BIND: VolumeStep
 VOLUMES_UNDO: VolumeStep
+VOLUMES_CHECK: VolumeStep
 
 class ProposalBatch(_message.Message):
     __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap", "sending", "traceparent")

@@ -28,15 +28,17 @@ def is_bound(claim: Object) -> bool:
     return bool(claim["spec"].get("volumeName")) and _BIND_COMPLETED in _annotations(claim)
 
 
-def reserving_patch(volume: Object, claim: Object) -> dict[str, Any] | None:
+def reserving_patch(volume: Object, claim: Object, *, written: bool = False) -> dict[str, Any] | None:
     """The merge patch that reserves the volume for the claim; None: it is reserved already. Raises
-    VolumeRefused if it is another claim's (GetBindVolumeToClaim)."""
+    VolumeRefused if it is another claim's (GetBindVolumeToClaim), or was reserved (`written`) and is not."""
     metadata, held = claim["metadata"], volume["spec"].get("claimRef") or {}
     own = (held.get("namespace"), held.get("name")) == (metadata["namespace"], metadata["name"])
     if held and not (own and held.get("uid", "") in ("", metadata["uid"])):
         raise VolumeRefused(f'volume "{volume["metadata"]["name"]}" already bound to a different claim.')
     if held.get("uid"):
         return None
+    if written:
+        raise VolumeRefused(f'binding volumes: ClaimRef got reset for pv "{volume["metadata"]["name"]}"')
     reference = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -50,13 +52,13 @@ def reserving_patch(volume: Object, claim: Object) -> dict[str, Any] | None:
     return _patch(volume, annotations) | {"spec": {"claimRef": reference}}
 
 
-def selecting_patch(claim: Object, node: str) -> dict[str, Any] | None:
+def selecting_patch(claim: Object, node: str, *, written: bool = False) -> dict[str, Any] | None:
     """The merge patch that asks for a volume for this node; None: it is asked for already. Raises VolumeRefused
-    if one for another node is."""
+    if one for another node is, or if it was asked for (`written`) and the provisioner gave up."""
     selected = _annotations(claim).get(SELECTED_NODE, "")
     if selected == node:
         return None
-    if selected:
+    if selected or written:
         raise VolumeRefused(f'binding volumes: provisioning failed for PVC "{claim["metadata"]["name"]}"')
     return _patch(claim, {SELECTED_NODE: node})
 

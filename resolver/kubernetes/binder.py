@@ -33,6 +33,7 @@ class BindingRequest(NamedTuple):
     node: str
     volumes: PodVolumes | None = None  # to be bound first; None: nothing is to be done for them
     undo: bool = False  # take back what was done for the volumes, and refuse
+    written: bool = False  # all was done for the volumes before
 
 
 class Binder:
@@ -66,7 +67,7 @@ class Binder:
         if request.volumes is not None:
             namespace, _, _ = request.pod.partition("/")
             not_yet = await self._volumes.bind(
-                VolumeRequest(namespace, request.volumes, request.node, request.undo)
+                VolumeRequest(namespace, request.volumes, request.node, request.undo, request.written)
             )
             if not_yet is not None:
                 return not_yet

@@ -114,17 +114,18 @@ class ExistingPodReservations:
 
     async def _volumes(
         self, uids: Uids, nodes: NDArray[np.uint32], steps: NDArray[np.uint8], reserved: NDArray[np.bool_]
-    ) -> dict[int, tuple[PodVolumes, bool]]:
+    ) -> dict[int, tuple[PodVolumes, bool, bool]]:
         """By row, the volumes of the pods for which there is a step, with what was chosen for them; and whether
-        that is to be undone."""
-        found: dict[int, tuple[PodVolumes, bool]] = {}
+        that is to be undone, and was written before."""
+        found: dict[int, tuple[PodVolumes, bool, bool]] = {}
         wanted = reserved & (steps != pb.VOLUMES_BOUND_ALREADY)
         for shard in np.unique(nodes[wanted] % self._ledger.shards).tolist():
             rows = np.flatnonzero(wanted & (nodes % self._ledger.shards == shard))
             definitions = await self._ledger.definitions(shard, uids[rows])
             for row, definition in zip(rows.tolist(), definitions, strict=True):
                 volumes = group_defined(definition).volumes if definition else None
-                found[row] = volumes or PodVolumes(), bool(steps[row] == pb.VOLUMES_UNDO)
+                undo, written = steps[row] == pb.VOLUMES_UNDO, steps[row] == pb.VOLUMES_CHECK
+                found[row] = volumes or PodVolumes(), bool(undo), bool(written)
         return found
 
     async def _reserved(self, uids: Uids, nodes: NDArray[np.uint32]) -> NDArray[np.bool_]:

@@ -26,12 +26,14 @@ WAITS = Bound(BindResult.WAITS, "volumes are being bound")
 
 
 class VolumeRequest(NamedTuple):
-    """A pod's claims with what was chosen for them. `undo`: take back what can be, and refuse."""
+    """A pod's claims with what was chosen for them. `undo`: take back what can be, and refuse. `written`: all was
+    written before."""
 
     namespace: str
     volumes: PodVolumes
     node: str
     undo: bool = False
+    written: bool = False
 
 
 class VolumeBinder:
@@ -70,10 +72,14 @@ class VolumeBinder:
         if mount.volume:
             gone = f'persistentvolume "{mount.volume}" not found'
             place = f"/api/v1/persistentvolumes/{mount.volume}"
-            await self._write(place, gone, lambda volume: reserving_patch(volume, claim))
+            await self._write(
+                place, gone, lambda volume: reserving_patch(volume, claim, written=request.written)
+            )
         elif mount.provisioned:
             gone = f'persistentvolumeclaim "{mount.claim}" not found'
-            await self._write(path, gone, lambda found: selecting_patch(found, request.node))
+            await self._write(
+                path, gone, lambda found: selecting_patch(found, request.node, written=request.written)
+            )
         else:
             # The ledger was rebuilt since, from what knows no choice.
             raise VolumeRefused(f'no pod volume found for node "{request.node}"')

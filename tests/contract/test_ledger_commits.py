@@ -110,6 +110,14 @@ async def test_higher_priority_is_served_first_and_answers_stay_in_the_batchs_or
     assert decision.conflicts["position"].tolist() == [0]
 
 
+async def test_what_was_chosen_for_a_pod_is_kept_with_its_reservation(nodes, make_proposal):
+    chosen = Group(7, b"definition")
+    uids = make_proposal([1, 2, 3], [[0], [2], [2]]).uids
+    await nodes.commit(0, [make_proposal([1], [[0]], groups=[chosen]), make_proposal([2], [[2]])])
+    assert await nodes.definitions(0, uids) == [b"definition", b"", b""]
+    assert await nodes.definitions(0, uids[:0]) == []
+
+
 @pytest.mark.topologies
 async def test_invariant_2_a_resent_proposal_answers_duplicate_with_node_and_commit(nodes, make_proposal):
     proposal = make_proposal([1, 2], [[0], [2]])

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hoss.model.cluster import ObjectKey, StorageUpdate
 from hoss.model.devices import (
     Allocation,
     ClaimUse,
@@ -28,10 +29,31 @@ from hoss.model.pod import (
 )
 from hoss.model.quantity import parse_quantity
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
-from hoss.model.volumes import ClaimMount, EphemeralOwner, InlineDisk, PodVolumes
-from hoss.v1 import common_pb2, dispatcher_pb2
+from hoss.model.volumes import (
+    ClaimMount,
+    ClaimReference,
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    CsiVolume,
+    EphemeralOwner,
+    InlineDisk,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodVolumes,
+    StorageClass,
+    VolumeAttachment,
+)
+from hoss.v1 import common_pb2, dispatcher_pb2, objects_pb2
 from hoss.wire import convert
 from hoss.wire.convert_rules import definition_of, group_defined
+from hoss.wire.convert_storage import (
+    OBJECTS_PER_MESSAGE,
+    storage_changes_from_proto,
+    storage_changes_to_proto,
+    storage_from_proto,
+    storage_to_proto,
+)
 
 texts = st.text(max_size=8)
 amounts = st.integers(0, 2**53)
@@ -100,7 +122,15 @@ pod_specs = st.builds(
     volumes=st.none()
     | st.builds(
         PodVolumes,
-        tuples(st.builds(ClaimMount, texts, st.none() | st.builds(EphemeralOwner, texts, texts))),
+        tuples(
+            st.builds(
+                ClaimMount,
+                texts,
+                st.none() | st.builds(EphemeralOwner, texts, texts),
+                volume=texts,
+                provisioned=st.booleans(),
+            )
+        ),
         tuples(st.builds(InlineDisk, texts, tuples(texts), st.booleans(), tuples(texts))),
     ),
     claims=st.none()
@@ -181,6 +211,69 @@ def test_a_template_survives_the_wire(template):
 def test_a_node_survives_the_wire(node):
     message = convert.node_to_proto(node).SerializeToString()
     assert convert.node_from_proto(common_pb2.NodeSpec.FromString(message)) == node
+
+
+node_selectors = st.builds(NodeSelector, tuples(terms))
+sizes = st.integers(0, 2**63 - 1)
+storage_objects = st.one_of(
+    st.builds(
+        PersistentVolume,
+        texts,
+        pairs,
+        texts,
+        sizes,
+        tuples(texts),
+        texts,
+        texts,
+        texts,
+        st.booleans(),
+        st.none() | st.builds(ClaimReference, texts, texts, texts),
+        st.none() | node_selectors,
+        st.none() | st.builds(CsiVolume, texts, texts),
+    ),
+    st.builds(
+        PersistentVolumeClaim,
+        texts,
+        texts,
+        texts,
+        texts,
+        sizes,
+        tuples(texts),
+        texts,
+        texts,
+        selectors,
+        texts,
+        st.booleans(),
+        texts,
+        st.booleans(),
+        texts,
+        texts,
+    ),
+    st.builds(StorageClass, texts, texts, st.booleans(), tuples(terms)),
+    st.builds(CsiNode, texts, amount_lists),
+    st.builds(CsiDriver, texts, st.booleans()),
+    st.builds(CsiStorageCapacity, texts, texts, texts, selectors, st.none() | sizes),
+    st.builds(VolumeAttachment, texts, texts, texts, texts),
+)
+
+
+@given(storage_objects)
+def test_a_storage_object_survives_the_wire(item):
+    message = storage_to_proto(item).SerializeToString()
+    assert storage_from_proto(objects_pb2.StorageObject.FromString(message)) == item
+
+
+def test_an_update_of_storage_comes_in_parts_and_the_last_one_says_so():
+    drivers = tuple(CsiDriver(str(i)) for i in range(OBJECTS_PER_MESSAGE + 1))
+    gone = (ObjectKey("PersistentVolume", "", "pv"),)
+    update = StorageUpdate(drivers, gone, complete=True)
+    messages = list(storage_changes_to_proto(update))
+    assert [message.continued for message in messages] == [True, False]
+    parts = list(map(storage_changes_from_proto, messages))
+    assert sum((part.objects for part in parts), ()) == drivers
+    assert sum((part.gone for part in parts), ()) == gone
+    [empty] = storage_changes_to_proto(StorageUpdate(complete=True))
+    assert (empty.complete, empty.continued) == (True, False)
 
 
 @given(pod_specs, pod_specs)

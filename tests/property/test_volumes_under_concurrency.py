@@ -27,6 +27,7 @@ from hoss.model.volumes import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodVolumes,
+    StorageClass,
 )
 from hoss.v1 import resolver_pb2
 from scheduler_worker.core.messages import Outcome
@@ -98,6 +99,40 @@ def test_two_workers_never_mount_one_disk_twice_on_a_node(history, shards):
     play(race, history)
     assert nodes_of(race) == dict.fromkeys(range(NODES), 1)
     assert_everyone_counts_what_the_ledger_holds(race)
+
+
+@examples(60)
+@given(moves, several, announced, st.integers(1, 4))
+def test_two_workers_never_give_one_volume_to_two_claims(history, shards, announces, volumes):
+    claims = [f"c{i}" for i in range(2 * volumes)]
+    objects = [StorageClass("slow", "kubernetes.io/no-provisioner", waits_for_consumer=True)]
+    objects += [PersistentVolumeClaim("default", name, f"uid-{name}", "slow") for name in claims]
+    objects += [PersistentVolume(f"pv{i}", storage_class="slow", phase="Available") for i in range(volumes)]
+    race = race_for(objects, shards, announces=announces)
+    for number, claim in enumerate(claims):
+        race.submit(race.workers[number % 2], mounting(claim), 1)
+    play(race, history)
+    assert len(race.placed()) == volumes
+    for worker in race.workers:  # everybody knows which claims got them, by the feed alone
+        taken = [volume.claim.name for volume in worker.scheduler.cache.storage.volumes.values()]
+        assert len(set(taken)) == volumes
+    assert_everyone_counts_what_the_ledger_holds(race)
+
+
+@examples(40)
+@given(moves, several, announced)
+def test_two_workers_never_provision_one_claim_on_two_nodes(history, shards, announces):
+    objects = [StorageClass("fast", "disks", waits_for_consumer=True)]
+    objects += [PersistentVolumeClaim("default", "shared", "uid", "fast")]
+    race = race_for(objects, shards, announces=announces)
+    for worker in race.workers:
+        race.submit(worker, mounting("shared"), 2)
+    play(race, history)
+    assert len(nodes_of(race)) == 1
+    [node] = nodes_of(race)
+    for worker in race.workers:
+        cache = worker.scheduler.cache
+        assert cache.storage.claims["default", "shared"].selected_node == cache.catalogue.name(node)
 
 
 @pytest.mark.parametrize("shards", [1, 2])

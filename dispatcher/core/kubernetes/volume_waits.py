@@ -27,6 +27,7 @@ class VolumeStep(IntEnum):
     BOUND_ALREADY = 0
     BIND = 1
     UNDO = 2
+    CHECK = 3
 
 
 class Judgement(NamedTuple):
@@ -38,6 +39,7 @@ class Judgement(NamedTuple):
 
 READY = Judgement(VolumeStep.BOUND_ALREADY)
 _BIND = Judgement(VolumeStep.BIND)
+_CHECK = Judgement(VolumeStep.CHECK)
 _WAIT = Judgement(VolumeStep.WAIT)
 
 
@@ -55,7 +57,7 @@ class _Wait:
     begun: float
     node: str
     claims: tuple[ClaimKey, ...]
-    written_at: float = float("-inf")  # when a resolver last said that all is written
+    written_at: float | None = None  # when a resolver last said that all is written
     selected: set[ClaimKey] = field(default_factory=set)  # claims that were seen to name the pod's node
     reason: str = ""  # why it is being undone
 
@@ -99,7 +101,10 @@ class VolumeWaits:
             wait.reason = f"{_PLUGIN}: {reason}"
             return Judgement(VolumeStep.UNDO, wait.reason)
         self._note_selected(wait, keys)
-        return _WAIT if now - wait.written_at < self._repeat_seconds else _BIND
+        if wait.written_at is None:
+            return _BIND
+        # A provisioner may give up so soon that the informers never show the claim with its node.
+        return _WAIT if now - wait.written_at < self._repeat_seconds else _CHECK
 
     def written(self, uid: bytes, now: float) -> None:
         """A resolver has written all that the pod's claims need."""

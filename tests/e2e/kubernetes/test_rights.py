@@ -12,6 +12,7 @@ from e2e.kubernetes import renderers
 from e2e.kubernetes.agreement import assigned, reserved
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of
+from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -121,6 +122,21 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
     api.request("POST", path, {"metadata": {"name": "urgent"}, "value": 1000})
     urgent = api.create_pod("urgent", cpu="700m", scheduler="hoss", priorityClassName="urgent")
     wait_until(lambda: assigned(api) == {urgent["metadata"]["uid"]: "n1"}, "it took the other's place")
+    storage = Storage(api)
+    storage.clear()
+    storage.create_class("disks")
+    storage.create_volume("pv")
+    storage.create_claim("static")
+    api.create_pod("static", cpu="10m", scheduler="hoss", volumes=mounting("static"))
+    wait_until(lambda: storage.claim_of("pv"), "the volume is reserved")
+    storage.create_claim("dynamic")
+    api.create_pod("dynamic", cpu="10m", scheduler="hoss", volumes=mounting("dynamic"))
+    wait_until(lambda: storage.selected_node("dynamic"), "a volume is asked for")
+    storage.bind("static", "pv")
+    storage.provision("dynamic")
+    wait_until(lambda: len(assigned(api)) == 3, "the pods are bound after their volumes")
+    storage.clear()
+
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
     renewed = "hoss-dispatcher update leases"  # by its own clock, whatever happens here
     wait_until(lambda: renewed in used(control_plane)[0], "the Lease is renewed")

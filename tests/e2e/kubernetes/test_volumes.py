@@ -224,3 +224,18 @@ def test_two_workers_never_give_one_volume_to_two_claims(
         placed(api, claim)
     for name in set(names) - set(chosen):
         await_reason(api, name, "2 node(s) didn't find available persistent volumes to bind")
+
+
+def test_the_next_dispatcher_binds_a_pod_whose_volume_was_still_being_provisioned(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2"):
+        api.create_node(name)
+    storage.create_class("disks")
+    storage.create_claim("data")
+    api.create_pod("db", scheduler="hoss", volumes=mounting("data"))
+    node = wait_until(lambda: storage.selected_node("data"), "a node is selected")
+    cluster.kill("dispatcher")
+    storage.provision("data")
+    cluster.start_dispatcher()
+    assert placed(api, "db") == node

@@ -11,11 +11,13 @@ from hoss.model.cluster import (
     PodDisruptionBudget,
     PriorityClass,
     Service,
+    StorageUpdate,
     Threshold,
     key_of,
 )
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.volumes import CsiDriver, PersistentVolumeClaim
 
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 BUDGET = PodDisruptionBudget("shop", "web", WEB, min_available=Threshold(50, percent=True))
@@ -85,6 +87,20 @@ def test_workers_hear_of_namespaces_and_services_when_they_join_and_when_they_ch
         {Namespace("default"), TEAM_A},
         (service,),
     )
+
+
+def test_workers_hear_of_storage_when_they_join_and_when_it_changes(bench):
+    claim = PersistentVolumeClaim("shop", "data")
+    driver = CsiDriver("disks")
+    bench.handle(m.StorageChanged(StorageUpdate((claim,))))
+    link = bench.join("w")
+    assert bench.instructions(m.SendStorage) == [m.SendStorage(link, StorageUpdate((claim,), complete=True))]
+    bench.emitted.clear()
+    bench.handle(m.StorageChanged(StorageUpdate((claim, driver))))
+    assert bench.instructions(m.SendStorage) == [m.SendStorage(link, StorageUpdate((driver,)))]
+    bench.emitted.clear()
+    bench.handle(m.StorageChanged(StorageUpdate((claim, driver))))
+    assert bench.emitted == []
 
 
 def test_what_placing_does_not_depend_on_is_sent_to_no_worker(bench):

@@ -10,6 +10,7 @@ from dispatcher.core.queue.hints import HINTS, worth_another_attempt
 from hoss.model.node import NodeSpec, Taint, Toleration
 from hoss.model.pod import DeviceRequest, HostPort, PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
+from hoss.model.volumes import ClaimMount, PodVolumes
 
 SCHEMA = ("cpu", "memory", "ephemeral-storage", "pods")
 ZONE, HOST = "zone", "kubernetes.io/hostname"
@@ -43,6 +44,15 @@ def term(app, key=ZONE, namespaces=("default",), **fields):
     return PodAffinityTerm(key, selects(app), namespaces, **fields)
 
 
+def claims(*names):
+    return Changes(claims=frozenset(("default", name) for name in names))
+
+
+def storage(*kinds):
+    return Changes(storage=frozenset(kinds))
+
+
+MOUNTS = PodSpec(volumes=PodVolumes((ClaimMount("data"),)))
 PLAIN = PodSpec(requests=(("cpu", 1000),))
 CARDS = PodSpec(devices=DeviceRequest(1, 500))
 ON_SSD = PodSpec(node_selector=(("disk", "ssd"),))
@@ -136,6 +146,23 @@ ROWS = [
     ("taints do not matter to it", "PodTopologySpread", SPREAD, node(Aspect.TAINTS, [(ZONE, "c")]), False),
     ("taints decide which nodes count", "PodTopologySpread",
      SPREAD_BY_TAINTS, node(Aspect.TAINTS, [(ZONE, "c")]), True),
+    ("the pod's claim comes or changes", "VolumeBinding", MOUNTS, claims("other", "data"), True),
+    ("the claim of another pod changes", "VolumeBinding", MOUNTS, claims("other"), False),
+    ("a volume comes", "VolumeBinding", MOUNTS, storage("PersistentVolume"), True),
+    ("a volume is attached somewhere", "VolumeBinding", MOUNTS, storage("VolumeAttachment"), False),
+    ("a node that may reach a volume comes", "VolumeBinding", MOUNTS, node(), True),
+    ("taints hide no volume", "VolumeBinding", MOUNTS, node(Aspect.TAINTS), False),
+    ("a pod left, whose volume was perhaps never bound", "VolumeBinding", MOUNTS, room(), True),
+    ("a claim of the pod is bound to a volume in a zone", "VolumeZone", MOUNTS, claims("data"), True),
+    ("room is in every zone", "VolumeZone", MOUNTS, room(), False),
+    ("a pod left that may have had the claim", "VolumeRestrictions", MOUNTS, room(), True),
+    ("a pod with volumes is deleted on a cordoned node", "VolumeRestrictions",
+     MOUNTS, Changes(deleted_pods=frozenset((MOUNTS,))), True),
+    ("a pod without volumes is deleted", "VolumeRestrictions",
+     MOUNTS, Changes(deleted_pods=pods("x")), False),
+    ("a driver attaches more", "NodeVolumeLimits", MOUNTS, storage("CSINode"), True),
+    ("an attachment goes", "NodeVolumeLimits", MOUNTS, storage("VolumeAttachment"), True),
+    ("a class comes", "NodeVolumeLimits", MOUNTS, storage("StorageClass"), False),
     ("a plugin from outside is woken by everything", "example.com/Custom", PLAIN, node(Aspect.LABELS), True),
 ]  # fmt: skip
 

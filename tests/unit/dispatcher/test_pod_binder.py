@@ -64,6 +64,8 @@ async def test_in_an_outage_each_pod_waits_for_its_binding_once(bench, nobody_li
         evictions_read=lambda _shard: 0,
         node_deleted=lambda _name: False,
         on_bound=lambda _rows, _names: None,
+        on_volumes_refused=lambda _rows, _reasons: None,
+        volume_timeout_seconds=600.0,
     )
 
     binder.add(rows, pods.uid[rows])

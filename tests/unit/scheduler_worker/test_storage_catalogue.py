@@ -1,0 +1,112 @@
+"""A worker's storage objects: changes of them, and what the claims of placed pods got."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from property.profiles import examples
+
+from hoss.model.cluster import StorageUpdate, storage_key_of
+from hoss.model.pod import PodGroup
+from hoss.model.volumes import (
+    ClaimMount,
+    ClaimReference,
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodVolumes,
+    StorageClass,
+    VolumeAttachment,
+)
+from scheduler_worker.core.cache.storage import StorageCatalogue
+
+GI = 2**30
+CLAIM = PersistentVolumeClaim("default", "data", "uid", "disks")
+DISK = PersistentVolume("pv", storage_class="disks", phase="Available")
+
+names = st.sampled_from("abc")
+objects = st.one_of(
+    st.builds(PersistentVolume, names, storage_class=names, capacity_bytes=st.integers(0, 3)),
+    st.builds(
+        PersistentVolumeClaim, st.just("default"), names, volume_name=names, bind_completed=st.booleans()
+    ),
+    st.builds(StorageClass, names, names),
+    st.builds(CsiNode, names, st.tuples(st.tuples(names, st.integers(0, 3)))),
+    st.builds(CsiDriver, names, st.booleans()),
+    st.builds(CsiStorageCapacity, st.just("default"), names, st.just("a"), largest_bytes=st.integers(0, 3)),
+    st.builds(VolumeAttachment, names, names),
+)
+
+
+def group(volume="", *, provisioned=False):
+    return PodGroup(volumes=PodVolumes((ClaimMount("data", None, volume, provisioned),)))
+
+
+def seen(catalogue):
+    claim = PersistentVolumeClaim("default", "x", storage_class="a")
+    sorted_volumes = [v.name for v in catalogue._sorted.get(claim.storage_class, ())]
+    return (
+        catalogue.claims,
+        catalogue.volumes,
+        catalogue.classes,
+        catalogue.csi_nodes,
+        catalogue.drivers,
+        sorted_volumes,
+        {item.name: item for item in catalogue.capacities("a")},
+        {item.name: item for item in catalogue.attachments},
+    )
+
+
+@examples(60)
+@given(st.lists(st.tuples(objects, st.booleans()), max_size=12))
+def test_changes_one_by_one_lead_to_what_is_there_in_the_end(changes):
+    changed, whole, left = StorageCatalogue(), StorageCatalogue(), {}
+    for item, goes in changes:
+        key = storage_key_of(item)
+        changed.apply(StorageUpdate(gone=(key,)) if goes else StorageUpdate((item,)))
+        left.pop(key, None)
+        left |= {} if goes else {key: item}
+    whole.replace(left.values())
+    assert seen(changed) == seen(whole)
+
+
+def test_a_volume_is_reserved_while_a_placed_pod_has_chosen_it():
+    catalogue = StorageCatalogue()
+    catalogue.replace([CLAIM, DISK])
+    version = catalogue.version
+    catalogue.placed(group("pv"), 3, 1)
+    assert catalogue.volumes["pv"].claim == ClaimReference("default", "data")
+    assert catalogue.candidates(CLAIM) == [catalogue.volumes["pv"]]
+    assert catalogue.candidates(PersistentVolumeClaim("default", "other", storage_class="disks")) == []
+    assert catalogue.version > version
+    catalogue.placed(group("pv"), 3, -1)
+    assert catalogue.volumes["pv"] == DISK
+
+
+def test_a_volume_that_two_claims_chose_is_reserved_until_neither_has_it():
+    catalogue = StorageCatalogue()
+    catalogue.replace([CLAIM, DISK])
+    loser = PodGroup(volumes=PodVolumes((ClaimMount("late", None, "pv"),)))
+    catalogue.placed(loser, 1, 1)
+    catalogue.placed(group("pv"), 3, 1)
+    catalogue.placed(loser, 1, -1)
+    assert catalogue.volumes["pv"].claim == ClaimReference("default", "data")
+
+
+def test_a_claim_that_is_provisioned_has_the_node_of_its_first_pod_whatever_the_api_server_says_yet():
+    catalogue = StorageCatalogue(lambda node: f"n{node}")
+    catalogue.placed(group(provisioned=True), 3, 1)  # before its objects are known
+    catalogue.replace([CLAIM, DISK])
+    assert catalogue.claims["default", "data"].selected_node == "n3"
+    catalogue.placed(group(provisioned=True), 3, -1)
+    assert catalogue.claims["default", "data"] == CLAIM
+    assert catalogue.table_sizes()["volume_choices"] == 0
+
+
+def test_a_bound_claim_is_what_the_api_server_says():
+    catalogue = StorageCatalogue()
+    catalogue.placed(group("pv"), 3, 1)
+    bound = PersistentVolumeClaim("default", "data", "uid", "disks", volume_name="other", bind_completed=True)
+    catalogue.replace([bound, DISK])
+    assert catalogue.claims["default", "data"] == bound
+    assert catalogue.volumes["pv"] == DISK
