@@ -40,7 +40,7 @@ from hoss.client.feed import Subscription
 from hoss.client.resolver import ResolverClient
 from hoss.errors import HossError, LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST, Host
-from hoss.limit_interceptor import LimitInterceptor
+from hoss.interceptor import CallInterceptor
 from hoss.model.pod import PodSpec
 from hoss.security.options import check_insecure, host_of, metrics_context, of_loopback
 from hoss.telemetry import options
@@ -149,7 +149,7 @@ class _Dispatcher:
             self._api = config.kubernetes.api("hoss-dispatcher", clock=host.monotonic, rng=host.rng)
         self._router = RequestRouter(SERVICES)
         self._limits = CallerLimits(config.limits, clock=host.monotonic)
-        self.server = host.server((LimitInterceptor(self._limits, RESUMABLE),))
+        self.server = host.server((CallInterceptor(self._limits, RESUMABLE),))
         self.server.grpc.add_generic_rpc_handlers((self._router,))
         self.loop_delay = LoopDelay()
         self.metrics = Metrics(

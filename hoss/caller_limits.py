@@ -1,6 +1,6 @@
 """Limits per caller of a service's gRPC calls, in one place, before any handler runs.
 
-A caller is named by a text (hoss.limit_interceptor says which). Each has a rate of calls and a number of open
+A caller is named by a text (hoss.interceptor says which). Each has a rate of calls and a number of open
 streams. No honest caller meets a limit, and a refused call changes nothing. At most so many callers are remembered:
 one is forgotten when its burst is whole again."""
 
@@ -34,7 +34,8 @@ _LOG_SECONDS = 10.0
 
 
 class CallerLimitsConfig(Document):
-    """Limits of each caller, which is an address. Many workers or clients may share one."""
+    """Limits of each caller: of its identity, where the service speaks TLS, else of its address. Many workers or
+    clients may share an address."""
 
     # Calls a second; a burst may have ten seconds' worth. More are refused with RESOURCE_EXHAUSTED, which says when
     # to try again. As many as a service of this kind can answer. 0: any number.

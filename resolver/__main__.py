@@ -14,8 +14,8 @@ from hoss.caller_limits import CallerLimits
 from hoss.config import load_document, with_flags
 from hoss.errors import ConfigError, HossError, LedgerUnavailable
 from hoss.host import THIS_HOST, Host
+from hoss.interceptor import CallInterceptor
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
-from hoss.limit_interceptor import LimitInterceptor
 from hoss.security.options import add_security_flags, host_of, metrics_context
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
@@ -117,7 +117,7 @@ async def serve(
     )
     await _open(ledger, config.shards)
     limits = CallerLimits(config.limits, clock=host.monotonic)
-    server = host.server((LimitInterceptor(limits, [f"/{_SERVICE_NAME}/Feed"]),))
+    server = host.server((CallInterceptor(limits, [f"/{_SERVICE_NAME}/Feed"]),))
     store = RedisRebuild(
         ledger,
         feed_window=config.feed_window_entries,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hoss import serving, telemetry
+from hoss.caller_limits import CallerLimits, CallerLimitsConfig
 from hoss.client.feed import Subscription
 from hoss.client.proposal_stream import ProposalStream
 from hoss.client.resolver import ResolverClient
@@ -17,6 +18,7 @@ from hoss.client.worker_link import DispatcherLink
 from hoss.config import load_document, with_flags
 from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
+from hoss.interceptor import CallInterceptor
 from hoss.security.options import add_security_flags, host_of, metrics_context, security_given
 from hoss.telemetry import logger, options
 from hoss.telemetry.collector import metrics_pushed
@@ -118,7 +120,9 @@ async def serve(
     subscription = Subscription(resolver, config.name, service.apply_feed, clock=host.monotonic, rng=host.rng)
     sync = synchronisation(config.sync, config.pull_interval_ms / 1000, subscription)
     service.connect(link, proposals, sync)
-    server = host.server()
+    # Nobody but probes calls a worker, which has no limits to configure.
+    limits = CallerLimits(CallerLimitsConfig(), clock=host.monotonic)
+    server = host.server((CallInterceptor(limits),))
     port = await server.start(config.listen, (), reflected=config.reflection)
     try:
         loop_delay = LoopDelay()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoss import rpc
 from hoss.config import Document
-from hoss.errors import ConfigError
+from hoss.errors import ConfigError, InvariantViolation
 from hoss.host import THIS_HOST, Host
 from hoss.security.identity import CallerKind
 from hoss.serving import Server
@@ -79,7 +79,7 @@ class SecuredHost(Host):
         return rpc.channel(addresses, kind=kind, service=service, retried=retried, connect=self._connect)
 
     def server(self, interceptors: "Sequence[grpc.aio.ServerInterceptor]" = ()) -> Server:
-        from hoss.security.interceptor import AccessControl, Authenticator  # noqa: PLC0415 - for TLS alone
+        from hoss.security.access import AccessControl, Authenticator  # noqa: PLC0415 - for TLS alone
         from hoss.security.tokens import (  # noqa: PLC0415 - for TLS alone
             PUBLIC_KEYS_FILE,
             REVOKED_FILE,
@@ -91,10 +91,12 @@ class SecuredHost(Host):
         directory = self._files.directory
         revoked = RevocationList(directory / REVOKED_FILE)
         tokens = TokenVerifier(directory / PUBLIC_KEYS_FILE, revoked, unix_clock=self.unix)
-        return Server(
-            credentials=server_credentials(self._files),
-            interceptors=[*interceptors, AccessControl(Authenticator(revoked, tokens))],
-        )
+        guarded = [interceptor for interceptor in interceptors if hasattr(interceptor, "guard_by")]
+        if not guarded:
+            raise InvariantViolation("a server with TLS has no interceptor that asks for rights")
+        for interceptor in guarded:
+            interceptor.guard_by(AccessControl(Authenticator(revoked, tokens)))
+        return Server(credentials=server_credentials(self._files), interceptors=interceptors)
 
     def _connect(self, kind: str, target: str, options: Sequence[tuple[str, Any]]) -> "grpc.aio.Channel":
         from hoss.security.transport import secure_channel  # noqa: PLC0415 - for TLS alone

@@ -15,7 +15,7 @@ from hoss import version
 from hoss.caller_limits import RateLimits
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, quoted
-from hoss.limit_interceptor import caller_of
+from hoss.interceptor import caller_of
 from hoss.telemetry.context import now_ns
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer

@@ -13,8 +13,9 @@ from hoss import rpc, serving
 from hoss.caller_limits import CallerLimits, CallerLimitsConfig
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
-from hoss.errors import InvalidInput, Overloaded
-from hoss.limit_interceptor import LimitInterceptor
+from hoss.errors import AccessDenied, InvalidInput, Overloaded
+from hoss.interceptor import CallInterceptor
+from hoss.security.identity import CallerKind, Identity, Role
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer, DispatcherStub, add_DispatcherServicer_to_server
 
@@ -49,7 +50,7 @@ async def serve():
 
     async def start(**limits):
         held = CallerLimits(CallerLimitsConfig(**limits), clock=asyncio.get_running_loop().time)
-        server = serving.Server(interceptors=(LimitInterceptor(held, [WATCH]),))
+        server = serving.Server(interceptors=(CallInterceptor(held, [WATCH]),))
         service = Endless()
         add_DispatcherServicer_to_server(service, server.grpc)
         servers.append(server)
@@ -166,3 +167,34 @@ async def test_a_name_of_a_megabyte_is_not_echoed(redis_server, start_resolver):
     assert "(1,000,000 characters)" in str(refused.value)
     assert len(str(refused.value)) < 250
     await client.close()
+
+
+class ByToken:
+    """Who calls is what the token says; "nobody" is nobody."""
+
+    async def identify(self, context):
+        (token,) = (value for key, value in context.invocation_metadata() if key == "authorization")
+        return AccessDenied("unknown") if token == "nobody" else Identity(CallerKind.CLIENT, token, Role.VIEW)
+
+    def refusal(self, method, who, request, peer):
+        return ""
+
+
+async def test_identities_of_one_address_have_limits_of_their_own_and_nobodies_share_theirs():
+    limits = CallerLimits(CallerLimitsConfig(calls_per_second=0.1, streams=1), clock=lambda: 0.0)
+    interceptor = CallInterceptor(limits, [WATCH])
+    interceptor.guard_by(ByToken())
+    server = serving.Server(interceptors=(interceptor,))
+    add_DispatcherServicer_to_server(Endless(), server.grpc)
+    address = f"127.0.0.1:{await server.start('127.0.0.1:0', ())}"
+
+    async def code(bearer: str) -> str:
+        call = DispatcherStub(channel).GetStatus(pb.StatusRequest(), metadata=(("authorization", bearer),))
+        return (await call.code()).name
+
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            codes = [await code(bearer) for bearer in ("ana", "ben", "ana", "nobody", "nobody", "cleo")]
+    finally:
+        await server.stop(0)
+    assert codes == ["OK", "OK", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "OK"]

@@ -1,25 +1,21 @@
-"""The door of every gRPC server: who calls, whether he may, and a line in the audit log.
+"""Who calls a gRPC server, whether he may, and a line in the audit log.
 
-Each call passes through here before its handler runs. The identity is the certificate's, or, of a client that
+hoss.interceptor asks this for each call before its handler runs. The identity is the certificate's, or, of a client that
 sends a bearer token, the token's. Calls of the same certificate cost a look-up."""
 
-import contextlib
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import grpc
 import grpc.aio
 
 from hoss.errors import AccessDenied, ConfigError, InvalidInput
 from hoss.security import rights
-from hoss.security.identity import SCHEME, CallerKind, Identity, set_caller
+from hoss.security.identity import SCHEME, CallerKind, Identity
 from hoss.security.tokens import RevocationList, TokenVerifier
 from hoss.security.transport import fingerprint
 from hoss.telemetry import logger
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler = Any  # grpc.RpcMethodHandler, which is generic in its stubs alone
 
 _BEARER = "Bearer "
 _REMEMBERED_CERTIFICATES = 10_000
@@ -34,7 +30,7 @@ class Authenticator:
         self._tokens = tokens
         self._known: dict[bytes, tuple[Identity, str]] = {}  # by certificate: and its entry in the list
 
-    def identify(self, context: Context) -> Identity:
+    async def identify(self, context: Context) -> Identity:
         """Raises AccessDenied, with a sentence for the caller."""
         of_connection = context.auth_context()
         (certificate,) = of_connection.get("x509_pem_cert") or (b"",)
@@ -72,67 +68,36 @@ def _bearer_token(context: Context) -> str:
     return ""
 
 
-class AccessControl(grpc.aio.ServerInterceptor):
-    """Lets a call pass, or ends it with UNAUTHENTICATED or PERMISSION_DENIED."""
+class AccessControl:
+    """Who may make a call. hoss.interceptor asks it before any handler runs."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        handler = await continuation(handler_call_details)
-        return None if handler is None else self._guarded(handler, handler_call_details.method)
-
-    def _guarded(self, handler: Any, method: str) -> Handler:
-        """The same handler. It is not called for whoever may not call it."""
-        form = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
-        inner: Any = getattr(handler, form)
-        make: Any = getattr(grpc, f"{form}_rpc_method_handler")
-
-        async def answer(request: Any, context: Context) -> Any:
-            await self._admit(method, request, context)
-            return await inner(request, context)
-
-        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-            await self._admit(method, request, context)
-            # Closed at once and not when it is collected, as handlers of streams notice their client's end.
-            async with contextlib.aclosing(inner(request, context)) as messages:
-                async for message in messages:
-                    yield message
-
-        guarded: Handler = make(
-            # gRPC's health service is a coroutine that writes its stream's messages itself.
-            stream if inspect.isasyncgenfunction(inner) else answer,
-            handler.request_deserializer,
-            handler.response_serializer,
-        )
-        return guarded
-
-    async def _admit(self, method: str, request: Any, context: Context) -> None:
+    async def identify(self, context: Context) -> Identity | AccessDenied:
+        """Who makes a call, or why nobody knows, in a sentence for the caller."""
         try:
-            identity = self._authenticator.identify(context)
-        except (AccessDenied, ConfigError) as exc:
-            logger().warning("caller_refused", method=method, peer=context.peer(), problem=str(exc))
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(exc))
-        problem = rights.refusal(method, identity)
+            return await self._authenticator.identify(context)
+        except AccessDenied as exc:
+            return exc
+        except ConfigError as exc:
+            return AccessDenied(str(exc))
+
+    def refusal(self, method: str, who: Identity, request: Any, peer: str) -> str:
+        """Why this caller may not make this call; "" if it may. The audit log has it."""
+        problem = rights.refusal(method, who)
         if method in rights.AUDITED:
             logger().info(
                 "audit",
-                caller=str(identity),
-                role=identity.role.value,
-                tenant=identity.tenant,
+                caller=str(who),
+                role=who.role.value,
+                tenant=who.tenant,
                 method=method,
                 outcome="refused" if problem else "allowed",
-                peer=context.peer(),
+                peer=peer,
                 request=described(request),
             )
-        if problem:
-            text = f"{identity} may not call {method.rpartition('/')[2]}: {problem}"
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
-        set_caller(identity)
+        return f"{who} may not call {method.rpartition('/')[2]}: {problem}" if problem else ""
 
 
 def described(request: Any) -> dict[str, Any]:

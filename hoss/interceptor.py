@@ -1,0 +1,194 @@
+"""The door of a gRPC service: every call passes here before its handler runs.
+
+Four things are done here and nowhere else. The caller gets its key, its identity where there is one, and
+`CallerLimits` says whether it may call. Bytes that are no message are refused by INVALID_ARGUMENT. Where the service
+speaks TLS, `AccessControl` says whether this caller may call this method. A reader that takes too long for a message of
+a resumable stream is cut with UNAVAILABLE; the clients of hoss.client resume by themselves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from hoss.caller_limits import CallerLimits
+from hoss.client.errors import refuse
+from hoss.errors import AccessDenied, InvalidInput, Overloaded
+from hoss.security.identity import Identity, caller, set_caller
+from hoss.telemetry import logger
+
+# The key of a peer without an address, as of a Unix socket.
+_LOCAL = "local"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Decode = Callable[[bytes], Any]
+
+
+class Access(Protocol):
+    """Who calls, and whether he may (hoss.security.access)."""
+
+    async def identify(self, context: Context) -> Identity | AccessDenied:
+        """Who makes a call, or why nobody knows."""
+
+    def refusal(self, method: str, who: Identity, request: Any, peer: str) -> str:
+        """Why this caller may not make this call; "" if it may."""
+
+
+def caller_of(context: Context) -> str:
+    """The key of the present call's caller: its identity where there is one, else its address."""
+    identity = caller()
+    return _address_of(context) if identity is None else str(identity)
+
+
+def _address_of(context: Context) -> str:
+    """The address that a caller calls from, without the port."""
+    kind, _, address = context.peer().partition(":")
+    return address.rpartition(":")[0] if kind in ("ipv4", "ipv6") else _LOCAL
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Holds every call of a server to `limits`, and to the rights of `guard_by`. `resumable`: methods
+    ("/service/Method") whose slow readers are cut."""
+
+    def __init__(self, limits: CallerLimits, resumable: Collection[str] = ()) -> None:
+        self._limits = limits
+        self._resumable = frozenset(resumable)
+        self._access: Access | None = None
+
+    def guard_by(self, access: Access) -> None:
+        """From now on calls need a right. A host with TLS does this before the server exists."""
+        self._access = access
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """The handler, within limits and rights. Messages are decoded here, so that bytes that are none get an
+        answer."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        seconds = self._limits.slow_reader_seconds if method in self._resumable else 0.0
+        streamed = bool(handler.request_streaming)
+        form = f"{'stream' if streamed else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
+        inner, decode = getattr(handler, form), handler.request_deserializer
+        handle = (
+            self._writing(method, inner, decode, seconds, streamed=streamed)
+            if handler.response_streaming
+            else self._answering(method, inner, decode, streamed=streamed)
+        )
+        make: Any = getattr(grpc, f"{form}_rpc_method_handler")
+        return make(handle, None, handler.response_serializer)
+
+    def _answering(self, method: str, answer: Any, decode: Decode, *, streamed: bool) -> Any:
+        """A method with one reply."""
+
+        async def handle(request: Any, context: Context) -> Any:
+            caller, who = await self._begin(method, context, stream=streamed)
+            try:
+                message = self._read(request, decode, caller, streamed=streamed)
+                await self._admit(method, who, message, context)
+                return await answer(message, context)
+            except _NoMessageError as exc:
+                await refuse(context, exc)
+            finally:
+                if streamed:
+                    self._limits.end(caller)
+
+        return handle
+
+    def _writing(self, method: str, answer: Any, decode: Decode, seconds: float, *, streamed: bool) -> Any:
+        """A method with a stream of replies."""
+
+        async def handle(request: Any, context: Context) -> None:
+            caller, who = await self._begin(method, context, stream=True)
+            try:
+                requests = self._read(request, decode, caller, streamed=streamed)
+                await self._admit(method, who, requests, context)
+                found = answer(requests, context)
+                if not hasattr(found, "__aiter__"):  # it writes by itself, as gRPC's health check does
+                    await found
+                    return
+                # Closed at once and not when it is collected: the end of its stream is how a lost worker is noticed.
+                async with aclosing(found) as replies:
+                    async for reply in replies:
+                        if seconds:
+                            await self._write_in_time(context, reply, seconds, caller)
+                        else:
+                            await context.write(reply)
+            except _NoMessageError as exc:
+                await refuse(context, exc)
+            finally:
+                self._limits.end(caller)
+
+        return handle
+
+    async def _begin(self, method: str, context: Context, *, stream: bool) -> tuple[str, Identity | None]:
+        """The key of the caller, which may call now, and who it is."""
+        who: Identity | AccessDenied | None = None
+        if self._access is not None:
+            who = await self._access.identify(context)
+        known = who if isinstance(who, Identity) else None
+        # Who shows nothing valid is counted, too, and first: to refuse costs more than to count.
+        caller = _address_of(context) if known is None else str(known)
+        try:
+            self._limits.begin(caller, stream=stream)
+        except Overloaded as exc:
+            await refuse(context, exc)
+        if isinstance(who, AccessDenied):
+            if stream:
+                self._limits.end(caller)
+            await self._deny(method, who, context)
+        return caller, known
+
+    async def _deny(self, method: str, problem: AccessDenied, context: Context) -> None:
+        logger().warning("caller_refused", method=method, peer=context.peer(), problem=str(problem))
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(problem))
+
+    async def _admit(self, method: str, who: Identity | None, request: Any, context: Context) -> None:
+        if self._access is None or who is None:
+            return
+        if problem := self._access.refusal(method, who, request, context.peer()):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
+        set_caller(who)
+
+    def _read(self, request: Any, decode: Decode, caller: str, *, streamed: bool) -> Any:
+        def decoded(data: bytes) -> Any:
+            try:
+                return decode(data)
+            except DecodeError as exc:
+                self._limits.note("malformed", caller)
+                raise _NoMessageError(f"is no message: {exc}", where="request") from None
+
+        return _Requests(request, decoded) if streamed else decoded(request)
+
+    async def _write_in_time(self, context: Context, reply: Any, seconds: float, caller: str) -> None:
+        try:
+            await asyncio.wait_for(context.write(reply), seconds)
+        except asyncio.TimeoutError:
+            self._limits.note("slow_reader", caller)
+            text = f"the reader took no message for {seconds:g} s (limits.slow_reader_seconds); resume where it was"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+
+
+class _NoMessageError(InvalidInput):
+    """The bytes of a request are no message of its type."""
+
+
+class _Requests:
+    """The requests of a stream, decoded. Not a generator, which would have to be closed."""
+
+    def __init__(self, source: AsyncIterator[bytes], decode: Decode) -> None:
+        self._next = source.__aiter__().__anext__
+        self._decode = decode
+
+    def __aiter__(self) -> "_Requests":
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._decode(await self._next())
