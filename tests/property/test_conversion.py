@@ -125,13 +125,16 @@ def test_a_template_survives_the_wire(template):
         message.qos_class,
         message.owner_kind,
         message.required_during_execution,
+        message.movable,
     ) == (
         template.scheduler_name,
         template.priority_class_name,
         template.qos_class.value,
         template.owner_kind,
         template.during_execution.value,
+        template.movable.value,
     )
+    assert convert.template_from_proto(message).movable is template.movable
 
 
 @given(nodes)
