@@ -8,6 +8,7 @@ from hoss.model.pod import (
     DeviceRequest,
     DuringExecution,
     HostPort,
+    Movable,
     PodAffinity,
     PodAffinityTerm,
     PodSpec,
@@ -101,6 +102,7 @@ templates = st.builds(
     texts,
     st.sampled_from(DuringExecution),
     st.integers(0, 2**31 // 1000),
+    movable=st.sampled_from(Movable),
 )
 nodes = st.builds(
     NodeSpec,
