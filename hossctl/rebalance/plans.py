@@ -25,7 +25,7 @@ from hossctl.rebalance.room import popularity_of
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.rebalance import goals
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
-from scheduler_worker.core.rebalance.plan_state import Plan, PlanLimits, PlanState, WaitingPods
+from scheduler_worker.core.rebalance.plan_state import MovePlan, PlanLimits, PlanState, WaitingPods
 
 
 def plan_document(
@@ -74,7 +74,9 @@ def nodes_of(gathered: Gathered, text: str) -> list[int]:
     return found
 
 
-def _document(gathered: Gathered, state: PlanState, plan: Plan, waiting: Sequence[WaitingPods]) -> Document:
+def _document(
+    gathered: Gathered, state: PlanState, plan: MovePlan, waiting: Sequence[WaitingPods]
+) -> Document:
     pods, name = gathered.pods, state.name
     requests: Counter[str] = Counter()
     for move in plan.moves:

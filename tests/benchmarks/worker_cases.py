@@ -8,8 +8,9 @@ import numpy as np
 from benchmarks.measuring import Action, Bench, Case
 
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
-from hoss.wire.columns import numbered_uids
+from hoss.model.pod import DeviceRequest, PodSpec
+from hoss.model.resources import BASE_RESOURCES, CPU, MEMORY, PODS
+from hoss.wire.columns import CARD_SLOTS, NO_CARD, numbered_uids
 from hossctl.bench.gpu import empty_pool
 from hossctl.load.nodes import GIB, UNIFORM, simulated_nodes
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -17,6 +18,13 @@ from scheduler_worker.core.classes import DemandTable
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.rebalance.usable_room import (
+    NodeRoom,
+    RequestMix,
+    emptiable_nodes,
+    largest_pods,
+    measure,
+)
 from tools.bench.plugin_cases import filled_cache
 
 NODES, MANY_NODES = 5_000, 50_000
@@ -40,6 +48,7 @@ def cases() -> Sequence[Case]:
         Case("worker: a pod of a new class, 100,000 pods placed", CLASSES, lambda _: _new(_filled(100_000))),
         Case("worker: a feed entry", ENTRIES, lambda _: _feed(NODES)),
         Case("worker: a feed entry, 50,000 nodes", ENTRIES, lambda _: _feed(MANY_NODES)),
+        Case("worker: usable room of 5,000 nodes, 100,000 pods", 1, lambda _: _usable_room(NODES, 100_000)),
     )
 
 
@@ -68,6 +77,36 @@ def _compiling() -> Bench:
         return lambda: [demands.compile(spec) for spec in specs]
 
     return Bench(fresh)
+
+
+def _usable_room(nodes: int, pods: int) -> Bench:
+    """The measure with 200 usual classes, a tenth of them with cards, and 20 waiting ones."""
+    chance, kinds = np.random.default_rng(1), 200
+    resources = len(BASE_RESOURCES)
+    requests = np.zeros((resources, kinds), np.int64)
+    requests[CPU], requests[MEMORY] = (
+        chance.integers(1, 20, kinds) * 100,
+        chance.integers(1, 20, kinds) * GIB // 4,
+    )
+    requests[PODS] = 1
+    devices = [DeviceRequest(1, 500) if kind % 10 == 0 else None for kind in range(kinds)]
+    shapes = np.array([(0, 0) if d is None else (d.count, d.milli) for d in devices], np.int64).T
+    of_pod, at = chance.integers(kinds, size=pods), chance.integers(nodes, size=pods)
+    allocatable = np.zeros((resources, nodes), np.int64)
+    allocatable[CPU], allocatable[MEMORY], allocatable[PODS] = 32_000, 128 * GIB, 110
+    requested = np.stack([np.bincount(at, row[of_pod], nodes).astype(np.int64) for row in requests])
+    used = np.full((nodes, CARD_SLOTS), NO_CARD, np.uint16)
+    used[: nodes // 5, :8] = chance.integers(0, 11, (nodes // 5, 8)) * 100
+    room = NodeRoom(BASE_RESOURCES, allocatable, requested, used)
+
+    def action() -> None:
+        usual = RequestMix.of(requests, devices, np.bincount(of_pod, minlength=kinds))
+        waiting = RequestMix.of(requests[:, :20], devices[:20], np.ones(20, np.int64))
+        measure(room, usual, waiting)
+        largest_pods(room, waiting)
+        emptiable_nodes(room, requests, shapes, of_pod, at)
+
+    return Bench(lambda: action)
 
 
 def _known(cache: NodeInfoCache) -> Bench:

@@ -18,6 +18,7 @@ from hoss.model.pod import (
     DeviceRequest,
     DuringExecution,
     HostPort,
+    Movable,
     PodAffinity,
     PodAffinityTerm,
     PodGroup,
@@ -174,6 +175,7 @@ templates = st.builds(
     texts,
     st.sampled_from(DuringExecution),
     st.integers(0, 2**31 // 1000),
+    movable=st.sampled_from(Movable),
 )
 nodes = st.builds(
     NodeSpec,
@@ -198,13 +200,16 @@ def test_a_template_survives_the_wire(template):
         message.qos_class,
         message.owner_kind,
         message.required_during_execution,
+        message.movable,
     ) == (
         template.scheduler_name,
         template.priority_class_name,
         template.qos_class.value,
         template.owner_kind,
         template.during_execution.value,
+        template.movable.value,
     )
+    assert convert.template_from_proto(message).movable is template.movable
 
 
 @given(nodes)

@@ -16,9 +16,9 @@ from scheduler_worker.core.preemption.search import PreemptionSearch, VictimCand
 from scheduler_worker.core.rebalance.plan_state import (
     Impossible,
     Move,
-    Placement,
-    Plan,
+    MovePlan,
     PlanState,
+    WaitingPlacement,
     WaitingPods,
 )
 
@@ -35,10 +35,10 @@ _LEAST_GAIN = 1e-4  # of squared load: a move that gains less is not worth a res
 # --- fit-pending ---
 
 
-def fit_pending(state: PlanState, waiting: Sequence[WaitingPods]) -> Plan:
+def fit_pending(state: PlanState, waiting: Sequence[WaitingPods]) -> MovePlan:
     """Make room for pods that wait, the most urgent first. The gain is in pods that fit."""
     total = sum(entry.pods for entry in waiting)
-    plan = Plan("waiting pods", before=total, after=total)
+    plan = MovePlan("waiting pods", before=total, after=total)
     for number in sorted(range(len(waiting)), key=lambda n: -waiting[n].spec.priority):
         _fit(state, number, waiting[number], plan)
     plan.moves = state.moves
@@ -53,7 +53,7 @@ class _Placed:
     after_moves: int
 
 
-def _fit(state: PlanState, number: int, entry: WaitingPods, plan: Plan) -> None:
+def _fit(state: PlanState, number: int, entry: WaitingPods, plan: MovePlan) -> None:
     moves_before = len(state.moves)
     pod, group = state.examine(entry.spec)
     placed: list[_Placed] = []
@@ -78,7 +78,7 @@ def _fit(state: PlanState, number: int, entry: WaitingPods, plan: Plan) -> None:
         found = f"{len(placed)} of the {entry.together} pods that it needs at once would fit; {why}"
         plan.impossible.append(Impossible(_pods_of(entry, left), found))
         return
-    plan.placements += [Placement(number, at.node, at.after_moves) for at in placed]
+    plan.placements += [WaitingPlacement(number, at.node, at.after_moves) for at in placed]
     if len(placed) < entry.pods:
         plan.impossible.append(Impossible(_pods_of(entry, entry.pods - len(placed)), why))
 
@@ -215,10 +215,10 @@ def _move_all(
 # --- empty-nodes, and nodes that are to be drained ---
 
 
-def empty_nodes(state: PlanState) -> Plan:
+def empty_nodes(state: PlanState) -> MovePlan:
     """Free nodes of all their pods, so that they can be switched off. The gain is in nodes."""
     used = _nodes_with_pods(state)
-    plan = Plan("nodes in use", before=len(used), after=len(used))
+    plan = MovePlan("nodes in use", before=len(used), after=len(used))
     load = state.load()
     movable = state.movable()
     blocked: Counter[str] = Counter()
@@ -260,9 +260,9 @@ def empty_nodes(state: PlanState) -> Plan:
     return plan
 
 
-def drain(state: PlanState, nodes: Sequence[int]) -> Plan:
+def drain(state: PlanState, nodes: Sequence[int]) -> MovePlan:
     """Move all pods from these nodes to others. The gain is in nodes."""
-    plan = Plan("nodes to drain", before=len(nodes), after=len(nodes))
+    plan = MovePlan("nodes to drain", before=len(nodes), after=len(nodes))
     others = np.ones(state.cache.size, np.bool_)
     others[list(nodes)] = False
     for node in nodes:
@@ -290,13 +290,13 @@ def _nodes_with_pods(state: PlanState) -> list[int]:
 # --- spread ---
 
 
-def spread(state: PlanState) -> Plan:
+def spread(state: PlanState) -> MovePlan:
     """Take load from the fullest nodes to the emptiest. The gain is in per cent of the mean squared load, of cpu
     or memory, whichever is larger."""
     present = np.flatnonzero(state.cache.present)
     scale = 100.0 / max(len(present), 1)
     load = state.load()
-    plan = Plan("mean squared load, %", before=float((load[present] ** 2).sum()) * scale, after=0.0)
+    plan = MovePlan("mean squared load, %", before=float((load[present] ** 2).sum()) * scale, after=0.0)
     done: set[int] = set()
     while len(state.moves) < state.limits.moves:
         by_load = present[np.argsort(-load[present], kind="stable")].tolist()

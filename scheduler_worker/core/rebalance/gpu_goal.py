@@ -16,7 +16,7 @@ from scheduler_worker.core.plugins.fragmentation import (
     fragmentation,
     free_after,
 )
-from scheduler_worker.core.rebalance.plan_state import Impossible, Move, Plan, PlanState
+from scheduler_worker.core.rebalance.plan_state import Impossible, Move, MovePlan, PlanState
 
 # Thousandths of a card. A move that gains less is not worth a restart.
 LEAST_GAIN_MILLI = 50.0
@@ -25,11 +25,11 @@ _NEVER = -np.inf
 _BITS = np.arange(CARD_SLOTS)
 
 
-def defragment_gpus(state: PlanState, popularity: Popularity) -> Plan:
+def defragment_gpus(state: PlanState, popularity: Popularity) -> MovePlan:
     """Plan the moves that lower the fragments of the workload with this popularity, the best one first. The gain
     is in thousandths of a card."""
     search = _GpuMoves(state, popularity)
-    plan = Plan("fragments, thousandths of a card", before=search.total, after=0.0)
+    plan = MovePlan("fragments, thousandths of a card", before=search.total, after=0.0)
     refused = 0
     while len(state.moves) < state.limits.moves:
         best = search.best()

@@ -67,7 +67,7 @@ class PlanLimits:
 @dataclass(frozen=True, slots=True)
 class Move:
     """One pod's way from its node to another. `gain` is in the goal's own unit, for the moves up to this one
-    that belong together; see Plan."""
+    that belong together; see MovePlan."""
 
     row: int  # of PlacedPods
     source: int
@@ -77,7 +77,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class WaitingPlacement:
     """Pods that wait, and where they fit once the first `after_moves` moves are made."""
 
     waiting: int  # number of the WaitingPods
@@ -94,14 +94,14 @@ class Impossible:
 
 
 @dataclass(slots=True)
-class Plan:
+class MovePlan:
     """Moves in the order in which they can be made."""
 
     unit: str  # of `gain`, `before` and `after`
     before: float
     after: float
     moves: list[Move] = field(default_factory=list)
-    placements: list[Placement] = field(default_factory=list)
+    placements: list[WaitingPlacement] = field(default_factory=list)
     impossible: list[Impossible] = field(default_factory=list)
 
 

@@ -31,8 +31,8 @@ MOST_CLASSES = 256
 # A resource of a node is full if fewer than this share of the pods that request it would find enough.
 _FULL = 0.1
 # Requests are rounded up to so few classes when nodes are emptied on paper.
-_CLASSES_TO_EMPTY = 24
-_EMPTYING_PRECISION = 50  # the answer is exact to one part in so many
+_CLASSES_TO_EMPTY = 16
+_EMPTYING_PRECISION = 30  # the answer is exact to one part in so many
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -145,7 +145,7 @@ def submit(**changes):
     template = pb.PodTemplate(spec=common_pb2.PodSpec(namespace="default"))
     request = pb.SubmitRequest(templates=[template])
     for name, value in changes.items():
-        if name in {"amount", "namespace", "qos", "asked"}:
+        if name in {"amount", "namespace", "qos", "asked", "movable"}:
             continue
         getattr(request, name).MergeFrom(value) if name != "jobs" else request.jobs.extend(value)
     if "amount" in changes:
@@ -156,6 +156,7 @@ def submit(**changes):
     if "qos" in changes:
         request.templates[0].qos_class = changes["qos"]
     request.templates[0].required_during_execution = changes.get("asked", "")
+    request.templates[0].movable = changes.get("movable", "")
     return request
 
 
@@ -180,6 +181,10 @@ JOB = [pb.Job(name="a", template=0, replicas=1)]
         (
             submit(jobs=JOB, asked="no"),
             "templates[0].required_during_execution: is 'no'; allowed: report, evict",
+        ),
+        (
+            submit(jobs=JOB, movable="maybe"),
+            """templates[0].movable: is 'maybe'; allowed: "true", "false\"""",
         ),
         (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 3)), "pods.templates: 3 bytes"),
         (submit(pods=pb.PodList(names=["a"], templates=b"\0" * 8)), "pods.templates: 2 rows where 1"),
