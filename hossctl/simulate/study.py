@@ -364,7 +364,8 @@ class SimulatedCluster:
 
 def _again(answers: Answers) -> NDArray[np.bool_]:
     """Pods that a worker gave back untried or after too many refusals."""
-    return (answers.codes == Outcome.RETURNED) | (answers.codes == Outcome.CONFLICT)
+    again: NDArray[np.bool_] = np.isin(answers.codes, (Outcome.RETURNED, Outcome.CONFLICT))
+    return again
 
 
 def _check(spec: PodSpec) -> None:
