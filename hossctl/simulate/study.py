@@ -1,11 +1,11 @@
 """`from hoss.sim import Cluster`: the workers' own cores on virtual time in one process, for studies.
 
-Pods arrive, are placed by real caches, rankings and profiles, are validated by the ledger's rule of what fits, and
-leave. Nothing waits for a clock: a day of arrivals takes as long as its decisions cost.
+Pods arrive, are placed by real caches, rankings and profiles, are validated by the ledger's rule of what
+fits, and leave. Nothing waits for a clock: a day of arrivals takes as long as its decisions cost.
 
-Not simulated, and refused where a pod asks for it: cards, host ports, rules on other pods, volumes and gates. Queues
-are simpler than the dispatcher's: priority, then arrival; pods that fit nowhere wait until a departure makes room.
-`hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
+Not simulated, and refused where a pod asks for it: cards, host ports, rules on other pods, volumes and gates.
+Queues are simpler than the dispatcher's: priority, then arrival; pods that fit nowhere wait until a departure
+makes room. `hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
 
 import heapq
 import math
@@ -93,11 +93,11 @@ class SimulatedCluster:
         batch: int = 1000,
         seed: int = 1,
     ) -> None:
-        """`nodes`: how many of 32 CPUs and 128 GiB, or their specs. `profile`: a preset's name, or the plugins
-        of a profile; `plugins` are classes of one's own by the names that a profile uses. A decision on n pods,
-        at most `batch`, takes `decision_seconds` + n * `decision_seconds_per_pod`; meanwhile other workers
-        place, so several workers can conflict only if decisions take time. Raises InvalidInput and, for a
-        profile, ConfigError."""
+        """`nodes`: how many of 32 CPUs and 128 GiB, or their specs. `profile`: a preset's name, or the
+        plugins of a profile; `plugins` are classes of one's own by the names that a profile uses. A decision
+        on n pods, at most `batch`, takes `decision_seconds` + n * `decision_seconds_per_pod`; meanwhile other
+        workers place, so several workers can conflict only if decisions take time. Raises InvalidInput and,
+        for a profile, ConfigError."""
         specs = bench_nodes(Mix.UNIFORM, nodes, seed=seed) if isinstance(nodes, int) else list(nodes)
         for name, value in (("nodes", len(specs)), ("workers", workers), ("batch", batch)):
             if value < 1:
@@ -159,8 +159,8 @@ class SimulatedCluster:
         at: float | None = None,
         lasts: float | None = None,
     ) -> range:
-        """`count` equal pods that come at a moment (None: now) and leave so many seconds after they were bound
-        (None: never). Returns their numbers. Raises InvalidInput."""
+        """`count` equal pods that come at a moment (None: now) and leave so many seconds after they were
+        bound (None: never). Returns their numbers. Raises InvalidInput."""
         spec = pod.spec if isinstance(pod, PodTemplate) else pod
         begin = self.now if at is None else at
         if count < 1:
@@ -173,8 +173,8 @@ class SimulatedCluster:
         return self._add(spec, count, begin, math.inf if lasts is None else lasts)
 
     def play(self, recording: Recording) -> range:
-        """The pods of a recorded trace, from now on: each comes at its time, and stays as long as it did there.
-        Returns their numbers."""
+        """The pods of a recorded trace, from now on: each comes at its time, and stays as long as it did
+        there. Returns their numbers."""
         first, start = self._pods, self.now
         for pod in recording.pods:
             _check(pod.workload.template.spec)
