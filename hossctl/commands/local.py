@@ -47,8 +47,9 @@ def demo(
     seed: Seed = 1,
     output: Output = Format.TABLE,
 ) -> None:
-    """What HOSS is for. Two schedulers race without the ledger and with it; then a cluster places a mixed load,
-    loses a worker meanwhile, is audited, loses a job, and is audited again. Exit 0 only if everything held."""
+    """What HOSS is for. Two schedulers race without the ledger and with it; then a cluster places a mixed
+    load, loses a worker meanwhile, is audited, loses a job, and is audited again. Exit 0 only if everything
+    held."""
     from hossctl.load import demo as load
 
     quiet = not output.for_people

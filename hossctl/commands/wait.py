@@ -105,8 +105,8 @@ def events(
     resolver: Resolver = "",
     output_or_template: OutputOrTemplate = "table",
 ) -> None:
-    """What happened to jobs, pods, workers and nodes, oldest first. Of a job's pods, how many went through each
-    step."""
+    """What happened to jobs, pods, workers and nodes, oldest first. Of a job's pods, how many went through
+    each step."""
     output, template = read_output(output_or_template)
     only(output)
     query = None

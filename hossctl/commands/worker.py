@@ -173,8 +173,8 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Make the pools and the policy of the local platform those of a document. Workers of no pool stay as they
-    are."""
+    """Make the pools and the policy of the local platform those of a document. Workers of no pool stay as
+    they are."""
     from hoss.config import read_text
     from hossctl.local.pools import changes, read_platform
 
@@ -343,7 +343,8 @@ def logs(
     tail: Tail = 20,
     follow: Follow = False,
 ) -> None:
-    """The logs of the local platform's processes, also of those that have ended; of all where none is named."""
+    """The logs of the local platform's processes, also of those that have ended; of all where none is
+    named."""
     _show_logs(processes or [], tail, follow=follow)
 
 

@@ -1,5 +1,6 @@
-"""`hoss demo`: what HOSS is for. Two schedulers race for the same nodes without the ledger, and with it. Then a
-whole cluster places a mixed load, loses a worker meanwhile, is audited, loses a job, and is audited again."""
+"""`hoss demo`: what HOSS is for. Two schedulers race for the same nodes without the ledger, and with it. Then
+a whole cluster places a mixed load, loses a worker meanwhile, is audited, loses a job, and is audited
+again."""
 
 import tempfile
 from dataclasses import dataclass

@@ -20,8 +20,8 @@ from hossctl.load.runner import Tracker
 def bar(
     title: str, total: int, *, quiet: bool, patient: bool = False
 ) -> Iterator[Callable[[int, str], None]]:
-    """A bar; yields a function that takes the number done in all and a remark. `patient`: lines begin after two
-    seconds, and the last is left to the command."""
+    """A bar; yields a function that takes the number done in all and a remark. `patient`: lines begin after
+    two seconds, and the last is left to the command."""
     if quiet or os.environ.get(QUIET):
         yield lambda _done, _remark: None
     elif sys.stderr.isatty():

@@ -1,7 +1,8 @@
-"""Two schedulers race for the same nodes: once with placements that nobody validates, once through the ledger.
+"""Two schedulers race for the same nodes: once with placements that nobody validates, once through the
+ledger.
 
-Both pack, both need some time to decide, and neither waits for the other. So both choose the same nodes on views
-that miss what the other has just placed. What is oversold then is counted on the nodes themselves."""
+Both pack, both need some time to decide, and neither waits for the other. So both choose the same nodes on
+views that miss what the other has just placed. What is oversold then is counted on the nodes themselves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

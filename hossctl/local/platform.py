@@ -267,8 +267,8 @@ class Starter:
         self._start_redis(port=urlsplit(self.state.redis_url).port)
 
     def _tls_dir(self, identity: Identity) -> str:
-        """The directory with the certificate of an identity, which is made or renewed if it is due; "" without
-        TLS."""
+        """The directory with the certificate of an identity, which is made or renewed if it is due; ""
+        without TLS."""
         if self._options.insecure:
             return ""
         from hoss.security.authority import Authority  # noqa: PLC0415 - cryptography takes long to import

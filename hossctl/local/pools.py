@@ -1,9 +1,9 @@
 """Pools of workers: read from a document of kind Platform, compared with the workers that run, and the
 differences carried out.
 
-The same document starts a platform (`hoss up --config`) and changes a running one (`hoss apply`). A worker of a
-pool is named `<pool>-<number>`. Workers that a command named (`hoss worker add`, `hoss up --worker`) are of no
-pool, and no document changes them."""
+The same document starts a platform (`hoss up --config`) and changes a running one (`hoss apply`). A worker of
+a pool is named `<pool>-<number>`. Workers that a command named (`hoss worker add`, `hoss up --worker`) are of
+no pool, and no document changes them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -109,8 +109,8 @@ class PlatformDocument(Document):
 
 
 def read_platform(path: Path) -> PlatformDocument:
-    """The document at `path`, or DOCUMENT_NAME in a directory. Raises ConfigError that names the file, the pool
-    and the field; also for a profile or plugin that this installation does not have."""
+    """The document at `path`, or DOCUMENT_NAME in a directory. Raises ConfigError that names the file, the
+    pool and the field; also for a profile or plugin that this installation does not have."""
     if path.is_dir():
         path = path / DOCUMENT_NAME
     document = parse_document(read_text(path), PLATFORM_KIND, PlatformDocument, where=str(path))
@@ -206,9 +206,9 @@ def carry_out(
     """Carry out changes of workers. Returns the names of workers that had to be killed.
 
     New workers start at the same time. Others restart one after the other, so that a pool of several goes on
-    placing. `registered` waits until the dispatcher gives work to workers of these names; `done` is called with
-    the number of changes since the last call. Raises HossError where a worker does not serve; changes before it
-    stay."""
+    placing. `registered` waits until the dispatcher gives work to workers of these names; `done` is called
+    with the number of changes since the last call. Raises HossError where a worker does not serve; changes
+    before it stay."""
     killed: list[str] = []
     additions = [change.worker for change in planned if change.action is Action.ADD]
     if additions:

@@ -3,6 +3,7 @@ simulations know of `scheduler_worker.core` is here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from resolver.core.account_columns import AccountColumns, NodeIndexes
 from resolver.core.values import Verdict
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, ProposalColumns, Verdicts
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.work import OutcomeColumns
@@ -47,9 +49,13 @@ class SimulatedVerdict(NamedTuple):
 
 
 def decide(ledger: AccountColumns, proposal: "Proposed") -> SimulatedVerdict:
-    """Decide a proposal of equal pods, and commit what fits."""
+    """Decide a proposal, run by run of equal pods, and commit what fits."""
     candidates = proposal.candidates.astype(np.int32).astype(np.intp)  # NONE_U32 becomes -1
-    committed, nodes = ledger.commit_ranked(candidates, proposal.requests[0])
+    committed, nodes = np.zeros(len(candidates), np.bool_), candidates[:, 0].copy()
+    ends = [*(np.flatnonzero(np.diff(proposal.slots)) + 1).tolist(), len(candidates)]
+    for first, end in pairwise((0, *ends)):
+        request = proposal.requests[proposal.slots[first]]
+        committed[first:end], nodes[first:end] = ledger.commit_ranked(candidates[first:end], request)
     refusing = np.unique(candidates[~committed])
     refusing = refusing[refusing >= 0]
     seq = ledger.seq if committed.any() else 0
@@ -63,9 +69,20 @@ def feed_entry(ledger: AccountColumns, shard: int, nodes: NodeIndexes) -> Entry:
 
 
 class SimulatedPlacing:
-    def __init__(self, pool: FeedUpdate, specs: Mapping[str, PodSpec], *, shards: int, seed: int) -> None:
-        """`pool` is the snapshot it starts from, all nodes in order; `specs` the classes of pods by name."""
-        self._scheduler = Scheduler(NodeInfoCache(), default_profile(), np.random.default_rng(seed))
+    def __init__(
+        self,
+        pool: FeedUpdate,
+        specs: Mapping[str, PodSpec],
+        *,
+        shards: int,
+        seed: int,
+        profile: Profile | None = None,
+    ) -> None:
+        """`pool` is the snapshot it starts from, all nodes in order; `specs` the classes of pods by name.
+        `profile`: its own, shared with no other worker; None: the default one."""
+        self._scheduler = Scheduler(
+            NodeInfoCache(), default_profile() if profile is None else profile, np.random.default_rng(seed)
+        )
         self._specs = specs
         self._first_seq = pool.seq
         for shard in range(shards):
@@ -120,6 +137,11 @@ class SimulatedPlacing:
     def follow(self, entry: Entry) -> None:
         """Receive an entry of the feed. It is applied before the next placing."""
         self._entries.append(entry)
+
+    @property
+    def followed(self) -> int:
+        """Entries received and not applied yet."""
+        return len(self._entries)
 
     def apply_feed(self, ledger: AccountColumns) -> int:
         """Apply the received entries to the cache; the number of their pods."""

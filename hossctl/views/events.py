@@ -53,7 +53,8 @@ async def follow_events(
     endpoints: Endpoints, namespace: str, one: Query | None, *, interval_seconds: float = INTERVAL_SECONDS
 ) -> AsyncIterator[list[Document]]:
     """The events that there are, then new ones, until cancelled. An event of a job's pods comes again when it
-    has happened to more of them. That a service does not answer is said once, and raised at the start only."""
+    has happened to more of them. That a service does not answer is said once, and raised at the start
+    only."""
     seen: set[tuple[str, int, str]] = set()
     found = await fetch_events(endpoints, namespace, one)
     while True:

@@ -10,6 +10,7 @@ from benchmarks.measuring import Action, Bench, Case
 from hoss.model.node import NodeSpec
 from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.resources import BASE_RESOURCES, CPU, MEMORY, PODS
+from hoss.sim import Cluster, pod_template
 from hoss.wire.columns import CARD_SLOTS, NO_CARD, numbered_uids
 from hossctl.bench.gpu import empty_pool
 from hossctl.load.nodes import GIB, UNIFORM, simulated_nodes
@@ -28,6 +29,7 @@ from scheduler_worker.core.rebalance.usable_room import (
 from tools.bench.plugin_cases import filled_cache
 
 NODES, MANY_NODES = 5_000, 50_000
+STUDY_PODS = 50_000
 RUN = 1_000  # pods of a known class at a time
 CLASSES = 30
 ENTRY_NODES = 500  # that an entry of the feed tells of
@@ -49,7 +51,20 @@ def cases() -> Sequence[Case]:
         Case("worker: a feed entry", ENTRIES, lambda _: _feed(NODES)),
         Case("worker: a feed entry, 50,000 nodes", ENTRIES, lambda _: _feed(MANY_NODES)),
         Case("worker: usable room of 5,000 nodes, 100,000 pods", 1, lambda _: _usable_room(NODES, 100_000)),
+        Case("study: a pod, default profile", STUDY_PODS, lambda _: _study()),
     )
+
+
+def _study() -> Bench:
+    """A whole study of hoss.sim, from submission to the ledger and back."""
+    pod = pod_template({"cpu": 250, "memory": GIB // 2})
+
+    def fresh() -> Action:
+        cluster = Cluster(_nodes(NODES))
+        cluster.submit(pod, STUDY_PODS)
+        return cluster.run
+
+    return Bench(fresh)
 
 
 @lru_cache(maxsize=2)

@@ -1,0 +1,385 @@
+"""`from hoss.sim import Cluster`: the workers' own cores on virtual time in one process, for studies.
+
+Pods arrive, are placed by real caches, rankings and profiles, are validated by the ledger's rule of what
+fits, and leave. Nothing waits for a clock: a day of arrivals takes as long as its decisions cost.
+
+Not simulated, and refused where a pod asks for it: cards, host ports, rules on other pods, volumes and gates.
+Queues are simpler than the dispatcher's: priority, then arrival; pods that fit nowhere wait until a departure
+makes room. `hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.messages import SendWork
+from hoss.errors import InvalidInput
+from hoss.model.fit import fits
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec, PodTemplate
+from hoss.wire.columns import numbered_uids
+from hoss.wire.uids import UID_BYTES
+from hossctl.bench.gpu import empty_pool
+from hossctl.choices import Mix
+from hossctl.load.generated import bench_nodes
+from hossctl.simulate.placing import Answers, Entry, Proposed, SimulatedPlacing, decide, feed_entry
+from hossctl.simulate.timeline import Timeline
+from hossctl.traces.recording import Recording
+from resolver.core.account_columns import AccountColumns
+from scheduler_worker.core.messages import Outcome
+from scheduler_worker.core.plugins import REGISTRY
+from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
+
+_PREFIX = b"in a study.."  # of UIDs: 12 bytes; the pod's number follows
+_MOST_FOLLOWED = 256  # entries that a worker without work collects before it applies them
+_FIRST_ROWS = 1024
+
+PodNumbers = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult:
+    """What became of the pods so far. Columns are in the order of submission; seconds are virtual."""
+
+    now: float
+    submitted_at: NDArray[np.float64]  # (pods,)
+    bound_at: NDArray[np.float64]  # (pods,): of the latest binding; NaN: never bound
+    nodes: NDArray[np.int32]  # (pods,): position of the node; -1: not bound, or left again
+    proposed: int  # placements, counting each try
+    conflicts: int  # of those, refused by the ledger
+    used: Mapping[str, float]  # share of all nodes' allocatable by resource, now
+    overcommitted: int  # nodes; 0 unless something is wrong
+
+    @property
+    def bound(self) -> int:
+        """Pods that were bound, also those that have left."""
+        return int(np.count_nonzero(~np.isnan(self.bound_at)))
+
+    @property
+    def waiting(self) -> int:
+        """Pods that have come by now and were never bound."""
+        return int(np.count_nonzero(np.isnan(self.bound_at) & (self.submitted_at <= self.now)))
+
+    @property
+    def waits(self) -> NDArray[np.float64]:
+        """Seconds from submission to binding of the pods that were bound."""
+        found = self.bound_at - self.submitted_at
+        return found[~np.isnan(found)]
+
+    @property
+    def conflict_share(self) -> float:
+        """Conflicts by placements proposed."""
+        return self.conflicts / self.proposed if self.proposed else 0.0
+
+
+class SimulatedCluster:
+    """Nodes, workers and a ledger on virtual time. Equal arguments and submissions give equal results."""
+
+    def __init__(
+        self,
+        nodes: int | Sequence[NodeSpec] = 1000,
+        *,
+        workers: int = 1,
+        profile: str | ProfileSpec = DEFAULT_PROFILE,
+        plugins: Mapping[str, Callable[..., Any]] | None = None,
+        decision_seconds: float = 0.0,
+        decision_seconds_per_pod: float = 0.0,
+        batch: int = 1000,
+        seed: int = 1,
+    ) -> None:
+        """`nodes`: how many of 32 CPUs and 128 GiB, or their specs. `profile`: a preset's name, or the
+        plugins of a profile; `plugins` are classes of one's own by the names that a profile uses. A decision
+        on n pods, at most `batch`, takes `decision_seconds` + n * `decision_seconds_per_pod`; meanwhile other
+        workers place, so several workers can conflict only if decisions take time. Raises InvalidInput and,
+        for a profile, ConfigError."""
+        specs = bench_nodes(Mix.UNIFORM, nodes, seed=seed) if isinstance(nodes, int) else list(nodes)
+        for name, value in (("nodes", len(specs)), ("workers", workers), ("batch", batch)):
+            if value < 1:
+                raise InvalidInput(f"is {value}; it is 1 or more", where=name)
+        if isinstance(profile, str) and profile not in PRESETS:
+            raise InvalidInput(f"{profile!r} is none of {', '.join(PRESETS)}", where="profile")
+        for name, seconds in (
+            ("decision_seconds", decision_seconds),
+            ("decision_seconds_per_pod", decision_seconds_per_pod),
+        ):
+            if not 0 <= seconds < math.inf:
+                raise InvalidInput(f"is {seconds}; it is a time, 0 or more", where=name)
+        self.nodes: Sequence[NodeSpec] = specs
+        pool = empty_pool(specs)
+        self._schema = pool.schema
+        self._ledger = AccountColumns(np.ascontiguousarray(pool.accounts.records["amounts"][:, :, 0].T))
+        self._specs: dict[str, PodSpec] = {}
+        chosen = PRESETS[profile] if isinstance(profile, str) else profile
+        registry = REGISTRY.extended(dict(plugins or {}))
+        self._placings = [
+            SimulatedPlacing(
+                pool, self._specs, shards=1, seed=seed + number, profile=chosen.profile(registry)
+            )
+            for number in range(workers)
+        ]
+        self._time = Timeline()
+        self._decision = (decision_seconds, decision_seconds_per_pod)
+        self._batch = batch
+        self._deciding = [False] * workers
+        self._idle = deque(range(workers))
+        self._queue: list[tuple[int, int, PodNumbers]] = []  # heap: minus priority, order, pods of one class
+        self._order = 0
+        self._waiting: dict[int, deque[PodNumbers]] = {}  # by class: pods that fitted nowhere
+        self._in_hand: dict[
+            int, tuple[PodNumbers, int]
+        ] = {}  # by batch: its pods, and how many are unanswered
+        self._batches = 0
+        self._classes: dict[PodSpec, int] = {}
+        self._known: list[set[int]] = [set() for _ in range(workers)]  # classes by worker
+        self._requests: dict[int, NDArray[np.int64]] = {}  # by class, once it was proposed
+        self._pods = 0
+        # By pod; longer than there are pods, because they grow by doubling.
+        self._class_of = np.empty(_FIRST_ROWS, np.int32)
+        self._lasts = np.empty(_FIRST_ROWS)
+        self._submitted_at = np.empty(_FIRST_ROWS)
+        self._bound_at = np.full(_FIRST_ROWS, math.nan)
+        self._nodes = np.full(_FIRST_ROWS, -1, np.int32)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._time.now
+
+    def submit(
+        self,
+        pod: PodSpec | PodTemplate,
+        count: int = 1,
+        *,
+        at: float | None = None,
+        lasts: float | None = None,
+    ) -> range:
+        """`count` equal pods that come at a moment (None: now) and leave so many seconds after they were
+        bound (None: never). Returns their numbers. Raises InvalidInput."""
+        spec = pod.spec if isinstance(pod, PodTemplate) else pod
+        begin = self.now if at is None else at
+        if count < 1:
+            raise InvalidInput(f"is {count}; it is 1 or more", where="count")
+        if not self.now <= begin < math.inf:
+            raise InvalidInput(f"is {begin}; it is {self.now} now", where="at")
+        if lasts is not None and not lasts > 0:
+            raise InvalidInput(f"is {lasts}; a pod lasts more than 0 seconds", where="lasts")
+        _check(spec)
+        return self._add(spec, count, begin, math.inf if lasts is None else lasts)
+
+    def play(self, recording: Recording) -> range:
+        """The pods of a recorded trace, from now on: each comes at its time, and stays as long as it did
+        there. Returns their numbers."""
+        first, start = self._pods, self.now
+        for pod in recording.pods:
+            _check(pod.workload.template.spec)
+        for pod in recording.pods:
+            gone = math.inf if pod.deletion_seconds is None else pod.deletion_seconds
+            lasts = max(gone - pod.creation_seconds, 1e-3)
+            at = start + max(0.0, pod.creation_seconds)
+            self._add(pod.workload.template.spec, pod.workload.replicas, at, lasts)
+        return range(first, self._pods)
+
+    def run(self, until: float = math.inf) -> StudyResult:
+        """Advance to a moment, or until nothing is left to happen. Pods that fit nowhere stay waiting."""
+        if until == math.inf:
+            self._time.run_while(lambda: True)
+        else:
+            self._time.run(until)
+        return self.result()
+
+    def result(self) -> StudyResult:
+        """What became of the pods so far."""
+        held, room = self._ledger.requested.sum(axis=1), self._ledger.allocatable.sum(axis=1)
+        over = (self._ledger.requested > self._ledger.allocatable).any(axis=0)
+        return StudyResult(
+            self.now,
+            self._submitted_at[: self._pods].copy(),
+            self._bound_at[: self._pods].copy(),
+            self._nodes[: self._pods].copy(),
+            sum(placing.proposed for placing in self._placings),
+            sum(placing.conflicts for placing in self._placings),
+            {name: float(held[i] / room[i]) for i, name in enumerate(self._schema) if room[i]},
+            int(over.sum()),
+        )
+
+    # --- the way of a pod ---
+
+    def _add(self, spec: PodSpec, count: int, at: float, lasts: float) -> range:
+        number = self._classes.setdefault(spec, len(self._classes))
+        self._specs[str(number)] = spec
+        pods = range(self._pods, self._pods + count)
+        self._pods = pods.stop
+        while len(self._nodes) < self._pods:
+            self._class_of, self._lasts = _doubled(self._class_of, 0), _doubled(self._lasts, 0)
+            self._submitted_at = _doubled(self._submitted_at, 0)
+            self._bound_at, self._nodes = _doubled(self._bound_at, math.nan), _doubled(self._nodes, -1)
+        rows = slice(pods.start, pods.stop)
+        self._class_of[rows], self._lasts[rows], self._submitted_at[rows] = number, lasts, at
+        self._time.after(
+            at - self.now, partial(self._arrive, np.arange(pods.start, pods.stop, dtype=np.intp))
+        )
+        return pods
+
+    def _arrive(self, pods: PodNumbers) -> None:
+        self._enqueue(pods)
+        self._give()
+
+    def _enqueue(self, pods: PodNumbers) -> None:
+        """`pods` are of one class."""
+        self._order += 1
+        priority = self._specs[str(self._class_of[pods[0]])].priority
+        heapq.heappush(self._queue, (-priority, self._order, pods))
+
+    def _give(self) -> None:
+        """Give idle workers a batch each, as long as there are pods."""
+        while self._queue and self._idle:
+            worker, room, runs = self._idle.popleft(), self._batch, []
+            while self._queue and room:
+                priority, order, pods = heapq.heappop(self._queue)
+                if len(pods) > room:
+                    heapq.heappush(self._queue, (priority, order, pods[room:]))
+                    pods = pods[:room]
+                runs.append(pods)
+                room -= len(pods)
+            self._placings[worker].accept(self._work(worker, runs))
+            self._place(worker)
+
+    def _work(self, worker: int, runs: Sequence[PodNumbers]) -> SendWork:
+        pods = np.concatenate(runs)
+        classes = [int(self._class_of[run[0]]) for run in runs]
+        new = sorted(set(classes) - self._known[worker])
+        self._known[worker].update(new)
+        self._batches += 1
+        self._in_hand[self._batches] = (pods, len(pods))
+        uids = numbered_uids(_PREFIX, 0, len(pods))
+        uids[:, len(_PREFIX) :] = pods.astype(">u4").view(np.uint8).reshape(-1, UID_BYTES - len(_PREFIX))
+        return SendWork(
+            worker,
+            self._batches,
+            tuple((number, str(number).encode()) for number in new),
+            (),
+            np.array(classes, np.uint32),
+            np.array([len(run) for run in runs], np.uint32),
+            np.zeros(len(runs), np.uint16),
+            uids,
+            lowest_priority=2**31 - 1,  # nobody is evicted
+        )
+
+    def _place(self, worker: int) -> None:
+        """Let a worker decide on its pods; with none left it is idle."""
+        placing = self._placings[worker]
+        placing.apply_feed(self._ledger)
+        pods, proposals = placing.place(self.now)
+        self._answer(worker)
+        if not proposals and not placing.has_work:
+            self._idle.append(worker)
+            return
+        job, each = self._decision
+        self._time.after(job + each * pods, partial(self._propose, worker, proposals))
+
+    def _propose(self, worker: int, proposals: Sequence[Proposed]) -> None:
+        placing = self._placings[worker]
+        for proposal in proposals:
+            numbers = proposal.uids[:, len(_PREFIX) :].copy().view(">u4").ravel()
+            for slot in np.unique(proposal.slots).tolist():
+                pod = numbers[int(np.argmax(proposal.slots == slot))]
+                self._requests[int(self._class_of[pod])] = proposal.requests[slot]
+            verdict = decide(self._ledger, proposal)
+            if verdict.seq:
+                self._publish(feed_entry(self._ledger, 0, verdict.nodes[verdict.committed]))
+            placing.settle(proposal, verdict, self._ledger)
+        self._place(worker)
+        self._give()
+
+    def _publish(self, entry: Entry) -> None:
+        for placing in self._placings:
+            placing.follow(entry)
+            if placing.followed >= _MOST_FOLLOWED:
+                placing.apply_feed(self._ledger)
+
+    def _answer(self, worker: int) -> None:
+        """Take a worker's outcomes."""
+        for answers in self._placings[worker].outcomes():
+            pods, left = self._in_hand.pop(answers.batch_id)
+            left -= len(answers.positions)
+            if left:
+                self._in_hand[answers.batch_id] = (pods, left)
+            answered = pods[answers.positions]
+            bound = answers.codes == Outcome.BOUND
+            self._bind(answered[bound], answers.nodes[bound])
+            for numbers in self._by_class(answered[answers.codes == Outcome.UNSCHEDULABLE]):
+                self._waiting.setdefault(int(self._class_of[numbers[0]]), deque()).append(numbers)
+            for numbers in self._by_class(answered[_again(answers)]):
+                self._enqueue(numbers)
+
+    def _bind(self, pods: PodNumbers, nodes: NDArray[np.uint32]) -> None:
+        if not len(pods):
+            return
+        self._bound_at[pods], self._nodes[pods] = self.now, nodes
+        lasts = self._lasts[pods]
+        for seconds in np.unique(lasts[lasts < math.inf]).tolist():
+            self._time.after(seconds, partial(self._depart, pods[lasts == seconds]))
+
+    def _depart(self, pods: PodNumbers) -> None:
+        for numbers in self._by_class(pods):
+            nodes = self._nodes[numbers].astype(np.intp)
+            self._ledger.release(nodes, self._requests[int(self._class_of[numbers[0]])])
+            self._publish(feed_entry(self._ledger, 0, nodes))
+        self._wake(np.unique(self._nodes[pods]))
+        self._nodes[pods] = -1
+        self._give()
+
+    def _wake(self, nodes: NDArray[np.int32]) -> None:
+        """Queue as many pods of each class as have room on nodes that something has left."""
+        for number, waiting in list(self._waiting.items()):
+            request = self._requests.get(number)
+            room = len(nodes) if request is None else self._room(nodes, request)
+            while waiting and room > 0:
+                pods = waiting.popleft()
+                if len(pods) > room:
+                    waiting.appendleft(pods[room:])
+                    pods = pods[:room]
+                room -= len(pods)
+                self._enqueue(pods)
+            if not waiting:
+                del self._waiting[number]
+
+    def _room(self, nodes: NDArray[np.int32], request: NDArray[np.int64]) -> int:
+        """How many such pods have room on these nodes."""
+        allocatable, requested = self._ledger.allocatable[:, nodes], self._ledger.requested[:, nodes]
+        asked = request > 0
+        free = np.maximum(allocatable[asked] - requested[asked], 0) // request[asked, None]
+        return int(free.min(axis=0)[fits(allocatable, requested, request)].sum())
+
+    def _by_class(self, pods: PodNumbers) -> list[PodNumbers]:
+        classes = self._class_of[pods]
+        return [pods[classes == number] for number in np.unique(classes)]
+
+
+def _again(answers: Answers) -> NDArray[np.bool_]:
+    """Pods that a worker gave back untried or after too many refusals."""
+    again: NDArray[np.bool_] = np.isin(answers.codes, (Outcome.RETURNED, Outcome.CONFLICT))
+    return again
+
+
+def _check(spec: PodSpec) -> None:
+    """Raise InvalidInput for a pod that asks for what is not simulated."""
+    asked = {
+        "cards": spec.devices,
+        "host ports": spec.host_ports,
+        "rules on other pods": spec.pod_terms or spec.default_spread,
+        "volumes": spec.volumes,
+        "scheduling gates": spec.scheduling_gates,
+    }
+    if found := [name for name, value in asked.items() if value]:
+        raise InvalidInput(f"asks for {', '.join(found)}, which a study does not simulate", where="pod")
+
+
+def _doubled(column: NDArray[Any], value: float) -> NDArray[Any]:
+    return np.concatenate([column, np.full(len(column), value, column.dtype)])

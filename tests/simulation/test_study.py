@@ -1,0 +1,136 @@
+"""hoss.sim: pods come, are placed by real cores, and leave, on virtual time."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hoss.errors import InvalidInput
+from hoss.model.node import NodeSpec
+from hoss.model.pod import DeviceRequest, PodSpec, Workload
+from hoss.sim import Cluster, pod_template
+from hossctl.traces.recording import Recording, TracePod
+from scheduler_worker.core.framework.registry import Weighted
+from scheduler_worker.core.plugins.profiles import ProfileSpec
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
+SMALL = pod_template({"cpu": 250, "memory": 2**29})
+
+
+def nodes(count: int, *, cpu_milli: int) -> list[NodeSpec]:
+    room = (("cpu", cpu_milli), ("memory", 2**36), ("pods", 100))
+    return [NodeSpec(f"n{number}", allocatable=room) for number in range(count)]
+
+
+def test_pods_are_spread_by_the_default_profile_and_packed_by_binpack():
+    spread, packed = (Cluster(nodes(4, cpu_milli=4000), profile=name) for name in ("spread", "binpack"))
+    for cluster in (spread, packed):
+        cluster.submit(SMALL, 8)
+    assert np.bincount(spread.run().nodes, minlength=4).tolist() == [2, 2, 2, 2]
+    assert sorted(np.bincount(packed.run().nodes, minlength=4).tolist()) == [0, 0, 0, 8]
+
+
+def test_what_fits_nowhere_waits_until_others_leave():
+    cluster = Cluster(nodes(2, cpu_milli=1000))
+    first = cluster.submit(SMALL, 8, lasts=60.0)
+    second = cluster.submit(SMALL, 4, at=10.0)
+    full = cluster.run(until=30.0)
+    assert (full.bound, full.waiting, full.used["cpu"]) == (8, 4, 1.0)
+    assert set(full.nodes[list(second)]) == {-1}
+    after = cluster.run()
+    assert (after.bound, after.waiting, after.used["cpu"]) == (12, 0, 0.5)
+    assert after.bound_at[list(second)].tolist() == [60.0] * 4
+    assert set(after.nodes[list(first)]) == {-1}
+    assert after.waits.max() == 50.0
+
+
+def test_the_more_urgent_pods_go_first():
+    cluster = Cluster(nodes(1, cpu_milli=1000), batch=2)
+    low = cluster.submit(SMALL, 4)
+    high = cluster.submit(pod_template({"cpu": 250, "memory": 2**29}, priority=10), 3)
+    result = cluster.run()
+    # The worker had the first two in hand when the others came.
+    assert np.flatnonzero(~np.isnan(result.bound_at)).tolist() == [*low[:2], *high[:2]]
+
+
+def test_workers_whose_decisions_take_time_conflict_and_oversell_nothing():
+    cluster = Cluster(nodes(20, cpu_milli=8000), workers=4, profile="binpack", decision_seconds=0.1, batch=40)
+    cluster.submit(SMALL, 640)
+    result = cluster.run()
+    assert (result.bound, result.waiting, result.overcommitted) == (640, 0, 0)
+    assert result.conflicts > 0
+    assert result.proposed == 640 + result.conflicts
+    alone = Cluster(nodes(20, cpu_milli=8000), profile="binpack", decision_seconds=0.1, batch=40)
+    alone.submit(SMALL, 640)
+    one = alone.run()
+    assert (one.bound, one.conflicts) == (640, 0)
+    assert one.now > result.now / 2
+
+
+def test_equal_arguments_give_equal_results():
+    results = []
+    for _ in range(2):
+        cluster = Cluster(
+            30, workers=3, decision_seconds=0.01, decision_seconds_per_pod=0.001, batch=20, seed=7
+        )
+        for second in range(5):
+            cluster.submit(SMALL, 100, at=float(second), lasts=2.5)
+            cluster.submit(pod_template({"cpu": 2000, "memory": 2**30}), 20, at=float(second))
+        results.append(cluster.run())
+    assert np.array_equal(results[0].nodes, results[1].nodes)
+    assert np.array_equal(results[0].bound_at, results[1].bound_at)
+    assert results[0].overcommitted == 0
+
+
+def test_a_recording_is_played_in_its_own_time():
+    pods = [
+        TracePod(Workload("a", SMALL), 10.0, 40.0),
+        TracePod(Workload("b", SMALL), 20.0, None),
+    ]
+    cluster = Cluster(nodes(1, cpu_milli=1000))
+    numbers = cluster.play(Recording((), pods))
+    result = cluster.run()
+    assert list(numbers) == [0, 1]
+    assert result.bound_at.tolist() == [10.0, 20.0]
+    assert result.nodes.tolist() == [-1, 0]
+    assert result.now == 40.0
+
+
+def test_plugins_of_a_profile_are_chosen_by_name():
+    spec = ProfileSpec((Weighted("NodeResourcesFit", 1),))
+    cluster = Cluster(nodes(4, cpu_milli=4000), profile=spec)
+    cluster.submit(SMALL, 4)
+    assert sorted(cluster.run().nodes.tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("act", "problem"),
+    [
+        (lambda: Cluster(0), "nodes: is 0; it is 1 or more"),
+        (lambda: Cluster(1, workers=0), "workers: is 0"),
+        (lambda: Cluster(1, profile="fast"), "profile: 'fast' is none of spread, binpack"),
+        (lambda: Cluster(1, decision_seconds=-1.0), "decision_seconds: is -1.0"),
+        (lambda: Cluster(1).submit(SMALL, 0), "count: is 0"),
+        (lambda: Cluster(1).submit(SMALL, at=-1.0), "at: is -1.0; it is 0.0 now"),
+        (lambda: Cluster(1).submit(SMALL, lasts=0.0), "lasts: is 0.0"),
+        (lambda: Cluster(1).submit(SMALL, lasts=float("nan")), "lasts: is nan"),
+        (lambda: Cluster(1).submit(PodSpec(devices=DeviceRequest(1, 500))), "pod: asks for cards"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_with_the_argument(act, problem):
+    with pytest.raises(InvalidInput) as refused:
+        act()
+    assert problem in str(refused.value)
+
+
+def test_the_study_of_the_document_runs_as_it_stands_there():
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), flags=re.DOTALL)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(block, "docs/simulation.md", "exec"), {})
+    lines = out.getvalue().splitlines()
+    assert [line.split(":")[0] for line in lines[::2]] == ["spread", "binpack"]
+    assert all(line.endswith("nodes oversold: 0") for line in lines[1::2])
