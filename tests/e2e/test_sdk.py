@@ -19,7 +19,6 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.sdk.scheduler import SchedulerFailed
-from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.endpoints import Clients, clients_of
 from hossctl.load.nodes import register
 
@@ -89,14 +88,11 @@ async def test_pods_of_a_scheduler_that_answers_nonsense_say_so_and_wait_for_a_b
     async with clients_of(cluster.endpoints) as clients:
         async with running(cluster, algorithm) as mine:
             await prepare(clients, workers=1, nodes=40)
-            await submit(clients, jobs=1, replicas=2000)
-            await until(lambda: all_unschedulable(clients, 2000))
-            pods = [pod async for pod in clients.dispatcher.list_pods(job="job-0")]
-            (reason,) = {pod.reason for pod in pods}
-            assert reason.startswith(f"scheduler mine failed: {problem}")
+            await submit(clients, jobs=1, replicas=500)
+            await until(lambda: some_say(clients, f"scheduler mine failed: {problem}"))
             assert not mine.proposed
         async with running(cluster, EmptiestFirst(), "better"):
-            await until(lambda: all_bound(clients, 2000))
+            await until(lambda: all_bound(clients, 500))
             assert (await audited(clients)).exit_code == 0
 
 
@@ -180,6 +176,6 @@ async def put(clients: Clients, name: str, spec: PodSpec, replicas: int) -> None
         await clients.dispatcher.submit(request)
 
 
-async def all_unschedulable(clients: Clients, pods: int) -> bool:
-    found = [pod async for pod in clients.dispatcher.list_pods(job="job-0")]
-    return len(found) == pods and {pod.phase for pod in found} == {pb.UNSCHEDULABLE}
+async def some_say(clients: Clients, reason: str) -> bool:
+    pods = [pod async for pod in clients.dispatcher.list_pods(job="job-0")]
+    return any(pod.reason.startswith(reason) for pod in pods)
