@@ -22,7 +22,8 @@ from hoss.sdk.scheduler import SchedulerFailed
 from hossctl.endpoints import Clients, clients_of
 from hossctl.load.nodes import register
 
-sys.path.append(str(Path(__file__).parents[2] / "examples"))
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "examples"))
 from emptiest_first import EmptiestFirst
 
 HOST = "kubernetes.io/hostname"
@@ -51,6 +52,30 @@ async def test_it_places_pods_beside_a_worker_of_hoss_and_the_audit_is_clean(clu
         await until(lambda: all_bound(clients, 7200))
         assert mine.proposed
         assert (await audited(clients)).exit_code == 0
+
+
+async def test_the_tutorials_scheduler_runs_as_a_process_and_its_code_is_the_examples(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    tutorial = (ROOT / "docs/tutorials/scheduler.md").read_text()
+    example = ROOT / "examples/emptiest_first.py"
+    assert f"```python\n{example.read_text()}```\n" in tutorial
+    endpoints = cluster.endpoints
+    command = [sys.executable, str(example), "--name", "mine", "--label", "strategy=mine"]
+    addresses = ["--dispatcher", endpoints.dispatcher, "--resolver", endpoints.resolver]
+    process = await asyncio.create_subprocess_exec(*command, *addresses, env={"PYTHONPATH": str(ROOT)})
+    try:
+        async with clients_of(endpoints) as clients:
+            await prepare(clients, workers=1, nodes=40)
+            await submit(clients, jobs=1, replicas=300)
+            await until(lambda: all_bound(clients, 300))
+            process.terminate()
+            assert await process.wait() == 0
+            await until(lambda: gone(clients, "mine"))
+            assert await all_bound(clients, 300)
+    finally:
+        if process.returncode is None:
+            process.kill()
 
 
 class Overfilling:
@@ -174,6 +199,13 @@ async def test_its_pods_keep_away_from_pods_that_want_them_nowhere_near(cluster:
 async def put(clients: Clients, name: str, spec: PodSpec, replicas: int) -> None:
     for request in submission([Workload(name, PodTemplate(spec, owner_kind="Job"), replicas)]):
         await clients.dispatcher.submit(request)
+
+
+async def gone(clients: Clients, name: str) -> bool:
+    return all(
+        worker.name != name or worker.state in ("Left", "Lost")
+        for worker in await clients.dispatcher.list_workers()
+    )
 
 
 async def some_say(clients: Clients, reason: str) -> bool:
