@@ -24,7 +24,7 @@ from hossctl.load.nodes import register
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "examples"))
-from emptiest_first import EmptiestFirst
+from emptiest_first import EmptiestFirst  # noqa: E402
 
 HOST = "kubernetes.io/hostname"
 
