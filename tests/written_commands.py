@@ -11,6 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
+from hoss.sdk.running import _parser as sdk_parser
 from hossctl.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -146,8 +147,14 @@ def parse(arguments: list[str]) -> None:
 
 
 def parse_python(arguments: list[str]) -> None:
-    """Check `python -m MODULE ...`: the module exists, and an instrument's own parser reads its arguments."""
+    """Check `python -m MODULE ...`: the module exists, and an instrument's own parser reads its arguments. Of
+    `python examples/FILE`, a scheduler of one's own: the file exists, and the SDK's parser reads the rest."""
     option, module, *rest = arguments
+    if option.startswith("examples/"):
+        if not (ROOT / option).exists():
+            raise LookupError(f"No such example: {arguments}")
+        sdk_parser().parse_args(arguments[1:])
+        return
     if option != "-m" or importlib.util.find_spec(module) is None:
         raise LookupError(f"No such module: {arguments}")
     if module.startswith("tools."):

@@ -6,7 +6,7 @@
     LedgerUnavailable             UNAVAILABLE, marked    LedgerUnavailable
     OutcomeUnknown                UNAVAILABLE, marked    OutcomeUnknown
     Overloaded                    RESOURCE_EXHAUSTED     Overloaded, by retry-after-ms in the metadata
-    (hoss.interceptor)   UNAUTHENTICATED,       AccessDenied
+    (hoss.interceptor)            UNAUTHENTICATED,       AccessDenied
                                   PERMISSION_DENIED
     (gRPC itself)                 any other              TransportError: no connection, broken stream, timeout
 

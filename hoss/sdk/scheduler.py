@@ -367,7 +367,9 @@ class CustomScheduler:
             if problem not in self._failures and len(self._failures) < PROPOSAL_PODS:
                 self._failures.add(problem)
                 logger().error("scheduler_failed", scheduler=self._name, error=problem)
-            self._refuse(work, rows, f"scheduler {self._name} failed: {problem}", seqs)
+            # Not unschedulable: no change of a node would wake the pods, and others may place them.
+            reason = f"scheduler {self._name} failed: {problem}"
+            self._answer(work, rows, pb.OUTCOME_CONFLICT, reason=reason)
         elif self._leaving:
             self._answer(work, rows, pb.OUTCOME_RETURNED)
         else:

@@ -47,6 +47,9 @@ WHY_NOT = {
         r"^python -m tools.simulation --seed": "a seed of an earlier day; tests/simulation/test_simulation.py has one",
         r"^python -m tools.faults": "takes minutes, and network faults take root; tests/faults strikes once with each kind",
     },
+    "docs/tutorials/scheduler.md": {
+        r"": "runs until it is stopped; tests/e2e/test_sdk.py runs it, and certificates as docs/operations/security.md has them",
+    },
     "docs/benchmarks-details.md": {r"^hoss (up|steer)": "sets the stage for a benchmark"},
 }
 # Of commands whose exit code says something else than "done", in documents that say so.
