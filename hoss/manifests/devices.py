@@ -7,6 +7,7 @@ from hoss.manifests.fields import Object, boolean, integer, mapping, mappings, m
 from hoss.manifests.placement import read_node_selector
 from hoss.manifests.pod_resources import read_pod_resources
 from hoss.model.devices import (
+    CLASS_RESOURCE_PREFIX,
     Allocation,
     AttributeValue,
     BindingState,
@@ -35,7 +36,6 @@ from hoss.model.quantity import Quantity, read_quantity
 _MOST = 2**63 - 1
 _EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
-CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 
 
 def read_pod_claims(metadata: Object, spec: Object, status: Object, path: str) -> PodClaims | None:

@@ -10,6 +10,8 @@ from hoss.model.node import Taint, Toleration
 from hoss.model.quantity import Quantity
 from hoss.model.selectors import NodeSelector
 
+# Every class stands for the extended resource of this prefix and its name.
+CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 MOST_DEVICES = 32  # of one claim
 MOST_ALTERNATIVES = 8  # of one request
 

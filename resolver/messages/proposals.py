@@ -17,6 +17,7 @@ from hoss.model.resources import MAX_AMOUNT, PODS, WHOLE_CARD_MILLI
 from hoss.model.selectors import LabelSelector
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARD_SLOTS, I32, I64, NONE_U32, U8, U16, U32, U64, decode, decode_uids
+from hoss.wire.convert_devices import held_claim_from_proto
 from hoss.wire.convert_rules import affinity_from_proto, constraint_from_proto, labels_from_proto, parsed
 from resolver.core.rules import RESERVED_NAMES, PlacementRule
 from resolver.core.values import (
@@ -175,6 +176,8 @@ def group_of(definition: bytes) -> Group:
     labels = labels_from_proto(message.labels)
     if not all(message.reserved_names):
         raise InvalidInput("one is empty", where="groups.reserved_names")
+    for held in message.held_claims:
+        held_claim_from_proto(held)  # workers that hear of it must be able to read its amounts
     return Group(
         key or 1,
         definition,

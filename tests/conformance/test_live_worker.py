@@ -59,12 +59,17 @@ def beyond_a_feed(case):
     return spreads and any("deletionTimestamp" in pod["metadata"] for pod in case["pods"])
 
 
+NOVEMBER_2026 = 1_793_500_000.0  # between the two times at which claims are allocated in cases
+
+
 def wrong_in(case):
-    cluster = read_cluster(case)
+    cluster = read_cluster(case, read_at=NOVEMBER_2026)
     spec = pod_spec_from_proto(pod_spec_to_proto(read_pending_pod(case["pod"], cluster)))
     scheduler, ground = live_worker(cluster)
     scheduler.cache.pod_index.set_namespaces(cluster.namespaces)
     scheduler.cache.storage.replace(cluster.storage)
+    scheduler.set_devices(cluster.devices, cluster.read_at)
+    ground.demands.set_device_resources(frozenset(ground.cache.devices.extended_resources))
     want = {key: value for key, value in case["want"].items() if key != "preemption"}
     found = differences(want, judgement_of(spec, ground))
     chosen, message = decided(scheduler, spec)

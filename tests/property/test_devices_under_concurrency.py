@@ -60,7 +60,7 @@ def claiming(*claims):
 def race_for(objects, shards, *, announces=False):
     race = Race(2, racks(NODES), tries=20, shards=shards, announces=announces)
     for worker in race.workers:
-        worker.scheduler.cache.devices.replace([GPU, *objects])
+        worker.scheduler.set_devices([GPU, *objects], now=0.0)
     return race
 
 

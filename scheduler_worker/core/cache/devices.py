@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.devices import Allocation, DeviceClass, DeviceObject, ResourceClaim, ResourceSlice
+from hoss.model.devices import (
+    CLASS_RESOURCE_PREFIX,
+    Allocation,
+    DeviceClass,
+    DeviceObject,
+    ResourceClaim,
+    ResourceSlice,
+)
 from hoss.model.resources import Pairs
 from scheduler_worker.core.devices.allocator import (
     MOST_TRIES,
@@ -28,7 +35,6 @@ _MOST_SHAPES = 32  # whose answers are kept; those used last
 # For all nodes at once, see allocator.MOST_TRIES: claims that are hard to satisfy must not stop a worker. What is
 # usual takes one try for each device.
 _MOST_TRIES = 500_000
-CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 
 
 class DeviceCatalogue:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hoss.errors import InvalidInput
 from hoss.model.cluster import Service, StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule, Preference
+from hoss.model.devices import DeviceObject
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
@@ -142,6 +143,11 @@ class Scheduler:
     def update_storage(self, update: StorageUpdate) -> None:
         """The cluster's storage objects change."""
         self.cache.storage.apply(update)
+
+    def set_devices(self, objects: Iterable[DeviceObject], now: float) -> None:
+        """Exactly these device objects exist from now on, in seconds since the epoch."""
+        self.cache.devices.replace(objects, now)
+        self._demands.set_device_resources(frozenset(self.cache.devices.extended_resources))
 
     def set_preference(self, preference: Preference) -> None:
         """How to order nodes of about the same score, from now on."""

@@ -6,6 +6,7 @@ import pytest
 from hoss.errors import InvalidInput
 from hoss.model.pod import PodGroup
 from hoss.model.volumes import ClaimMount, PodVolumes
+from hoss.v1 import common_pb2 as pb_common
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.convert_rules import definition_of, definition_taking, group_defined
 from resolver.core.rules import RESERVED_NAMES
@@ -163,3 +164,13 @@ def test_volumes_alone_say_that_pods_of_the_group_take_names():
 def test_an_empty_name_is_refused():
     with pytest.raises(InvalidInput, match="reserved_names"):
         group_of(definition_taking(definition_of(PodGroup()), ("",)))
+
+
+def test_a_group_that_claims_devices_has_the_rule_of_names_before_it_has_any():
+    assert group_of(definition_of(PodGroup(claims_devices=True))).rules == (RESERVED_NAMES,)
+
+
+def test_an_amount_of_a_device_that_is_no_quantity_is_refused():
+    held = pb_common.HeldClaim(name="c", devices=[{"consumed": [{"name": "memory", "amount": "much"}]}])
+    with pytest.raises(InvalidInput, match="much"):
+        group_of(pb.PodGroup(claims_devices=True, held_claims=[held]).SerializeToString())
