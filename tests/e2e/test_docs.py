@@ -23,7 +23,6 @@ WHY_NOT = {
         r"^python -m tools\.bench\b": "takes minutes; tests/integration and tests/e2e run them with small sizes",
         r"^hoss replay\b": "the traces are not part of the repository; tests/unit/hossctl/traces and tests/e2e/test_platform_loads.py have small ones",
         r"--kubeconfig|kubectl|^helm|--secrets": CLUSTER,
-        r"^cosign\b": "signs with keys of whoever makes a release, in a registry",
         r"^(docker|kind|minikube)\b|docker compose|--dispatcher (127\.0\.0\.1|localhost):70": "needs Docker; tests/e2e/test_compose.py has the services as the compose file starts them",
         r"^make (?!demo)": "`make test` runs this very test; .ci/run runs the others",
         r"^make demo$|^\. \.venv/bin/activate$": "the environment is the one that this test runs in; tests/e2e/test_platform.py runs the demo",
