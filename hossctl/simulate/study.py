@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.messages import SendWork
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, InvariantViolation
 from hoss.model.fit import fits
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate
@@ -280,6 +280,10 @@ class SimulatedCluster:
         if not proposals and not placing.has_work:
             self._idle.append(worker)
             return
+        if not proposals and not pods:  # else it would try again for ever at the same moment
+            raise InvariantViolation(
+                f"worker {worker} has pods in hand, knows all of the ledger, and places none"
+            )
         job, each = self._decision
         self._time.after(job + each * pods, partial(self._propose, worker, proposals))
 

@@ -10,6 +10,8 @@ from waiting import wait_until
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.console import announced
+from hossctl.endpoints import Endpoints
+from hossctl.views.events import follow_events
 
 MANIFESTS = """\
 ---
@@ -99,6 +101,19 @@ def test_events_of_one_object_are_its_own(eventful):
     assert len(lines) == 3
     refused = eventful("events", "job/nope")
     assert (refused.exit_code, refused.stdout) == (1, "")
+
+
+async def test_a_watch_of_events_goes_on_with_new_ones_alone(eventful):
+    followed = follow_events(Endpoints(), "default", None, interval_seconds=0.001)
+    assert len(await anext(followed)) == 7
+    eventful.dispatcher.workers[0].steps.add(at_unix_ms=9000, state="Cordoned", epoch=7)
+    new = await anext(followed)
+    while not new:  # a list that was fetched before
+        new = await anext(followed)
+    assert [(event["object"], event["text"]) for event in new] == [
+        ("worker/w1", "cordoned: gets no new work")
+    ]
+    await followed.aclose()
 
 
 def test_a_dry_run_sends_nothing_and_says_what_it_would(hoss, tmp_path):
