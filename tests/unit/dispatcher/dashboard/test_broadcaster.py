@@ -2,9 +2,11 @@
 
 import asyncio
 
+from dispatcher.dashboard.access import DashboardAccess
 from dispatcher.dashboard.broadcaster import Broadcaster, Unavailable
 from dispatcher.dashboard.server import Dashboard
 from dispatcher.dashboard.snapshot import DashboardSnapshot
+from hoss.host import THIS_HOST
 
 
 async def test_without_a_viewer_nobody_takes_looks():
@@ -51,7 +53,7 @@ class _FailingViewModel:
 
 
 async def test_a_dashboard_that_fails_says_so_and_its_term_goes_on():
-    dashboard = Dashboard()
+    dashboard = Dashboard(DashboardAccess(clock=THIS_HOST.monotonic, rng=THIS_HOST.rng))
     async with dashboard.showing(_FailingViewModel()):
         shown = await dashboard._broadcaster.other_than(None, 10)
         assert isinstance(shown, Unavailable)
