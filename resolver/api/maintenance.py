@@ -135,16 +135,14 @@ async def forget_periodically(ledger: Ledger, counters: Counter[str], *, period_
 async def finish_removals(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:
     """Until cancelled, finish removals of nodes whose resolver has died or was cut off. A removal that was not
     finished `period_seconds` ago either counts as broken off."""
-    before: dict[int, set[int]] = {}  # by shard
+    before: list[set[int]] = [set() for _ in range(ledger.shards)]
     while True:
         for shard in range(ledger.shards):
-            try:
+            with contextlib.suppress(LedgerUnavailable):  # Availability reports it; other shards may be there
                 unfinished = await ledger.removals(shard)
-                if broken_off := unfinished & before.get(shard, set()):
+                broken_off, before[shard] = unfinished & before[shard], unfinished
+                if broken_off:
                     forgotten = await ledger.forget_removed(shard, broken_off)
                     counters["nodes_forgotten"] += forgotten
                     logger().warning("removals_finished", shard=shard, nodes=forgotten)
-                before[shard] = unfinished
-            except LedgerUnavailable:
-                continue  # Availability reports it; other shards may be there
         await asyncio.sleep(period_seconds)

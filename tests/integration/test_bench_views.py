@@ -40,6 +40,14 @@ def test_an_emptied_redis_is_timed_until_the_next_pod_is_bound_and_no_bound_pod_
     assert (found["movedPods"], found["violations"]) == (0, [])
 
 
+def test_a_takeover_is_timed_until_the_next_dispatcher_knows_every_pod_and_no_bound_pod_moves():
+    done = CliRunner().invoke(app, ["takeover", "--nodes", "20", "--pods", "500", "-o", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["servingSeconds"] > 0
+    assert (found["movedPods"], found["violations"]) == (0, [])
+
+
 def test_a_pod_has_moved_whose_reservation_is_gone_or_on_another_node():
     assert moved_pods({b"stays": 1, b"moves": 2, b"goes": 3}, {b"stays": 1, b"moves": 3, b"comes": 3}) == 2
 

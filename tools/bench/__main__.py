@@ -371,6 +371,30 @@ def rebuild(
         raise typer.Exit(EXIT_FAILED)
 
 
+@app.command()
+def takeover(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[int, typer.Option(min=1, help="Bound, and as many waiting, at the kill.")] = 100_000,
+    workers: Annotated[int, typer.Option(min=1)] = 2,
+    repeat: Repeat = 1,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """The active dispatcher is killed: how soon the standby serves. Exit 1 if a bound pod moved or an audit finds
+    anything."""
+    from tools.bench import takeover as taking_over
+    from tools.bench.rebuild import Setting
+
+    check(output, json)
+    result = taking_over.measure(Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
+    title = f"A takeover with {pods:,} bound and {pods:,} waiting pods on {nodes:,} nodes"
+    publish(result.as_json(), output, json, title=title, lines=result.lines())
+    if result.findings or result.moved_pods:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def main() -> None:
     """Run one benchmark; a problem is one line and an exit code, as with `hoss`."""
     run(get_command(app), "python -m tools.bench")

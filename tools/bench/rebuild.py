@@ -138,20 +138,21 @@ async def _run(
     await report.prepare(clients, nodes, setting.workers)
     with placing("before", setting.pods, quiet=quiet) as progress:
         await runner.place(clients.dispatcher, setting.load("before", setting.pods), progress=progress)
-    before = await _reserved(clients.resolver)
+    before = await reserved(clients.resolver)
     began = time.perf_counter()
     await asyncio.to_thread(starter.lose_redis)
     await _until_serving(clients.resolver, len(before))
     serving_seconds = time.perf_counter() - began
     tracker = await runner.place(clients.dispatcher, setting.load("after", 1))
     bound_seconds = float(tracker.bound_at[0]) - began
-    moved = moved_pods(before, await _reserved(clients.resolver))
+    moved = moved_pods(before, await reserved(clients.resolver))
     result.runs.append(Run(serving_seconds, bound_seconds, moved))
     await auditing.until_caches_agree(clients.dispatcher, clients.resolver, setting.workers)
     result.findings += (await auditing.audit(clients.dispatcher, clients.resolver)).findings
 
 
-async def _reserved(resolver: ResolverClient) -> Reserved:
+async def reserved(resolver: ResolverClient) -> Reserved:
+    """The node of each pod that has a reservation."""
     found: Reserved = {}
     async for chunk in resolver.reservations():
         nodes = decode(chunk.nodes, U32, name="nodes").tolist()
