@@ -4,6 +4,8 @@ A pod in hand is in exactly one place: the queue, the algorithm, a proposal, or 
 empties all of them, because the dispatcher then gives the pods to anybody."""
 
 import asyncio
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -336,8 +338,10 @@ class CustomScheduler:
         deadline = self._clock() + timeout_seconds
         while self._sent and (left := deadline - self._clock()) > 0:
             self._settled.clear()
-            await asyncio.wait({asyncio.ensure_future(self._settled.wait())}, timeout=left)
-        await asyncio.wait({asyncio.ensure_future(self._link.leave())}, timeout=timeout_seconds)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._settled.wait(), left)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._link.leave(), timeout_seconds)
 
     async def _place_next(self) -> None:
         work, rows = self._queue.popleft()
@@ -350,7 +354,7 @@ class CustomScheduler:
         epoch, seqs = self._epoch, dict(self.view.seqs)
         seen = [self.view.seen(shard) for shard in range(self.view.shards)]
         snapshot, started = self.view.snapshot(), self._clock()
-        answer = asyncio.ensure_future(asyncio.to_thread(self._ask, batch, snapshot))
+        answer = self._started(batch, snapshot)
         done, _ = await asyncio.wait({answer}, timeout=self._limit)
         if not done:
             raise SchedulerFailed(
@@ -395,6 +399,25 @@ class CustomScheduler:
                 kept.append(rows[begin:end])
                 first += end - begin
         return (np.concatenate(kept) if kept else rows[:0]), PlacementBatch(tuple(runs))
+
+    def _started(
+        self, batch: PlacementBatch, snapshot: NodeSnapshot
+    ) -> "asyncio.Future[tuple[NDArray[np.intp], str, float]]":
+        """`_ask` in a thread of its own. Not one of asyncio's: the process would wait for it when it ends."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[NDArray[np.intp], str, float]] = loop.create_future()
+
+        def take(result: tuple[NDArray[np.intp], str, float]) -> None:
+            if not answer.done():
+                answer.set_result(result)
+
+        def ask() -> None:
+            result = self._ask(batch, snapshot)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(take, result)
+
+        threading.Thread(target=ask, name=f"place of {self._name}", daemon=True).start()
+        return answer
 
     def _ask(self, batch: PlacementBatch, snapshot: NodeSnapshot) -> tuple[NDArray[np.intp], str, float]:
         """In a thread: the nodes, or what is wrong with the answer; and the CPU time."""
