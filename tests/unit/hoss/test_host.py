@@ -45,8 +45,10 @@ GENERATORS = {"random.Random", "numpy.random.default_rng"}
 ALLOWED = {
     "hoss/client/access.py": "what a user's program connects with; services have a host instead",
     "hoss/host.py": "this is the real machine",
+    "hoss/redis_accounts.py": "passwords, for commands; services make none",
     "hoss/rpc.py": "gRPC's channels; a host that has others does not call this",
     "hoss/serving.py": "gRPC's server; a host that has another does not call this",
+    "hoss/sdk/running.py": "what a user's program runs; services have a host instead",
     "hoss/security/authority.py": "ids of tokens, for commands; services make none",
     "hoss/security/options.py": "the real machine, with TLS",
     "hoss/security/transport.py": "gRPC's channels with TLS; a host that has others does not call this",
