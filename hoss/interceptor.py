@@ -27,7 +27,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Decode = Callable[[bytes], Any]
 
 
-class Access(Protocol):
+class CallAccess(Protocol):
     """Who calls, and whether he may (hoss.security.access)."""
 
     async def identify(self, context: Context) -> Identity | AccessDenied:
@@ -56,9 +56,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def __init__(self, limits: CallerLimits, resumable: Collection[str] = ()) -> None:
         self._limits = limits
         self._resumable = frozenset(resumable)
-        self._access: Access | None = None
+        self._access: CallAccess | None = None
 
-    def guard_by(self, access: Access) -> None:
+    def guard_by(self, access: CallAccess) -> None:
         """From now on calls need a right. A host with TLS does this before the server exists."""
         self._access = access
 

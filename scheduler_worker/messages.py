@@ -28,13 +28,8 @@ from hoss.wire.columns import (
 )
 from hoss.wire.convert import node_from_proto, pod_spec_from_proto
 from hoss.wire.convert_objects import namespace_from_proto, service_from_proto
-from hoss.wire.convert_rules import (
-    definition_of,
-    definition_taking,
-    group_defined,
-    parsed,
-    selector_from_proto,
-)
+from hoss.wire.convert_rules import definition_of, definition_taking, group_defined, parsed
+from hoss.wire.convert_selectors import selector_from_proto
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.backlog import RuleRegistration
 from scheduler_worker.core.cycle.refusals import RefusalReport

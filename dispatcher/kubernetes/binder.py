@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.bound.settlement import CHANGED
 from dispatcher.core.cluster.nodes import removed
-from dispatcher.core.kubernetes.volume_waits import READY, Judgement, PlacedPod, VolumeStep, VolumeWaits
+from dispatcher.core.kubernetes.volume_waits import READY, PlacedPod, VolumeJudgement, VolumeStep, VolumeWaits
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
@@ -173,10 +173,10 @@ class PodBinder:
             rows[same], uids[same], nodes[same], results[same], np.array(texts, object)[same].tolist()
         )
 
-    def _volume_steps(self, rows: Rows) -> dict[int, Judgement]:
+    def _volume_steps(self, rows: Rows) -> dict[int, VolumeJudgement]:
         """By row, what is to be done for the volumes of the pods first."""
         registry, now = self._machine.registry, self._runtime.now()
-        found: dict[int, Judgement] = {}
+        found: dict[int, VolumeJudgement] = {}
         for row in rows.tolist():
             spec = registry.templates.pod_spec(int(registry.templates.class_id[registry.pods.template[row]]))
             if spec.volumes is None or not spec.volumes.claims:
@@ -289,7 +289,9 @@ class PodBinder:
     def _names(self, nodes: Rows) -> list[str]:
         return [self._nodes.name(node) for node in nodes.tolist()]
 
-    def _message(self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, Judgement]) -> pb.BindRequest:
+    def _message(
+        self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, VolumeJudgement]
+    ) -> pb.BindRequest:
         registry = self._machine.registry
         return pb.BindRequest(
             uids=uids.tobytes(),

@@ -13,7 +13,7 @@ from hoss.model.statistics import SizeHistogram
 from hoss.v1 import resolver_pb2
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.wire.columns import I64, NONE_U32, U32, decode, decode_uids, encode
-from hoss.wire.convert_rules import selector_to_proto
+from hoss.wire.convert_selectors import selector_to_proto
 from hoss.wire.uids import uid_text
 
 

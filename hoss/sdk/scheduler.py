@@ -26,7 +26,7 @@ from hoss.model.placing import (
     checked_placements,
 )
 from hoss.model.pod import PodSpec, group_of
-from hoss.sdk.view import ClusterView, ProposedPods
+from hoss.sdk.view import ProposedPods, SchedulerView
 from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as rpb
@@ -113,7 +113,7 @@ class CustomScheduler:
     ) -> None:
         """`budget_seconds` is what the algorithm is told; after `limit_seconds` without an answer `schedule`
         raises SchedulerFailed."""
-        self.view = ClusterView()
+        self.view = SchedulerView()
         self.proposed = 0  # pods, ever, each as often as it was
         self.conflicts = 0  # refusals by the ledger, ever
         self._name = name

@@ -48,7 +48,7 @@ class ProposedPods:
         self.live = np.ones(len(self.nodes), np.bool_)
 
 
-class ClusterView:
+class SchedulerView:
     """Nodes by index. One writer, the event loop; `snapshot` copies for an algorithm in another thread."""
 
     def __init__(self) -> None:

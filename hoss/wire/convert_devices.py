@@ -1,5 +1,4 @@
-"""Between the model and protobuf messages: what pods claim of devices, the claims they hold, and node
-selectors."""
+"""Between the model and protobuf messages: what pods claim of devices, and the claims they hold."""
 
 from hoss.model.devices import (
     Allocation,
@@ -11,30 +10,9 @@ from hoss.model.devices import (
     PodClaims,
 )
 from hoss.model.quantity import parse_quantity
-from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from hoss.model.selectors import NodeSelector
 from hoss.v1 import common_pb2 as pb
-
-
-def requirement_to_proto(requirement: Requirement) -> pb.Requirement:
-    return pb.Requirement(key=requirement.key, operator=requirement.operator, values=requirement.values)
-
-
-def requirement_from_proto(requirement: pb.Requirement) -> Requirement:
-    return Requirement(requirement.key, requirement.operator, tuple(requirement.values))
-
-
-def node_term_to_proto(term: NodeSelectorTerm) -> pb.NodeSelectorTerm:
-    return pb.NodeSelectorTerm(
-        match_expressions=map(requirement_to_proto, term.match_expressions),
-        match_fields=map(requirement_to_proto, term.match_fields),
-    )
-
-
-def node_term_from_proto(term: pb.NodeSelectorTerm) -> NodeSelectorTerm:
-    return NodeSelectorTerm(
-        tuple(map(requirement_from_proto, term.match_expressions)),
-        tuple(map(requirement_from_proto, term.match_fields)),
-    )
+from hoss.wire.convert_selectors import node_term_from_proto, node_term_to_proto
 
 
 def pod_claims_to_proto(claims: PodClaims) -> pb.PodClaims:

@@ -19,7 +19,6 @@ from hoss.model.pod import (
     SpreadConstraint,
     WeightedPodTerm,
 )
-from hoss.model.selectors import LabelSelector
 from hoss.model.volumes import ClaimMount, EphemeralOwner, InlineDisk, PodVolumes
 from hoss.v1 import common_pb2 as pb
 from hoss.v1.resolver_pb2 import PodGroup as PodGroupMessage
@@ -28,9 +27,8 @@ from hoss.wire.convert_devices import (
     held_claim_to_proto,
     pod_claims_from_proto,
     pod_claims_to_proto,
-    requirement_from_proto,
-    requirement_to_proto,
 )
+from hoss.wire.convert_selectors import optional_selector_to_proto, selector_from_proto, selector_to_proto
 
 ModelT = TypeVar("ModelT")
 MessageT = TypeVar("MessageT", bound=Message)
@@ -91,18 +89,6 @@ def read_rules(message: pb.PodSpec) -> dict[str, Any]:
         "volumes": optional(message, "volumes", _volumes_from_proto),
         "claims": optional(message, "claims", pod_claims_from_proto),
     }
-
-
-def selector_to_proto(selector: LabelSelector) -> pb.LabelSelector:
-    return pb.LabelSelector(requirements=map(requirement_to_proto, selector.requirements))
-
-
-def selector_from_proto(message: pb.LabelSelector) -> LabelSelector:
-    return LabelSelector(tuple(map(requirement_from_proto, message.requirements)))
-
-
-def optional_selector_to_proto(selector: LabelSelector | None) -> pb.LabelSelector | None:
-    return None if selector is None else selector_to_proto(selector)
 
 
 def affinity_to_proto(affinity: PodAffinity) -> pb.PodAffinity:

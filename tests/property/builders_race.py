@@ -16,7 +16,7 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.v1 import workerlink_pb2 as pb_link
 from hoss.wire.columns import I64, U32, encode, numbered_uids
 from hoss.wire.convert import node_to_proto, pod_spec_to_proto
-from hoss.wire.convert_rules import selector_to_proto
+from hoss.wire.convert_selectors import selector_to_proto
 from resolver.api.feed import ShardFeed
 from resolver.api.maintenance import Availability
 from resolver.api.proposing import ProposeStream

@@ -30,17 +30,17 @@ class VolumeStep(IntEnum):
     CHECK = 3
 
 
-class Judgement(NamedTuple):
+class VolumeJudgement(NamedTuple):
     """The next step for a pod. `reason`: why its volumes cannot be bound, with UNDO."""
 
     step: VolumeStep
     reason: str = ""
 
 
-READY = Judgement(VolumeStep.BOUND_ALREADY)
-_BIND = Judgement(VolumeStep.BIND)
-_CHECK = Judgement(VolumeStep.CHECK)
-_WAIT = Judgement(VolumeStep.WAIT)
+READY = VolumeJudgement(VolumeStep.BOUND_ALREADY)
+_BIND = VolumeJudgement(VolumeStep.BIND)
+_CHECK = VolumeJudgement(VolumeStep.CHECK)
+_WAIT = VolumeJudgement(VolumeStep.WAIT)
 
 
 class PlacedPod(NamedTuple):
@@ -77,7 +77,7 @@ class VolumeWaits:
     def __len__(self) -> int:
         return len(self._waits)
 
-    def judge(self, pod: PlacedPod, now: float) -> Judgement:
+    def judge(self, pod: PlacedPod, now: float) -> VolumeJudgement:
         """The next step for the pod, as of `now`. The pod waits from the first step that is not READY until
         `forget`."""
         mounts = () if pod.spec.volumes is None else pod.spec.volumes.claims
@@ -86,7 +86,7 @@ class VolumeWaits:
         keys = tuple((pod.spec.namespace, mount.claim) for mount in mounts)
         wait = self._waits.get(pod.uid)
         if wait is not None and wait.reason:
-            return Judgement(VolumeStep.UNDO, wait.reason)
+            return VolumeJudgement(VolumeStep.UNDO, wait.reason)
         reason = self._problem(pod, keys, wait)
         claims = [self._storage.claim(*key) for key in keys]
         if not reason and all(claim is not None and claim.bound for claim in claims):
@@ -99,7 +99,7 @@ class VolumeWaits:
             reason = _TIMED_OUT
         if reason:
             wait.reason = f"{_PLUGIN}: {reason}"
-            return Judgement(VolumeStep.UNDO, wait.reason)
+            return VolumeJudgement(VolumeStep.UNDO, wait.reason)
         self._note_selected(wait, keys)
         if wait.written_at is None:
             return _BIND

@@ -24,9 +24,9 @@ from hoss.model.quantity import Quantity, parse_quantity
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from scheduler_worker.core.devices.cel_values import CelError
 from scheduler_worker.core.devices.pools import (
+    DevicePool,
     DeviceUsage,
     OfferedDevice,
-    Pool,
     PoolId,
     SelectorTable,
     reaches,
@@ -86,7 +86,7 @@ class OneNodeOffer:
 
     name: str
     labels: Mapping[str, str]
-    pools: Sequence[Pool]
+    pools: Sequence[DevicePool]
     usage: DeviceUsage
     classes: Mapping[str, DeviceClass]
     selectors: SelectorTable
@@ -126,7 +126,7 @@ class _Taken:
     request: ClaimRequest
     alternative: ExactRequest
     offered: OfferedDevice
-    pool: Pool
+    pool: DevicePool
     consumed: dict[str, int]  # billionths by capacity; empty: the whole device
 
 
@@ -162,7 +162,7 @@ class _Search:
         self._shared: dict[object, dict[str, int]] = {}  # id -> what this search has taken of it
         self._sharers: dict[object, int] = {}
         self._counters: dict[PoolId, dict[tuple[str, str], int]] = {}  # what is left
-        self._all: dict[tuple[int, int, int], list[tuple[Pool, OfferedDevice]]] = {}
+        self._all: dict[tuple[int, int, int], list[tuple[DevicePool, OfferedDevice]]] = {}
 
     def prepare(self) -> None:
         """Find the devices of requests for all of them, and what is wrong before any search."""
@@ -202,7 +202,7 @@ class _Search:
         )
         return Allocation(results, _node_selector(self._taken[c], self._offer.name))
 
-    def _all_devices(self, c: int, request: ExactRequest) -> list[tuple[Pool, OfferedDevice]]:
+    def _all_devices(self, c: int, request: ExactRequest) -> list[tuple[DevicePool, OfferedDevice]]:
         found = []
         for pool in self._offer.pools:
             if pool.incomplete or pool.invalid:
@@ -296,7 +296,7 @@ class _Search:
                 raise CelError(f"selector #{number}: {exc}") from None
         return True
 
-    def _take(self, c: int, request: ClaimRequest, a: int, pool: Pool, offered: OfferedDevice) -> bool:
+    def _take(self, c: int, request: ClaimRequest, a: int, pool: DevicePool, offered: OfferedDevice) -> bool:
         """Take the device, if the request can have it."""
         alternative, device = request.alternatives[a], offered.device
         amounts = _amounts(alternative, offered)
@@ -364,13 +364,13 @@ class _Search:
             for name, capacity in offered.device.capacity
         )
 
-    def _counters_suffice(self, pool: Pool, offered: OfferedDevice) -> bool:
+    def _counters_suffice(self, pool: DevicePool, offered: OfferedDevice) -> bool:
         if offered.id in self._offer.usage or offered.id in self._sharers:
             return True
         left = self._left(pool)
         return all(nano <= left[key] for key, nano in offered.use.items())
 
-    def _left(self, pool: Pool) -> dict[tuple[str, str], int]:
+    def _left(self, pool: DevicePool) -> dict[tuple[str, str], int]:
         left = self._counters.get(pool.id)
         if left is None:
             left = self._counters[pool.id] = dict(pool.counters or {})

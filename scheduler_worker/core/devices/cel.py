@@ -41,7 +41,7 @@ _Evaluate = Callable[[Scope], Value]
 _BUDGET = "#"
 
 
-class Expression:
+class CelExpression:
     """A compiled expression. Raises CelSyntaxError where the text is none."""
 
     def __init__(self, text: str, variables: frozenset[str]) -> None:

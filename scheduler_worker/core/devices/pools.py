@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hoss.model.devices import AttributeValue, Device, DeviceId, NodeReach, ResourceSlice, VersionText
 from hoss.model.quantity import Quantity
 from hoss.model.selectors import NodeSelector
-from scheduler_worker.core.devices.cel import Expression
+from scheduler_worker.core.devices.cel import CelExpression
 from scheduler_worker.core.devices.cel_syntax import CelSyntaxError
 from scheduler_worker.core.devices.cel_values import CelError, parse_version
 
@@ -21,7 +21,7 @@ class SelectorTable:
     """Compiled expressions by their text. Each is compiled once, right or wrong."""
 
     def __init__(self) -> None:
-        self._expressions: dict[str, Expression | str] = {}
+        self._expressions: dict[str, CelExpression | str] = {}
 
     def evaluate(self, text: str, device: "OfferedDevice") -> bool:
         """Whether the device is selected. Raises CelError in kube-scheduler's words."""
@@ -44,7 +44,7 @@ class SelectorTable:
         expression = self._expressions.get(text)
         if expression is None:
             try:
-                expression = Expression(text, frozenset({"device"}))
+                expression = CelExpression(text, frozenset({"device"}))
             except CelSyntaxError as exc:
                 expression = f"CEL compile error: {exc}"
             self._expressions[text] = expression
@@ -123,7 +123,7 @@ def _variables(device: Device, driver: str) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class DevicePool:
     """A pool as one node sees it."""
 
     id: PoolId
@@ -153,7 +153,7 @@ class PoolTable:
         self._by_node: dict[str, list[list[_Slice]]] = {}  # node -> pools of that node alone
         self._general: list[list[_Slice]] = []  # pools that may concern any node
         self._node_of: dict[PoolId, str] = {}  # of pools of one node alone
-        self._pools: dict[str, tuple[Pool, ...]] = {}  # by node, as far as asked for
+        self._pools: dict[str, tuple[DevicePool, ...]] = {}  # by node, as far as asked for
 
     def __len__(self) -> int:
         return len(self._slices)
@@ -184,7 +184,7 @@ class PoolTable:
         """The only node that sees the pool; None: it may be others, or none."""
         return self._node_of.get(pool)
 
-    def pools_of(self, node: str, labels: Mapping[str, str]) -> tuple[Pool, ...]:
+    def pools_of(self, node: str, labels: Mapping[str, str]) -> tuple[DevicePool, ...]:
         """The node's pools in the order in which devices are taken. Whoever changes `labels` calls
         `forget_node`."""
         found = self._pools.get(node)
@@ -200,7 +200,7 @@ class PoolTable:
         self._pools.pop(node, None)
 
 
-def _gather(parts: Sequence[_Slice], node: str, labels: Mapping[str, str]) -> Pool | None:
+def _gather(parts: Sequence[_Slice], node: str, labels: Mapping[str, str]) -> DevicePool | None:
     """The pool of these slices, sorted by name, for the node; None: it offers nothing."""
     concerned = [part for part in parts if _concerns(part, node, labels)]
     if not concerned:
@@ -221,7 +221,7 @@ def _gather(parts: Sequence[_Slice], node: str, labels: Mapping[str, str]) -> Po
     everywhere = tuple(device for part in members for device in part.devices)
     names = {device.id.device for device in everywhere}
     known = all(key in counters for device in everywhere for key in device.use)
-    return Pool(
+    return DevicePool(
         id=(newest[0].spec.driver, newest[0].spec.pool),
         devices=tuple(device for part in newest for device in part.devices),
         everywhere=everywhere,

@@ -4,7 +4,7 @@ import pytest
 
 from hoss.model.devices import Device, DeviceCapacity, NodeReach, ResourceSlice, VersionText
 from hoss.model.quantity import parse_quantity
-from scheduler_worker.core.devices.cel import Expression
+from scheduler_worker.core.devices.cel import CelExpression
 from scheduler_worker.core.devices.cel_syntax import CelSyntaxError
 from scheduler_worker.core.devices.cel_values import CelError, parse_version
 from scheduler_worker.core.devices.pools import OfferedDevice
@@ -27,7 +27,7 @@ A = 'device.attributes["gpu.example.com"]'
 
 
 def value(text):
-    return Expression(text, frozenset({"device"})).evaluate({"device": OFFERED.variables})
+    return CelExpression(text, frozenset({"device"})).evaluate({"device": OFFERED.variables})
 
 
 @pytest.mark.parametrize(
