@@ -117,6 +117,8 @@ def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
     """Without TLS: raises ConfigError where an address is beyond loopback and nobody said that it may be."""
     if config.tls_dir is not None or of_loopback(listen):
         return
+    if not listen.rpartition(":")[2].isdecimal():
+        return  # it is no address, as whoever listens there says
     if not config.insecure:
         raise ConfigError(
             f"{listen!r} is reached from other machines, and without TLS whoever reaches it may do "

@@ -309,7 +309,7 @@ class NodeCatalogue:
 
     def _relabel(self, index: int, old: Pairs, new: Pairs) -> None:
         kept = dict(new)
-        for key, _ in old:
+        for key in dict(old):  # a message may name one twice
             if key not in kept:
                 column = self._columns[key]
                 column.clear(index)

@@ -120,7 +120,7 @@ async def test_a_resolver_killed_again_and_again_leaves_pods_no_less_apart_and_n
         clients_of(cluster.endpoints) as clients,
     ):
         await prepare(clients)
-        gate = between.answered["Propose"]
+        gate, again = between.answered["Propose"], 0
         for number in range(3):
             # Rules are announced before.
             gate.close(lambda message: bool(VerdictBatch.FromString(message).verdicts))
@@ -131,9 +131,9 @@ async def test_a_resolver_killed_again_and_again_leaves_pods_no_less_apart_and_n
             await asyncio.to_thread(cluster.start_resolver)
             gate.release()
             await until(lambda all_of=30 * (number + 1): decided(clients, bound=all_of, unschedulable=0))
-            await until(
-                lambda: asked_again(clients), "the new resolver to be asked for what the old one had decided"
-            )
+            again += await asked_again(clients)
+        # A commit on several shards that was merely prepared is finished, and not found to be there already.
+        assert again, "no new resolver was asked for what the old one had decided"
         result = await audited(clients)
         counts = await pods_by_rack(clients)
         assert (result.findings, result.unchecked) == ([], [])
