@@ -158,9 +158,10 @@ def commit_arguments(
 
 def slot_constraints(proposal: Proposal, book: RuleBook) -> SlotConstraints:
     """What the rules mean for the pods of each slot; empty if no rule concerns any pod of the proposal."""
-    used = set(proposal.slots.tolist())  # the parts of a proposal have all its slots
+    # The parts of a proposal have all its slots.
+    pods = np.bincount(proposal.slots, minlength=len(proposal.groups))
     found = tuple(
-        book.constraints(group, first=proposal.first(slot)) if slot in used else ()
+        book.constraints(group, first=proposal.first(slot)) if pods[slot] else ()
         for slot, group in enumerate(proposal.groups)
     )
     return found if any(found) else ()

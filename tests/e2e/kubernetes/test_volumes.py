@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.kubernetes.agreement import assigned, reserved
 from e2e.kubernetes.api import Api, events_of
 from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
@@ -81,6 +82,7 @@ def test_a_node_gets_no_more_volumes_than_its_driver_attaches(
         storage.create_claim(name)
         storage.bind(name, f"pv-{name}")
     api.create_pod("first", volumes=mounting("a"), nodeName="n1")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the first is in the ledger")
     api.create_pod("second", scheduler="hoss", volumes=mounting("b"))
     await_reason(api, "second", "1 node(s) exceed max volume count")
     api.delete_pod("first")
