@@ -265,7 +265,7 @@ UNDONE = {
     "pods-told-bound-and-merely-prepared": PlantedFault(
         "a rule about pods of another shard's part leaves these prepared, and nobody commits them",
         (
-            CodeEdit("resolver.ledger.packing:slot_constraints", " if slot in used else ()", ""),
+            CodeEdit("resolver.ledger.packing:slot_constraints", " if pods[slot] else ()", ""),
             CodeEdit(
                 "resolver.api.proposing:ProposeStream.decide",
                 "(decision.queries or decision.prepared)",
