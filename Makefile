@@ -11,7 +11,7 @@ CHOSEN := $(if $(AGAIN),-n 0 --last-failed --last-failed-no-failures none)
 PYTEST := $(BIN)/python -m pytest $(or $(CHOSEN),-n auto --dist loadfile --no-loadscope-reorder) -rs
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak controlplane e2e check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak controlplane e2e go check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, bu
 
 e2e: controlplane  ## end-to-end tests against a real Kubernetes control plane
 	$(PYTEST) tests/e2e/kubernetes
+
+go: $(VENV)/.dev  ## examples/go/bin: the scheduler of docs/tutorials/go.md (needs Go)
+	$(BIN)/python -m tools.go_example
 
 check: $(VENV)/.dev check-generated check-docs  ## lint, format, types, architecture, generated code and pages
 	$(BIN)/ruff check .

@@ -92,6 +92,7 @@ def unsupported(spec: PodSpec) -> str:
         and bool(affinity.required or affinity.anti_required),
         "required topology spread": any(constraint.required for constraint in spec.spread),
         "volumes": spec.volumes is not None,
+        "resource claims": spec.claims is not None,
         "host ports": bool(spec.host_ports),
         "cards": spec.devices is not None,
     }
