@@ -23,6 +23,7 @@ PROGRAMS = {
     "cd",
     "docker",
     "echo",
+    "examples/go/bin/emptiestfirst",
     "helm",
     "hoss",
     "jq",
@@ -159,6 +160,14 @@ def parse_python(arguments: list[str]) -> None:
         raise LookupError(f"No such module: {arguments}")
     if module.startswith("tools."):
         _parse(get_command(importlib.import_module(f"{module}.__main__").app), rest)
+
+
+def parse_go(arguments: list[str]) -> None:
+    """Check the flags of a scheduler in Go: its package defines each."""
+    source = (ROOT / "examples/go/scheduler/running.go").read_text()
+    for flag in (word.removeprefix("-") for word in arguments if word.startswith("-")):
+        if f'"{flag}"' not in source:
+            raise LookupError(f"No such flag: -{flag}")
 
 
 def _parse(command: Any, arguments: list[str]) -> None:

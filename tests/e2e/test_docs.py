@@ -49,6 +49,9 @@ WHY_NOT = {
     "docs/tutorials/scheduler.md": {
         r"": "runs until it is stopped; tests/e2e/test_sdk.py runs it, and certificates as docs/operations/security.md has them",
     },
+    "docs/tutorials/go.md": {
+        r"^(hoss|examples)": "runs until it is stopped; tests/e2e/test_go_scheduler.py runs it"
+    },
     "docs/benchmarks-details.md": {r"^hoss (up|steer)": "sets the stage for a benchmark"},
 }
 # Of commands whose exit code says something else than "done", in documents that say so.

@@ -1,4 +1,4 @@
-"""The scheduler in Go of docs/tutorials/go.md, built from proto/ and run as a process beside HOSS's workers."""
+"""The scheduler in Go of docs/tutorials/go.md, built from proto/, as a process beside HOSS's workers."""
 
 import asyncio
 import contextlib

@@ -62,7 +62,7 @@ func Main(algorithm Algorithm) {
 	given := options{labels: labels{}}
 	flag.StringVar(&given.name, "name", "", "unique among living workers")
 	flag.Var(given.labels, "label", "`key=value` that policies match on; repeatable")
-	flag.StringVar(&given.dispatchers, "dispatcher", "127.0.0.1:7100", "`host:port`s, with commas; one is active")
+	flag.StringVar(&given.dispatchers, "dispatcher", "127.0.0.1:7100", "`addresses`, with commas; one is active")
 	flag.StringVar(&given.resolvers, "resolver", "127.0.0.1:7101", "`host:port`s, with commas; any answers")
 	flag.StringVar(&given.tlsDir, "tls-dir", "", "`directory` of ca.crt, tls.crt and tls.key for mutual TLS")
 	flag.StringVar(&given.readyFile, "ready-file", "", "`file` written once the scheduler runs")
@@ -168,7 +168,8 @@ func channel(addresses, kind, tlsDir string) (*grpc.ClientConn, error) {
 			ServerName: kind + ".hoss.internal",
 			// Read at every handshake, so that a renewed certificate needs no restart.
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-				pair, err := tls.LoadX509KeyPair(filepath.Join(tlsDir, "tls.crt"), filepath.Join(tlsDir, "tls.key"))
+				certificate, key := filepath.Join(tlsDir, "tls.crt"), filepath.Join(tlsDir, "tls.key")
+				pair, err := tls.LoadX509KeyPair(certificate, key)
 				return &pair, err
 			},
 		})

@@ -50,9 +50,9 @@ type sent struct {
 	pods *proposedPods
 }
 
-// A scheduler stands between the streams and the algorithm. One goroutine, that of loop, has all of its state.
-// A pod in hand is in exactly one place: the queue, the algorithm, a proposal, or those that wait. A new epoch
-// empties all of them, because the dispatcher then gives the pods to anybody.
+// A scheduler stands between the streams and the algorithm. One goroutine, that of loop, has all of its
+// state. A pod in hand is in exactly one place: the queue, the algorithm, a proposal, or those that wait. A
+// new epoch empties all of them, because the dispatcher then gives the pods to anybody.
 type scheduler struct {
 	options
 	algorithm Algorithm
@@ -358,7 +358,8 @@ func (s *scheduler) placeNext() {
 	s.placing = true
 	late := time.AfterFunc(s.limit, func() {
 		s.events <- func() {
-			s.failed = fmt.Errorf("did not place %d pods in %s: let Place end within its budget", batch.Pods, s.limit)
+			s.failed = fmt.Errorf("did not place %d pods in %s: let Place end within its budget",
+				batch.Pods, s.limit)
 		}
 	})
 	go func() {

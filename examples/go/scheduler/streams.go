@@ -118,9 +118,11 @@ func (s *scheduler) do(ctx context.Context, event func()) {
 	}
 }
 
-// followLink keeps the scheduler registered with the active dispatcher. Messages without a stream are dropped:
-// the next epoch starts with no state.
-func (s *scheduler) followLink(ctx context.Context, client hossv1.WorkerLinkClient, register *hossv1.Register) error {
+// followLink keeps the scheduler registered with the active dispatcher. Messages without a stream are
+// dropped: the next epoch starts with no state.
+func (s *scheduler) followLink(
+	ctx context.Context, client hossv1.WorkerLinkClient, register *hossv1.Register,
+) error {
 	return again(ctx, "the dispatcher", func(ctx context.Context) (bool, error) {
 		stream, err := client.Connect(ctx, grpc.WaitForReady(true))
 		if err != nil {

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from written_commands import ROOT, Command, commands_of, documents, parse, parse_python, simple
+from written_commands import ROOT, Command, commands_of, documents, parse, parse_go, parse_python, simple
 
 # Of files that other programs are given: those that the repository has.
 _OURS = re.compile(r"^(deploy|examples|docs|tests)/")
@@ -36,6 +36,8 @@ def test_a_written_command_exists_with_these_arguments(command: Command) -> None
             parse(arguments)
         elif program == "python":
             parse_python(arguments)
+        elif program == "examples/go/bin/emptiestfirst":
+            parse_go(arguments)
         elif program == "make":
             makefile = (ROOT / "Makefile").read_text()
             targets = re.findall(r"^([a-z0-9-]+):", makefile, flags=re.MULTILINE)
