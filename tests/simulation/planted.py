@@ -257,8 +257,19 @@ FAULTS = {
     ),
 }
 
-# Cures undone: each is found by the plan of that name in tests/simulation/plans.
+# Cures undone, and faults for which a plan was written: each is found by the plan of that name in
+# tests/simulation/plans.
 UNDONE = {
+    "release-that-comes-late": PlantedFault(
+        "a release also takes what was reserved after it was decided",
+        (
+            ScriptEdit(
+                "release_pods",
+                "if meant and not (as_of and unpack_values('<I8', record, 9) > as_of) then",
+                "if meant then",
+            ),
+        ),
+    ),
     "index-of-a-removed-node": PlantedFault(
         "a watch does not name an index again that another node has now",
         (
