@@ -10,8 +10,9 @@ import grpc.aio
 
 from hoss import rpc
 from hoss.client.backoff import Backoff
+from hoss.client.errors import translate
 from hoss.client.writing import end, written
-from hoss.errors import ConfigError
+from hoss.errors import AccessDenied, ConfigError
 from hoss.host import THIS_HOST
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage
@@ -63,6 +64,7 @@ class DispatcherLink:
         self._outbox: asyncio.Queue[WorkerMessage | None] | None = None
         self._between_streams = asyncio.Event()
         self._between_streams.set()
+        self._welcomed = False  # by any dispatcher, ever
 
     def send(self, message: WorkerMessage) -> None:
         """Send it on the present stream."""
@@ -82,8 +84,10 @@ class DispatcherLink:
 
     async def run(self) -> None:
         """Keep registered, with the active one of several dispatchers, until cancelled. Raises ConfigError if
-        the dispatcher finds the registration invalid."""
+        the dispatcher finds the registration invalid, and AccessDenied if it never let this worker in: no retry
+        changes its certificate. Who was welcome once retries, because a renewed certificate is taken."""
         backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
+        peer = f"dispatcher at {','.join(self._addresses)}"
         channel = self._open_channel(self._addresses, kind="dispatcher", service=SERVICE)
         try:
             stub: WorkerLinkAsyncStub = WorkerLinkStub(channel)
@@ -96,7 +100,10 @@ class DispatcherLink:
                         raise ConfigError(
                             exc.details() or "was refused", where=f"registration of {self._registration.name}"
                         ) from exc
-                    logger().warning("link_interrupted", error=f"{exc.code().name}: {exc.details()}")
+                    problem = translate(exc, peer)
+                    if isinstance(problem, AccessDenied) and not self._welcomed:
+                        raise problem from exc
+                    logger().warning("link_interrupted", error=str(problem))
                 await asyncio.sleep(backoff.failed(asyncio.get_running_loop().time()) or 0)
         finally:
             await channel.close()
@@ -134,7 +141,7 @@ class DispatcherLink:
         try:
             async for message in call:
                 if message.HasField("welcome"):
-                    self._outbox = outbox
+                    self._outbox, self._welcomed = outbox, True
                     self._handler.welcomed(message.welcome)
                     heartbeats = asyncio.create_task(self._beat(message.welcome.heartbeat_ms / 1000, outbox))
                 elif heartbeats is not None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.errors import ColumnError, InvalidInput
+from hoss.errors import ColumnError, InvalidInput, quoted
 from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort, PodAffinityTerm
 from hoss.model.resources import MAX_AMOUNT, PODS, WHOLE_CARD_MILLI
@@ -34,6 +34,9 @@ from resolver.core.values import (
 )
 
 _MAX_NAME_BYTES = 253  # the limit of Kubernetes names
+# What no name of an object has, because names are segments of the API server's paths
+# (IsValidPathSegmentName of apimachinery), and what ends a path in a URL.
+_ENDS_OF_SEGMENTS = frozenset("/%?#")
 
 
 def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_unchecked: bool) -> Proposal:
@@ -164,7 +167,8 @@ def _groups(batch: pb.ProposalBatch, slots: int) -> tuple[Group | None, ...]:
 
 @lru_cache(maxsize=4096)
 def group_of(definition: bytes) -> Group:
-    """The group of a PodGroup message. Raises InvalidInput for anything else, and for invalid ports."""
+    """The group of a PodGroup message. Raises InvalidInput for anything else, for invalid ports, and for names of
+    claims and volumes that no object can have."""
     message = parsed(pb.PodGroup, definition, name="groups")
     ports = [HostPort(p.port, p.protocol or "TCP", p.host_ip) for p in message.host_ports]
     try:
@@ -176,6 +180,11 @@ def group_of(definition: bytes) -> Group:
     labels = labels_from_proto(message.labels)
     if not all(message.reserved_names):
         raise InvalidInput("one is empty", where="groups.reserved_names")
+    for mount in message.volumes.claims:
+        # A worker chose them, and the binder asks the API server for them with the resolver's rights.
+        _check_object_name(mount.claim, "groups.volumes.claims.claim")
+        if mount.volume:
+            _check_object_name(mount.volume, "groups.volumes.claims.volume")
     for held in message.held_claims:
         held_claim_from_proto(held)  # workers that hear of it must be able to read its amounts
     return Group(
@@ -188,6 +197,12 @@ def group_of(definition: bytes) -> Group:
         message.tolerates_cordon,
         tuple(sorted(set(message.reserved_names))),
     )
+
+
+def _check_object_name(name: str, where: str) -> None:
+    fits = 0 < len(name.encode()) <= _MAX_NAME_BYTES and name not in (".", "..") and name.isprintable()
+    if not fits or not _ENDS_OF_SEGMENTS.isdisjoint(name):
+        raise InvalidInput(f"{quoted(name)} cannot be the name of an object", where=where)
 
 
 def _rules(message: pb.PodGroup) -> Iterator[PlacementRule]:

@@ -6,13 +6,14 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from waiting import DEADLINE_SECONDS
 
 from hoss import serving
 from hoss.client.proposal_stream import ProposalStream
 from hoss.client.resolver import ResolverClient
 from hoss.client.worker_link import DispatcherLink
-from hoss.errors import ConfigError
+from hoss.errors import AccessDenied, ConfigError
 from hoss.v1 import resolver_pb2, workerlink_pb2
 from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer, add_WorkerLinkServicer_to_server
@@ -260,3 +261,74 @@ async def test_what_was_sent_before_the_goodbye_arrives(linked):
     while not dispatcher.messages.empty():
         received.append(dispatcher.messages.get_nowait())
     assert [m.outcomes.batch_id for m in received if m.HasField("outcomes")] == [9]
+
+
+class RefusingDispatcher(WorkerLinkServicer):
+    """Welcomes a worker `welcomes` times, and then answers as a door that does not know it."""
+
+    def __init__(self, code, welcomes=0):
+        self.code, self.welcomes, self.refused = code, welcomes, 0
+
+    async def Connect(self, request_iterator, context):  # noqa: N802 - gRPC's name
+        await anext(request_iterator)
+        if self.welcomes:
+            self.welcomes -= 1
+            yield workerlink_pb2.DispatcherMessage(welcome=workerlink_pb2.Welcome(heartbeat_ms=60_000))
+            return
+        self.refused += 1
+        await context.abort(self.code, "the certificate was revoked")
+
+
+class Listener:
+    """A worker that only listens."""
+
+    def welcomed(self, welcome):
+        pass
+
+    def received(self, message):
+        pass
+
+    def heartbeat(self):
+        return workerlink_pb2.Heartbeat()
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED])
+async def test_a_worker_that_is_not_let_in_ends_and_says_why(serve, code):
+    address = await serve(add_WorkerLinkServicer_to_server, RefusingDispatcher(code))
+    link = DispatcherLink((address,), workerlink_pb2.Register(name="w1"), Listener())
+    with pytest.raises(AccessDenied, match=f"dispatcher at {address} refuses: the certificate was revoked"):
+        await asyncio.wait_for(link.run(), DEADLINE_SECONDS)
+
+
+async def test_a_worker_that_was_welcome_before_waits_for_its_new_certificate(serve):
+    dispatcher = RefusingDispatcher(grpc.StatusCode.UNAUTHENTICATED, welcomes=1)
+    address = await serve(add_WorkerLinkServicer_to_server, dispatcher)
+    link = DispatcherLink((address,), workerlink_pb2.Register(name="w1"), Listener())
+    with structlog.testing.capture_logs() as lines:
+        running = asyncio.create_task(link.run())
+        try:
+            for _ in range(int(DEADLINE_SECONDS / 0.01)):
+                if dispatcher.refused >= 2 or running.done():
+                    break
+                await asyncio.sleep(0.01)
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+    assert any("refuses: the certificate was revoked" in line.get("error", "") for line in lines)
+
+
+async def test_a_worker_without_a_dispatcher_says_what_to_look_at():
+    (port,) = free_ports(1)
+    link = DispatcherLink((f"127.0.0.1:{port}",), workerlink_pb2.Register(name="w1"), Listener())
+    with structlog.testing.capture_logs() as lines:
+        running = asyncio.create_task(link.run())
+        try:
+            for _ in range(int(DEADLINE_SECONDS / 0.01)):
+                if lines or running.done():
+                    break
+                await asyncio.sleep(0.01)
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+    assert any("see that it runs there" in line.get("error", "") for line in lines)

@@ -174,3 +174,26 @@ def test_an_amount_of_a_device_that_is_no_quantity_is_refused():
     held = pb_common.HeldClaim(name="c", devices=[{"consumed": [{"name": "memory", "amount": "much"}]}])
     with pytest.raises(InvalidInput, match="much"):
         group_of(pb.PodGroup(claims_devices=True, held_claims=[held]).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../../secrets/s", "a/status", "a?dryRun=All", "a#b", "%2e%2e", "..", ".", "a\nb", "a" * 254],
+    ids=lambda name: name[:12],
+)
+@pytest.mark.parametrize("field", ["claim", "volume"])
+def test_a_claim_or_volume_whose_name_would_change_the_path_of_a_request_is_refused(field, name) -> None:
+    group = pb.PodGroup(namespace="default")
+    group.volumes.claims.add(**{"claim": "data", field: name})
+    with pytest.raises(InvalidInput, match=f"groups.volumes.claims.{field}: .* cannot be the name"):
+        group_of(group.SerializeToString())
+
+
+def test_a_claim_without_a_name_is_refused_and_names_of_objects_are_accepted() -> None:
+    unnamed, usual = pb.PodGroup(namespace="default"), pb.PodGroup(namespace="default")
+    unnamed.volumes.claims.add(volume="pv-1")
+    with pytest.raises(InvalidInput, match=r"groups\.volumes\.claims\.claim"):
+        group_of(unnamed.SerializeToString())
+    usual.volumes.claims.add(claim="data-web-0")
+    usual.volumes.claims.add(claim="www.example", volume="pvc-7c9e6679-7425-40de-944b-e07fc1f90ae7")
+    assert group_of(usual.SerializeToString()).namespace == "default"
