@@ -22,6 +22,7 @@ EXPECTED_SKIPS = {
     r"no network namespaces|no (ip|tc)": "containers may not make them; the other faults are tried all the same",
     r"no libfaketime": "it is a package of few systems; simulations step clocks everywhere",
     r"no file system can be mounted|no cgroup": "these take root",
+    r"could not import 'scipy'": "only an example needs it; the other algorithms are tried all the same",
     r"the openb trace is not in": "it is no part of the project; tests/traces has a small one that is",
 }
 _SLOWEST = 10
