@@ -1,7 +1,7 @@
 """An algorithm in a thread, so that streams and heartbeats go on while it computes.
 
-Nothing can end a thread. An algorithm that does not answer in its time ends the worker: it gives back its pods
-first, so none of them counts as lost with a worker."""
+Nothing can end a thread. An algorithm that does not answer in its time ends the worker: it gives back its
+pods first, so none of them counts as lost with a worker."""
 
 import asyncio
 import contextlib
@@ -72,8 +72,8 @@ class CalledInThread:
         for asked_at, pods in self._computing.values():
             if self._clock() - asked_at > self._limit:
                 raise AlgorithmStuck(
-                    f"algorithm {self.name} did not place {pods} pods in {self._limit:g} s: let place() end within "
-                    "its budget"
+                    f"algorithm {self.name} did not place {pods} pods in {self._limit:g} s: let place() "
+                    "end within its budget"
                 )
 
     def _receive(self, question: int, answer: PlacementAnswer) -> None:

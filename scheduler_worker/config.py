@@ -1,7 +1,7 @@
 """The worker's configuration document, kind WorkerConfig, and the profile that it chooses.
 
-A profile may name plugins of other packages: entry points of the group hoss.plugins; an algorithm is one of the
-group hoss.algorithms. An entry point is loaded
+A profile may name plugins of other packages: entry points of the group hoss.plugins; an algorithm is one of
+the group hoss.algorithms. An entry point is loaded
 only when the chosen profiles name it, so a broken plugin that nobody uses does no harm.
 """
 
@@ -141,9 +141,9 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     # packs.
     profile: str | None = None
 
-    # What places the pods of a batch: ranking, which takes nodes by the profile's scores; random; best-fit; an
-    # entry point in the group hoss.algorithms; or a class as module:Class. Pods that an algorithm cannot take
-    # are ranked (docs/plugins.md#an-algorithm-of-your-own).
+    # What places the pods of a batch: ranking, which takes nodes by the profile's scores; random; best-fit;
+    # an entry point in the group hoss.algorithms; or a class as module:Class. Pods that an algorithm cannot
+    # take are ranked (docs/plugins.md#an-algorithm-of-your-own).
     algorithm: str = "ranking"
 
     # Profiles besides the presets.

@@ -311,8 +311,8 @@ class WorkerService:
         await self._loop.run()
 
     async def expire(self) -> None:
-        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck, once the pods in hand
-        are given back."""
+        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck, once the pods in
+        hand are given back."""
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
             if self._algorithm is not None:

@@ -63,7 +63,9 @@ def add(
     ] = "",
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A WorkerConfig document; labels and profile override it."),
+        typer.Option(
+            metavar="FILE", help="A WorkerConfig document; labels, profile and algorithm override it."
+        ),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:

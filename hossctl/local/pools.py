@@ -136,7 +136,8 @@ def read_platform(path: Path) -> PlatformDocument:
 
 
 def check_worker(worker: WorkerOptions, *, where: str) -> None:
-    """Raise ConfigError for a name, label, profile, plugin or algorithm that the worker's process would refuse."""
+    """Raise ConfigError for a name, label, profile, plugin or algorithm that the worker's process would
+    refuse."""
     try:
         document = worker.document and parse_document(worker.document, WORKER_KIND, WorkerConfig, where="")
         flags = dict(pairwise(worker.flags))

@@ -98,11 +98,12 @@ class SimulatedCluster:
         seed: int = 1,
     ) -> None:
         """`nodes`: how many of 32 CPUs and 128 GiB, or their specs. `profile`: a preset's name, or the
-        plugins of a profile; `plugins` are classes of one's own by the names that a profile uses. `algorithm`: a class of one's
-        own, of which each worker makes one, or a name as in WorkerConfig. A decision
-        on n pods, at most `batch`, takes `decision_seconds` + n * `decision_seconds_per_pod`; meanwhile other
-        workers place, so several workers can conflict only if decisions take time. Raises InvalidInput and,
-        for a profile or an algorithm, ConfigError; `run` raises PluginFailed for what these do wrong."""
+        plugins of a profile; `plugins` are classes of one's own by the names that a profile uses.
+        `algorithm`: a class of one's own, of which each worker makes one, or a name as in WorkerConfig. A
+        decision on n pods, at most `batch`, takes `decision_seconds` + n * `decision_seconds_per_pod`;
+        meanwhile other workers place, so several workers can conflict only if decisions take time. Raises
+        InvalidInput and, for a profile or an algorithm, ConfigError; `run` raises PluginFailed for what these
+        do wrong."""
         specs = bench_nodes(Mix.UNIFORM, nodes, seed=seed) if isinstance(nodes, int) else list(nodes)
         for name, value in (("nodes", len(specs)), ("workers", workers), ("batch", batch)):
             if value < 1:
@@ -327,10 +328,10 @@ class SimulatedCluster:
             answered = pods[answers.positions]
             bound = answers.codes == Outcome.BOUND
             self._bind(answered[bound], answers.nodes[bound])
-            for numbers in self._by_class(answered[_stuck(answers)]):
+            stuck = _stuck(answers)
+            for numbers in self._by_class(answered[stuck]):
                 self._waiting.setdefault(int(self._class_of[numbers[0]]), deque()).append(numbers)
-            again = np.isin(answers.codes, (Outcome.RETURNED, Outcome.CONFLICT)) & ~_stuck(answers)
-            for numbers in self._by_class(answered[again]):
+            for numbers in self._by_class(answered[~(bound | stuck)]):
                 self._enqueue(numbers)
 
     def _bind(self, pods: PodNumbers, nodes: NDArray[np.uint32]) -> None:
@@ -380,9 +381,11 @@ class SimulatedCluster:
 def _stuck(answers: Answers) -> NDArray[np.bool_]:
     """Pods that wait for a departure: they fit nowhere, or an algorithm named no node for them, so that the
     ledger refused nothing."""
-    refused = np.zeros(0, np.uint32) if answers.refused is None else answers.refused
-    left_out = (answers.codes == Outcome.CONFLICT) & ~np.isin(answers.positions, refused)
-    stuck: NDArray[np.bool_] = (answers.codes == Outcome.UNSCHEDULABLE) | left_out
+    stuck: NDArray[np.bool_] = answers.codes == Outcome.UNSCHEDULABLE
+    conflicts = answers.codes == Outcome.CONFLICT
+    if conflicts.any():
+        refused = np.zeros(0, np.uint32) if answers.refused is None else answers.refused
+        stuck |= conflicts & ~np.isin(answers.positions, refused)
     return stuck
 
 

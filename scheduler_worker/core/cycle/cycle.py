@@ -263,8 +263,8 @@ class Cycle:
     # By an algorithm
 
     def _ask(self, whole: WholeBatches, first: Run, room: int) -> int:
-        """Ask the algorithm about this run and those behind it that suit it, of the same work and in the order of
-        their priorities. Runs whose feasible nodes cannot be told are answered."""
+        """Ask the algorithm about this run and those behind it that suit it, of the same work and in the
+        order of their priorities. Runs whose feasible nodes cannot be told are answered."""
         asked: list[tuple[Run, Mask]] = []
         refused, priority = 0, first.pod_class.priority
         while room and len(asked) != whole.most_runs and (following := self._backlog.next) is not None:
@@ -317,8 +317,8 @@ class Cycle:
         return pods
 
     def _place_at(self, whole: WholeBatches, run: Run, nodes: NodeIndexes) -> list[Run]:
-        """Place a run's pods on these nodes, where they still fit. Returns the pods for which the algorithm is
-        to be asked again."""
+        """Place a run's pods on these nodes, where they still fit. Returns the pods for which the algorithm
+        is to be asked again."""
         placed = 0
         try:
             ranking = self._rankings.of(run.pod_class.demand)
@@ -339,8 +339,8 @@ class Cycle:
         return [replace(run, rows=run.rows[placed:later])] if later > placed else []
 
     def _not_chosen(self, whole: WholeBatches, run: Run, ranking: Ranking) -> None:
-        """Pods for which the algorithm named no node have the reasons of the filters, or that the algorithm left
-        them out although there is room."""
+        """Pods for which the algorithm named no node have the reasons of the filters, or that the algorithm
+        left them out although there is room."""
         ranking.refresh()
         feasible = int((ranking.keys >= 0).sum())
         if feasible:

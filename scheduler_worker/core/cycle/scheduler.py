@@ -61,8 +61,8 @@ class Scheduler:
     ) -> None:
         """`clock` is read, in seconds, to measure what placing takes; without one everything takes no time.
         `registers_rules`: pods wait until the ledger knows their rules, so the caller has to send what
-        `take_registrations` returns. `algorithm` places whole batches in place of the ranking; pods that it cannot
-        take are ranked all the same."""
+        `take_registrations` returns. `algorithm` places whole batches in place of the ranking; pods that it
+        cannot take are ranked all the same."""
         self.cache = cache
         self.limits = limits = limits or SchedulerLimits()
         self.refusals = ConflictAttribution()

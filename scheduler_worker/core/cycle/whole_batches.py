@@ -97,8 +97,8 @@ class WholeBatches:
         return runs
 
     def still_fitting(self, ranking: Ranking, nodes: NodeIndexes) -> Mask:
-        """Which of these placements, (k,), hold in the present view, each counting those before it. The ranking
-        is refreshed."""
+        """Which of these placements, (k,), hold in the present view, each counting those before it. The
+        ranking is refreshed."""
         demand, size = ranking.demand, len(ranking.keys)
         known = nodes < size
         feasible = known & (ranking.keys[np.where(known, nodes, 0)] >= 0)

@@ -93,7 +93,12 @@ class CalledInPlace:
 class _RunByRun:
     """Places run after run, each on what those before it left."""
 
-    def place(self, batch: PlacementBatch, snapshot: NodeSnapshot, budget: float) -> NDArray[np.intp]:  # noqa: ARG002
+    def place(
+        self,
+        batch: PlacementBatch,
+        snapshot: NodeSnapshot,
+        budget: float,  # noqa: ARG002 - quick enough for any
+    ) -> NDArray[np.intp]:
         """See PlacementAlgorithm."""
         nodes, free = np.full(batch.pods, NO_NODE, np.intp), snapshot.free
         for run in batch.runs:

@@ -1,5 +1,5 @@
-"""Algorithms that place whole batches in a worker: what they place, what they cannot take, and what becomes of
-pods whose algorithm is wrong, late or stuck."""
+"""Algorithms that place whole batches in a worker: what they place, what they cannot take, and what becomes
+of pods whose algorithm is wrong, late or stuck."""
 
 import asyncio
 import threading
