@@ -1,8 +1,8 @@
 """The worker's configuration document, kind WorkerConfig, and the profile that it chooses.
 
 A profile may name plugins of other packages: entry points of the group hoss.plugins; an algorithm is one of
-the group hoss.algorithms. An entry point is loaded
-only when the chosen profiles name it, so a broken plugin that nobody uses does no harm.
+the group hoss.algorithms. An entry point is loaded only when the configuration names it, so a broken plugin
+that nobody uses does no harm.
 """
 
 import socket
