@@ -26,11 +26,13 @@ from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
 from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert_rules import labels_to_proto
+from scheduler_worker.algorithm_thread import CalledInThread
 from scheduler_worker.config import (
     KIND,
     PLUGIN_GROUP,
     SyncMode,
     WorkerConfig,
+    chosen_algorithm,
     chosen_profile,
     factories,
     parse_labels,
@@ -65,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         config = _config(arguments)
         registry = REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP)))
         name, profile = chosen_profile(config, registry)
-        logger().info("profile", worker=config.name, profile=name)
+        logger().info("profile", worker=config.name, profile=name, algorithm=config.algorithm)
         with options.tracing("worker", config.trace_file, instance=config.name) as tracer:
             host = host_of(config, config.listen)
             serving.run(lambda: serve(config, name, profile, arguments.ready_file, tracer, host=host))
@@ -85,6 +87,8 @@ async def serve(
     host: Host = THIS_HOST,
 ) -> None:
     """Run one worker until the process is asked to stop."""
+    placing = chosen_algorithm(config.algorithm)
+    algorithm = None if placing is None else CalledInThread(config.algorithm, placing, clock=host.monotonic)
     scheduler = Scheduler(
         NodeInfoCache(),
         profile,
@@ -92,6 +96,7 @@ async def serve(
         SchedulerLimits(tries=config.tries, alternates=config.alternates, sample_nodes=config.glance_nodes),
         host.monotonic,
         registers_rules=True,
+        algorithm=algorithm,
     )
     global_lock = GlobalLock(config.turns) if config.turns is not None else None
     service = WorkerService(
@@ -105,6 +110,7 @@ async def serve(
         nodes=nodes_with(config.node_labels),
         global_lock=global_lock,
         traces=None if tracer is None else _traces(tracer, config.name),
+        algorithm=algorithm,
     )
     resolver = ResolverClient(config.resolvers, open_channel=host.channel)
     proposals = ProposalStream(resolver, service.take_verdict, rng=host.rng)
@@ -112,7 +118,7 @@ async def serve(
         name=config.name,
         labels=labels_to_proto(sorted(config.labels.items())),
         incarnation=host.rng.getrandbits(63),
-        window=config.window or (_PACKING_WINDOW if profile.mixes else _WINDOW),
+        window=config.window or (_PACKING_WINDOW if profile.mixes and algorithm is None else _WINDOW),
     )
     link = DispatcherLink(
         config.dispatcher.split(","), registration, service, open_channel=host.channel, rng=host.rng
@@ -183,6 +189,11 @@ def _parser() -> argparse.ArgumentParser:
         "--profile", metavar="NAME", help=f"{', '.join(PRESETS)}, or one of the document's own"
     )
     parser.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        help="ranking (by the profile), random, best-fit, an entry point, or module:Class",
+    )
+    parser.add_argument(
         "--sync",
         choices=[mode.value for mode in SyncMode],
         help="how its view hears of the ledger; default: push",
@@ -224,6 +235,7 @@ def _config(arguments: argparse.Namespace) -> WorkerConfig:
         "seed": arguments.seed,
         "window": arguments.window,
         "profile": arguments.profile,
+        "algorithm": arguments.algorithm,
         "sync": arguments.sync,
         "pull_interval_ms": arguments.pull_interval_ms,
         "node_labels": parse_labels(arguments.node_label, where="--node-label")

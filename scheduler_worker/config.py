@@ -1,13 +1,14 @@
 """The worker's configuration document, kind WorkerConfig, and the profile that it chooses.
 
-A profile may name plugins of other packages: entry points of the group hoss.plugins. An entry point is loaded
-only when the chosen profiles name it, so a broken plugin that nobody uses does no harm.
+A profile may name plugins of other packages: entry points of the group hoss.plugins; an algorithm is one of
+the group hoss.algorithms. An entry point is loaded only when the configuration names it, so a broken plugin
+that nobody uses does no harm.
 """
 
 import socket
 from collections.abc import Callable, Iterable
 from enum import Enum
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,27 +17,30 @@ from pydantic import Field, field_validator, model_validator
 from hoss.config import Document
 from hoss.errors import ConfigError
 from hoss.manifests.fields import check_key, check_label_value
+from hoss.model.placing import PlacementAlgorithm
 from hoss.security.options import SecurityConfig
 from hoss.telemetry import logger
 from hoss.telemetry.options import TelemetryConfig
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.registry import Registry, Weighted
+from scheduler_worker.core.placement.algorithms import made_algorithm
 from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
 
 PLUGIN_GROUP = "hoss.plugins"
+ALGORITHM_GROUP = "hoss.algorithms"
 
 
-def factories(entry_points: Iterable[EntryPoint]) -> dict[str, Callable[..., Any]]:
-    """A factory for each entry point, by name. ConfigError if two packages have plugins of the same name.
+def factories(points: Iterable[EntryPoint], group: str = PLUGIN_GROUP) -> dict[str, Callable[..., Any]]:
+    """A factory for each entry point of a group, by name. ConfigError if two packages use the same name.
 
     A factory raises ConfigError if its entry point cannot be loaded, or is not callable.
     """
     found: dict[str, EntryPoint] = {}
-    for point in entry_points:
+    for point in points:
         other = found.setdefault(point.name, point)
         if other.value != point.value:
             problem = f"is {point.name!r} for both {other.value} and {point.value}; uninstall one of the two"
-            raise ConfigError(problem, where=f"entry points of {PLUGIN_GROUP}")
+            raise ConfigError(problem, where=f"entry points of {group}")
     return {name: _factory(point) for name, point in found.items()}
 
 
@@ -47,7 +51,7 @@ def _factory(point: EntryPoint) -> Callable[..., Any]:
         except Exception as exc:  # importing a foreign package may raise anything
             raise ConfigError(f"cannot be loaded from {point.value}: {type(exc).__name__}: {exc}") from exc
         if not callable(plugin):
-            raise ConfigError(f"is {type(plugin).__name__} at {point.value}; it must be the plugin's class")
+            raise ConfigError(f"is {type(plugin).__name__} at {point.value}; it must be a class")
         return plugin(**args)
 
     return make
@@ -137,6 +141,11 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     # packs.
     profile: str | None = None
 
+    # What places the pods of a batch: ranking, which takes nodes by the profile's scores; random; best-fit;
+    # an entry point in the group hoss.algorithms; or a class as module:Class. Pods that an algorithm cannot
+    # take are ranked (docs/plugins.md#an-algorithm-of-your-own).
+    algorithm: str = "ranking"
+
     # Profiles besides the presets.
     profiles: tuple[ProfileSection, ...] = ()
 
@@ -224,6 +233,14 @@ def chosen_profile(config: WorkerConfig, registry: Registry) -> tuple[str, Profi
     if name not in profiles:
         raise ConfigError(f"{name!r} is none of {', '.join(profiles)}", where="profile")
     return name, own[name] if name in own else profiles[name].profile(registry)
+
+
+def chosen_algorithm(name: str) -> PlacementAlgorithm | None:
+    """The algorithm of this name (see WorkerConfig); None: the worker's ranking. Raises ConfigError."""
+    outside = factories(entry_points(group=ALGORITHM_GROUP), ALGORITHM_GROUP)
+    if ":" in name:
+        outside[name] = _factory(EntryPoint(name, name, ALGORITHM_GROUP))
+    return made_algorithm(name, outside)
 
 
 def _labelled(config: WorkerConfig, profiles: dict[str, ProfileSpec]) -> str:

@@ -29,6 +29,7 @@ from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, sco
 from hoss.wire.convert_storage import storage_changes_from_proto
 from hoss.wire.uids import UID_BYTES
 from scheduler_worker import messages
+from scheduler_worker.algorithm_thread import AlgorithmStuck, CalledInThread
 from scheduler_worker.condition import AttemptTimes, Condition, Gauges
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.work import GangInHand
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from scheduler_worker.tracing import WorkerTraces
 
 _EXPIRY_CHECK_SECONDS = 1.0
+_STUCK_FINISH_SECONDS = 2.0  # how long a worker whose algorithm is stuck waits for the ledger's answers
 
 
 class WorkerService:
@@ -60,9 +62,10 @@ class WorkerService:
         nodes: NodeScope | None = None,
         global_lock: GlobalLock | None = None,
         traces: "WorkerTraces | None" = None,
+        algorithm: CalledInThread | None = None,
     ) -> None:
         """`nodes`: the worker uses no others, regardless of the policy. `global_lock`: it places only while
-        it holds the lock."""
+        it holds the lock. `algorithm`: the one that the scheduler asks."""
         self._name = name
         self._clock = clock
         self._unix_clock = unix_clock
@@ -85,6 +88,9 @@ class WorkerService:
             experiment=experiment,
             global_lock=global_lock,
         )
+        self._algorithm = algorithm
+        if algorithm is not None:
+            algorithm.connect(self._algorithm_answered)
 
     def connect(
         self, link: DispatcherLink, proposals: ProposalStream, synchronisation: Synchronisation
@@ -305,9 +311,17 @@ class WorkerService:
         await self._loop.run()
 
     async def expire(self) -> None:
-        """Give back assumptions without an answer, until cancelled."""
+        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck, once the pods in
+        hand are given back."""
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
+            if self._algorithm is not None:
+                try:
+                    self._algorithm.check()
+                except AlgorithmStuck as exc:
+                    logger().error("algorithm_stuck", worker=self._name, error=str(exc))
+                    await self.finish(_STUCK_FINISH_SECONDS)
+                    raise
             self._adopt_commits()
             pods = self._scheduler.cache.expire(self._clock())
             if pods:
@@ -325,6 +339,10 @@ class WorkerService:
                 await asyncio.wait_for(self._loop.next_answer(), left)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._link.leave(), timeout_seconds)
+
+    def _algorithm_answered(self, seconds: float) -> None:
+        self._gauges.spent(seconds)
+        self._loop.wake()
 
     def _adopt_commits(self) -> None:
         if not self._synchronisation.shows_commits:

@@ -58,9 +58,14 @@ def add(
     names: Annotated[list[str], typer.Argument(metavar="NAME[:K=V,K=V]...", help="With their labels.")],
     *,
     profile: Annotated[str, typer.Option(help="How they choose nodes: spread, binpack and others.")] = "",
+    algorithm: Annotated[
+        str, typer.Option(help="What places batches: random, module:Class and others.")
+    ] = "",
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A WorkerConfig document; labels and profile override it."),
+        typer.Option(
+            metavar="FILE", help="A WorkerConfig document; labels, profile and algorithm override it."
+        ),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -68,7 +73,8 @@ def add(
     from hoss.config import read_text
     from hossctl.local.pools import Action, WorkerChange, check_worker
 
-    flags = ("--profile", profile) if profile else ()
+    given = (("--profile", profile), ("--algorithm", algorithm))
+    flags = tuple(text for flag, value in given if value for text in (flag, value))
     document = read_text(config.resolve()) if config else ""
     workers = [replace(worker, flags=flags, document=document) for worker in read_workers(0, names)]
     for worker in workers:

@@ -20,7 +20,14 @@ from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.manifests.fields import check_key, check_label_value
 from hossctl.local.platform import PlatformState, Starter, WorkerOptions
 from scheduler_worker.config import KIND as WORKER_KIND
-from scheduler_worker.config import PLUGIN_GROUP, PluginSection, WorkerConfig, chosen_profile, factories
+from scheduler_worker.config import (
+    PLUGIN_GROUP,
+    PluginSection,
+    WorkerConfig,
+    chosen_algorithm,
+    chosen_profile,
+    factories,
+)
 from scheduler_worker.core.plugins import REGISTRY
 
 PLATFORM_KIND = "Platform"
@@ -28,6 +35,7 @@ DOCUMENT_NAME = "platform.yaml"  # in a directory that stands for its document
 # The profile of a pool that lists plugins is named after the pool, and after no preset.
 _PROFILE_SUFFIX = "-plugins"
 _PROFILE_FLAG = "--profile"
+_ALGORITHM_FLAG = "--algorithm"
 
 
 class WorkerPool(Document):
@@ -52,6 +60,9 @@ class WorkerPool(Document):
     # packages in the group hoss.plugins. All default filters apply as well.
     plugins: tuple[PluginSection, ...] = ()
 
+    # What places the pods of a batch. Left out: as in WorkerConfig.
+    algorithm: str | None = None
+
     @field_validator("labels", "node_labels")
     @classmethod
     def _valid_labels(cls, labels: dict[str, str]) -> dict[str, str]:
@@ -70,6 +81,8 @@ class WorkerPool(Document):
         ]
         if self.profile is not None:
             flags += [_PROFILE_FLAG, self.profile]
+        if self.algorithm is not None:
+            flags += [_ALGORITHM_FLAG, self.algorithm]
         document = ""
         if self.plugins:
             profile = f"{self.name}{_PROFILE_SUFFIX}"
@@ -123,12 +136,19 @@ def read_platform(path: Path) -> PlatformDocument:
 
 
 def check_worker(worker: WorkerOptions, *, where: str) -> None:
-    """Raise ConfigError for a name, label, profile or plugin that the worker's process would refuse."""
+    """Raise ConfigError for a name, label, profile, plugin or algorithm that the worker's process would
+    refuse."""
     try:
         document = worker.document and parse_document(worker.document, WORKER_KIND, WorkerConfig, where="")
-        profile = dict(pairwise(worker.flags)).get(_PROFILE_FLAG)
-        given = {"name": worker.name, "labels": dict(worker.labels) or None, "profile": profile}
+        flags = dict(pairwise(worker.flags))
+        given = {
+            "name": worker.name,
+            "labels": dict(worker.labels) or None,
+            "profile": flags.get(_PROFILE_FLAG),
+            "algorithm": flags.get(_ALGORITHM_FLAG),
+        }
         config = with_flags(document or WorkerConfig(), given)
+        chosen_algorithm(config.algorithm)
         chosen_profile(config, REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP))))
     except ConfigError as exc:
         # The place in the document that was made of a pool is one of the pool's own fields.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.messages import SendPreference, SendRecall, SendWork
+from hoss.model.placing import PlacementAlgorithm
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import account_dtype
 from hossctl.simulate.dispatching import ToWorker
@@ -19,6 +20,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, ProposalColumns, Verdicts
+from scheduler_worker.core.placement.algorithms import CalledInPlace
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.work import OutcomeColumns
 
@@ -77,11 +79,16 @@ class SimulatedPlacing:
         shards: int,
         seed: int,
         profile: Profile | None = None,
+        algorithm: PlacementAlgorithm | None = None,
     ) -> None:
         """`pool` is the snapshot it starts from, all nodes in order; `specs` the classes of pods by name.
-        `profile`: its own, shared with no other worker; None: the default one."""
+        `profile`: its own, shared with no other worker; None: the default one. `algorithm` places whole
+        batches in place of its ranking."""
         self._scheduler = Scheduler(
-            NodeInfoCache(), default_profile() if profile is None else profile, np.random.default_rng(seed)
+            NodeInfoCache(),
+            default_profile() if profile is None else profile,
+            np.random.default_rng(seed),
+            algorithm=None if algorithm is None else CalledInPlace(type(algorithm).__name__, algorithm),
         )
         self._specs = specs
         self._first_seq = pool.seq
@@ -160,10 +167,13 @@ class SimulatedPlacing:
         return sum(entry.pods for entry in received)
 
     def place(self, now: float) -> tuple[int, list[Proposed]]:
-        """Place pods for one more proposal; the number of pods placed or given up, and the proposals."""
+        """Place pods for one more proposal; the number of pods placed or given up, and the proposals.
+        Raises PluginFailed: what fails in a study is its author's."""
         pods = 0
         while settled := self._scheduler.step():
             pods += settled
+        for failure in self._scheduler.take_failures():
+            raise failure
         return pods, self._scheduler.take_proposals(now)
 
     def settle(self, proposal: Proposed, verdict: SimulatedVerdict, ledger: AccountColumns) -> None:

@@ -22,6 +22,7 @@ from dispatcher.core.messages import SendWork
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.model.fit import fits
 from hoss.model.node import NodeSpec
+from hoss.model.placing import PlacementAlgorithm
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.wire.columns import numbered_uids
 from hoss.wire.uids import UID_BYTES
@@ -32,7 +33,9 @@ from hossctl.simulate.placing import Answers, Entry, Proposed, SimulatedPlacing,
 from hossctl.simulate.timeline import Timeline
 from hossctl.traces.recording import Recording
 from resolver.core.account_columns import AccountColumns
+from scheduler_worker.config import chosen_algorithm
 from scheduler_worker.core.messages import Outcome
+from scheduler_worker.core.placement.algorithms import RANKING
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
 
@@ -88,16 +91,19 @@ class SimulatedCluster:
         workers: int = 1,
         profile: str | ProfileSpec = DEFAULT_PROFILE,
         plugins: Mapping[str, Callable[..., Any]] | None = None,
+        algorithm: str | Callable[[], PlacementAlgorithm] = RANKING,
         decision_seconds: float = 0.0,
         decision_seconds_per_pod: float = 0.0,
         batch: int = 1000,
         seed: int = 1,
     ) -> None:
         """`nodes`: how many of 32 CPUs and 128 GiB, or their specs. `profile`: a preset's name, or the
-        plugins of a profile; `plugins` are classes of one's own by the names that a profile uses. A decision
-        on n pods, at most `batch`, takes `decision_seconds` + n * `decision_seconds_per_pod`; meanwhile other
-        workers place, so several workers can conflict only if decisions take time. Raises InvalidInput and,
-        for a profile, ConfigError."""
+        plugins of a profile; `plugins` are classes of one's own by the names that a profile uses.
+        `algorithm`: a class of one's own, of which each worker makes one, or a name as in WorkerConfig. A
+        decision on n pods, at most `batch`, takes `decision_seconds` + n * `decision_seconds_per_pod`;
+        meanwhile other workers place, so several workers can conflict only if decisions take time. Raises
+        InvalidInput and, for a profile or an algorithm, ConfigError; `run` raises PluginFailed for what these
+        do wrong."""
         specs = bench_nodes(Mix.UNIFORM, nodes, seed=seed) if isinstance(nodes, int) else list(nodes)
         for name, value in (("nodes", len(specs)), ("workers", workers), ("batch", batch)):
             if value < 1:
@@ -119,7 +125,12 @@ class SimulatedCluster:
         registry = REGISTRY.extended(dict(plugins or {}))
         self._placings = [
             SimulatedPlacing(
-                pool, self._specs, shards=1, seed=seed + number, profile=chosen.profile(registry)
+                pool,
+                self._specs,
+                shards=1,
+                seed=seed + number,
+                profile=chosen.profile(registry),
+                algorithm=chosen_algorithm(algorithm) if isinstance(algorithm, str) else algorithm(),
             )
             for number in range(workers)
         ]
@@ -317,9 +328,10 @@ class SimulatedCluster:
             answered = pods[answers.positions]
             bound = answers.codes == Outcome.BOUND
             self._bind(answered[bound], answers.nodes[bound])
-            for numbers in self._by_class(answered[answers.codes == Outcome.UNSCHEDULABLE]):
+            stuck = _stuck(answers)
+            for numbers in self._by_class(answered[stuck]):
                 self._waiting.setdefault(int(self._class_of[numbers[0]]), deque()).append(numbers)
-            for numbers in self._by_class(answered[_again(answers)]):
+            for numbers in self._by_class(answered[~(bound | stuck)]):
                 self._enqueue(numbers)
 
     def _bind(self, pods: PodNumbers, nodes: NDArray[np.uint32]) -> None:
@@ -366,10 +378,15 @@ class SimulatedCluster:
         return [pods[classes == number] for number in np.unique(classes)]
 
 
-def _again(answers: Answers) -> NDArray[np.bool_]:
-    """Pods that a worker gave back untried or after too many refusals."""
-    again: NDArray[np.bool_] = np.isin(answers.codes, (Outcome.RETURNED, Outcome.CONFLICT))
-    return again
+def _stuck(answers: Answers) -> NDArray[np.bool_]:
+    """Pods that wait for a departure: they fit nowhere, or an algorithm named no node for them, so that the
+    ledger refused nothing."""
+    stuck: NDArray[np.bool_] = answers.codes == Outcome.UNSCHEDULABLE
+    conflicts = answers.codes == Outcome.CONFLICT
+    if conflicts.any():
+        refused = np.zeros(0, np.uint32) if answers.refused is None else answers.refused
+        stuck |= conflicts & ~np.isin(answers.positions, refused)
+    return stuck
 
 
 def _check(spec: PodSpec) -> None:

@@ -10,10 +10,13 @@ import pytest
 
 from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
+from hoss.model.placing import NO_NODE
 from hoss.model.pod import DeviceRequest, PodSpec, Workload
 from hoss.sim import Cluster, pod_template
 from hossctl.traces.recording import Recording, TracePod
 from scheduler_worker.core.framework.registry import Weighted
+from scheduler_worker.core.framework.sandbox import PluginFailed
+from scheduler_worker.core.placement.algorithms import places_by_node
 from scheduler_worker.core.plugins.profiles import ProfileSpec
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
@@ -134,3 +137,78 @@ def test_the_study_of_the_document_runs_as_it_stands_there():
     lines = out.getvalue().splitlines()
     assert [line.split(":")[0] for line in lines[::2]] == ["spread", "binpack"]
     assert all(line.endswith("nodes oversold: 0") for line in lines[1::2])
+
+
+def test_the_algorithm_of_the_tutorial_runs_as_it_stands_there_and_binds_more_than_chance():
+    tutorial = DOCUMENT.parent / "tutorials" / "algorithm.md"
+    (block,) = re.findall(r"```python\n(.*?)```", tutorial.read_text("utf-8"), flags=re.DOTALL)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(block, "docs/tutorials/algorithm.md", "exec"), {"__name__": "tutorial"})
+    bound = {line.split(":")[0]: int(line.split()[1]) for line in out.getvalue().splitlines()}
+    assert list(bound) == ["random", "best-fit", "BalancedShape"]
+    assert bound["BalancedShape"] > bound["random"]
+
+
+class FillFirst:
+    """Every pod to the first node with room."""
+
+    def place(self, batch, snapshot, budget):
+        chosen = np.full(batch.pods, NO_NODE)
+        for run in batch.runs:
+            places = places_by_node(run, snapshot.free)
+            nodes = np.repeat(np.arange(len(places)), places)[: run.count]
+            chosen[run.first : run.first + len(nodes)] = nodes
+        return chosen
+
+
+class LeavesOut:
+    """No pod anywhere."""
+
+    def place(self, batch, snapshot, budget):
+        return np.full(batch.pods, NO_NODE)
+
+
+class Overfills:
+    """All pods to node 0."""
+
+    def place(self, batch, snapshot, budget):
+        return np.zeros(batch.pods, np.intp)
+
+
+def test_an_algorithm_of_ones_own_decides_where_pods_go():
+    cluster = Cluster(nodes(4, cpu_milli=1000), algorithm=FillFirst)
+    cluster.submit(SMALL, 6, lasts=60.0)
+    cluster.submit(SMALL, 20, at=10.0)
+    assert np.bincount(cluster.run(until=5.0).nodes[:6], minlength=4).tolist() == [4, 2, 0, 0]
+    after = cluster.run()
+    assert (after.bound, after.waiting, after.overcommitted) == (22, 4, 0)
+
+
+def test_an_algorithm_is_chosen_by_name():
+    cluster = Cluster(nodes(4, cpu_milli=1000), algorithm="best-fit")
+    cluster.submit(SMALL, 8)
+    assert sorted(np.bincount(cluster.run().nodes, minlength=4).tolist()) == [0, 0, 4, 4]
+
+
+def test_pods_that_an_algorithm_leaves_out_wait_and_the_study_ends():
+    cluster = Cluster(nodes(4, cpu_milli=1000), algorithm=LeavesOut)
+    cluster.submit(SMALL, 3)
+    result = cluster.run()
+    assert (result.bound, result.waiting) == (0, 3)
+
+
+def test_a_wrong_algorithm_ends_the_study_with_what_it_did():
+    cluster = Cluster(nodes(4, cpu_milli=1000), algorithm=Overfills)
+    cluster.submit(SMALL, 8)
+    with pytest.raises(PluginFailed, match="algorithm Overfills failed: ValueError: overfilled node n0"):
+        cluster.run()
+
+
+def test_the_assignment_solver_of_the_examples_places_all_pods_that_fit():
+    pytest.importorskip("scipy")
+    cluster = Cluster(20, algorithm="examples.assignment:Assignment", batch=200)
+    cluster.submit(pod_template({"cpu": 1000, "memory": 2**33}), 150)
+    cluster.submit(pod_template({"cpu": 4000, "memory": 2**30}), 60)
+    result = cluster.run()
+    assert (result.bound, result.overcommitted) == (210, 0)

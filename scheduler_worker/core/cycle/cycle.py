@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.placing import NO_NODE
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -17,11 +18,14 @@ from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.cycle.backlog import Backlog
 from scheduler_worker.core.cycle.draft import depends_on_pods, takes_by_name
 from scheduler_worker.core.cycle.proposals import Proposals
+from scheduler_worker.core.cycle.whole_batches import WholeBatches, pods_of
 from scheduler_worker.core.framework.extension_points import Diagnosis
 from scheduler_worker.core.framework.plugin_state import PluginState
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.sandbox import PluginFailed, PluginFailures
-from scheduler_worker.core.messages import PreemptionAnswer
+from scheduler_worker.core.messages import Outcome, PreemptionAnswer
+from scheduler_worker.core.nodes import Mask, NodeIndexes
+from scheduler_worker.core.placement.algorithms import AlgorithmCalls
 from scheduler_worker.core.placement.costs import CostMeter
 from scheduler_worker.core.placement.diagnosis import (
     ExaminedPod,
@@ -31,7 +35,7 @@ from scheduler_worker.core.placement.diagnosis import (
     room_in_flight,
 )
 from scheduler_worker.core.placement.ranking import Ranking, Rankings
-from scheduler_worker.core.placement.run_placer import RunPlacer
+from scheduler_worker.core.placement.run_placer import Placed, RunPlacer
 from scheduler_worker.core.placement.sampling import SampledScoring
 from scheduler_worker.core.placement.ties import TieOrder
 from scheduler_worker.core.pod_index.selector_query import Matching
@@ -78,7 +82,9 @@ class Cycle:
         proposals: Proposals,
         preemption: PreemptionEvaluator,
         outcomes: OutcomeCollector,
+        algorithm: AlgorithmCalls | None = None,
     ) -> None:
+        """`algorithm` places whole batches of the pods that suit it; None: every pod is ranked."""
         self.costs = CostMeter()
         self.failures = PluginFailures()
         self._cache = cache
@@ -96,10 +102,20 @@ class Cycle:
         self._sampled = SampledScoring(
             cache, profile, self._rankings, ties, rng, nodes=limits.sample_nodes, alternates=limits.alternates
         )
+        self._whole = None if algorithm is None else WholeBatches(algorithm, cache)
 
     @property
     def rankings_kept(self) -> int:
         return len(self._rankings)
+
+    @property
+    def asked_pods(self) -> int:
+        """Pods at the algorithm."""
+        return 0 if self._whole is None else pods_of(self._whole.asked)
+
+    def take_asked(self) -> tuple[Run, ...]:
+        """Take the runs from the algorithm; its answer to them is dropped."""
+        return () if self._whole is None else self._whole.give_back()
 
     def forget(self, demands: list[Demand]) -> None:
         """No class has these demands."""
@@ -119,6 +135,8 @@ class Cycle:
     def step(self) -> int:
         """See Scheduler.step."""
         self._backlog.resume_ended()
+        if self._whole is not None and self._whole.asked:
+            return self._take_answer(self._whole)
         room = self._limits.proposal_pods - self._draft.pods
         following = self._backlog.next
         if following is None or room <= 0 or self._draft.work not in (None, following.work):
@@ -131,8 +149,13 @@ class Cycle:
             return 0  # it would depend on pods of which some may be refused
         if work.missing:
             return 0 if self._draft.pods else self._step_gang(work)
-        if not self._draft.precedes(following):
-            return 0
+        return self._step_runs(following, room) if self._draft.precedes(following) else 0
+
+    def _step_runs(self, following: Run, room: int) -> int:
+        """Place the next run: by the algorithm if it suits one, else on sampled nodes or on all."""
+        work = following.work
+        if self._whole is not None and self._whole.suits(following):
+            return 0 if self._draft.pods else self._ask(self._whole, following, room)
         run = self._current(self._backlog.take())
         sampled = self._sampled.suits(run) and not work.transactional
         return self._step_sampled(run, room) if sampled else self._step_run(run, room)
@@ -236,6 +259,96 @@ class Cycle:
             why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
             self._outcomes.refuse(work, np.concatenate([run.rows for run in runs]), why, self._cache.seqs)
         return pods
+
+    # By an algorithm
+
+    def _ask(self, whole: WholeBatches, first: Run, room: int) -> int:
+        """Ask the algorithm about this run and those behind it that suit it, of the same work and in the
+        order of their priorities. Runs whose feasible nodes cannot be told are answered."""
+        asked: list[tuple[Run, Mask]] = []
+        refused, priority = 0, first.pod_class.priority
+        while room and len(asked) != whole.most_runs and (following := self._backlog.next) is not None:
+            if following.work is not first.work or following.pod_class.priority > priority:
+                break
+            if not whole.suits(following):
+                break
+            run = self._current(self._backlog.take())
+            priority = run.pod_class.priority
+            if len(run.rows) > room:
+                self._backlog.put_first([replace(run, rows=run.rows[room:])])
+                run = replace(run, rows=run.rows[:room])
+            try:
+                ranking = self._rankings.of(run.pod_class.demand)
+                ranking.refresh()
+            except PluginFailed as failure:
+                self._refuse(run, self.failures.note(failure))
+                refused += len(run.rows)
+                continue
+            asked.append((run, ranking.keys >= 0))
+            room -= len(run.rows)
+        if not asked:
+            return refused
+        whole.ask(asked)
+        return refused + self._take_answer(whole)
+
+    def _take_answer(self, whole: WholeBatches) -> int:
+        """Put into the draft what the algorithm placed, once it has answered."""
+        answer = whole.take()
+        if answer is None:
+            return 0
+        pods = pods_of(answer.runs)
+        if answer.failure is not None:
+            why = self.failures.note(answer.failure)
+            if len(answer.runs) > 1:
+                # Each run alone: pods on which the algorithm fails must keep no others from being placed.
+                self._backlog.put_first(answer.runs)
+            else:
+                # Not unschedulable: no change of a node would wake the pods, and others may place them.
+                run = answer.runs[0]
+                self._outcomes.give(run.work, run.rows, Outcome.CONFLICT, reason=why.text)
+            return pods
+        again: list[Run] = []
+        for run, nodes in zip(answer.runs, answer.nodes, strict=True):
+            again += self._place_at(whole, self._current(run), nodes)
+            self.costs.placed(
+                run.pod_class.number, len(run.rows), answer.seconds * len(run.rows) / pods, first=False
+            )
+        self._backlog.put_first(again)
+        return pods
+
+    def _place_at(self, whole: WholeBatches, run: Run, nodes: NodeIndexes) -> list[Run]:
+        """Place a run's pods on these nodes, where they still fit. Returns the pods for which the algorithm
+        is to be asked again."""
+        placed = 0
+        try:
+            ranking = self._rankings.of(run.pod_class.demand)
+            ranking.refresh()
+            chosen = nodes[nodes != NO_NODE]
+            fitting = chosen[whole.still_fitting(ranking, chosen)]
+            placed, later = len(fitting), len(chosen)
+            if placed:
+                masks = self._cache.assume(fitting, ranking.demand, run.pod_class.group)
+                none = np.full((placed, self._limits.alternates), -1, np.intp)
+                self._draft.add(replace(run, rows=run.rows[:placed]), Placed(fitting, none, masks))
+            left = replace(run, rows=run.rows[later:])
+            if len(left.rows):
+                self._not_chosen(whole, left, ranking)
+        except PluginFailed as failure:
+            self._refuse(replace(run, rows=run.rows[placed:]), self.failures.note(failure))
+            return []
+        return [replace(run, rows=run.rows[placed:later])] if later > placed else []
+
+    def _not_chosen(self, whole: WholeBatches, run: Run, ranking: Ranking) -> None:
+        """Pods for which the algorithm named no node have the reasons of the filters, or that the algorithm
+        left them out although there is room."""
+        ranking.refresh()
+        feasible = int((ranking.keys >= 0).sum())
+        if feasible:
+            reason = f"algorithm {whole.name} named no node; {feasible} are feasible"
+            self._outcomes.give(run.work, run.rows, Outcome.CONFLICT, reason=reason)
+        else:
+            why = ranking.diagnosis(lambda: diagnose(ranking, self._profile, self._cache))
+            self._not_placed(run, why)
 
     # Placing
 

@@ -30,6 +30,7 @@ from scheduler_worker.core.messages import (
     ProposalColumns,
     Verdicts,
 )
+from scheduler_worker.core.placement.algorithms import AlgorithmCalls
 from scheduler_worker.core.placement.ties import NEAR_POINTS, TieOrder
 from scheduler_worker.core.pod_index.selector_query import NamespaceLabels
 from scheduler_worker.core.preemption.evaluator import PreemptionEvaluator
@@ -56,15 +57,16 @@ class Scheduler:
         clock: Callable[[], float] = lambda: 0.0,
         *,
         registers_rules: bool = False,
+        algorithm: AlgorithmCalls | None = None,
     ) -> None:
         """`clock` is read, in seconds, to measure what placing takes; without one everything takes no time.
         `registers_rules`: pods wait until the ledger knows their rules, so the caller has to send what
-        `take_registrations` returns."""
+        `take_registrations` returns. `algorithm` places whole batches in place of the ranking; pods that it
+        cannot take are ranked all the same."""
         self.cache = cache
         self.limits = limits = limits or SchedulerLimits()
         self.refusals = ConflictAttribution()
         self._clock = clock
-        self._profile = profile
         self._rng = rng
         self._registers_rules = registers_rules
         # A profile that packs scores finely, and pays for every point that it gives away.
@@ -94,13 +96,16 @@ class Scheduler:
             proposals=self._proposals,
             preemption=self._preemption,
             outcomes=self._outcomes,
+            algorithm=algorithm,
         )
+        # An algorithm sees a batch whole, and mixes it as it likes.
+        self._mixes = profile.mixes and algorithm is None
         self.costs = self._cycle.costs
 
     @property
     def backlog(self) -> int:
         """Pods not yet placed."""
-        return self._backlog.pods
+        return self._backlog.pods + self._cycle.asked_pods
 
     @property
     def proposed(self) -> int:
@@ -120,7 +125,8 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether every pod is answered and the ledger owes no answer."""
-        return not (self._backlog or self._preemption or self._proposals or self.cache.undecided)
+        waiting = self._backlog or self._cycle.asked_pods or self._preemption
+        return not (waiting or self._proposals or self.cache.undecided)
 
     def table_sizes(self) -> dict[str, int]:
         """The entries of each table."""
@@ -194,7 +200,7 @@ class Scheduler:
         classes = [self._classes.get(number, scope) for number in run_classes.tolist()]
         self._cycle.observe(classes, run_counts, run_attempts)
         work = Work(batch_id, uids, gang, lowest_priority, conflicts, received_at=self._clock())
-        if self._profile.mixes and gang is None:
+        if self._mixes and gang is None:
             runs = mixed_runs_of(work, classes, run_counts, run_attempts, self._rng)
         else:
             runs = runs_of(work, classes, run_counts, run_attempts)
@@ -283,7 +289,8 @@ class Scheduler:
 
     def drain(self) -> None:
         """Give back what was not started."""
-        for run in (*self._backlog.take_all(), *self._preemption.take_waiting()):
+        asked = self._cycle.take_asked()
+        for run in (*asked, *self._backlog.take_all(), *self._preemption.take_waiting()):
             self._outcomes.give(run.work, run.rows, Outcome.RETURNED)
 
     def give_back(self, batch_ids: Collection[int], pods: int) -> None:
@@ -296,6 +303,7 @@ class Scheduler:
         """Another epoch: the dispatcher gives all pods in hand to any worker, and the ledger refuses this
         worker's."""
         self._backlog.restart()
+        self._cycle.take_asked()
         self._proposals.drop()
         self._preemption.restart()
         self._outcomes.clear()

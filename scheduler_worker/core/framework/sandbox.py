@@ -3,7 +3,7 @@
 The pods that were being placed are answered with the failure as their reason, and the worker goes on."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,10 +14,13 @@ _MAX_SCORE = 100
 
 
 class PluginFailed(HossError):  # noqa: N818 - named for what happened, as in hoss.errors
-    """A plugin from outside raised or returned an invalid answer. The cause is its exception."""
+    """A plugin or an algorithm from outside raised or returned an invalid answer. The cause is its
+    exception."""
 
-    def __init__(self, plugin: str, cause: Exception) -> None:
-        super().__init__(f"plugin {plugin} failed: {type(cause).__name__}: {cause}")
+    def __init__(
+        self, plugin: str, cause: Exception, *, kind: Literal["plugin", "algorithm"] = "plugin"
+    ) -> None:
+        super().__init__(f"{kind} {plugin} failed: {type(cause).__name__}: {cause}")
         self.plugin = plugin
 
 

@@ -112,3 +112,14 @@ def running(*workers: WorkerOptions) -> PlatformState:
     """A state whose workers are all alive: this process stands for each."""
     processes = tuple(record_of(worker.process, os.getpid(), Path("log")) for worker in workers)
     return PlatformState(workers=workers, processes=processes)
+
+
+def test_a_pool_names_its_algorithm_and_one_that_is_not_there_is_refused_with_its_place(tmp_path):
+    document = "apiVersion: hoss.dev/v1alpha1\nkind: Platform\npools:\n  - {name: a, algorithm: %s}\n"
+    path = tmp_path / "platform.yaml"
+    path.write_text(document % "best-fit")
+    (worker,) = read_platform(path).workers
+    assert worker.flags == ("--algorithm", "best-fit")
+    path.write_text(document % "fastest")
+    with pytest.raises(ConfigError, match=r"pools\.0\.algorithm: 'fastest' is none of best-fit"):
+        read_platform(path)

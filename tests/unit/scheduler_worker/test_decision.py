@@ -61,7 +61,7 @@ def test_outcomes_tell_how_long_the_batch_was_decided_on_and_waited_for_the_ledg
 ):
     now = [10.0]
     harness = harness_of(make_ledger(5))
-    ledger, profile = harness.ledger, harness.scheduler._profile
+    ledger, profile = harness.ledger, harness.scheduler._cycle._profile
     chance = np.random.default_rng(1)
     scheduler = Scheduler(harness.cache, profile, chance, SchedulerLimits(), lambda: now[0])
     harness.scheduler = scheduler

@@ -67,7 +67,7 @@ def test_a_node_that_gets_the_label_is_one_of_them(harness, make_pod):
 
 def test_the_masks_of_a_class_and_rule_are_computed_once_and_not_once_a_batch(harness, make_pod, monkeypatch):
     asked = []
-    plugin = next(p for p in harness.scheduler._profile.static_filters if p.name == "PolicyNodes")
+    plugin = next(p for p in harness.scheduler._cycle._profile.static_filters if p.name == "PolicyNodes")
     admits = type(plugin).admits
     monkeypatch.setattr(type(plugin), "admits", lambda *args: asked.append(1) or admits(*args))
     for _ in range(5):
