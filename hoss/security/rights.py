@@ -81,6 +81,7 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Resolver/UpsertPods": _client(Role.OPERATE, CallerKind.DISPATCHER),
     "/hoss.v1.Resolver/Bind": _DISPATCHER_ALONE,
     "/hoss.v1.Resolver/Confirm": _DISPATCHER_ALONE,
+    "/hoss.v1.Resolver/Move": _DISPATCHER_ALONE,
     "/hoss.v1.Resolver/Release": _client(Role.OPERATE, CallerKind.DISPATCHER),
     "/hoss.v1.Resolver/ListReservations": _client(Role.VIEW, CallerKind.DISPATCHER),
     "/hoss.v1.Resolver/Audit": _client(Role.VIEW, CallerKind.DISPATCHER),
