@@ -65,6 +65,7 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Dispatcher/TestPolicy": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/GetConflicts": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/Steer": _client(Role.OPERATE),
+    "/hoss.v1.Dispatcher/Rebalance": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/GetStatus": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/Audit": _client(Role.OPERATE),
     # The name that a worker registers with must be that of its certificate.

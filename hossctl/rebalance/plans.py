@@ -4,6 +4,7 @@ The document (camel case):
 
     kind                  "RebalancePlan"
     goal, unit            what `before`, `after` and `gain` count
+    seen                  by shard, the sequence number of the snapshot
     before, after
     moves[]               in the order in which they can be made: pod, from, to, gain, purpose, priority, requests
     placements[]          waiting, node, afterMoves: a waiting pod fits there after so many moves
@@ -52,9 +53,9 @@ def plan_document(
         plan = goals.spread(state)
     else:
         plan = defragment_gpus(state, popularity_of(gathered))
-    return {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value} | _document(
-        gathered, state, plan, waiting
-    )
+    head = {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value}
+    seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
+    return head | {"seen": seen} | _document(gathered, state, plan, waiting)
 
 
 def nodes_of(gathered: Gathered, text: str) -> list[int]:
