@@ -70,9 +70,9 @@ if #moved > 0 then
     call('HDEL', RESERVATIONS, unpack(former, from, math.min(from + STEP - 1, #former)))
   end
   -- A commit of which nothing is left needs no lease.
-  for field in pairs(commits) do
+  for field, taken in pairs(commits) do
     local listed, left = call('HGET', PENDING, field) or '', {}
-    for at = 1, #listed, UID_BYTES do
+    for at = 1, #listed > taken * UID_BYTES and #listed or 0, UID_BYTES do
       left[#left + 1] = listed:sub(at, at + UID_BYTES - 1)
     end
     local any = false
