@@ -14,10 +14,12 @@ The document (camel case):
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from hoss.errors import InvalidInput, NotFound
+from hoss.model.pod import PodSpec
 from hoss.model.resources import written_amount
 from hossctl.choices import RebalanceGoal
 from hossctl.console import Column, Document
@@ -56,6 +58,23 @@ def plan_document(
     head = {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value}
     seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
     return head | {"seen": seen} | _document(gathered, state, plan, waiting)
+
+
+FEW_MOVES = 10  # that `hoss describe` speaks of
+
+
+def moves_that_help(gathered: Gathered, profile: Profile, workload: str, spec: PodSpec) -> str:
+    """After which few moves one such pod of a workload fits, or its whole gang, in words; "" if after none. Changes
+    the snapshot."""
+    entry = next((at for at in gathered.waiting if (at.name, at.spec) == (workload, spec)), None)
+    if entry is None:
+        return ""
+    state = PlanState(gathered.snapshot, profile, gathered.pods, PlanLimits(FEW_MOVES))
+    plan = goals.fit_pending(state, [replace(entry, pods=max(1, entry.together))])
+    if not plan.placements or not plan.moves:
+        return ""
+    count, sources = len(plan.moves), sorted({state.name(move.source) for move in plan.moves})
+    return f"fits after moving {count} pod{'s' * (count > 1)} from {', '.join(sources)}"
 
 
 def nodes_of(gathered: Gathered, text: str) -> list[int]:

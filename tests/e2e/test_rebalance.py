@@ -74,6 +74,16 @@ def test_a_plan_makes_room_for_the_waiting_pod_and_leaves_immovable_pods(platfor
     assert (none["moves"], none["after"]) == ([], 1)
 
 
+def test_a_waiting_pod_says_after_which_moves_it_fits(platform):
+    [pod] = platform.json("get", "pods", "--waiting")["items"]
+    [move] = platform.json("rebalance", "plan")["moves"]
+    said = platform.json("describe", "pod", pod["name"])["rebalancing"]
+    assert said in {f"fits after moving 1 pod from {node}" for node in ("n0", "n1")}
+    assert said.endswith(move["from"])
+    assert said in platform("describe", "pod", pod["name"]).stdout
+    assert "rebalancing" not in platform.json("describe", "pod", move["pod"].split("/")[1])
+
+
 def test_a_drain_that_an_immovable_pod_forbids_says_which_pod(platform):
     plan = platform.json("rebalance", "plan", "--drain", "pool=p0")
     assert plan["after"] == 1
