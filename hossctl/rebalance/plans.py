@@ -18,12 +18,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from hoss.errors import InvalidInput, NotFound
+from hoss.errors import HossError, InvalidInput, NotFound
 from hoss.model.pod import PodSpec
 from hoss.model.resources import written_amount
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.convert import pod_spec_from_proto
 from hossctl.choices import RebalanceGoal
 from hossctl.console import Column, Document
-from hossctl.rebalance.gathering import Gathered
+from hossctl.endpoints import Endpoints, clients_of
+from hossctl.rebalance.gathering import Gathered, gather
 from hossctl.rebalance.room import popularity_of
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.rebalance import goals
@@ -75,6 +78,20 @@ def moves_that_help(gathered: Gathered, profile: Profile, workload: str, spec: P
         return ""
     count, sources = len(plan.moves), sorted({state.name(move.source) for move in plan.moves})
     return f"fits after moving {count} pod{'s' * (count > 1)} from {', '.join(sources)}"
+
+
+async def moves_for_pod(endpoints: Endpoints, profile: Profile, namespace: str, name: str) -> str:
+    """`moves_that_help` for a pod of the platform; "" also if the caller may not read what a plan needs."""
+    try:
+        async with clients_of(endpoints) as clients:
+            pod = await clients.dispatcher.get_pod(namespace, name)
+            if pod.phase != pb.UNSCHEDULABLE:
+                return ""
+            gathered = await gather(clients)
+    except HossError:
+        return ""
+    workload = f"{pod.namespace}/{pod.job or pod.name}"
+    return moves_that_help(gathered, profile, workload, pod_spec_from_proto(pod.template.spec))
 
 
 def nodes_of(gathered: Gathered, text: str) -> list[int]:

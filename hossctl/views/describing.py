@@ -2,11 +2,10 @@
 
 from collections import Counter
 
-from hoss.errors import HossError, NotFound
+from hoss.errors import NotFound
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.convert import pod_spec_from_proto
 from hossctl.console import Document
-from hossctl.endpoints import Endpoints, clients_of, dispatcher_of
+from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.kinds import Kind, Query
 from hossctl.load.runner import reason_kinds
 from hossctl.views.conflicts import fetch_conflicts
@@ -56,8 +55,6 @@ async def _pod(endpoints: Endpoints, query: Query) -> Document:
     document = pod_document(pod)
     if pod.phase == pb.FAILED:
         document["whatToDo"] = _after_failure(document)
-    if pod.phase == pb.UNSCHEDULABLE and (moves := await _moves_that_help(endpoints, pod)):
-        document["rebalancing"] = moves
     if pod.HasField("queue"):
         document["queue"] = queue_document(pod.queue)
     if pod.queue.behind:
@@ -67,25 +64,6 @@ async def _pod(endpoints: Endpoints, query: Query) -> Document:
     document["steps"] = list(map(pod_transition_document, pod.steps))
     document["stepsSinceUnixMs"] = pod.steps_since_unix_ms
     return document
-
-
-async def _moves_that_help(endpoints: Endpoints, pod: pb.PodInfo) -> str:
-    """Which few moves would make room for the pod, or for its gang; "" if none would, or if the caller may not read
-    what a plan needs."""
-    from hossctl.explain.offline import preset  # noqa: PLC0415 - only for pods that wait
-    from hossctl.rebalance.gathering import gather  # noqa: PLC0415
-    from hossctl.rebalance.plans import moves_that_help  # noqa: PLC0415
-    from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE  # noqa: PLC0415
-
-    try:
-        async with clients_of(endpoints) as clients:
-            gathered = await gather(clients)
-    except HossError:
-        return ""
-    workload = f"{pod.namespace}/{pod.job or pod.name}"
-    return moves_that_help(
-        gathered, preset(DEFAULT_PROFILE), workload, pod_spec_from_proto(pod.template.spec)
-    )
 
 
 def _after_failure(pod: Document) -> str:
