@@ -1,8 +1,8 @@
 """A run of moves: which planned moves are made next, and when the run stops by itself.
 
-Moves are made in the plan's order, a few at a time, no faster than the rate. Moves of one step do not depend on each
-other: no target is the source of another one. The run pauses when more pods wait than at its start, and when
-several moves in a row are refused: the cluster is not what the plan was made for."""
+Moves are made in the plan's order, a few at a time, no faster than the rate. Moves of one step do not depend
+on each other: no target is the source of another one. The run pauses when more pods wait than at its start,
+and when several moves in a row are refused: the cluster is not what the plan was made for."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Carries out runs of moves (dispatcher/core/moves.py) in the platform's own mode: each move is judged by what the
-dispatcher knows, reserved and confirmed in the ledger (resolver/core/moves.py), and then told to everybody.
+"""Carries out runs of moves (dispatcher/core/moves.py) in the platform's own mode. Each move is judged by what
+the dispatcher knows, reserved and confirmed in the ledger (resolver/core/moves.py), and told to everybody.
 
-A run ends with the dispatcher's term: nobody goes on with it, and what it had reserved ends by its lease. The next
-term fences the epoch of moves before it reads the reservations, so no move of the former term comes late."""
+A run ends with the dispatcher's term: nobody goes on with it, and what it had reserved ends by its lease. The
+next term fences the epoch of moves before it reads the reservations, so no move of the former term comes late."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,12 +1,12 @@
 """Moves: how a pod that holds room on one node, its *source*, comes to hold room on another, its *target*.
 
-The target is reserved while the source stands, by an ordinary commit with all of a commit's rules. Its row is the
-pod's UID with every bit turned over, marked MOVE_TARGET, so that nobody takes it for the pod's reservation. Like
-any assumed reservation it ends by its lease. A move ends in one of three ways: it is *confirmed* (the target
-becomes the pod's reservation and the source is released, in one step), *undone* (the target is aborted), or timed
-out. If the source is on another shard, the step that confirms also notes the source in `moved`. Whoever finds the
-note releases it, so the pod has one reservation that counts at every moment: the source until the confirmation, and
-the target from then on (docs/adr/0071-moves.md)."""
+The target is reserved while the source stands, by an ordinary commit with all of a commit's rules. Its row is
+the pod's UID with every bit turned over, marked MOVE_TARGET, so that nobody takes it for the pod's
+reservation. Like any assumed reservation it ends by its lease. A move ends in one of three ways: it is
+*confirmed* (the target becomes the pod's reservation and the source is released, in one step), *undone* (the
+target is aborted), or timed out. If the source is on another shard, the step that confirms also notes the
+source in `moved`, and whoever finds the note releases it. So the pod has one reservation that counts at every
+moment: the source until the confirmation, and the target from then on (docs/adr/0071-moves.md)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
