@@ -23,6 +23,7 @@ from dispatcher.leader.elector import LeaderElector
 from dispatcher.leader.leadership import Leadership
 from dispatcher.leader.lease import Lease, RedisLease
 from dispatcher.ledger.client import FencedLedger, ResolverLedger
+from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ledger.rebuilding import LedgerRebuilder
 from dispatcher.ledger.reconciliation import Reconciler
@@ -203,7 +204,10 @@ class _Dispatcher:
             policy = ActivePolicy(runtime, nodes, config.policy, host=host)
             preemption = PreemptionAnswers(runtime, nodes, of_cluster=self._api is not None)
             rebuilder = LedgerRebuilder(runtime, ledger, nodes, leadership, rng=host.rng)
-            checkpointer = Checkpointer(runtime)
+            mover, checkpointer = (
+                Mover(runtime, nodes, follows_cluster=self._api is not None),
+                Checkpointer(runtime),
+            )
             cluster = None
             if config.kubernetes is not None and self._api is not None:
                 from dispatcher.kubernetes.mode import KubernetesMode  # noqa: PLC0415 - only in that mode
@@ -229,6 +233,7 @@ class _Dispatcher:
                 views,
                 policy,
                 decisions,
+                mover=mover,
                 leadership=leadership,
                 checkpointer=checkpointer,
                 rng=host.rng,
@@ -271,6 +276,7 @@ class _Dispatcher:
             )
             jobs = (
                 *(runtime.serve(), checkpointer.run(), feed.follow(), policy.follow_file(), rebuilder.run()),
+                mover.follow(),
                 *Reconciler(runtime, every_pod_known=cluster is not None).jobs(),
             )
             cluster_jobs = () if cluster is None else cluster.jobs()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.messages import Commits
+from hoss.v1 import resolver_pb2
 from hoss.wire.columns import Uids
 
 GateRemovals = Mapping[str, NDArray[np.bool_]]  # gate -> which ordinals lost it
@@ -193,6 +194,9 @@ class LedgerPort(Protocol):
         view shows it; shards of older resolvers are missing. `as_of`: what `known` returned when it
         was decided. A newer reservation stays: the pod was placed again since. If the ledger was rebuilt since,
         from this dispatcher's own record, what is there is released."""
+
+    async def move(self, request: resolver_pb2.MoveRequest) -> resolver_pb2.MoveReply:
+        """Make a step of moves under this dispatcher's term, in the ledger that it knows."""
 
     def note(self, seqs: Mapping[int, int]) -> None:
         """The shards have been at these seqs."""

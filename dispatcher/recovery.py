@@ -16,6 +16,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.faults import Fault
 from dispatcher.core.pods.sets import Submission
 from dispatcher.core.pods.table import Phase
+from dispatcher.ledger.moving import MOVER
 from dispatcher.ports import Record, Recovered, ReservationColumns, commits_of
 from dispatcher.runtime import Runtime, TermFailed
 from hoss.errors import InvalidInput, InvariantViolation
@@ -55,7 +56,7 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
         runtime.machine.registry.find_deleted(submission)
         _restore_gates(runtime, submission, journal)
         _restore_attempts(runtime, submission, journal)
-    await _fence(runtime, sorted(journal.workers))
+    await _fence(runtime, sorted({*journal.workers, MOVER}))
     listed = await informers.begin() if informers is not None else []
     bound = await _restore_reservations(runtime, release_orphans=informers is not None)
     if journal.workers:

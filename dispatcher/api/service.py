@@ -22,6 +22,7 @@ from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.core.workers.membership import Worker, WorkerState
 from dispatcher.journal.checkpointer import Checkpointer
 from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.policy.source import ActivePolicy, StaleVersion
 from dispatcher.runtime import Runtime, in_turns
@@ -60,6 +61,7 @@ class DispatcherService(DispatcherServicer):
         policy: ActivePolicy,
         decisions: DecisionQueries,
         *,
+        mover: Mover,
         leadership: Leadership,
         checkpointer: Checkpointer,
         rng: random.Random,
@@ -81,6 +83,7 @@ class DispatcherService(DispatcherServicer):
             follows_cluster=follows_cluster,
             max_pod_terms=max_pod_terms,
         )
+        self._mover = mover
         self._queries = Queries(runtime, nodes, leadership)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
@@ -187,6 +190,9 @@ class DispatcherService(DispatcherServicer):
         except InvalidInput as exc:
             await _abort(context, exc)
         return overlap_message(machine, steps=True)
+
+    async def Rebalance(self, request: pb.RebalanceRequest, context: Context) -> pb.RebalanceStatus:
+        return await _answer(self._mover.serve(request), context)
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.DispatcherStatus:
         status = self._queries.status(version())

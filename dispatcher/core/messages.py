@@ -186,6 +186,15 @@ class Verified(Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Moved(Event):
+    """The ledger has moved these pods, or found them, to these nodes. The UIDs detect rows that were reused."""
+
+    rows: Rows
+    uids: Uids
+    nodes: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Released(Event):
     """The reservations of these pods are gone. A worker's view shows it from these positions on; on other
     shards that is unknown."""

@@ -108,6 +108,10 @@ class ResolverLedger:
             positions.update((position.shard, position.seq) for position in reply.positions)
         return positions
 
+    async def move(self, request: pb.MoveRequest) -> pb.MoveReply:
+        request.ledger_epoch = self._known_epoch
+        return await self._client.move(request)
+
     async def reservations(self) -> AsyncGenerator[ReservationColumns, None]:
         shards = await self.shard_count()
         async for chunk in self._client.reservations():
@@ -178,3 +182,7 @@ class FencedLedger:
     ) -> Mapping[int, int]:
         self._leadership.require_valid_lease()
         return await self._inner.release(uids, nodes, as_of)
+
+    async def move(self, request: pb.MoveRequest) -> pb.MoveReply:
+        self._leadership.require_valid_lease()
+        return await self._inner.move(request)

@@ -286,6 +286,10 @@ class DispatcherClient:
         setting to the dispatcher, "" does not change it. Raises InvalidInput for an unknown value."""
         return await self._call(self.stub.Steer, pb.SteerRequest(overlap=overlap, workers=workers))
 
+    async def rebalance(self, request: pb.RebalanceRequest) -> pb.RebalanceStatus:
+        """Start, pause, resume or undo a run of moves, or tell how far it is. Raises InvalidInput and NotFound."""
+        return await self._call(self.stub.Rebalance, request)
+
     async def get_policy(self) -> pb.Policy:
         """The SchedulingPolicy in force."""
         return await self._call(self.stub.GetPolicy, pb.GetPolicyRequest())

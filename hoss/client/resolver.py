@@ -121,6 +121,11 @@ class ResolverClient:
         )
         return await self._call(self.stub.Release, request)
 
+    async def move(self, request: pb.MoveRequest) -> pb.MoveReply:
+        """Make a step of moves, under the dispatcher's term."""
+        request.term, request.journal_write = self.term, self.journal_write()
+        return await self._call(self.stub.Move, request)
+
     async def upsert_pods(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
         """Reserve for pods that are already on their nodes."""
         return await self._call(self.stub.UpsertPods, request)

@@ -65,6 +65,7 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Dispatcher/TestPolicy": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/GetConflicts": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/Steer": _client(Role.OPERATE),
+    "/hoss.v1.Dispatcher/Rebalance": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/GetStatus": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/Audit": _client(Role.OPERATE),
     # The name that a worker registers with must be that of its certificate.
@@ -81,6 +82,7 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Resolver/UpsertPods": _client(Role.OPERATE, CallerKind.DISPATCHER),
     "/hoss.v1.Resolver/Bind": _DISPATCHER_ALONE,
     "/hoss.v1.Resolver/Confirm": _DISPATCHER_ALONE,
+    "/hoss.v1.Resolver/Move": _DISPATCHER_ALONE,
     "/hoss.v1.Resolver/Release": _client(Role.OPERATE, CallerKind.DISPATCHER),
     "/hoss.v1.Resolver/ListReservations": _client(Role.VIEW, CallerKind.DISPATCHER),
     "/hoss.v1.Resolver/Audit": _client(Role.VIEW, CallerKind.DISPATCHER),

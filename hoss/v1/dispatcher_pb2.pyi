@@ -19,6 +19,14 @@ class PodPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BACKOFF: _ClassVar[PodPhase]
     FAILED: _ClassVar[PodPhase]
     DELETED: _ClassVar[PodPhase]
+
+class RebalanceAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REBALANCE_STATUS: _ClassVar[RebalanceAction]
+    REBALANCE_START: _ClassVar[RebalanceAction]
+    REBALANCE_PAUSE: _ClassVar[RebalanceAction]
+    REBALANCE_RESUME: _ClassVar[RebalanceAction]
+    REBALANCE_UNDO: _ClassVar[RebalanceAction]
 POD_PHASE_UNSPECIFIED: PodPhase
 QUEUED: PodPhase
 SCHEDULING: PodPhase
@@ -27,6 +35,11 @@ UNSCHEDULABLE: PodPhase
 BACKOFF: PodPhase
 FAILED: PodPhase
 DELETED: PodPhase
+REBALANCE_STATUS: RebalanceAction
+REBALANCE_START: RebalanceAction
+REBALANCE_PAUSE: RebalanceAction
+REBALANCE_RESUME: RebalanceAction
+REBALANCE_UNDO: RebalanceAction
 
 class PodTemplate(_message.Message):
     __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds", "limits", "movable")
@@ -891,3 +904,66 @@ class WorkerView(_message.Message):
     digest: int
     idle: bool
     def __init__(self, worker: _Optional[str] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ..., idle: bool = ...) -> None: ...
+
+class RebalanceMove(_message.Message):
+    __slots__ = ("pod", "source", "target")
+    POD_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    pod: str
+    source: str
+    target: str
+    def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
+
+class RebalanceRequest(_message.Message):
+    __slots__ = ("action", "moves", "seen", "moves_per_second", "purpose")
+    class SeenEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    MOVES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    action: RebalanceAction
+    moves: _containers.RepeatedCompositeFieldContainer[RebalanceMove]
+    seen: _containers.ScalarMap[int, int]
+    moves_per_second: float
+    purpose: str
+    def __init__(self, action: _Optional[_Union[RebalanceAction, str]] = ..., moves: _Optional[_Iterable[_Union[RebalanceMove, _Mapping]]] = ..., seen: _Optional[_Mapping[int, int]] = ..., moves_per_second: _Optional[float] = ..., purpose: _Optional[str] = ...) -> None: ...
+
+class MoveStatus(_message.Message):
+    __slots__ = ("pod", "source", "target", "state", "text")
+    POD_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    pod: str
+    source: str
+    target: str
+    state: str
+    text: str
+    def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., state: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class RebalanceStatus(_message.Message):
+    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    reason: str
+    purpose: str
+    moved: int
+    refused: int
+    waiting: int
+    moves: _containers.RepeatedCompositeFieldContainer[MoveStatus]
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ...) -> None: ...

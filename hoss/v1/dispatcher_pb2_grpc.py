@@ -142,6 +142,11 @@ class DispatcherStub(object):
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.SteerRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.Steering.FromString,
                 _registered_method=True)
+        self.Rebalance = channel.unary_unary(
+                '/hoss.v1.Dispatcher/Rebalance',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/hoss.v1.Dispatcher/GetStatus',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.StatusRequest.SerializeToString,
@@ -316,6 +321,14 @@ class DispatcherServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rebalance(self, request, context):
+        """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
+        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """The dispatcher's state: pods by phase, counters, and every problem as a sentence.
         """
@@ -432,6 +445,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.Steer,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.SteerRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.Steering.SerializeToString,
+            ),
+            'Rebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rebalance,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -992,6 +1010,33 @@ class Dispatcher(object):
             '/hoss.v1.Dispatcher/Steer',
             hoss_dot_v1_dot_dispatcher__pb2.SteerRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.Steering.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/Rebalance',
+            hoss_dot_v1_dot_dispatcher__pb2.RebalanceRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.FromString,
             options,
             channel_credentials,
             insecure,

@@ -99,6 +99,10 @@ class DispatcherStub:
     returns control to the dispatcher. Valid until the next call or the dispatcher's end. INVALID_ARGUMENT
     names an unknown value.
     """
+    Rebalance: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceRequest, _dispatcher_pb2.RebalanceStatus]
+    """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
+    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+    """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
     """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
     Audit: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]
@@ -174,6 +178,10 @@ class DispatcherAsyncStub(DispatcherStub):
     """Sets by hand how much the workers' node preferences overlap and how many workers get work at once, or
     returns control to the dispatcher. Valid until the next call or the dispatcher's end. INVALID_ARGUMENT
     names an unknown value.
+    """
+    Rebalance: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceRequest, _dispatcher_pb2.RebalanceStatus]  # type: ignore[assignment]
+    """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
+    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
     """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
@@ -367,6 +375,16 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         """Sets by hand how much the workers' node preferences overlap and how many workers get work at once, or
         returns control to the dispatcher. Valid until the next call or the dispatcher's end. INVALID_ARGUMENT
         names an unknown value.
+        """
+
+    @_abc_1.abstractmethod
+    def Rebalance(
+        self,
+        request: _dispatcher_pb2.RebalanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.RebalanceStatus, _abc.Awaitable[_dispatcher_pb2.RebalanceStatus]]:
+        """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
+        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
         """
 
     @_abc_1.abstractmethod

@@ -31,6 +31,21 @@ class ReservationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESERVATION_ASSUMED: _ClassVar[ReservationState]
     RESERVATION_CONFIRMED: _ClassVar[ReservationState]
 
+class MoveStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MOVE_STEP_UNSPECIFIED: _ClassVar[MoveStep]
+    MOVE_RESERVE: _ClassVar[MoveStep]
+    MOVE_CONFIRM: _ClassVar[MoveStep]
+    MOVE_UNDO: _ClassVar[MoveStep]
+
+class MoveResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MOVE_RESULT_UNSPECIFIED: _ClassVar[MoveResult]
+    MOVED: _ClassVar[MoveResult]
+    TARGET_GONE: _ClassVar[MoveResult]
+    SOURCE_CHANGED: _ClassVar[MoveResult]
+    MOVER_FENCED: _ClassVar[MoveResult]
+
 class BindResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     BIND_UNKNOWN: _ClassVar[BindResult]
@@ -63,6 +78,15 @@ RESERVATION_NONE: ReservationState
 RESERVATION_PREPARED: ReservationState
 RESERVATION_ASSUMED: ReservationState
 RESERVATION_CONFIRMED: ReservationState
+MOVE_STEP_UNSPECIFIED: MoveStep
+MOVE_RESERVE: MoveStep
+MOVE_CONFIRM: MoveStep
+MOVE_UNDO: MoveStep
+MOVE_RESULT_UNSPECIFIED: MoveResult
+MOVED: MoveResult
+TARGET_GONE: MoveResult
+SOURCE_CHANGED: MoveResult
+MOVER_FENCED: MoveResult
 BIND_UNKNOWN: BindResult
 BIND_DONE: BindResult
 BIND_ELSEWHERE: BindResult
@@ -491,6 +515,48 @@ class ReleaseReply(_message.Message):
     released: int
     positions: _containers.RepeatedCompositeFieldContainer[ShardPosition]
     def __init__(self, released: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
+
+class MoveRequest(_message.Message):
+    __slots__ = ("step", "worker", "epoch", "term", "journal_write", "ledger_epoch", "uids", "nodes", "seen", "seqs", "sources", "source_seqs")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_WRITE_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UIDS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    SEQS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SEQS_FIELD_NUMBER: _ClassVar[int]
+    step: MoveStep
+    worker: str
+    epoch: int
+    term: int
+    journal_write: int
+    ledger_epoch: str
+    uids: bytes
+    nodes: bytes
+    seen: bytes
+    seqs: bytes
+    sources: bytes
+    source_seqs: bytes
+    def __init__(self, step: _Optional[_Union[MoveStep, str]] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seen: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., sources: _Optional[bytes] = ..., source_seqs: _Optional[bytes] = ...) -> None: ...
+
+class MoveReply(_message.Message):
+    __slots__ = ("verdicts", "seqs", "sources", "source_seqs", "results")
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    SEQS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SEQS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    verdicts: bytes
+    seqs: bytes
+    sources: bytes
+    source_seqs: bytes
+    results: bytes
+    def __init__(self, verdicts: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., sources: _Optional[bytes] = ..., source_seqs: _Optional[bytes] = ..., results: _Optional[bytes] = ...) -> None: ...
 
 class ListReservationsRequest(_message.Message):
     __slots__ = ("shard", "all_shards", "details")

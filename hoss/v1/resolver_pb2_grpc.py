@@ -96,6 +96,11 @@ class ResolverStub(object):
                 request_serializer=hoss_dot_v1_dot_resolver__pb2.ReleaseRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_resolver__pb2.ReleaseReply.FromString,
                 _registered_method=True)
+        self.Move = channel.unary_unary(
+                '/hoss.v1.Resolver/Move',
+                request_serializer=hoss_dot_v1_dot_resolver__pb2.MoveRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_resolver__pb2.MoveReply.FromString,
+                _registered_method=True)
         self.ListReservations = channel.unary_stream(
                 '/hoss.v1.Resolver/ListReservations',
                 request_serializer=hoss_dot_v1_dot_resolver__pb2.ListReservationsRequest.SerializeToString,
@@ -221,6 +226,14 @@ class ResolverServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Move(self, request, context):
+        """A step of moves: reserves the targets of pods beside what they hold, or makes the targets the pods'
+        reservations and releases the sources, or gives the targets up. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListReservations(self, request, context):
         """Every reservation, shard by shard, in chunks.
         """
@@ -328,6 +341,11 @@ def add_ResolverServicer_to_server(servicer, server):
                     servicer.Release,
                     request_deserializer=hoss_dot_v1_dot_resolver__pb2.ReleaseRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_resolver__pb2.ReleaseReply.SerializeToString,
+            ),
+            'Move': grpc.unary_unary_rpc_method_handler(
+                    servicer.Move,
+                    request_deserializer=hoss_dot_v1_dot_resolver__pb2.MoveRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_resolver__pb2.MoveReply.SerializeToString,
             ),
             'ListReservations': grpc.unary_stream_rpc_method_handler(
                     servicer.ListReservations,
@@ -686,6 +704,33 @@ class Resolver(object):
             '/hoss.v1.Resolver/Release',
             hoss_dot_v1_dot_resolver__pb2.ReleaseRequest.SerializeToString,
             hoss_dot_v1_dot_resolver__pb2.ReleaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Move(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Resolver/Move',
+            hoss_dot_v1_dot_resolver__pb2.MoveRequest.SerializeToString,
+            hoss_dot_v1_dot_resolver__pb2.MoveReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -72,6 +72,10 @@ class ResolverStub:
     """Ends the lease of unconfirmed reservations: they stay until released."""
     Release: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.ReleaseRequest, _resolver_pb2.ReleaseReply]
     """Releases what pods hold. To release a pod without a reservation is no error."""
+    Move: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.MoveRequest, _resolver_pb2.MoveReply]
+    """A step of moves: reserves the targets of pods beside what they hold, or makes the targets the pods'
+    reservations and releases the sources, or gives the targets up. May be repeated.
+    """
     ListReservations: _grpc.UnaryStreamMultiCallable[_resolver_pb2.ListReservationsRequest, _resolver_pb2.ReservationChunk]
     """Every reservation, shard by shard, in chunks."""
     Audit: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.AuditRequest, _resolver_pb2.AuditReply]
@@ -128,6 +132,10 @@ class ResolverAsyncStub(ResolverStub):
     """Ends the lease of unconfirmed reservations: they stay until released."""
     Release: _aio.UnaryUnaryMultiCallable[_resolver_pb2.ReleaseRequest, _resolver_pb2.ReleaseReply]  # type: ignore[assignment]
     """Releases what pods hold. To release a pod without a reservation is no error."""
+    Move: _aio.UnaryUnaryMultiCallable[_resolver_pb2.MoveRequest, _resolver_pb2.MoveReply]  # type: ignore[assignment]
+    """A step of moves: reserves the targets of pods beside what they hold, or makes the targets the pods'
+    reservations and releases the sources, or gives the targets up. May be repeated.
+    """
     ListReservations: _aio.UnaryStreamMultiCallable[_resolver_pb2.ListReservationsRequest, _resolver_pb2.ReservationChunk]  # type: ignore[assignment]
     """Every reservation, shard by shard, in chunks."""
     Audit: _aio.UnaryUnaryMultiCallable[_resolver_pb2.AuditRequest, _resolver_pb2.AuditReply]  # type: ignore[assignment]
@@ -253,6 +261,16 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_resolver_pb2.ReleaseReply, _abc.Awaitable[_resolver_pb2.ReleaseReply]]:
         """Releases what pods hold. To release a pod without a reservation is no error."""
+
+    @_abc_1.abstractmethod
+    def Move(
+        self,
+        request: _resolver_pb2.MoveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_resolver_pb2.MoveReply, _abc.Awaitable[_resolver_pb2.MoveReply]]:
+        """A step of moves: reserves the targets of pods beside what they hold, or makes the targets the pods'
+        reservations and releases the sources, or gives the targets up. May be repeated.
+        """
 
     @_abc_1.abstractmethod
     def ListReservations(

@@ -160,6 +160,14 @@ def show(
     from hossctl.views.showing import print_described
 
     document = run_async(describe(endpoints, query))
+    if query.kind is Kind.PODS and document["phase"] == "Unschedulable":
+        from hossctl.explain.offline import preset
+        from hossctl.rebalance.plans import moves_for_pod
+        from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
+
+        profile = preset(DEFAULT_PROFILE)
+        moves = run_async(moves_for_pod(endpoints, profile, document["namespace"], document["name"]))
+        document |= {"rebalancing": moves} if moves else {}
     if output.for_people:
         print_described(document, query)
     else:

@@ -1,4 +1,4 @@
-"""fragmentation, rebalance plan: which of the free room pods can use, and which moves would help."""
+"""fragmentation, rebalance: which of the free room pods can use, which moves would help, and making them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,7 @@ import typer
 from hoss.errors import InvalidInput
 from hossctl.choices import RebalanceGoal
 from hossctl.cli import run_async
-from hossctl.console import Format, print_document, print_lines, print_rows, print_summary, say
+from hossctl.console import Document, Format, print_document, print_lines, print_rows, print_summary, say
 from hossctl.endpoints import Endpoints
 from hossctl.options import Dispatcher, Output, Resolver
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
 app = typer.Typer()
-group = typer.Typer(no_args_is_help=True, help="Plan moves of pods between nodes.")
+group = typer.Typer(no_args_is_help=True, help="Plan moves of pods between nodes, and make them.")
 app.add_typer(group, name="rebalance")
 
 
@@ -99,6 +99,103 @@ def plan(
         print_lines([""])
     print_summary(f"Plan for {document['goal']}", plans.plan_lines(document))
     say("nothing was moved")
+
+
+_FollowSeconds = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds to follow the moves; then they go on without us.")
+]
+
+
+@group.command("run")
+def run(
+    *,
+    goal: Annotated[RebalanceGoal, typer.Option(help="Plan for this, and carry it out.")] = (
+        RebalanceGoal.FIT_PENDING
+    ),
+    plan_file: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Instead: a plan from `hoss rebalance plan -o json`."),
+    ] = None,
+    max_moves: Annotated[int, typer.Option(min=0, help="The most moves of a plan.")] = 100,
+    max_pods_per_workload: Annotated[
+        int, typer.Option(min=1, help="The most moves of pods of one job or controller.")
+    ] = 1_000_000,
+    rate: Annotated[float, typer.Option(min=0.01, max=50, help="The most moves a second.")] = 5.0,
+    timeout: _FollowSeconds = 600.0,
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Move pods as a plan says. Each pod's new place is reserved while it holds the old one.
+
+    The dispatcher judges each move anew, and tells which it refused. With a goal, what was refused is planned
+    again, twice at most. The run pauses when more pods wait than before, or when several moves in a row are
+    refused. Exit code 1 if a move was refused at the end, or the run is paused."""
+    from hossctl.explain.offline import preset
+    from hossctl.rebalance import plans, running
+    from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
+    from scheduler_worker.core.rebalance.plan_state import PlanLimits
+
+    endpoints, limits = Endpoints(dispatcher, resolver), PlanLimits(max_moves, max_pods_per_workload)
+    rounds = running.PLANS if plan_file is None else 1
+    document: Document = {}
+    for number in range(rounds):
+        if plan_file is None:
+            planned = plans.plan_document(_gathered(endpoints), preset(DEFAULT_PROFILE), goal, limits)
+        else:
+            planned = running.read_plan(plan_file)
+        if number and not planned["moves"]:
+            break
+        document = running.carry_out(endpoints, planned, rate, timeout)
+        if document["state"] != "Done" or not document["refused"]:
+            break
+    _show(document, output)
+    if document["refused"] or document["state"] == "Paused":
+        raise typer.Exit(1)
+
+
+@group.command("status")
+def status(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
+    """How far the present run of moves is, or how the last one ended."""
+    _show(_asked("STATUS", dispatcher), output)
+
+
+@group.command("pause")
+def pause(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
+    """Make no more moves. What is on its way ends on the old node or on the new one."""
+    _show(_asked("PAUSE", dispatcher), output)
+
+
+@group.command("resume")
+def resume(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
+    """Go on with a paused run."""
+    _show(_asked("RESUME", dispatcher), output)
+
+
+@group.command("undo")
+def undo(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
+    """Move back what the run has moved, the last pod first. This is a run of its own: see status."""
+    _show(_asked("UNDO", dispatcher), output)
+
+
+def _asked(action: str, dispatcher: str) -> Document:
+    from hossctl.rebalance import running
+
+    return running.asked(Endpoints(dispatcher), action)
+
+
+def _show(document: Document, output: Format) -> None:
+    from hossctl.rebalance import running
+
+    if not output.for_people:
+        print_document(document, output)
+        return
+    if not document["state"]:
+        say("no moves were begun since this dispatcher leads")
+        return
+    print_rows(document["moves"], running.MOVE_COLUMNS)
+    print_lines([""])
+    print_summary(f"Moves for {document['purpose'] or 'a plan'}", running.run_lines(document))
 
 
 def _gathered(endpoints: Endpoints) -> "Gathered":

@@ -4,6 +4,7 @@ The document (camel case):
 
     kind                  "RebalancePlan"
     goal, unit            what `before`, `after` and `gain` count
+    seen                  by shard, the sequence number of the snapshot
     before, after
     moves[]               in the order in which they can be made: pod, from, to, gain, purpose, priority, requests
     placements[]          waiting, node, afterMoves: a waiting pod fits there after so many moves
@@ -13,14 +14,19 @@ The document (camel case):
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from hoss.errors import InvalidInput, NotFound
+from hoss.errors import HossError, InvalidInput, NotFound
+from hoss.model.pod import PodSpec
 from hoss.model.resources import written_amount
+from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.convert import pod_spec_from_proto
 from hossctl.choices import RebalanceGoal
 from hossctl.console import Column, Document
-from hossctl.rebalance.gathering import Gathered
+from hossctl.endpoints import Endpoints, clients_of
+from hossctl.rebalance.gathering import Gathered, gather
 from hossctl.rebalance.room import popularity_of
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.rebalance import goals
@@ -52,9 +58,40 @@ def plan_document(
         plan = goals.spread(state)
     else:
         plan = defragment_gpus(state, popularity_of(gathered))
-    return {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value} | _document(
-        gathered, state, plan, waiting
-    )
+    head = {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value}
+    seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
+    return head | {"seen": seen} | _document(gathered, state, plan, waiting)
+
+
+FEW_MOVES = 10  # that `hoss describe` speaks of
+
+
+def moves_that_help(gathered: Gathered, profile: Profile, workload: str, spec: PodSpec) -> str:
+    """After which few moves one such pod of a workload fits, or its whole gang, in words; "" if after none. Changes
+    the snapshot."""
+    entry = next((at for at in gathered.waiting if (at.name, at.spec) == (workload, spec)), None)
+    if entry is None:
+        return ""
+    state = PlanState(gathered.snapshot, profile, gathered.pods, PlanLimits(FEW_MOVES))
+    plan = goals.fit_pending(state, [replace(entry, pods=max(1, entry.together))])
+    if not plan.placements or not plan.moves:
+        return ""
+    count, sources = len(plan.moves), sorted({state.name(move.source) for move in plan.moves})
+    return f"fits after moving {count} pod{'s' * (count > 1)} from {', '.join(sources)}"
+
+
+async def moves_for_pod(endpoints: Endpoints, profile: Profile, namespace: str, name: str) -> str:
+    """`moves_that_help` for a pod of the platform; "" also if the caller may not read what a plan needs."""
+    try:
+        async with clients_of(endpoints) as clients:
+            pod = await clients.dispatcher.get_pod(namespace, name)
+            if pod.phase != pb.UNSCHEDULABLE:
+                return ""
+            gathered = await gather(clients)
+    except HossError:
+        return ""
+    workload = f"{pod.namespace}/{pod.job or pod.name}"
+    return moves_that_help(gathered, profile, workload, pod_spec_from_proto(pod.template.spec))
 
 
 def nodes_of(gathered: Gathered, text: str) -> list[int]:

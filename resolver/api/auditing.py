@@ -41,9 +41,11 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
 
 async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFinding]:
     """Pods that are together in a domain against required anti-affinity."""
-    # Prepared pods are not validated yet, and may be aborted.
+    # Prepared pods are not validated yet, and may be aborted. A target is beside the pod's own reservation.
     committed = [
-        ~np.isin(s.reservations.records["seq"], np.array(s.snapshot.prepared, np.uint64)) for s in states
+        ~np.isin(s.reservations.records["seq"], np.array(s.snapshot.prepared, np.uint64))
+        & ~s.reservations.targets
+        for s in states
     ]
     uids = np.concatenate([s.reservations.uids[at] for s, at in zip(states, committed, strict=True)])
     nodes, keys, seqs = (
@@ -86,4 +88,5 @@ def _shard_accounts(shard: int, state: ShardState) -> ShardAccounts:
         ports=state.ports,
         group_pods={key: pods for key, (_, pods) in state.groups.items()},
         commit_faults=state.commit_faults,
+        moved=state.moved,
     )

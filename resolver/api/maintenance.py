@@ -100,12 +100,14 @@ class Availability:
 
 
 async def reap_periodically(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:
-    """Release expired leases every `period_seconds`, until cancelled."""
+    """Release expired leases, and what moved pods left on other shards, every `period_seconds`, until
+    cancelled."""
     while True:
         await asyncio.sleep(period_seconds)
         for shard in range(ledger.shards):
             try:
                 reaped = await ledger.reap(shard)
+                counters["moves_finished"] += await ledger.finish_moves(shard)
             except LedgerUnavailable:
                 continue  # Availability reports it; other shards may be there
             if reaped:

@@ -23,6 +23,7 @@ from hoss.wire.columns import I64, U32, U64, decode, decode_uids, encode
 from resolver.api.auditing import audit_ledger
 from resolver.api.feed import ShardFeed
 from resolver.api.maintenance import Availability
+from resolver.api.moving import Moving
 from resolver.api.nodes import NodeChanges, decoded, list_nodes, writer_of_term
 from resolver.api.proposing import ProposeStream
 from resolver.api.quarantine import Quarantine, add_quarantine, add_quarantine_status
@@ -111,6 +112,7 @@ class ResolverService(ResolverServicer):
         self._counters = counters
         self._rebuilding = rebuilding
         self._existing_pods = existing_pods
+        self._moving = Moving(ledger, proposing.decide)
         self._max_request_rows = max_request_rows
 
     # -- streams
@@ -223,6 +225,11 @@ class ResolverService(ResolverServicer):
                 # Also of a release that was repeated, and had been carried out before.
                 reply.positions.add(shard=shard, seq=await self._ledger.seq(shard))
         return reply
+
+    @_answering
+    async def Move(self, request: pb.MoveRequest, context: Any) -> pb.MoveReply:
+        self._check_ledger(request.ledger_epoch)
+        return await self._moving.serve(request)
 
     async def ListReservations(
         self, request: pb.ListReservationsRequest, context: Any

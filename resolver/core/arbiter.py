@@ -25,10 +25,11 @@ from hoss.wire.columns import (
 from resolver.core import values
 from resolver.core.account_columns import claim_ranked
 from resolver.core.accounts import Account, resized_cards
+from resolver.core.moves import Move, MoveResult, Moves, target_uid
 from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
 from resolver.core.rules import PlacementRule
 from resolver.core.serving import NodeRefusal, Ruling, Serving
-from resolver.core.shard import Ordered, Reservation, Shard, ShardChange, Uid, group_runs
+from resolver.core.shard import Ordered, Reservation, Shard, ShardChange, Source, Uid, group_runs
 from resolver.core.values import LedgerNodeChange, Proposal, ReservationState, Verdict
 
 # In one reaping, so that no call takes Redis more than a few milliseconds.
@@ -202,7 +203,9 @@ class Arbiter(Shard):
             changed.add(node)
             reserved.append(uid)
             rulings.append(Ruling(Verdict.COMMITTED, node, seq))
-            self.reservations[uid] = Reservation(node, 0, 0, seq, proposal.epoch, priority, attempt, request)
+            self.reservations[uid] = Reservation(
+                node, 0, 0, seq, proposal.epoch, priority, attempt, request, is_target=proposal.moves
+            )
         for place in np.unique(chosen[taken]).tolist():
             accounts[place].requested[:width] = requested[:, place]
             accounts[place].seq = seq
@@ -292,6 +295,59 @@ class Arbiter(Shard):
             self.pending[seq] = (deadline_ms, list(committed))
             self.publish(ShardChange(seq, (), runs=group_runs(committed.values(), gone=False), ended=ended))
         return now
+
+    def confirm_moves(self, moves: Moves) -> list[MoveResult]:
+        """End moves: the target becomes the pod's reservation, confirmed, and the source is released in the same
+        step if it is on this shard. Otherwise the pod is in `moved` until `finish_moves`."""
+        results, targets = [], {}
+        for move in moves.rows(self.shards, self.shard):
+            own, target = self.reservations.get(move.uid), self.reservations.get(target_uid(move.uid))
+            results.append(self._judge_move(move, own, target))
+            if target is None or results[-1] is not MoveResult.MOVED or not self._is_target(move, target):
+                continue
+            targets[move.uid] = target
+            if not move.source_here:
+                self.moved[move.uid] = move.source
+        if targets:
+            self._take_targets(targets)
+        return results
+
+    def _is_target(self, move: Move, target: Reservation) -> bool:
+        """Whether this is what was reserved for the move, and is not only prepared."""
+        same = (target.node, target.seq) == (move.node, move.seq)
+        return same and target.is_target and not self.prepared.open(target.seq)
+
+    def _judge_move(self, move: Move, own: Reservation | None, target: Reservation | None) -> MoveResult:
+        settled = own is not None and not self.prepared.open(own.seq)
+        if target is None or not self._is_target(move, target):
+            done = own is not None and settled and own.node == move.node
+            return MoveResult.MOVED if done else MoveResult.TARGET_GONE
+        if not move.source_here:
+            return MoveResult.MOVED if own is None else MoveResult.SOURCE_CHANGED
+        as_known = own is not None and settled and (own.node, own.seq) == move.source
+        return MoveResult.MOVED if as_known else MoveResult.SOURCE_CHANGED
+
+    def _take_targets(self, targets: Mapping[Uid, Reservation]) -> None:
+        """These targets, by pod, become the reservations of their pods."""
+        seq = self.seq + 1
+        if not self.release([uid for uid in targets if uid in self.reservations]):
+            self.publish(ShardChange(seq, ()))
+        for uid, target in targets.items():
+            former = target_uid(uid)
+            del self.reservations[former]
+            self.reservations[uid] = replace(target, seq=seq, is_target=False)
+            account = self.accounts[target.node]
+            account.ports = [(uid if holder == former else holder, claim) for holder, claim in account.ports]
+        for commit in {target.seq for target in targets.values()}:
+            listed = self.pending[commit][1] if commit in self.pending else []
+            if listed and not any(uid in self.reservations for uid in listed):
+                del self.pending[commit]
+
+    def forget_moved(self, sources: Mapping[Uid, Source]) -> None:
+        """The sources of these moves are released."""
+        for uid, source in sources.items():
+            if self.moved.get(uid) == source:
+                del self.moved[uid]
 
     def reap(self, clock_ms: int) -> tuple[int, bool]:
         """Lease time goes on. Release what expired commits still hold, in the order of their deadlines, up to a

@@ -97,6 +97,8 @@ class ShardAccounts:
     ports: Mapping[int, Sequence[PortHold]] = field(default_factory=dict)  # by node
     group_pods: Mapping[int, int] = field(default_factory=dict)  # by group's key
     commit_faults: Sequence[CommitFault] = ()
+    # Of pods that were moved here: node and commit of the source on another shard, which is being released.
+    moved: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +233,14 @@ def _unequal_groups(shard: ShardAccounts, sums: ReservationSums) -> Iterator[Led
 
 
 def _reserved_twice(shards: Sequence[ShardAccounts], names: Mapping[int, str]) -> list[LedgerFinding]:
-    uids = np.concatenate([np.empty((0, UID_BYTES), np.uint8), *(shard.uids for shard in shards)])
+    sources = {(uid, *source) for shard in shards for uid, source in shard.moved.items()}
+    counted = [_without(shard, sources) for shard in shards]
+    uids = np.concatenate([np.empty((0, UID_BYTES), np.uint8), *(shard.uids for shard in counted)])
     # Pairs of big-endian integers: to sort rows of bytes takes twenty times as long.
     halves = np.ascontiguousarray(uids).view(">u8").astype(np.uint64).reshape(-1, 2)
     order = np.lexsort((halves[:, 1], halves[:, 0]))
     same = (halves[order[1:]] == halves[order[:-1]]).all(axis=1)
-    nodes = np.concatenate([np.empty(0, np.uint32), *(shard.records["node"] for shard in shards)])
+    nodes = np.concatenate([np.empty(0, np.uint32), *(shard.records["node"] for shard in counted)])
     where: dict[str, list[str]] = {}
     for row in np.union1d(order[1:][same], order[:-1][same]).tolist():
         where.setdefault(uid_text(uids[row].tobytes()), []).append(_name(names, int(nodes[row])))
@@ -244,3 +248,12 @@ def _reserved_twice(shards: Sequence[ShardAccounts], names: Mapping[int, str]) -
         LedgerFinding(2, None, text, f"pod {text} holds more than one reservation: on {' and on '.join(on)}")
         for text, on in sorted(where.items())
     ]
+
+
+def _without(shard: ShardAccounts, sources: set[tuple[bytes, int, int]]) -> ShardAccounts:
+    """The shard without the sources of moves that are confirmed."""
+    if not sources:
+        return shard
+    held = zip(shard.uids, shard.records["node"].tolist(), shard.records["seq"].tolist(), strict=True)
+    left = np.array([(uid.tobytes(), node, seq) not in sources for uid, node, seq in held], np.bool_)
+    return replace(shard, uids=shard.uids[left], records=shard.records[left])

@@ -49,14 +49,25 @@ class CommitFault:
     pods: int | None = None
 
 
-def commit_faults(commits: UnconfirmedCommits, seqs: NDArray[np.uint64], *, at: int) -> Iterator[CommitFault]:
-    """`seqs`: the commit of each reservation; `at`: the seq of the shard."""
+def commit_faults(
+    commits: UnconfirmedCommits,
+    seqs: NDArray[np.uint64],
+    *,
+    at: int,
+    targets: NDArray[np.bool_] | None = None,
+) -> Iterator[CommitFault]:
+    """`seqs`: the commit of each reservation; `at`: the seq of the shard; `targets`: which are the targets of moves,
+    which nobody confirms as they are."""
     numbers, counts = np.unique(seqs, return_counts=True)
     held = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     for seq in sorted(commits.listed | commits.deadlines.keys() | commits.prepared.keys()):
         fault = _fault(commits, seq, held.get(seq, 0), at)
         if fault is not None:
             yield fault
+    of_targets = np.unique(seqs[targets]).tolist() if targets is not None else []
+    for seq in set(of_targets) - commits.listed - commits.deadlines.keys() - commits.prepared.keys():
+        text = f"commit {seq} reserved the targets of moves and has no lease: it would never end"
+        yield CommitFault(seq, text, LeaseRule.BEGIN)
     if commits.deadlines and commits.unreaped_ms > _OVERDUE_MS:
         yield CommitFault(
             0, f"leases were last ended {commits.unreaped_ms // 1000} s ago: no resolver is running"

@@ -278,4 +278,5 @@ class Serving:
             int(self._proposal.attempts[slot]),
             request,
             group,
+            self._proposal.moves,
         )

@@ -124,6 +124,7 @@ class PreparedProposals:
 
 
 Uid = bytes
+Source = tuple[int, int]  # of a move: node and seq of the reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class Reservation:
     attempt: int
     requests: NDArray[np.int64]  # (R,)
     group: Group | None = None
+    is_target: bool = False  # of a move
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ class Shard:
         self.leases = LeaseClock()
         self.leases_ended = 0  # the seq of the last change that a lease made by ending
         self.removed: dict[int, str] = {}  # nodes that are removed and not forgotten yet
+        self.moved: dict[Uid, Source] = {}  # pods whose source, on another shard, is still to be released
         self.quarantine: dict[int, QuarantineRecord] = {}
         self.feed: list[ShardChange] = []
         self.constraints = DomainConstraints(shard, shards)

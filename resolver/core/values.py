@@ -88,7 +88,7 @@ CONFLICT = np.dtype(
 )
 
 
-HOLDS_PORTS, TOLERATES_CORDON = 1, 2  # flags of a reservation
+HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET = 1, 2, 4  # flags of a reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,7 @@ class Proposal:
     places: NDArray[np.uint16] | None = None  # (n,): of parts, the position of each pod in the whole
     # How often the worker has sent anything again in this epoch. Each copy of a proposal has a higher number.
     sending: int = 0
+    moves: bool = False  # its rows are the targets of moves (resolver/core/moves.py)
 
     def seen_of(self, shards: int) -> tuple[int, ...]:
         """`seen`. If empty: the snapshot on a single shard, and nothing on several shards."""
@@ -269,7 +270,7 @@ def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]
             ("epoch", "<u8"),
             ("priority", "<i4"),
             ("attempt", "<u2"),
-            ("flags", "<u2"),  # HOLDS_PORTS, TOLERATES_CORDON
+            ("flags", "<u2"),  # HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET
             ("group", "<u8"),  # key; 0: none
             ("requests", "<i8", (resources,)),
             ("spread", f"V{spread_bytes}"),
@@ -376,6 +377,17 @@ class Reservations:
     resources: int
     prepared: NDArray[np.bool_] | None = None  # of those, what is only prepared; None: nothing
 
+    def of(self, rows: NDArray[Any]) -> "Reservations":
+        """A subset: a mask or row numbers."""
+        prepared = None if self.prepared is None else self.prepared[rows]
+        return Reservations(self.uids[rows], self.records[rows], self.assumed[rows], self.resources, prepared)
+
+    @property
+    def targets(self) -> NDArray[np.bool_]:
+        """(n,): which are the targets of moves."""
+        targets: NDArray[np.bool_] = self.records["flags"] & MOVE_TARGET > 0
+        return targets
+
     @property
     def states(self) -> NDArray[np.uint8]:
         """(n,): ReservationState."""
@@ -394,9 +406,12 @@ class ShardState:
     ports: dict[int, list[PortHold]]  # by node
     groups: dict[int, tuple[bytes, int]]  # by key: definition, number of pods
     commits: UnconfirmedCommits = field(default_factory=UnconfirmedCommits)
+    # Of pods that were moved to this shard: node and commit of a source that is still to be released.
+    moved: dict[bytes, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def commit_faults(self) -> list[CommitFault]:
         """What is wrong with commits that are not confirmed."""
         seqs = self.reservations.records["seq"]
-        return list(commit_faults(self.commits, seqs, at=self.snapshot.seq))
+        targets = self.reservations.targets
+        return list(commit_faults(self.commits, seqs, at=self.snapshot.seq, targets=targets))

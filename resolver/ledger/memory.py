@@ -21,6 +21,7 @@ from hoss.wire.uids import UID_BYTES
 from resolver.core.accounts import Account
 from resolver.core.arbiter import Arbiter, uid_bytes
 from resolver.core.commits import UnconfirmedCommits
+from resolver.core.moves import MoveResult, Moves, sources_by_shard
 from resolver.core.rules import PlacementRule, RuleQuery, registered_later
 from resolver.core.serving import Ruling
 from resolver.core.shard import (
@@ -34,6 +35,7 @@ from resolver.core.shard import (
 from resolver.core.values import (
     ANYBODY,
     CONFLICT,
+    MOVE_TARGET,
     AccountRows,
     Decision,
     DispatcherMarks,
@@ -247,6 +249,23 @@ class MemoryLedger:
             return 0
         return len(self.arbiters[shard].release(uid_bytes(uids), seqs.tolist(), unconfirmed=True))
 
+    async def confirm_moves(self, shard: int, moves: Moves, writer: Writer) -> NDArray[np.uint8]:
+        if not self._admits(shard, writer):
+            return np.full(len(moves), MoveResult.FENCED, np.uint8)
+        return np.array(self.arbiters[shard].confirm_moves(moves), np.uint8)
+
+    async def finish_moves(self, shard: int) -> int:
+        noted, released = dict(self._read(shard).moved), 0
+        for of_shard, (uids, seqs) in sources_by_shard(noted, self.shards).items():
+            released += len(self._admitted(of_shard).release(uid_bytes(uids), seqs.tolist()))
+        self._admitted(shard).forget_moved(noted)
+        return released
+
+    async def reservations_of(self, shard: int, uids: Uids) -> Reservations:
+        self._read(shard)
+        found, asked = self._reservations(shard), set(uid_bytes(uids))
+        return found.of(np.array([uid in asked for uid in uid_bytes(found.uids)], np.bool_))
+
     async def reap(self, shard: int) -> int:
         reaped, more = 0, True
         while more:
@@ -280,7 +299,8 @@ class MemoryLedger:
         return np.array(found, _LOOKUP)
 
     async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
-        held = self._admitted(shard).look_up(uid_bytes(uids))
+        reservations = self._read(shard).reservations  # only read: `look_up` would abort what is fenced
+        held = [reservations.get(uid) for uid in uid_bytes(uids)]
         return [h.group.definition if h is not None and h.group is not None else b"" for h in held]
 
     async def grant(self, worker: str, writer: Writer = ANYBODY) -> int:
@@ -380,7 +400,7 @@ class MemoryLedger:
             arbiter.leases.now(clock_ms),
             0 if arbiter.leases.time_ms is None else clock_ms - arbiter.leases.seen_ms,
         )
-        return ShardState(snapshot, self._reservations(shard), ports, groups, commits)
+        return ShardState(snapshot, self._reservations(shard), ports, groups, commits, dict(arbiter.moved))
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         self._read(shard, incomplete=True)
@@ -405,6 +425,7 @@ class MemoryLedger:
             if held.group is not None:
                 row["group"] = held.group.key
                 row["flags"] = held.group.flags
+            row["flags"] |= MOVE_TARGET * held.is_target
         uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
         assumed = np.isin(records["seq"], list(arbiter.pending))
         prepared = np.isin(records["seq"], list(arbiter.prepared.under_way()))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hoss.model.conflicts import Criteria
 from hoss.wire.columns import U16, U32, U64
+from resolver.core.moves import Moves, target_uids
 from resolver.core.rules import (
     PlacementConstraint,
     PlacementRule,
@@ -23,7 +24,7 @@ from resolver.core.rules import (
     packed,
     unpacked,
 )
-from resolver.core.values import CONFLICT, Decision, Proposal, Verdict
+from resolver.core.values import CONFLICT, MOVE_TARGET, Decision, Proposal, Verdict
 from resolver.ledger import stored
 
 _FIXED_STRING = 0xA0  # MessagePack: a string of up to 31 bytes, the length in the low bits
@@ -127,6 +128,8 @@ def commit_arguments(
     if proposal.groups:
         shared["group"] = [0 if group is None else group.key for group in proposal.groups]
         shared["flags"] = [0 if group is None else group.flags for group in proposal.groups]
+    if proposal.moves:
+        shared["flags"] |= MOVE_TARGET
     alternates = nodes.shape[1] - 1
     return {
         "uids": string_array(uids),
@@ -235,6 +238,20 @@ def read_queries(
         named = tuple(None if domain is False else domain for domain in domains)
         found[position] = RuleQuery(constraints[slots[position]], named, seq=seq)
     return tuple(found) if any(found) else ()
+
+
+def move_arguments(moves: Moves, shards: int, shard: int) -> Members:
+    """What confirm_moves.lua has besides the writer."""
+    here = moves.sources % np.uint32(shards) == shard
+    return {
+        "uids": string_array(moves.uids),
+        "targets": string_array(target_uids(moves.uids)),
+        "nodes": string_array(moves.nodes.astype(U32)),
+        "seqs": moves.seqs.astype(U64).tobytes(),
+        "sources": string_array(moves.sources.astype(U32)),
+        "source_seqs": moves.source_seqs.astype(U64).tobytes(),
+        "here": np.where(here, ord("1"), ord("0")).astype(np.uint8).tobytes(),
+    }
 
 
 def rule_arguments(rules: dict[int, PlacementRule]) -> list[bytes]:

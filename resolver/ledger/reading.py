@@ -42,6 +42,7 @@ SHARD_KEYS = (
         "versions",
         "nonces",
         "removed",
+        "moved",
     ),
 )
 
@@ -253,9 +254,11 @@ class LedgerReading:
             ("zrangebyscore", keys[17], "-inf", "+inf", None, None, True),
             ("hmget", keys[0], ["lease_time", "lease_seen"]),
             ("time",),
+            ("hgetall", keys[21]),
             incomplete=True,
         )
         accounts, cards, specs, held, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
+        *clocks, moved = clocks
         resources = max(len(await self.schema(incomplete=True)), 1)
         return ShardState(
             replace(_snapshot(position, accounts, cards, specs), prepared=tuple(sorted(map(int, prepared)))),
@@ -263,6 +266,7 @@ class LedgerReading:
             {stored.number(node): stored.read_ports(record) for node, record in ports.items()},
             {stored.number(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
             _unconfirmed(pending, leases, prepared, *clocks),
+            {uid: stored.read_source(record) for uid, record in moved.items()},
         )
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
@@ -280,6 +284,17 @@ class LedgerReading:
                 yield _reservations(held, pending, prepared, resources)
             if cursor == 0:
                 return
+
+    async def reservations_of(self, shard: int, uids: Uids) -> Reservations:
+        keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]
+        resources = len(await self.schema())
+        if not asked:
+            return _reservations({}, [], [], resources)
+        _, (records, pending, prepared) = await self._read(
+            shard, ("hmget", keys[5], asked), ("hkeys", keys[6]), ("hkeys", keys[15])
+        )
+        held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
+        return _reservations(held, pending, prepared, resources)
 
     async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
         keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]

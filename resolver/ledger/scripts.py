@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from hoss.errors import LedgerUnavailable
 from hoss.redis_access import NoScriptError, OpenRedis, RedisAccess, RedisError, ResponseError, words
+from resolver.core.moves import MoveResult
 from resolver.core.values import ReservationState, Verdict
 from resolver.ledger.port import LedgerLostError
 
@@ -32,6 +33,10 @@ _PARTS = {
     "release": ("prelude", "pods", "reservation", "release_pods", "release"),
     "reap": ("prelude", "leases", "pods", "reservation", "release_pods", "reap"),
     "confirm": ("prelude", "leases", "confirm"),
+    "confirm_moves": (
+        *("prelude", "leases", "pods", "reservation", "release_pods", "move_results", "confirm_moves"),
+    ),
+    "forget_moved": ("prelude", "forget_moved"),
     "validate": ("prelude", "domain_versions", "validate"),
     "commit_prepared": ("prelude", "leases", "pods", "commit_prepared"),
     "lookup": ("prelude", "pods", "reservation", "release_pods", "states", "lookup"),
@@ -58,6 +63,7 @@ _PARTS = {
 # Parts that are made of the same numbers as messages have.
 _GENERATED = {
     "verdicts": "\n".join(f"local {verdict.name} = {verdict.value}" for verdict in Verdict),
+    "move_results": "\n".join(f"local RESULT_{result.name} = {result.value}" for result in MoveResult),
     "states": "\n".join(f"local STATE_{state.name} = {state.value}" for state in ReservationState),
 }
 

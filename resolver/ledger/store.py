@@ -17,6 +17,7 @@ from hoss.redis_access import OpenRedis
 from hoss.wire.columns import U32, U64, Uids, account_dtype
 from hoss.wire.uids import UID_BYTES
 from resolver.core import values
+from resolver.core.moves import MoveResult, Moves, sources_by_shard
 from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
 from resolver.core.rules import RuleQuery
 from resolver.core.values import (
@@ -267,6 +268,28 @@ class RedisLedger(LedgerReading):
 
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
         return len(await self._release(shard, uids, writer, seqs, unconfirmed=True))
+
+    async def confirm_moves(self, shard: int, moves: Moves, writer: Writer) -> NDArray[np.uint8]:
+        results = [b""]
+        for start in range(0, len(moves), _STEP):
+            step = moves.of(slice(start, start + _STEP))
+            reply = await self.run(
+                "confirm_moves", shard, writer, **packing.move_arguments(step, self.shards, shard)
+            )
+            results.append(bytes([MoveResult.FENCED] * len(step)) if isinstance(reply, Fenced) else reply)
+        return np.frombuffer(b"".join(results), np.uint8)
+
+    async def finish_moves(self, shard: int) -> int:
+        _, (noted,) = await self._read(shard, ("hgetall", self.keys_of(shard)[21]))
+        sources = {uid: stored.read_source(record) for uid, record in noted.items()}
+        released = 0
+        for of_shard, (uids, seqs) in sources_by_shard(sources, self.shards).items():
+            released += len(await self._release(of_shard, uids, ANYBODY, seqs))
+        done = list(noted)
+        for start in range(0, len(done), _STEP):
+            step = done[start : start + _STEP]
+            await self.run("forget_moved", shard, uids=step, sources=[noted[uid] for uid in step])
+        return released
 
     async def reap(self, shard: int) -> int:
         reaped, more = 0, 1

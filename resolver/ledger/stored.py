@@ -92,6 +92,16 @@ def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, 
     return uids, np.frombuffer(records, dtype)
 
 
+def read_source(record: bytes) -> tuple[int, int]:
+    """Node and commit of a move's source."""
+    return int.from_bytes(record[:4], "little"), int.from_bytes(record[4:], "little")
+
+
+def source_record(node: int, seq: int) -> bytes:
+    """The reverse."""
+    return node_field(node) + seq.to_bytes(8, "little")
+
+
 def read_runs(packed_runs: bytes) -> tuple[GroupRun, ...]:
     """Runs of a feed entry: `<i32 sign, u32 length of the definition, u32 pods>`, the definition, and a u32
     for each pod."""

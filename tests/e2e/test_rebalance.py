@@ -1,5 +1,7 @@
 """What hoss fragmentation and hoss rebalance plan say of a local platform."""
 
+import json
+
 import pytest
 from waiting import wait_until
 
@@ -72,6 +74,16 @@ def test_a_plan_makes_room_for_the_waiting_pod_and_leaves_immovable_pods(platfor
     assert (none["moves"], none["after"]) == ([], 1)
 
 
+def test_a_waiting_pod_says_after_which_moves_it_fits(platform):
+    [pod] = platform.json("get", "pods", "--waiting")["items"]
+    [move] = platform.json("rebalance", "plan")["moves"]
+    said = platform.json("describe", "pod", pod["name"])["rebalancing"]
+    assert said in {f"fits after moving 1 pod from {node}" for node in ("n0", "n1")}
+    assert said.endswith(move["from"])
+    assert said in platform("describe", "pod", pod["name"]).stdout
+    assert "rebalancing" not in platform.json("describe", "pod", move["pod"].split("/")[1])
+
+
 def test_a_drain_that_an_immovable_pod_forbids_says_which_pod(platform):
     plan = platform.json("rebalance", "plan", "--drain", "pool=p0")
     assert plan["after"] == 1
@@ -79,3 +91,27 @@ def test_a_drain_that_an_immovable_pod_forbids_says_which_pod(platform):
         "stay0" in entry["subject"] and "hoss.dev/movable" in entry["why"] for entry in plan["impossible"]
     )
     assert "n9" in platform("rebalance", "plan", "--drain", "n9", code=1).stderr
+
+
+def test_moves_are_carried_out_undone_and_refused_where_the_cluster_has_changed(platform, tmp_path):
+    """In order, on one platform: an old plan is refused; the goal makes room for the waiting pod; undone."""
+    old = platform.json("rebalance", "plan")
+    written = tmp_path / "plan.json"
+    written.write_text(json.dumps(old | {"moves": [old["moves"][0] | {"to": old["moves"][0]["from"]}]}))
+    refused = platform.json("rebalance", "run", "--plan", str(written), code=1)
+    assert [(move["state"], move["text"]) for move in refused["moves"]] == [
+        ("Refused", "the pod holds no reservation that could be moved")
+    ]
+    done = platform.json("rebalance", "run", "--goal", "fit-pending")
+    assert (done["state"], done["moved"], done["refused"]) == ("Done", 1, 0)
+    [move] = done["moves"]
+    pod = platform.json("get", "pod", move["pod"].split("/")[1])
+    assert pod["node"] == move["to"]
+    wait_until(lambda: not platform.json("get", "pods", "--waiting")["items"], "the large pod is bound")
+    platform("audit")
+    platform("delete", "job", "big")
+    back = platform.json("rebalance", "undo")
+    assert back["purpose"] == "undo: fit-pending"
+    wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the pod is back")
+    assert platform.json("get", "pod", move["pod"].split("/")[1])["node"] == move["from"]
+    platform("audit")

@@ -20,8 +20,9 @@ from hoss.model.pod import HostPort
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.columns import CARDS, FLAG_GONE, NONE_U32, account_dtype, digest, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
+from resolver.core.moves import Moves, target_proposal
 from resolver.core.rules import PlacementRule
-from resolver.core.values import ANYBODY, Group, Leases, Proposal, Verdict, claim_of
+from resolver.core.values import ANYBODY, Group, Leases, Proposal, Verdict, Writer, claim_of
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
@@ -127,6 +128,12 @@ def histories(unchecked):
         st.tuples(st.just("keep"), st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6, unique=True)),
         st.tuples(st.just("judge"), st.tuples(st.integers(0, 3), st.integers(0, 2))),
         st.tuples(st.just("forget"), st.integers(0, 3)),
+        st.tuples(
+            st.just("move"), st.tuples(st.integers(0, PODS - 1), st.sampled_from(INDEXES), st.booleans())
+        ),
+        st.tuples(
+            st.just("end_moves"), st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6, unique=True)
+        ),
     )
     return st.lists(operations, min_size=4, max_size=25)
 
@@ -139,6 +146,8 @@ class History:
     make_node: Any
     epochs: dict[str, int] = field(default_factory=dict)
     queries: list[Any] = field(default_factory=list)  # of prepared pods, also former ones
+    groups: dict[bytes, Group] = field(default_factory=dict)  # by definition
+    moves: dict[int, Moves] = field(default_factory=dict)  # the last one of each pod
 
     async def begin(self):
         await self.ledger.schema(["seventh"])
@@ -187,6 +196,36 @@ class History:
     async def _forget(self, behind):
         return await self.ledger.forget_rules(await self._seqs(behind))
 
+    async def _move(self, what):
+        """Reserve a target for the pod's reservation, if it has one."""
+        pod, node, lease_over = what
+        held = await self.ledger.reservations_of(0, uids([pod]))
+        if not len(held.uids):
+            return None
+        [definition] = await self.ledger.definitions(0, held.uids)
+        self.ledger._leases = Leases(commit_ms=0 if lease_over else 3_600_000)
+        [target] = self._indexes([node])
+        proposal = target_proposal(
+            held,
+            [self.groups[definition] if definition else None],
+            np.array([target], np.uint32),
+            writer=Writer(worker="w1", epoch=self.epochs["w1"]),
+            seen=tuple(await self._seqs(0)),
+        )
+        [decision] = await self.ledger.commit(0, [proposal])
+        seqs = np.append(decision.duplicate_seqs, [decision.seq])[:1].astype(np.uint64)
+        at = np.array([target], np.uint32)
+        self.moves[pod] = Moves(uids([pod]), at, seqs, held.records["node"], held.records["seq"])
+        return shown(decision)
+
+    async def _end_moves(self, pods):
+        known = [self.moves[pod] for pod in pods if pod in self.moves]
+        if not known:
+            return None
+        columns = ("uids", "nodes", "seqs", "sources", "source_seqs")
+        moves = Moves(*(np.concatenate([getattr(move, name) for move in known]) for name in columns))
+        return (await self.ledger.confirm_moves(0, moves, ANYBODY)).tolist()
+
     async def _seqs(self, behind):
         return [max(0, await self.ledger.seq(shard) - behind) for shard in range(self.ledger.shards)]
 
@@ -195,6 +234,8 @@ class History:
         requests[:, 0] = what["cpu"]
         requests[:, 3] = 1
         self.ledger._leases = Leases(commit_ms=0 if what["lease_over"] else 3_600_000)
+        groups = tuple(None if group is None else group_with(*group) for group in what["groups"])
+        self.groups |= {group.definition: group for group in groups if group is not None}
         proposal = Proposal(
             worker=what["worker"],
             epoch=self.epochs[what["worker"]] - what["fenced"],
@@ -208,7 +249,7 @@ class History:
             devices=None if what["devices"] is None else np.array(what["devices"], np.uint16),
             unchecked=what["unchecked"],
             existing=what["unchecked"] and what["existing"],
-            groups=tuple(None if group is None else group_with(*group) for group in what["groups"]),
+            groups=groups,
             gang_minimum=what["gang_minimum"],
             criteria=what["criteria"],
             prepared=what["prepared"]

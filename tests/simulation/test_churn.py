@@ -246,11 +246,11 @@ def short_memory(monkeypatch):
 def test_no_table_and_no_key_grows_with_what_comes_and_goes(server, days):
     held = month(server, days)
     assert growing(held) == []
-    last = held[-1]
-    # The churn happened, and what lives is there.
-    assert last["Runtime .machine.registry.pods.uid"] > 0
-    assert sum(last.get(f"Redis {{hoss:{shard}}}:reservations", 0) for shard in range(2)) > 20
-    assert last["Redis {hoss}:grants"] >= days
+    # The churn happened, and what lives is there. At the end of one day it may all be on its way.
+    assert max(of_day["Runtime .machine.registry.pods.uid"] for of_day in held[-7:]) > 0
+    shards = [f"Redis {{hoss:{shard}}}:reservations" for shard in range(2)]
+    assert max(sum(of_day.get(key, 0) for key in shards) for of_day in held[-7:]) > 20
+    assert held[-1]["Redis {hoss}:grants"] >= days
 
 
 def test_a_table_that_keeps_everything_is_found():

@@ -271,6 +271,32 @@ def policy_cost(
     publish(document, output, json, title=f"{classes:,} classes", lines=lines)
 
 
+@app.command("moves")
+def move_rate(
+    *,
+    nodes: Annotated[int, typer.Option(min=2)] = 5000,
+    pods: Annotated[int, typer.Option(min=1)] = 50_000,
+    batch: Annotated[int, typer.Option(min=1, max=1000, help="Pods in a proposal.")] = 500,
+    repeat: Annotated[int, typer.Option(min=1, help="Figures are medians.")] = 5,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """The rate at which the ledger moves pods, beside that at which it commits and confirms them."""
+    from tools.bench import moves
+
+    check(output, json)
+    document = moves.measure(moves.Setting(nodes, pods, batch, seed, repeat))
+    lines = [
+        ("commits", f"{document['commitsPerSecond']:,} pods/s, {document['commitMicros']} us of Redis a pod"),
+        ("moves", f"{document['movesPerSecond']:,} pods/s, {document['moveMicros']} us of Redis a pod"),
+        ("ratio", f"{document['ratio']:.2f} (goal 0.5)"),
+    ]
+    publish(
+        document, output, json, title=f"{pods:,} pods in batches of {batch}, {nodes:,} nodes", lines=lines
+    )
+
+
 _SYNC_COLUMNS = (
     Column("FILL", lambda row: f"{row['fill']:.0%}"),
     Column("SYNC", lambda row: row["mode"] + (f" {row['intervalMs']} ms" if row["intervalMs"] else "")),

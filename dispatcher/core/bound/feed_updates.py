@@ -12,7 +12,7 @@ from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.bound.taint_eviction import TaintEviction
 from dispatcher.core.changes import Changes
 from dispatcher.core.cluster.nodes import KnownNodes
-from dispatcher.core.pods.history import ATTEMPT_FAILURE, CONFIRMED
+from dispatcher.core.pods.history import ATTEMPT_FAILURE, CONFIRMED, MOVED
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.core.queue.queues import PATIENT_ATTEMPTS, Queues
@@ -39,6 +39,7 @@ class FeedUpdates:
             m.Released: self._released,
             m.Confirmed: self._confirmed,
             m.Verified: self._verified,
+            m.Moved: self._moved,
             m.Evicted: lambda event, now: self.evictions.evicted(event, now, self.unix_ms(now)),
             m.HistoryMissed: self._history_missed,
             m.ClusterChanged: self._cluster_changed,
@@ -78,6 +79,20 @@ class FeedUpdates:
         out = self.evictions.unbound_by_ledger(rows[~reserved], now, now_ms)
         pods.eviction_open[rows] = False
         return out + self.settlement.check_nodes(rows[reserved], now_ms)
+
+    def _moved(self, event: m.Moved, now: float) -> list[m.Instruction]:
+        pods, now_ms = self.registry.pods, self.unix_ms(now)
+        moved = self._still_bound(event.rows, event.uids) & (pods.node[event.rows] != event.nodes)
+        rows = event.rows[moved]
+        if not len(rows):
+            return []
+        pods.node[rows] = event.nodes[moved]
+        self.settlement.counters["moved"] += len(rows)
+        self.registry.history.record(rows, Phase.BOUND, now_ms, MOVED)
+        self.settlement.publish(rows)
+        # The room on their former nodes may help pods that wait.
+        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_specs(rows)), now, now_ms)
+        return self.settlement.check_nodes(rows, now_ms)
 
     def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:
         self.queues.cluster_changed(event.changes, now, self.unix_ms(now), shard=event.shard, seq=event.seq)

@@ -190,6 +190,7 @@ GATED = "Gated"
 WAITING_FOR_GANG = "Gathering"  # its gang is below its minimum
 GIVEN_BACK = "GivenBack"  # its reservation: the gang was too small, or the pod has changed
 GIVEN_UP = "GivenUp"
+MOVED = "Moved"  # to another node, by a plan
 RESERVATION_LOST = "ReservationLost"
 RETURNED = "Returned"  # by its worker, not tried
 WORKER_LOST = "WorkerLost"

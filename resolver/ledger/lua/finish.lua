@@ -11,7 +11,7 @@ for i = 1, #args.replaced do
     call('RENAME', loaded, key)
   end
 end
-call('DEL', FEED, QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED)  -- the accounts have no node in quarantine
+call('DEL', FEED, QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED, MOVED)  -- the accounts have no node in quarantine
 for _, field in ipairs(call('HKEYS', PENDING)) do
   call('ZADD', LEASES, string.format('%d', leases.now() + args.lease_ms), field)
 end

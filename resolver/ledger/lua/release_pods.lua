@@ -4,9 +4,26 @@
 -- or a seq; then only reservations that are not newer are released. `unconfirmed`: only those that are prepared or
 -- assumed. UIDs without a reservation are skipped, so the function may run twice. Returns the released UIDs.
 
+-- The records of the accounts of these reservations' nodes, by node; false: the node is forgotten. One read for all.
+local function accounts_of(reservations)
+  local nodes, stored = {}, {}
+  for i = 1, #reservations do
+    local node = reservations[i] and reservations[i]:sub(1, 4)
+    if node and stored[node] == nil then
+      stored[node], nodes[#nodes + 1] = false, node
+    end
+  end
+  local read = read_fields(ACCOUNTS, nodes)
+  for i = 1, #nodes do
+    stored[nodes[i]] = read[i]
+  end
+  return stored
+end
+
 local function release_pods(uids, seqs, as_of, unconfirmed)
   local records, nodes, seen = read_fields(RESERVATIONS, uids), {}, {}
   local accounts, cards, touched_cards, released = {}, {}, {}, {}
+  local stored = accounts_of(records)
   local groups, leaving, ports = {}, {}, {}
   -- The feed has not shown prepared pods, so it must not show that they leave.
   local any_prepared, prepared_pods, prepared_groups, prepared = call('HLEN', PREPARED) > 0, {}, {}, {}
@@ -22,8 +39,7 @@ local function release_pods(uids, seqs, as_of, unconfirmed)
       local resources, amounts = reserved_amounts(record)
       local account = accounts[node]
       if account == nil then
-        local stored = call('HGET', ACCOUNTS, node)
-        account = stored and read_account(stored, resources)  -- false: the node is forgotten
+        account = stored[node] and read_account(stored[node], resources)  -- false: the node is forgotten
         accounts[node], nodes[#nodes + 1] = account, account and node or nil
       end
       for r = 1, account and resources or 0 do

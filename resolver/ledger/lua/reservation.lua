@@ -1,6 +1,6 @@
 -- What a reservation holds, and how it returns to the node.
 
-local RESERVATION_BYTES, HOLDS_PORTS, NO_GROUP = 40, 1, rep('\0', 8)
+local RESERVATION_BYTES, HOLDS_PORTS, MOVE_TARGET, NO_GROUP = 40, 1, 4, rep('\0', 8)
 
 local function reserved_amounts(record)
   local resources = (#record - RESERVATION_BYTES - SPREAD_BYTES) / 8

@@ -132,3 +132,17 @@ def test_a_victim_is_no_suspect_for_what_happened_before_it_was_bound_and_the_jo
     assert registry.pods.faults[rows[0]] == 0
     assert not registry.faults.of(rows[0])
     assert [tried.tolist() for tried in registry.attempts_changed] == [rows.tolist()]
+
+
+def test_watchers_see_a_moved_pod_bound_to_its_new_node_and_only_moves_of_bound_pods_count(bench):
+    rows = bound_job(bench, 2)
+    uids = bench.machine.registry.pods.uid[rows].copy()
+    bench.handle(m.Deleted(rows[1:]))
+    before = bench.machine.log.revision
+    bench.handle(m.Moved(rows, uids, np.array([7, 7], np.uint32)))
+    assert bench.machine.registry.pods.node[rows[0]] == 7
+    assert bench.phases(rows) == [Phase.BOUND, Phase.DELETED]
+    assert bench.machine.counters["moved"] == 1
+    assert bench.machine.log.revision > before
+    bench.handle(m.Moved(rows, uids, np.array([7, 7], np.uint32)))  # told twice
+    assert bench.machine.counters["moved"] == 1

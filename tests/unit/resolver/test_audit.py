@@ -8,6 +8,7 @@ import pytest
 from hoss.model.pod import HostPort
 from hoss.wire.columns import FLAG_SHRUNK, account_dtype, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
+from resolver.core.commits import LeaseRule, UnconfirmedCommits, commit_faults
 from resolver.core.values import HOLDS_PORTS, claim_of, reservation_dtype
 
 SCHEMA = ["cpu", "memory"]
@@ -67,6 +68,23 @@ def test_invariant_2_finds_a_pod_on_two_shards(shard):
     )
     text = "pod 7477656c-7665-2062-7974-657300000000 holds more than one reservation: on node alpha and on node beta"
     assert (2, text) in findings(shard, elsewhere)
+
+
+def test_the_source_of_a_confirmed_move_is_no_second_reservation(shard):
+    moved = replace(shard, shard=1, uids=shard.uids[:1], records=shard.records[:1].copy())
+    moved.records["node"], moved.records["seq"] = 1, 9
+    uid, seq = shard.uids[0].tobytes(), int(shard.records["seq"][0])
+    assert 2 in dict(findings(shard, moved))
+    assert 2 not in dict(findings(shard, replace(moved, moved={uid: (0, seq)})))
+    assert 2 in dict(findings(shard, replace(moved, moved={uid: (0, seq + 1)})))
+
+
+def test_targets_of_moves_that_would_never_end_are_found_and_the_repair_gives_them_a_lease():
+    seqs, targets = np.array([3, 4], np.uint64), np.array([True, False])
+    ends = UnconfirmedCommits(frozenset((3,)), {3: 10})
+    assert list(commit_faults(ends, seqs, at=5, targets=targets)) == []
+    [fault] = commit_faults(UnconfirmedCommits(), seqs, at=5, targets=targets)
+    assert (fault.seq, fault.rule) == (3, LeaseRule.BEGIN)
 
 
 def test_invariant_6_compares_sums_of_reservations_with_accounts(shard):

@@ -1,0 +1,125 @@
+"""A run of moves: which planned moves are made next, and when the run stops by itself.
+
+Moves are made in the plan's order, a few at a time, no faster than the rate. Moves of one step do not depend
+on each other: no target is the source of another one. The run pauses when more pods wait than at its start,
+and when several moves in a row are refused: the cluster is not what the plan was made for."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+STEP_MOVES = 50
+REFUSED_IN_A_ROW = 5
+MORE_WAITING = 10  # pods, or a tenth of those that waited at the start, whichever is more
+
+
+class MoveState(str, Enum):
+    """Of one planned move."""
+
+    WAITING = "Waiting"
+    MOVED = "Moved"
+    REFUSED = "Refused"
+
+
+class RunState(str, Enum):
+    """Of a run. Paused ones can be resumed or undone, and done ones can be undone."""
+
+    RUNNING = "Running"
+    PAUSED = "Paused"
+    DONE = "Done"
+
+
+@dataclass(slots=True)
+class PlannedMove:
+    """A move of a plan, and what became of it. Nodes are indexes."""
+
+    uid: bytes
+    pod: str  # "namespace/name"
+    source: int
+    target: int
+    state: MoveState = MoveState.WAITING
+    text: str = ""  # why it was refused
+
+
+@dataclass(slots=True)
+class MoveRun:
+    """`seen`: by shard, the seq that the plan was based on. `waiting_before`: the pods that waited at the start.
+    Times are monotonic seconds."""
+
+    moves: list[PlannedMove]
+    seen: tuple[int, ...]
+    waiting_before: int
+    moves_per_second: float
+    purpose: str = ""
+    state: RunState = RunState.RUNNING
+    reason: str = ""  # why it is paused
+    _next: int = field(default=0, init=False)
+    _refused_in_a_row: int = field(default=0, init=False)
+    _allowed_at: float = field(default=0.0, init=False)
+
+    def due(self, now: float, waiting: int) -> Sequence[PlannedMove]:
+        """The moves to make now, of which each gets an outcome by `moved` or `refused` before the next call, or
+        stays as it is, to be tried again. `waiting`: the pods that wait now."""
+        self._skip_ended()
+        if self.state is not RunState.RUNNING:
+            return ()
+        if waiting > self.waiting_before + max(MORE_WAITING, self.waiting_before // 10):
+            self.pause(f"{waiting} pods wait, and {self.waiting_before} waited when the moves began")
+            return ()
+        if now < self._allowed_at:
+            return ()
+        most = max(1, min(STEP_MOVES, int(self.moves_per_second)))
+        step: list[PlannedMove] = []
+        left: set[int] = set()
+        for move in self.moves[self._next :]:
+            if len(step) == most or move.target in left or any(move.uid == other.uid for other in step):
+                break
+            step.append(move)
+            left.add(move.source)
+        self._allowed_at = now + len(step) / self.moves_per_second
+        return step
+
+    def moved(self, move: PlannedMove) -> None:
+        """The pod is on its target."""
+        move.state, self._refused_in_a_row = MoveState.MOVED, 0
+        self._skip_ended()
+
+    def refused(self, move: PlannedMove, text: str) -> None:
+        """The pod stays on its source, for this reason."""
+        move.state, move.text = MoveState.REFUSED, text
+        self._refused_in_a_row += 1
+        self._skip_ended()
+        if self._refused_in_a_row >= REFUSED_IN_A_ROW and self.state is RunState.RUNNING:
+            self.pause(f"{self._refused_in_a_row} moves in a row were refused, the last one: {text}")
+
+    def pause(self, reason: str) -> None:
+        """Make no more moves until `resume`."""
+        if self.state is RunState.RUNNING:
+            self.state, self.reason = RunState.PAUSED, reason
+
+    def resume(self, waiting: int) -> None:
+        """Go on; what waits now is the new measure."""
+        if self.state is RunState.PAUSED:
+            self.state, self.reason, self.waiting_before = RunState.RUNNING, "", waiting
+            self._refused_in_a_row = 0
+
+    def undone(self, seen: tuple[int, ...], waiting: int) -> "MoveRun":
+        """The run that moves back what was moved, the last one first."""
+        back = [
+            PlannedMove(move.uid, move.pod, move.target, move.source)
+            for move in reversed(self.moves)
+            if move.state is MoveState.MOVED
+        ]
+        purpose = f"undo: {self.purpose}" if self.purpose else "undo"
+        return MoveRun(back, seen, waiting, self.moves_per_second, purpose)
+
+    def counts(self) -> Counter[MoveState]:
+        """The number of moves by state."""
+        return Counter(move.state for move in self.moves)
+
+    def _skip_ended(self) -> None:
+        while self._next < len(self.moves) and self.moves[self._next].state is not MoveState.WAITING:
+            self._next += 1
+        if self._next == len(self.moves):
+            self.state, self.reason = RunState.DONE, ""

@@ -1,0 +1,134 @@
+"""`hoss rebalance run|status|pause|resume|undo`: a run of moves in the dispatcher, as a document and as a table.
+
+The document (camel case):
+
+    kind                  "RebalanceRun"
+    state                 Running, Paused, Done; "" if the dispatcher has made no moves since it leads
+    reason                why it is paused
+    purpose
+    moved, refused, waiting   moves
+    moves[]               pod, from, to, state (Waiting, Moved, Refused), text (why it was refused)
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hoss.client.dispatcher import DispatcherClient
+from hoss.errors import InvalidInput, NotFound, TransportError
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.cli import run_async
+from hossctl.console import Column, Document
+from hossctl.endpoints import Endpoints, dispatcher_of
+
+PLANS = 3  # a goal is planned this often: refused moves are planned again
+_POLL_SECONDS = 0.2
+
+
+def read_plan(file: Path) -> Document:
+    """A plan that `hoss rebalance plan -o json` printed. Raises InvalidInput for anything else."""
+    try:
+        document = json.loads(file.read_bytes())
+    except OSError as exc:
+        raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(file)) from exc
+    except ValueError as exc:
+        raise InvalidInput(f"is no JSON: {exc}", where=str(file)) from exc
+    if not isinstance(document, dict) or document.get("kind") != "RebalancePlan":
+        raise InvalidInput("is no plan; write one with `hoss rebalance plan -o json`", where=str(file))
+    try:
+        _start(document, 1.0)
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise InvalidInput(f"lacks what a plan has: {exc!r}", where=str(file)) from exc
+    return document
+
+
+def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds: float) -> Document:
+    """Start the plan's moves, and follow them until they are done or paused, or the time is over. Raises NotFound
+    where the dispatcher that began them leads no more."""
+
+    async def follow() -> Document:
+        async with dispatcher_of(endpoints) as client:
+            status = await client.rebalance(_start(plan, rate))
+            deadline = time.monotonic() + timeout_seconds
+            while status.state == "Running" and time.monotonic() < deadline:
+                await asyncio.sleep(_POLL_SECONDS)
+                status = await _status(client, status)
+            if not status.state:
+                raise NotFound(
+                    "another dispatcher leads by now, and nobody goes on with the moves: each pod is on its old "
+                    "node or on its new one; plan again"
+                )
+            return run_document(status)
+
+    return run_async(follow())
+
+
+async def _status(client: DispatcherClient, last: pb.RebalanceStatus) -> pb.RebalanceStatus:
+    try:
+        return await client.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
+    except TransportError:
+        return last  # it may be back, or another one leads
+
+
+def asked(endpoints: Endpoints, action: str) -> Document:
+    """What the dispatcher answers to STATUS, PAUSE, RESUME or UNDO."""
+
+    async def ask() -> Document:
+        async with dispatcher_of(endpoints) as client:
+            request = pb.RebalanceRequest(action=f"REBALANCE_{action}")
+            return run_document(await client.rebalance(request))
+
+    return run_async(ask())
+
+
+def _start(plan: Document, rate: float) -> pb.RebalanceRequest:
+    moves = [
+        pb.RebalanceMove(pod=move["pod"], source=move["from"], target=move["to"]) for move in plan["moves"]
+    ]
+    seen = {int(shard): seq for shard, seq in plan["seen"].items()}
+    return pb.RebalanceRequest(
+        action=pb.REBALANCE_START, moves=moves, seen=seen, moves_per_second=rate, purpose=plan["goal"]
+    )
+
+
+def run_document(status: pb.RebalanceStatus) -> Document:
+    """The run as the module's docstring says."""
+    return {
+        "kind": "RebalanceRun",
+        "state": status.state,
+        "reason": status.reason,
+        "purpose": status.purpose,
+        "moved": status.moved,
+        "refused": status.refused,
+        "waiting": status.waiting,
+        "moves": [
+            {
+                "pod": move.pod,
+                "from": move.source,
+                "to": move.target,
+                "state": move.state,
+                "text": move.text,
+            }
+            for move in status.moves
+        ],
+    }
+
+
+MOVE_COLUMNS: Sequence[Column] = (
+    Column("POD", lambda row: row["pod"]),
+    Column("FROM", lambda row: row["from"]),
+    Column("TO", lambda row: row["to"]),
+    Column("STATE", lambda row: row["state"]),
+    Column("WHY", lambda row: row["text"] or "-"),
+)
+
+
+def run_lines(document: Document) -> list[tuple[str, object]]:
+    """A run in short."""
+    lines: list[tuple[str, object]] = [
+        ("state", document["state"]),
+        ("moves", f"{document['moved']} made, {document['refused']} refused, {document['waiting']} to come"),
+    ]
+    return [*lines, ("paused", document["reason"])] if document["reason"] else lines

@@ -1,0 +1,121 @@
+"""The Move call: the steps of moves (resolver/core/moves.py), for pods and targets on any shards."""
+
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import U32, U64, Uids, decode, decode_uids, encode
+from resolver.core.moves import MoveResult, Moves, target_proposal, target_uids
+from resolver.core.values import MAX_BATCH_PODS, Decision, Proposal, Reservations, Verdict, Writer
+from resolver.ledger.port import Ledger
+from resolver.messages.proposals import check_worker, group_of
+
+_RESERVED = (Verdict.COMMITTED, Verdict.DUPLICATE)
+
+
+class Moving:
+    """Serves Move. `decide`: the way of proposals to one shard, with the second phase where rules need it."""
+
+    def __init__(self, ledger: Ledger, decide: Callable[[int, Proposal], Awaitable[Decision]]) -> None:
+        self._ledger = ledger
+        self._decide = decide
+
+    async def serve(self, request: pb.MoveRequest) -> pb.MoveReply:
+        """Raises InvalidInput or LedgerUnavailable; then some pods may be done, and the call may be repeated."""
+        check_worker(request.worker)
+        uids = decode_uids(request.uids)
+        if len(uids) > MAX_BATCH_PODS:
+            raise InvalidInput(f"{len(uids)} pods where a call has up to {MAX_BATCH_PODS}", where="uids")
+        if len(np.unique(uids, axis=0)) < len(uids):
+            raise InvalidInput("a pod is there twice", where="uids")
+        nodes = decode(request.nodes, U32, name="nodes", rows=len(uids))
+        writer = Writer(request.term, request.worker, request.epoch, request.journal_write)
+        if request.step == pb.MOVE_RESERVE:
+            seen = decode(request.seen, U64, name="seen", rows=self._ledger.shards)
+            return await self._reserve(uids, nodes, writer, tuple(seen.tolist()))
+        seqs = decode(request.seqs, U64, name="seqs", rows=len(uids))
+        if request.step == pb.MOVE_UNDO:
+            await self._undo(uids, nodes, seqs, writer)
+            return pb.MoveReply()
+        if request.step != pb.MOVE_CONFIRM:
+            raise InvalidInput(f"{request.step} is no step", where="step")
+        sources = decode(request.sources, U32, name="sources", rows=len(uids))
+        source_seqs = decode(request.source_seqs, U64, name="source_seqs", rows=len(uids))
+        return await self._confirm(Moves(uids, nodes, seqs, sources, source_seqs), writer)
+
+    async def _reserve(
+        self, uids: Uids, nodes: NDArray[np.uint32], writer: Writer, seen: tuple[int, ...]
+    ) -> pb.MoveReply:
+        verdicts, seqs = np.zeros(len(uids), np.uint8), np.zeros(len(uids), np.uint64)
+        sources, source_seqs = np.zeros(len(uids), np.uint32), np.zeros(len(uids), np.uint64)
+        held, definitions, rows = await self._held(uids)
+        at = held.records["node"]
+        may = (nodes[rows] != at) & (np.bincount(rows, minlength=len(uids))[rows] == 1)
+        sources[rows], source_seqs[rows] = at, held.records["seq"]
+        for shard in np.unique(nodes[rows[may]] % self._ledger.shards).tolist():
+            here = np.flatnonzero(may & (nodes[rows] % self._ledger.shards == shard))
+            groups = [group_of(definitions[row]) if definitions[row] else None for row in here.tolist()]
+            proposal = target_proposal(held.of(here), groups, nodes[rows[here]], writer=writer, seen=seen)
+            decision = await self._decide(shard, proposal)
+            asked = rows[here]
+            verdicts[asked] = decision.verdicts
+            # A target that an earlier call reserved elsewhere is another move's.
+            elsewhere = (decision.verdicts == Verdict.DUPLICATE) & (decision.nodes != nodes[asked])
+            verdicts[asked[elsewhere]] = 0
+            seqs[asked] = decision.seq
+            seqs[asked[decision.verdicts == Verdict.DUPLICATE]] = decision.duplicate_seqs
+        return pb.MoveReply(
+            verdicts=verdicts.tobytes(),
+            seqs=encode(np.where(np.isin(verdicts, _RESERVED), seqs, 0), U64),
+            sources=encode(sources, U32),
+            source_seqs=encode(source_seqs, U64),
+        )
+
+    async def _held(self, uids: Uids) -> tuple[Reservations, list[bytes], NDArray[np.intp]]:
+        """What the pods hold on all shards, but for what is only prepared; the definitions of their groups; and the
+        row in `uids` of each."""
+        row_of = {uid.tobytes(): row for row, uid in enumerate(uids)}
+        parts: list[Reservations] = []
+        definitions: list[bytes] = []
+        for shard in range(self._ledger.shards):
+            part = await self._ledger.reservations_of(shard, uids)
+            part = part if part.prepared is None else part.of(~part.prepared)
+            parts.append(part)
+            definitions += await self._ledger.definitions(shard, part.uids)
+        width = max(part.records["requests"].shape[1] for part in parts)
+        if any(part.records["requests"].shape[1] < width for part in parts):
+            raise LedgerUnavailable("the schema has just become longer; try again")
+        held = Reservations(
+            np.concatenate([part.uids for part in parts]),
+            np.concatenate([part.records for part in parts]),
+            np.concatenate([part.assumed for part in parts]),
+            parts[0].resources,
+        )
+        return held, definitions, np.array([row_of[uid.tobytes()] for uid in held.uids], np.intp)
+
+    async def _confirm(self, moves: Moves, writer: Writer) -> pb.MoveReply:
+        results = np.zeros(len(moves), np.uint8)
+        for shard in self._shards(moves.nodes):
+            here = np.flatnonzero(moves.nodes % self._ledger.shards == shard)
+            part = moves.of(here)
+            results[here] = await self._ledger.confirm_moves(shard, part, writer)
+            if (part.sources % self._ledger.shards != shard).any():
+                await self._ledger.finish_moves(shard)
+        changed = results == MoveResult.SOURCE_CHANGED
+        if changed.any():
+            await self._undo(moves.uids[changed], moves.nodes[changed], moves.seqs[changed], writer)
+        return pb.MoveReply(results=results.tobytes())
+
+    async def _undo(
+        self, uids: Uids, nodes: NDArray[np.uint32], seqs: NDArray[np.uint64], writer: Writer
+    ) -> None:
+        for shard in self._shards(nodes):
+            here = nodes % self._ledger.shards == shard
+            await self._ledger.abort(shard, target_uids(uids[here]), seqs[here], writer)
+
+    def _shards(self, nodes: NDArray[np.uint32]) -> list[int]:
+        shards: list[int] = np.unique(nodes % self._ledger.shards).tolist()
+        return shards

@@ -1,0 +1,142 @@
+"""Moves: how a pod that holds room on one node, its *source*, comes to hold room on another, its *target*.
+
+The target is reserved while the source stands, by an ordinary commit with all of a commit's rules. Its row is
+the pod's UID with every bit turned over, marked MOVE_TARGET, so that nobody takes it for the pod's
+reservation. Like any assumed reservation it ends by its lease. A move ends in one of three ways: it is
+*confirmed* (the target becomes the pod's reservation and the source is released, in one step), *undone* (the
+target is aborted), or timed out. If the source is on another shard, the step that confirms also notes the
+source in `moved`, and whoever finds the note releases it. So the pod has one reservation that counts at every
+moment: the source until the confirmation, and the target from then on (docs/adr/0071-moves.md)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.conflicts import Criteria
+from hoss.wire.columns import Uids
+from hoss.wire.uids import UID_BYTES
+from resolver.core.values import Group, Proposal, Reservations, Writer
+
+
+class MoveResult(IntEnum):
+    """What became of a move that was to be confirmed. Numbered as hoss.v1.MoveResult."""
+
+    MOVED = 1  # now or before
+    TARGET_GONE = 2  # its lease is over, it was undone, or its node is gone: the pod stays
+    SOURCE_CHANGED = 3  # the pod does not hold what it held when its target was reserved: the target ends
+    FENCED = 4  # who asks may not write any more: nothing was changed
+
+
+def target_uid(uid: bytes) -> bytes:
+    """The UID of the pod's target, and the pod of a target."""
+    return (int.from_bytes(uid, "big") ^ _ALL).to_bytes(len(uid), "big")
+
+
+_ALL = (1 << 128) - 1
+
+
+def target_uids(uids: Uids) -> Uids:
+    """The same for columns, (n, 16)."""
+    return ~uids
+
+
+class Move(NamedTuple):
+    """One pod's move. `source`, `node` and `seq` name the reservations that are meant, by node and commit."""
+
+    uid: bytes
+    node: int
+    seq: int
+    source: tuple[int, int]
+    source_here: bool  # on the target's shard
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Moves of n pods, no pod twice, with all targets on one shard."""
+
+    uids: Uids  # (n, 16), of the pods
+    nodes: NDArray[np.uint32]  # (n,): targets
+    seqs: NDArray[np.uint64]  # (n,): the commits that reserved the targets
+    sources: NDArray[np.uint32]  # (n,): nodes
+    source_seqs: NDArray[np.uint64]  # (n,): the commits of the pods' reservations there
+
+    def __len__(self) -> int:
+        return len(self.uids)
+
+    def of(self, rows: "NDArray[np.intp] | NDArray[np.bool_] | slice") -> "Moves":
+        """A subset."""
+        return Moves(
+            self.uids[rows], self.nodes[rows], self.seqs[rows], self.sources[rows], self.source_seqs[rows]
+        )
+
+    def rows(self, shards: int, shard: int) -> Iterator[Move]:
+        """The moves one by one; `shard`: that of their targets."""
+        columns = (self.nodes, self.seqs, self.sources, self.source_seqs)
+        rows = zip(self.uids, *(column.tolist() for column in columns), strict=True)
+        for uid, node, seq, source, source_seq in rows:
+            yield Move(uid.tobytes(), node, seq, (source, source_seq), source % shards == shard)
+
+
+def sources_by_shard(
+    sources: Mapping[bytes, tuple[int, int]], shards: int
+) -> dict[int, tuple[Uids, NDArray[np.uint64]]]:
+    """The UIDs and commits of sources (node and commit by UID), by the shard of the node."""
+    found: dict[int, tuple[list[bytes], list[int]]] = {}
+    for uid, (node, seq) in sources.items():
+        uids, seqs = found.setdefault(node % shards, ([], []))
+        uids.append(uid)
+        seqs.append(seq)
+    return {
+        shard: (np.frombuffer(b"".join(uids), np.uint8).reshape(-1, UID_BYTES), np.array(seqs, np.uint64))
+        for shard, (uids, seqs) in found.items()
+    }
+
+
+def target_proposal(
+    held: Reservations,
+    groups: Sequence[Group | None],
+    nodes: NDArray[np.uint32],
+    *,
+    writer: Writer,
+    seen: tuple[int, ...],
+) -> Proposal:
+    """The proposal that reserves the targets of pods: what each holds (row by row of `held`, with its group), on
+    another node of one shard. `seen`: by shard, the seq up to which whoever chose the nodes knew it. The nodes are
+    refused if their specs changed since then, and so are pods if rules concern them that did not hold then."""
+    records = held.records
+    counts = np.array([mask.bit_count() for mask in records["card_mask"].tolist()], np.uint16)
+    keys = [
+        (
+            records["requests"][row].tobytes(),
+            int(records["priority"][row]),
+            int(records["attempt"][row]),
+            int(counts[row]),
+            int(records["card_milli"][row]),
+            groups[row],
+        )
+        for row in range(len(records))
+    ]
+    slot_of = {key: slot for slot, key in enumerate(dict.fromkeys(keys))}
+    first = np.array([keys.index(key) for key in slot_of], np.intp)
+    devices = np.stack([counts[first], records["card_milli"][first]], axis=1).astype(np.uint16)
+    of_slots = tuple(groups[row] for row in first.tolist())
+    return Proposal(
+        worker=writer.worker,
+        epoch=writer.epoch or 0,
+        snapshot_seq=seen[int(nodes[0]) % len(seen)],
+        uids=target_uids(held.uids),
+        slots=np.array([slot_of[key] for key in keys], np.uint16),
+        nodes=nodes.reshape(-1, 1),
+        requests=np.ascontiguousarray(records["requests"][first]),
+        priorities=records["priority"][first].astype(np.int32),
+        attempts=records["attempt"][first].astype(np.uint16),
+        devices=devices if devices[:, 0].any() else None,
+        groups=of_slots if any(group is not None for group in of_slots) else (),
+        criteria=Criteria.STRICT,
+        seen=seen,
+        moves=True,
+    )

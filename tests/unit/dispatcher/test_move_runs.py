@@ -1,0 +1,104 @@
+"""Which moves of a run are due, and what stops it. Time is a number."""
+
+import pytest
+
+from dispatcher.core.moves import MoveRun, MoveState, PlannedMove, RunState
+
+
+def run_of(*places, rate=10.0, waiting=0):
+    """Moves from a node to another, of pods 0, 1, ..."""
+    moves = [
+        PlannedMove(bytes([i]) * 16, f"default/p{i}", source, target)
+        for i, (source, target) in enumerate(places)
+    ]
+    return MoveRun(moves, (7,), waiting, rate, "spread")
+
+
+def pods(step):
+    return [move.pod for move in step]
+
+
+def make_all(run):
+    now = 0.0
+    while run.state is RunState.RUNNING:
+        for move in run.due(now, 0):
+            run.moved(move)
+        now += 1.0
+
+
+def test_moves_are_made_in_order_and_a_target_that_is_still_to_be_left_waits_for_the_next_step():
+    run = run_of((0, 9), (1, 9), (2, 0), (3, 9))
+    first = run.due(0.0, 0)
+    assert pods(first) == ["default/p0", "default/p1"]
+    for move in first:
+        run.moved(move)
+    assert pods(run.due(10.0, 0)) == ["default/p2", "default/p3"]
+
+
+def test_the_rate_holds_over_any_time():
+    run = run_of(*[(0, 9)] * 20, rate=2.0)
+    made = 0
+    for tenth in range(50):
+        for move in run.due(tenth / 10, 0):
+            run.moved(move)
+            made += 1
+    assert made == 10
+
+
+def test_what_got_no_outcome_is_due_again():
+    run = run_of((0, 9))
+    assert pods(run.due(0.0, 0)) == pods(run.due(1.0, 0)) == ["default/p0"]
+
+
+def test_a_run_pauses_when_more_pods_wait_than_at_its_start():
+    run = run_of((0, 9), waiting=100)
+    assert run.due(0.0, 110)
+    assert run.due(1.0, 111) == ()
+    assert (run.state, run.reason) == (
+        RunState.PAUSED,
+        "111 pods wait, and 100 waited when the moves began",
+    )
+
+
+def test_a_run_pauses_when_five_moves_in_a_row_are_refused_and_goes_on_when_told():
+    run = run_of(*[(0, 9)] * 7)
+    for move in run.moves[:4]:
+        run.refused(move, "no room")
+    run.moved(run.moves[4])
+    assert run.state is RunState.RUNNING
+    run = run_of(*[(0, 9)] * 7)
+    for move in run.moves[:5]:
+        run.refused(move, "no room")
+    assert run.due(0.0, 0) == ()
+    assert run.reason == "5 moves in a row were refused, the last one: no room"
+    run.resume(0)
+    assert len(run.due(0.0, 0)) == 2
+
+
+@pytest.mark.parametrize("outcome", ["moved", "refused"])
+def test_a_run_is_done_once_each_move_has_an_outcome(outcome):
+    run = run_of((0, 9))
+    run.moved(run.moves[0]) if outcome == "moved" else run.refused(run.moves[0], "no room")
+    assert run.state is RunState.DONE
+    assert run.due(1.0, 0) == ()
+
+
+def test_a_plan_without_moves_is_done_at_once():
+    run = run_of()
+    assert run.due(0.0, 0) == ()
+    assert run.state is RunState.DONE
+
+
+def test_undoing_moves_back_what_was_moved_the_last_one_first():
+    run = run_of((0, 9), (1, 8), (2, 7))
+    run.moved(run.moves[0])
+    run.refused(run.moves[1], "no room")
+    run.moved(run.moves[2])
+    back = run.undone((9,), 3)
+    assert [(move.pod, move.source, move.target) for move in back.moves] == [
+        ("default/p2", 7, 2),
+        ("default/p0", 9, 0),
+    ]
+    assert (back.seen, back.waiting_before, back.purpose) == ((9,), 3, "undo: spread")
+    make_all(back)
+    assert back.counts()[MoveState.MOVED] == 2

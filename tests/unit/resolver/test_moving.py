@@ -1,0 +1,99 @@
+"""The Move call: pods and targets on any shards, through one request."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from hoss.errors import InvalidInput
+from hoss.v1 import resolver_pb2 as pb
+from resolver.api.moving import Moving
+from resolver.core.values import Verdict
+from resolver.ledger.memory import MemoryLedger
+
+
+@pytest.fixture
+def ledger(make_node, make_proposal):
+    """Two shards; pods 1 and 2 on node 0, pod 3 on node 1, with 600 milli cpu of 1,000 each but for pod 2."""
+    ledger = MemoryLedger(2, lambda: 0)
+
+    async def fill():
+        for shard, names in enumerate((["a", "b"], ["c", "d"])):
+            await ledger.upsert_nodes(shard, [make_node(name, cpu=1000) for name in names])
+        await ledger.grant("w1")
+        for shard, numbers, cpu in ((0, [1, 2], [600, 100]), (1, [3], 600)):
+            proposal = make_proposal(numbers, [[shard]] * len(numbers), cpu=cpu)
+            [decision] = await ledger.commit(shard, [proposal])
+            await ledger.confirm(shard, np.array([decision.seq], np.uint64))
+        ledger.mover = await ledger.grant("mover")
+
+    asyncio.run(fill())
+    return ledger
+
+
+@pytest.fixture
+def call(ledger):
+    async def decide(shard, proposal):
+        [decision] = await ledger.commit(shard, [proposal])
+        return decision
+
+    def called(step, uids, nodes, **columns):
+        request = pb.MoveRequest(step=step, worker="mover", epoch=ledger.mover, term=1)
+        request.uids, request.nodes = uids.tobytes(), np.array(nodes, "<u4").tobytes()
+        if step == pb.MOVE_RESERVE:
+            request.seen = np.array([arbiter.seq for arbiter in ledger.arbiters], "<u8").tobytes()
+        for name, column in columns.items():
+            setattr(request, name, column)
+        return asyncio.run(Moving(ledger, decide).serve(request))
+
+    return called
+
+
+def carried(reply):
+    return {"seqs": reply.seqs, "sources": reply.sources, "source_seqs": reply.source_seqs}
+
+
+def at(ledger):
+    """The node of each pod, by its number."""
+    return {
+        int.from_bytes(uid[12:], "big"): held.node
+        for arbiter in ledger.arbiters
+        for uid, held in arbiter.reservations.items()
+    }
+
+
+def test_pods_of_both_shards_are_moved_to_nodes_of_both(ledger, call, make_proposal):
+    uids = make_proposal([1, 3, 2], [[0]] * 3).uids
+    reply = call(pb.MOVE_RESERVE, uids, [3, 2, 3])
+    assert list(reply.verdicts) == [Verdict.COMMITTED] * 3
+    results = call(pb.MOVE_CONFIRM, uids, [3, 2, 3], **carried(reply)).results
+    assert list(results) == [pb.MOVED] * 3
+    assert at(ledger) == {1: 3, 3: 2, 2: 3}
+
+
+def test_pods_that_hold_nothing_or_are_there_already_are_not_moved(ledger, call, make_proposal):
+    reply = call(pb.MOVE_RESERVE, make_proposal([9, 1], [[0]] * 2).uids, [2, 0])
+    assert list(reply.verdicts) == [pb.VERDICT_UNSPECIFIED] * 2
+    assert set(at(ledger)) == {1, 2, 3}
+
+
+def test_a_move_whose_source_changed_gives_its_target_up_at_once(ledger, call, make_proposal):
+    uids = make_proposal([1], [[0]]).uids
+    reply = call(pb.MOVE_RESERVE, uids, [2])
+    asyncio.run(ledger.release(0, uids))
+    assert list(call(pb.MOVE_CONFIRM, uids, [2], **carried(reply)).results) == [pb.SOURCE_CHANGED]
+    assert at(ledger) == {2: 0, 3: 1}
+
+
+def test_undone_moves_leave_nothing(ledger, call, make_proposal):
+    uids = make_proposal([1, 3], [[0]] * 2).uids
+    reply = call(pb.MOVE_RESERVE, uids, [3, 2])
+    call(pb.MOVE_UNDO, uids, [3, 2], **carried(reply))
+    assert at(ledger) == {1: 0, 2: 0, 3: 1}
+
+
+def test_a_request_that_names_a_pod_twice_or_no_step_is_refused(call, make_proposal):
+    with pytest.raises(InvalidInput, match="twice"):
+        call(pb.MOVE_RESERVE, make_proposal([1, 1], [[0]] * 2).uids, [2, 3])
+    with pytest.raises(InvalidInput, match="no step"):
+        call(pb.MOVE_STEP_UNSPECIFIED, make_proposal([1], [[0]]).uids, [2], seqs=bytes(8))
