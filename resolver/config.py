@@ -82,7 +82,7 @@ class WebhookConfig(Document):
     scheduler_names: tuple[str, ...] = Field(default=("hoss",), min_length=1)
 
     # Seconds for reading a pod. The webhook's own timeoutSeconds has to be longer.
-    patience_seconds: float = Field(default=2.0, gt=0, le=30)
+    patience_seconds: float = Field(default=0.8, gt=0, le=30)
 
 
 class ResolverConfig(TelemetryConfig, SecurityConfig):

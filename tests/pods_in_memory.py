@@ -38,6 +38,5 @@ class PodsInMemory:
         self.found += 1
         return self._pods.get((namespace, name))
 
-    async def on_node(self, node: str) -> list[bytes]:
-        found = [pod for pod in self._pods.values() if pod["spec"].get("nodeName") == node]
-        return [uid_from_text(pod["metadata"]["uid"]) for pod in found]
+    async def on_node(self, node: str) -> list[Any]:
+        return [pod for pod in self._pods.values() if pod["spec"].get("nodeName") == node]

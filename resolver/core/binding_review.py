@@ -243,9 +243,11 @@ def proposal_for(
     dry_run: bool,
     shards: int,
     known: int,
+    existing: bool = False,
 ) -> Proposal:
     """The proposal that reserves the room. It has a commit, and so a lease, of its own: bindings succeed and
-    fail one by one. `known`: the seq at which the index was the node's.
+    fail one by one. `known`: the seq at which the index was the node's. `existing`: the pod is on the node
+    already, so its room is counted whether it fits or not.
 
     For a dry run it is a gang that cannot reach its minimum: it is decided in the same way, and nothing is
     reserved."""
@@ -264,6 +266,8 @@ def proposal_for(
         devices=_devices(spec.devices),
         groups=(group,),
         gang_minimum=2 if dry_run else 0,
+        unchecked=existing,
+        existing=existing,
     )
 
 

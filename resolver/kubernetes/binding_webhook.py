@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.errors import InvalidInput, LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST
 from hoss.manifests.fields import Object
 from hoss.model.pod import PodSpec
+from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
@@ -44,6 +45,7 @@ from resolver.messages.nodes import shard_of
 
 _ATTEMPTS = 3  # per decision; an epoch is lost only if the ledger is
 _NODES_CACHED = 20_000
+_COUNTED_AT_ONCE = 50  # existing pods in one call of the ledger
 
 
 class _Location(NamedTuple):
@@ -155,7 +157,12 @@ class BindingWebhook:
 
     async def review(self, review: Review) -> ReviewAnswer:
         """The answer to one review. Raises LedgerUnavailable and TransportError if there is none."""
-        answer = await self._review(review)
+        try:
+            answer = await self._review(review)
+        except (LedgerUnavailable, TransportError):
+            # With failurePolicy Ignore this binding passes all the same, so the next one compares the node again.
+            self._complete_nodes.pop(review.node, None)
+            raise
         self._answers[f"guard_{answer.verdict}"] += 1
         return answer
 
@@ -197,18 +204,73 @@ class BindingWebhook:
     async def _check_node_is_complete(self, node: str) -> None:
         """Check, once per node, that the ledger has the node's pods: a new ledger learns of nodes before it
         learns of their pods, and the nodes seem empty until then. Check again after leases ended, because a
-        pod that runs may have lost its reservation. Raises LedgerUnavailable while pods are missing."""
+        pod that runs may have lost its reservation. Pods that are missing are counted now. Raises
+        LedgerUnavailable if that fails."""
         ended = self._ledger.leases_ended[shard_of(node, self._ledger.shards)]
         if self._complete_nodes.get(node) == ended:
             return
         pods = await self._pods.on_node(node)
-        missing = sum(location.node == NONE_U32 for location in await self._look_up(pods)) if pods else 0
+        locations = await self._look_up([_uid_of(pod) for pod in pods]) if pods else []
+        missing = [pod for pod, at in zip(pods, locations, strict=True) if at.node == NONE_U32]
         if missing:
-            raise LedgerUnavailable(
-                f"{missing} of the {len(pods)} pods on node {node} are not in the ledger (yet): "
-                "is a dispatcher running?"
-            )
+            await self._count_existing(node, missing)
         self._complete_nodes[node] = ended
+
+    async def _count_existing(self, name: str, pods: list[Object]) -> None:
+        """Reserve for pods that are on the node and that the ledger does not have: no dispatcher has told of them
+        yet, or they were bound while nobody could. Each gets a lease like a binding that was just allowed; a
+        dispatcher confirms it, or this resolver does. Raises LedgerUnavailable if one of them cannot be counted."""
+        node = await self._node(name)
+        if node is None:
+            return
+        shard, proposals = shard_of(name, self._ledger.shards), []
+        epoch = self._epoch or await self._granted(self._epoch)
+        for pod in pods:
+            try:
+                demand = self._demands.of(pod, str(pod["metadata"]["namespace"]))
+            except InvalidInput as exc:
+                title = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+                raise LedgerUnavailable(f"pod {title} on node {name} cannot be counted: {exc}") from exc
+            # A resource that the node does not offer any more may be new to the ledger.
+            self._schema = await self._ledger.schema([resource for resource, _ in demand.spec.requests])
+            row, _ = amounts_row(demand.spec, self._schema)
+            proposals.append(
+                proposal_for(
+                    _uid_of(pod),
+                    node.node,
+                    row,
+                    spec=demand.spec,
+                    group=demand.group,
+                    worker=self._name,
+                    epoch=epoch,
+                    dry_run=False,
+                    shards=self._ledger.shards,
+                    known=node.seq,
+                    existing=True,
+                )
+            )
+        for start in range(0, len(pods), _COUNTED_AT_ONCE):
+            part = slice(start, start + _COUNTED_AT_ONCE)
+            decisions = await self._ledger.commit(shard, proposals[part])
+            for pod, decision in zip(pods[part], decisions, strict=True):
+                verdict = int(decision.verdicts[0])
+                if verdict == Verdict.STALE_EPOCH:
+                    await self._granted(epoch)
+                elif verdict == Verdict.NODE_GONE:
+                    self._forget_node(name)
+                if verdict == Verdict.COMMITTED:
+                    self._watch_existing(name, shard, pod, decision.seq)
+                elif verdict != Verdict.DUPLICATE:  # a duplicate: the dispatcher was quicker
+                    raise LedgerUnavailable(f"the pods on node {name} are being counted; try again")
+
+    def _watch_existing(self, node: str, shard: int, pod: Object, seq: int) -> None:
+        metadata, uid = pod["metadata"], _uid_of(pod)
+        self._answers["guard_counted_existing"] += 1
+        logger().info(
+            "existing_pod_counted", namespace=metadata["namespace"], pod=metadata["name"], node=node
+        )
+        found = Review("", str(metadata["namespace"]), str(metadata["name"]), uid, node, dry_run=False)
+        self.under_way.begin(found, shard, uid, seq)
 
     async def _by_reservation(self, review: Review, uid: bytes) -> ReviewAnswer | None:
         """By the pod's existing reservation; None: there is none."""

@@ -94,8 +94,8 @@ class PodSource(Protocol):
         pod, or empty. Another pod is returned only if it is the latest. Raises TransportError if that is
         unknown."""
 
-    async def on_node(self, node: str) -> list[bytes]:
-        """UIDs of the pods that take room on a node, 16 bytes each. Raises TransportError if that is
+    async def on_node(self, node: str) -> list[Object]:
+        """The pods that take room on a node, as Kubernetes objects. Raises TransportError if that is
         unknown."""
 
 
@@ -117,10 +117,11 @@ class KubePods:
             return pod
         return await self._get(namespace, name, {})
 
-    async def on_node(self, node: str) -> list[bytes]:
+    async def on_node(self, node: str) -> list[Object]:
         living = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
         pods = await self._read("/api/v1/pods", {"fieldSelector": living, "resourceVersion": "0"})
-        return [uid_from_text(str(pod["metadata"]["uid"])) for pod in (pods or {}).get("items") or ()]
+        found: list[Object] = (pods or {}).get("items") or []
+        return found
 
     async def _get(self, namespace: str, name: str, params: dict[str, str]) -> Object | None:
         return await self._read(f"/api/v1/namespaces/{namespace}/pods/{name}", params)
@@ -172,5 +173,5 @@ class WatchedPods:
     async def find(self, namespace: str, name: str, uid: bytes) -> Object | None:
         return self.cached(namespace, name, uid) or await self._others.find(namespace, name, uid)
 
-    async def on_node(self, node: str) -> list[bytes]:
+    async def on_node(self, node: str) -> list[Object]:
         return await self._others.on_node(node)

@@ -145,7 +145,10 @@ def install(api: Api, url: str, *, failure_policy: str, authority: bytes = b"") 
     api.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})  # may be there
     api.request("POST", _ACCOUNTS, {"metadata": {"name": "hoss-resolver"}})
     api.request("DELETE", SECRET)
-    for document in webhook_objects(url, failure_policy=failure_policy, authority=authority):
+    # A machine under test may stall for longer than a second.
+    for document in webhook_objects(
+        url, failure_policy=failure_policy, authority=authority, timeout_seconds=10
+    ):
         apply(api, document)
 
 

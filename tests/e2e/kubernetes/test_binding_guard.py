@@ -151,6 +151,20 @@ def test_without_a_resolver_ignore_lets_bindings_pass_and_fail_holds_them_up(
     wait_until(lambda: api.bind(held_up, "n1")[0] == 201, "Ignore lets it pass")
 
 
+def test_what_was_bound_while_no_resolver_answered_is_counted_before_its_node_is_judged_again(
+    guarded: Guarded, api: Api
+) -> None:
+    """By failurePolicy Ignore, and without a dispatcher."""
+    guarded.kill_resolver()
+    unseen = api.create_pod("unseen", cpu="800m")
+    wait_until(lambda: api.bind(unseen, "n1")[0] == 201, "Ignore lets it pass")
+    guarded.start_resolver()
+    status, answer = api.bind(api.create_pod("second", cpu="800m"), "n1")
+    assert status == 403
+    assert "it asks for 800m of cpu, and 200m is free" in answer["message"]
+    assert guarded.holds(unseen) == [True]
+
+
 def test_while_the_ledger_is_away_the_failure_policy_decides(
     make_guarded: Callable[..., Guarded], api: Api
 ) -> None:

@@ -25,7 +25,7 @@ from scheduler_worker import __main__ as scheduler_worker
 
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
 
-OVERLAYS = ("beside-default-scheduler", "cert-manager", "guard", "ha", "monitored")
+OVERLAYS = ("beside-default-scheduler", "cert-manager", "guard", "guard-alone", "ha", "monitored")
 NAMESPACE = "hoss-system"
 
 

@@ -80,9 +80,9 @@ async def test_another_pod_of_the_name_is_given_only_as_the_latest(source: Sourc
 
 async def test_a_node_has_the_pods_that_stand_on_it(source: Source) -> None:
     pods = [source.add(name, nodeName=node) for name, node in (("a", "n1"), ("b", "n2"), ("c", "n1"))]
-    assert sorted(await source.pods.on_node("n1")) == sorted([_uid(pods[0]), _uid(pods[2])])
+    assert sorted(map(_uid, await source.pods.on_node("n1"))) == sorted([_uid(pods[0]), _uid(pods[2])])
     source.remove("a")
-    assert await source.pods.on_node("n2") == [_uid(pods[1])]
+    assert list(map(_uid, await source.pods.on_node("n2"))) == [_uid(pods[1])]
     assert await source.pods.on_node("n3") == []
 
 

@@ -282,22 +282,56 @@ async def test_two_guards_do_not_disturb_each_other(cluster: WebhookCluster, mak
     assert sum(answer.allowed for answer in await asyncio.gather(*asked)) == 3
 
 
-async def test_a_node_is_judged_only_when_all_that_stands_on_it_is_in_the_ledger(
+async def test_what_stands_on_a_node_and_is_not_in_the_ledger_is_counted_before_the_node_is_judged(
     cluster: WebhookCluster, make_node: Any
 ) -> None:
     """Or else a ledger that is being filled would seem to have room everywhere."""
     await cluster.add_nodes(make_node("n1", cpu=1000))
-    standing = cluster.pods.add("standing", nodeName="n1", containers=[])
-    pod = cluster.pod("p")
-    with pytest.raises(LedgerUnavailable, match="1 of the 1 pods on node n1 are not in the ledger"):
-        await cluster.guard.review(_review(pod, "n1"))
+    standing = [cluster.pod(name, cpu="600m") for name in ("one", "two")]
+    for pod in standing:
+        pod["spec"]["nodeName"] = "n1"
+    answer = await cluster.guard.review(_review(cluster.pod("p"), "n1"))
+    assert not answer.allowed
+    assert "none is free (200m more is requested there than it has)" in answer.message
+    assert [await cluster.reserved(pod) for pod in standing] == [1, 1]
+    assert cluster.guard.counters["guard_counted_existing"] == 2
+
+
+async def test_a_pod_that_cannot_be_counted_leaves_its_node_without_an_answer(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    cluster.pod("odd", cpu="many")["spec"]["nodeName"] = "n1"
+    with pytest.raises(LedgerUnavailable, match="pod default/odd on node n1 cannot be counted"):
+        await cluster.guard.review(_review(cluster.pod("p"), "n1"))
+
+
+async def test_a_counted_pod_that_goes_without_a_dispatcher_gives_its_room_back(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    standing = cluster.pod("standing", cpu="900m")
+    standing["spec"]["nodeName"] = "n1"
+    assert not (await cluster.guard.review(_review(cluster.pod("p", cpu="600m"), "n1"))).allowed
     cluster.pods.remove("standing")
-    once = cluster.pod("once")
-    assert (await cluster.guard.review(_review(once, "n1"))).allowed
-    cluster.pods.add("standing", uid=uid_from_text(standing["metadata"]["uid"]), nodeName="n1", containers=[])
-    assert (
-        await cluster.guard.review(_review(pod, "n1"))
-    ).allowed  # asked once: later ones are the mirror's to tell
+    await cluster.pass_without_dispatcher(120, cluster.guard)
+    assert await cluster.reserved(standing) == 0
+
+
+async def test_a_binding_without_an_answer_may_have_passed_so_its_node_is_compared_again(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    """failurePolicy Ignore."""
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    assert (await cluster.guard.review(_review(cluster.pod("early"), "n1"))).allowed
+    unseen = cluster.pod("unseen", cpu="800m")
+    cluster.problem = "the ledger is away"
+    with pytest.raises(LedgerUnavailable):
+        await cluster.guard.review(_review(unseen, "n1"))
+    unseen["spec"]["nodeName"] = "n1"
+    cluster.problem = ""
+    assert not (await cluster.guard.review(_review(cluster.pod("p", cpu="600m"), "n1"))).allowed
+    assert await cluster.reserved(unseen) == 1
 
 
 async def test_a_node_whose_index_is_another_nodes_by_now_is_looked_for_again(
@@ -358,11 +392,14 @@ async def test_a_node_is_compared_with_the_api_server_again_after_leases_ended(
         "it has compared the node once"
     )
     await another.under_way.look()
-    await cluster.bind("first", "n1")
+    first = await cluster.bind("first", "n1")
     await cluster.pass_without_dispatcher(60, another)
     second = cluster.pod("second", cpu="600m")
-    with pytest.raises(LedgerUnavailable, match="1 of the 1 pods on node n1 are not in the ledger"):
-        await another.review(_review(second, "n1"))
+    answer = await another.review(_review(second, "n1"))
+    assert not answer.allowed
+    assert answer.verdict == "conflict_resource"
+    await cluster.pass_without_dispatcher(120, another)
+    assert await cluster.reserved(first) == 1, "confirmed"
 
 
 async def test_a_resolver_adopts_the_lease_of_one_that_died(cluster: WebhookCluster, make_node: Any) -> None:
