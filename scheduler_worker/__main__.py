@@ -183,6 +183,12 @@ def _parser() -> argparse.ArgumentParser:
         "--profile", metavar="NAME", help=f"{', '.join(PRESETS)}, or one of the document's own"
     )
     parser.add_argument(
+        "--kube-scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="a KubeSchedulerConfiguration; --profile chooses by schedulerName",
+    )
+    parser.add_argument(
         "--sync",
         choices=[mode.value for mode in SyncMode],
         help="how its view hears of the ledger; default: push",
@@ -224,6 +230,7 @@ def _config(arguments: argparse.Namespace) -> WorkerConfig:
         "seed": arguments.seed,
         "window": arguments.window,
         "profile": arguments.profile,
+        "kube_scheduler_config": arguments.kube_scheduler_config,
         "sync": arguments.sync,
         "pull_interval_ms": arguments.pull_interval_ms,
         "node_labels": parse_labels(arguments.node_label, where="--node-label")

@@ -28,6 +28,7 @@ DOCUMENT_NAME = "platform.yaml"  # in a directory that stands for its document
 # The profile of a pool that lists plugins is named after the pool, and after no preset.
 _PROFILE_SUFFIX = "-plugins"
 _PROFILE_FLAG = "--profile"
+_KUBE_SCHEDULER_FLAG = "--kube-scheduler-config"
 
 
 class WorkerPool(Document):
@@ -48,6 +49,9 @@ class WorkerPool(Document):
     # How nodes are chosen: the name of a preset profile. Left out: as in WorkerConfig.
     profile: str | None = None
 
+    # A file of kind KubeSchedulerConfiguration, relative to this document; `profile` is a schedulerName of it.
+    kube_scheduler_config: Path | None = None
+
     # Plugins that score, and further filters, in place of a preset profile: of HOSS, or entry points of other
     # packages in the group hoss.plugins. All default filters apply as well.
     plugins: tuple[PluginSection, ...] = ()
@@ -61,6 +65,8 @@ class WorkerPool(Document):
     def _one_way_to_choose(self) -> "WorkerPool":
         if self.profile is not None and self.plugins:
             raise ValueError("profile and plugins were both given; choose one")
+        if self.kube_scheduler_config is not None and self.plugins:
+            raise ValueError("kube_scheduler_config and plugins were both given; choose one")
         return self
 
     def workers(self) -> tuple[WorkerOptions, ...]:
@@ -70,6 +76,8 @@ class WorkerPool(Document):
         ]
         if self.profile is not None:
             flags += [_PROFILE_FLAG, self.profile]
+        if self.kube_scheduler_config is not None:
+            flags += [_KUBE_SCHEDULER_FLAG, str(self.kube_scheduler_config)]
         document = ""
         if self.plugins:
             profile = f"{self.name}{_PROFILE_SUFFIX}"
@@ -114,6 +122,8 @@ def read_platform(path: Path) -> PlatformDocument:
     if path.is_dir():
         path = path / DOCUMENT_NAME
     document = parse_document(read_text(path), PLATFORM_KIND, PlatformDocument, where=str(path))
+    pools = tuple(_beside(pool, path.absolute().parent) for pool in document.pools)
+    document = document.model_copy(update={"pools": pools})
     for position, pool in enumerate(document.pools):
         for worker in pool.workers()[:1]:  # the others are equal
             check_worker(worker, where=f"{path}: pools.{position}")
@@ -122,12 +132,24 @@ def read_platform(path: Path) -> PlatformDocument:
     return document.model_copy(update={"policy": path.parent / document.policy})
 
 
+def _beside(pool: WorkerPool, directory: Path) -> WorkerPool:
+    """The pool with its file's path, which is relative to the document's directory."""
+    if pool.kube_scheduler_config is None:
+        return pool
+    return pool.model_copy(update={"kube_scheduler_config": directory / pool.kube_scheduler_config})
+
+
 def check_worker(worker: WorkerOptions, *, where: str) -> None:
     """Raise ConfigError for a name, label, profile or plugin that the worker's process would refuse."""
     try:
         document = worker.document and parse_document(worker.document, WORKER_KIND, WorkerConfig, where="")
-        profile = dict(pairwise(worker.flags)).get(_PROFILE_FLAG)
-        given = {"name": worker.name, "labels": dict(worker.labels) or None, "profile": profile}
+        flags = dict(pairwise(worker.flags))
+        given = {
+            "name": worker.name,
+            "labels": dict(worker.labels) or None,
+            "profile": flags.get(_PROFILE_FLAG),
+            "kube_scheduler_config": flags.get(_KUBE_SCHEDULER_FLAG),
+        }
         config = with_flags(document or WorkerConfig(), given)
         chosen_profile(config, REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP))))
     except ConfigError as exc:
