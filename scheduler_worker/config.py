@@ -141,8 +141,8 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     # Profiles besides the presets.
     profiles: tuple[ProfileSection, ...] = ()
 
-    # A file of kind KubeSchedulerConfiguration, kubescheduler.config.k8s.io/v1. Its profiles take the place of
-    # presets and `profiles`, and `profile` is a schedulerName of it. Left out: the file's only one.
+    # A file of kind KubeSchedulerConfiguration, kubescheduler.config.k8s.io/v1. Its profiles take the place
+    # of presets and `profiles`, and `profile` is a schedulerName of it. Left out: the file's only one.
     kube_scheduler_config: Path | None = None
 
     # How the node cache is synchronised with the ledger. push: every change as it happens. pull: the state

@@ -1,8 +1,8 @@
-"""Profiles of a KubeSchedulerConfiguration, kubescheduler.config.k8s.io/v1, as kube-scheduler's file has them.
+"""Profiles of a KubeSchedulerConfiguration, kubescheduler.config.k8s.io/v1: kube-scheduler's own file.
 
 What decides where pods go is honoured exactly or refused with its name and place. What concerns only
-kube-scheduler's process (leader election, connections, probes, profiling, parallelism) has no effect. Defaults,
-merging of plugin sets and, where there are some, the words of errors are kube-scheduler 1.36's
+kube-scheduler's process (leader election, connections, probes, profiling, parallelism) has no effect.
+Defaults, merging of plugin sets and, where there are some, the words of errors are kube-scheduler 1.36's
 (pkg/scheduler/apis/config)."""
 
 from collections.abc import Callable, Mapping
@@ -30,8 +30,8 @@ _MOST_WEIGHT = 100  # of a plugin in a profile of HOSS
 _BUILT_IN = ("PrioritySort", "DefaultPreemption", "DefaultBinder")
 
 _POINTS = (
-    _MULTI_POINT, "preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve",
-    "permit", "preBind", "bind", "postBind",
+    _MULTI_POINT, "preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score",
+    "reserve", "permit", "preBind", "bind", "postBind",
 )  # fmt: skip
 _PROFILE_FIELDS = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
 _OF_THE_PROCESS = (
@@ -142,7 +142,7 @@ def _plugins(section: Object, place: str, registry: Registry) -> tuple[Weighted,
     plugins, where = mapping(section, "plugins", place), f"{place}.plugins"
     _only(plugins, _POINTS, where)
     points = {point: _plugin_set(plugins, point, where) for point in _POINTS}
-    known = {*registry.names, *_BUILT_IN}
+    known = {*registry.names, *_BUILT_IN} - {PolicyNodes.name}  # no file weakens the policy
     for point, listed in points.items():
         for name, (_, at) in listed.enabled.items():
             if name not in known:

@@ -1,4 +1,4 @@
-"""Profiles from a KubeSchedulerConfiguration: what is honoured, and what is refused with its name and place."""
+"""Profiles from a KubeSchedulerConfiguration: what is honoured, and what is refused with name and place."""
 
 from pathlib import Path
 
@@ -137,6 +137,10 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
         (
             profiles("plugins: {score: {enabled: [{name: Nope}]}}"),
             r"profiles\[0\].plugins.score.enabled\[0\]: score plugin .Nope. does not exist",
+        ),
+        (
+            profiles("plugins: {score: {enabled: [{name: PolicyNodes, weight: 1}]}}"),
+            "score plugin .PolicyNodes. does not exist",
         ),
         (
             profiles("plugins: {filter: {disabled: [{name: TaintToleration}]}}"),
