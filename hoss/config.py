@@ -46,6 +46,21 @@ def read_text(path: Path) -> str:
 
 def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) -> DocumentT:
     """Check a document's text. `where` begins every error."""
+    fields = dict(read_object(text, where))
+    for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
+        given = fields.pop(name, None)
+        if given != expected:
+            raise ConfigError(_mismatch(given, expected), where=f"{where}: {name}")
+    if "metadata" not in model.model_fields:
+        fields.pop("metadata", None)
+    try:
+        return model.model_validate(fields)
+    except ValidationError as exc:
+        raise ConfigError(describe_validation(exc), where=where) from exc
+
+
+def read_object(text: str, where: str) -> dict[str, Any]:
+    """The one mapping that a YAML text holds, of any kind. Raises ConfigError that begins with `where`."""
     from hoss.manifests import guarded  # noqa: PLC0415 - not needed without a document
 
     try:
@@ -59,17 +74,7 @@ def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) 
     raw = documents[0] if documents else None
     if not isinstance(raw, dict):
         raise ConfigError(f"holds {type(raw).__name__}, not a mapping with apiVersion and kind", where=where)
-    fields = dict(raw)
-    for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
-        given = fields.pop(name, None)
-        if given != expected:
-            raise ConfigError(_mismatch(given, expected), where=f"{where}: {name}")
-    if "metadata" not in model.model_fields:
-        fields.pop("metadata", None)
-    try:
-        return model.model_validate(fields)
-    except ValidationError as exc:
-        raise ConfigError(describe_validation(exc), where=where) from exc
+    return raw
 
 
 def with_flags(document: DocumentT, flags: Mapping[str, Any]) -> DocumentT:

@@ -194,6 +194,12 @@ def _parser() -> argparse.ArgumentParser:
         help="ranking (by the profile), random, best-fit, an entry point, or module:Class",
     )
     parser.add_argument(
+        "--kube-scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="a KubeSchedulerConfiguration; --profile chooses by schedulerName",
+    )
+    parser.add_argument(
         "--sync",
         choices=[mode.value for mode in SyncMode],
         help="how its view hears of the ledger; default: push",
@@ -236,6 +242,7 @@ def _config(arguments: argparse.Namespace) -> WorkerConfig:
         "window": arguments.window,
         "profile": arguments.profile,
         "algorithm": arguments.algorithm,
+        "kube_scheduler_config": arguments.kube_scheduler_config,
         "sync": arguments.sync,
         "pull_interval_ms": arguments.pull_interval_ms,
         "node_labels": parse_labels(arguments.node_label, where="--node-label")

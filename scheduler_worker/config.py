@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hoss.config import Document
-from hoss.errors import ConfigError
+from hoss.config import Document, read_object, read_text
+from hoss.errors import ConfigError, InvalidInput
 from hoss.manifests.fields import check_key, check_label_value
 from hoss.model.placing import PlacementAlgorithm
 from hoss.security.options import SecurityConfig
@@ -25,6 +25,7 @@ from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.placement.algorithms import made_algorithm
 from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
+from scheduler_worker.kube_scheduler_config import read_scheduler_profiles
 
 PLUGIN_GROUP = "hoss.plugins"
 ALGORITHM_GROUP = "hoss.algorithms"
@@ -149,6 +150,10 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     # Profiles besides the presets.
     profiles: tuple[ProfileSection, ...] = ()
 
+    # A file of kind KubeSchedulerConfiguration, kubescheduler.config.k8s.io/v1. Its profiles take the place
+    # of presets and `profiles`, and `profile` is a schedulerName of it. Left out: the file's only one.
+    kube_scheduler_config: Path | None = None
+
     # How the node cache is synchronised with the ledger. push: every change as it happens. pull: the state
     # once an interval. refusal: the state at the start, then only what refusals contain, and the state again
     # when pods find no node or wait for a change. For the cost of each see docs/benchmarks.md.
@@ -217,6 +222,8 @@ def parse_labels(pairs: Iterable[str], *, where: str = "--label") -> dict[str, s
 def chosen_profile(config: WorkerConfig, registry: Registry) -> tuple[str, Profile]:
     """The profile and its name. ConfigError, with the field's path, for an invalid profile in the
     document."""
+    if config.kube_scheduler_config is not None:
+        return _kube_scheduler_profile(config, config.kube_scheduler_config, registry)
     profiles = dict(PRESETS)
     own: dict[str, Profile] = {}
     for i, section in enumerate(config.profiles):
@@ -241,6 +248,23 @@ def chosen_algorithm(name: str) -> PlacementAlgorithm | None:
     if ":" in name:
         outside[name] = _factory(EntryPoint(name, name, ALGORITHM_GROUP))
     return made_algorithm(name, outside)
+
+
+def _kube_scheduler_profile(config: WorkerConfig, path: Path, registry: Registry) -> tuple[str, Profile]:
+    """The profile of the file at `path` that `config` names."""
+    if config.profiles:
+        raise ConfigError("stands beside kube_scheduler_config; give one of the two", where="profiles")
+    try:
+        specs = read_scheduler_profiles(read_object(read_text(path), str(path)), registry)
+        profiles = {name: spec.profile(registry) for name, spec in specs.items()}
+    except InvalidInput as exc:
+        raise ConfigError(exc.text, where=f"{path}: {exc.where}".removesuffix(": ")) from exc
+    if config.profile is None and len(profiles) > 1:
+        raise ConfigError(f"is missing; choose one of {', '.join(profiles)}", where="profile")
+    chosen = config.profile or next(iter(profiles))
+    if chosen not in profiles:
+        raise ConfigError(f"{chosen!r} is none of {', '.join(profiles)}", where="profile")
+    return chosen, profiles[chosen]
 
 
 def _labelled(config: WorkerConfig, profiles: dict[str, ProfileSpec]) -> str:

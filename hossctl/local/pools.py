@@ -36,6 +36,7 @@ DOCUMENT_NAME = "platform.yaml"  # in a directory that stands for its document
 _PROFILE_SUFFIX = "-plugins"
 _PROFILE_FLAG = "--profile"
 _ALGORITHM_FLAG = "--algorithm"
+_KUBE_SCHEDULER_FLAG = "--kube-scheduler-config"
 
 
 class WorkerPool(Document):
@@ -56,6 +57,9 @@ class WorkerPool(Document):
     # How nodes are chosen: the name of a preset profile. Left out: as in WorkerConfig.
     profile: str | None = None
 
+    # A file of kind KubeSchedulerConfiguration, relative to this document; `profile` is a schedulerName of it.
+    kube_scheduler_config: Path | None = None
+
     # Plugins that score, and further filters, in place of a preset profile: of HOSS, or entry points of other
     # packages in the group hoss.plugins. All default filters apply as well.
     plugins: tuple[PluginSection, ...] = ()
@@ -72,6 +76,8 @@ class WorkerPool(Document):
     def _one_way_to_choose(self) -> "WorkerPool":
         if self.profile is not None and self.plugins:
             raise ValueError("profile and plugins were both given; choose one")
+        if self.kube_scheduler_config is not None and self.plugins:
+            raise ValueError("kube_scheduler_config and plugins were both given; choose one")
         return self
 
     def workers(self) -> tuple[WorkerOptions, ...]:
@@ -83,6 +89,8 @@ class WorkerPool(Document):
             flags += [_PROFILE_FLAG, self.profile]
         if self.algorithm is not None:
             flags += [_ALGORITHM_FLAG, self.algorithm]
+        if self.kube_scheduler_config is not None:
+            flags += [_KUBE_SCHEDULER_FLAG, str(self.kube_scheduler_config)]
         document = ""
         if self.plugins:
             profile = f"{self.name}{_PROFILE_SUFFIX}"
@@ -127,12 +135,21 @@ def read_platform(path: Path) -> PlatformDocument:
     if path.is_dir():
         path = path / DOCUMENT_NAME
     document = parse_document(read_text(path), PLATFORM_KIND, PlatformDocument, where=str(path))
+    pools = tuple(_beside(pool, path.absolute().parent) for pool in document.pools)
+    document = document.model_copy(update={"pools": pools})
     for position, pool in enumerate(document.pools):
         for worker in pool.workers()[:1]:  # the others are equal
             check_worker(worker, where=f"{path}: pools.{position}")
     if document.policy is None:
         return document
     return document.model_copy(update={"policy": path.parent / document.policy})
+
+
+def _beside(pool: WorkerPool, directory: Path) -> WorkerPool:
+    """The pool with its file's path, which is relative to the document's directory."""
+    if pool.kube_scheduler_config is None:
+        return pool
+    return pool.model_copy(update={"kube_scheduler_config": directory / pool.kube_scheduler_config})
 
 
 def check_worker(worker: WorkerOptions, *, where: str) -> None:
@@ -146,6 +163,7 @@ def check_worker(worker: WorkerOptions, *, where: str) -> None:
             "labels": dict(worker.labels) or None,
             "profile": flags.get(_PROFILE_FLAG),
             "algorithm": flags.get(_ALGORITHM_FLAG),
+            "kube_scheduler_config": flags.get(_KUBE_SCHEDULER_FLAG),
         }
         config = with_flags(document or WorkerConfig(), given)
         chosen_algorithm(config.algorithm)

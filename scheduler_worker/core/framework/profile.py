@@ -42,6 +42,7 @@ class Profile:
     pod_scores: tuple[tuple[PodScore, int], ...] = ()
     filters: tuple[Filter, ...] = ()  # of all sorts, in the order in which they are reported
     by_chance: bool = False  # each pod draws among the best nodes; else a worker's order of them is fixed
+    samples: bool = True  # single pods of new classes may be scored on a sample of the nodes
     # The dynamic plugins, if all of them have an attribute `one_at_a_time` that is true.
     one_at_a_time: tuple[tuple[OneNodeFilter, ...], tuple[tuple[OneNodeScore, int], ...]] | None = None
     # The dynamic plugins, if all of them have an attribute `side_by_side` that is true.

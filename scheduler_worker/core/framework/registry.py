@@ -49,7 +49,9 @@ class Registry:
             {**self._factories, **{name: sandboxed(name, make) for name, make in factories.items()}}
         )
 
-    def profile(self, plugins: Sequence[Weighted], *, by_chance: bool = False) -> Profile:
+    def profile(
+        self, plugins: Sequence[Weighted], *, by_chance: bool = False, samples: bool = True
+    ) -> Profile:
         """Make the plugins and sort them by extension point. ConfigError for an unknown name or argument."""
         made: list[tuple[Plugin, int]] = []
         for entry in plugins:
@@ -78,6 +80,7 @@ class Registry:
             pod_scores=tuple((p, w) for p, w in made if w and isinstance(p, PodScore)),
             filters=tuple(p for p, _ in made if isinstance(p, (StaticFilter, DynamicFilter, PodFilter))),
             by_chance=by_chance,
+            samples=samples,
             one_at_a_time=_able("one_at_a_time", filters, scores),
             side_by_side=_able("side_by_side", filters, scores),
         )

@@ -53,7 +53,8 @@ class SampledScoring:
 
     def suits(self, run: Run) -> bool:
         """Whether the run is a single pod of a new demand that depends on its own node alone."""
-        if len(run.rows) != 1 or self._profile.side_by_side is None or self._profile.mixes:
+        profile = self._profile
+        if len(run.rows) != 1 or profile.side_by_side is None or profile.mixes or not profile.samples:
             return False
         demand = run.pod_class.demand
         enough = 0 < 2 * self._nodes <= self._cache.size

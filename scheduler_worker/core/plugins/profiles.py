@@ -26,13 +26,16 @@ class ProfileSpec:
 
     plugins: tuple[Weighted, ...]
     by_chance: bool = False  # each pod draws anew among equally good nodes
+    samples: bool = True  # see Profile
 
     def profile(self, registry: Registry) -> Profile:
         """The profile, with its own plugins. ConfigError for an unknown name or argument."""
         given = {plugin.name: plugin for plugin in self.plugins}
         # A profile cannot leave out the policy's preference of nodes.
         default = {p.name: p if p.name == PolicyNodes.name else replace(p, weight=0) for p in DEFAULT_PLUGINS}
-        return registry.profile(tuple({**default, **given}.values()), by_chance=self.by_chance)
+        return registry.profile(
+            tuple({**default, **given}.values()), by_chance=self.by_chance, samples=self.samples
+        )
 
 
 # Preferences of the owners of pods and nodes count in every preset that scores.

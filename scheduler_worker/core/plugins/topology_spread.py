@@ -1,5 +1,7 @@
 """PodTopologySpread: spreads matching pods evenly over the domains of a topology key."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,9 +28,13 @@ _SKEWED = "node(s) didn't match pod topology spread constraints"
 
 class PodTopologySpread:
     """DoNotSchedule constraints filter, ScheduleAnyway ones score; a pod without any scores by the system's
-    defaults."""
+    defaults, or by `default_constraints`. These are ScheduleAnyway, and their selectors do not count.
+    kube-scheduler: PodTopologySpreadArgs with defaultingType List."""
 
     name = "PodTopologySpread"
+
+    def __init__(self, default_constraints: tuple[SpreadConstraint, ...] | None = None) -> None:
+        self._defaults = default_constraints
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
         """See PodFilter."""
@@ -42,6 +48,9 @@ class PodTopologySpread:
             return _Evenness(spec, preferred, cache, by_default=False) if preferred else None
         if spec.default_spread is None:
             return None
+        if self._defaults is not None:
+            own = tuple(replace(c, selector=spec.default_spread) for c in self._defaults)
+            return _Evenness(spec, own, cache, by_default=False) if own else None
         defaults = (
             SpreadConstraint(3, HOSTNAME, spec.default_spread, required=False),
             SpreadConstraint(5, ZONE, spec.default_spread, required=False),

@@ -32,6 +32,16 @@ def test_a_pool_becomes_workers_with_numbered_names_and_its_settings(tmp_path):
     )
 
 
+def test_a_pool_takes_the_profile_of_a_file_of_kube_scheduler_beside_the_document(tmp_path):
+    kind = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+    (tmp_path / "scheduler.yaml").write_text(kind + "profiles: [{schedulerName: a}, {schedulerName: b}]")
+    pool = "pools: [{name: a, kube_scheduler_config: scheduler.yaml, profile: %s}]"
+    (worker,) = read_platform(written(tmp_path, pool % "b")).workers
+    assert worker.flags == ("--profile", "b", "--kube-scheduler-config", str(tmp_path / "scheduler.yaml"))
+    with pytest.raises(ConfigError, match=r"pools.0.profile: 'c' is none of a, b"):
+        read_platform(written(tmp_path, pool % "c"))
+
+
 def test_a_directory_stands_for_its_document_and_the_policy_is_beside_it(tmp_path):
     written(tmp_path, "policy: sub/policy.yaml\npools: [{name: a, count: 0}]")
     document = read_platform(tmp_path)

@@ -1,0 +1,319 @@
+"""Profiles of a KubeSchedulerConfiguration, kubescheduler.config.k8s.io/v1: kube-scheduler's own file.
+
+What decides where pods go is honoured exactly or refused with its name and place. What concerns only
+kube-scheduler's process (leader election, connections, probes, profiling, parallelism) has no effect.
+Defaults, merging of plugin sets and, where there are some, the words of errors are kube-scheduler 1.36's
+(pkg/scheduler/apis/config)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hoss.errors import ConfigError, quoted
+from hoss.manifests.fields import Object, integer, mapping, mappings, text
+from hoss.manifests.placement import read_node_affinity
+from hoss.manifests.pod_rules import read_spread_constraints
+from scheduler_worker.core.framework.registry import Registry, Weighted
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS
+from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
+from scheduler_worker.core.plugins.profiles import ProfileSpec
+
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+KIND = "KubeSchedulerConfiguration"
+
+_DEFAULT_NAME = "default-scheduler"
+_ALL = "*"
+_MULTI_POINT = "multiPoint"
+_MOST_WEIGHT = 100  # of a plugin in a profile of HOSS
+
+# Plugins of kube-scheduler for what HOSS does without a plugin. Each is always there, and has no score.
+_BUILT_IN = ("PrioritySort", "DefaultPreemption", "DefaultBinder")
+
+_POINTS = (
+    _MULTI_POINT, "preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score",
+    "reserve", "permit", "preBind", "bind", "postBind",
+)  # fmt: skip
+_PROFILE_FIELDS = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
+_OF_THE_PROCESS = (
+    "parallelism", "leaderElection", "clientConnection", "enableProfiling", "enableContentionProfiling",
+    "delayCacheUntilActive", "healthzBindAddress", "metricsBindAddress",
+)  # fmt: skip
+# Fields that HOSS has elsewhere: the default, and where another value is set.
+_ELSEWHERE = {
+    "podInitialBackoffSeconds": (1, "HOSS waits 1 s first"),
+    "podMaxBackoffSeconds": (10, "HOSS waits 10 s at most"),
+}
+
+_DEFAULTS = {plugin.name: plugin for plugin in DEFAULT_PLUGINS}
+_KUBE_DEFAULTS = (*(name for name in _DEFAULTS if name not in ("PolicyNodes", "DeviceCards")), *_BUILT_IN)
+# Default plugins that only score, and can be left out. The others filter, as the ledger expects of workers.
+_SCORES_ONLY = ("NodeResourcesBalancedAllocation", "ImageLocality")
+
+
+def read_scheduler_profiles(document: Object, registry: Registry) -> dict[str, ProfileSpec]:
+    """The profiles by schedulerName, in the file's order. `registry` has the plugins that exist.
+
+    Raises InvalidInput with the path of a field that is wrong or that HOSS cannot honour."""
+    _check_type(document)
+    _only(document, ("apiVersion", "kind", "percentageOfNodesToScore", "profiles", "extenders",
+                     *_ELSEWHERE, *_OF_THE_PROCESS), "")  # fmt: skip
+    if document.get("extenders"):
+        raise _unsupported("extenders", "HOSS calls no extenders; write a plugin (docs/plugins.md)")
+    for name, (default, what) in _ELSEWHERE.items():
+        if document.get(name) not in (None, default):
+            raise _unsupported(name, f"{what}, and has no other setting")
+    percentage = _percentage(document, "")
+    sections = mappings(document, "profiles", "") or [{}]
+    found: dict[str, ProfileSpec] = {}
+    for i, section in enumerate(sections):
+        place = f"profiles[{i}]"
+        _only(section, _PROFILE_FIELDS, place)
+        name = text(section, "schedulerName", place, _DEFAULT_NAME if len(sections) == 1 else "")
+        if not name:
+            raise ConfigError("Required value", where=f"{place}.schedulerName")
+        if name in found:
+            raise ConfigError(f"Duplicate value: {quoted(name)}", where=f"{place}.schedulerName")
+        own = _percentage(section, f"{place}.")
+        found[name] = ProfileSpec(
+            _plugins(section, place, registry),
+            # A sample may be smaller than what the file wants scored; all nodes never are.
+            samples=not (percentage if own is None else own),
+        )
+    return found
+
+
+def _check_type(document: Object) -> None:
+    kind, version = document.get("kind"), document.get("apiVersion")
+    for name, given in (("Kind", kind), ("apiVersion", version)):
+        if not given:
+            raise ConfigError(f"Object '{name}' is missing", where="")
+    if (kind, version) != (KIND, API_VERSION):
+        raise ConfigError(
+            f"no kind {quoted(kind)} is registered for version {quoted(version)}; this release reads "
+            f"{KIND} of {API_VERSION}"
+        )
+
+
+def _percentage(parent: Object, place: str) -> int | None:
+    given = parent.get("percentageOfNodesToScore")
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= 100:
+        raise ConfigError(
+            f"Invalid value: {given}: not in valid range [0-100]", where=f"{place}percentageOfNodesToScore"
+        )
+    return given
+
+
+@dataclass
+class _PluginSet:
+    """What one extension point lists."""
+
+    enabled: dict[str, tuple[int, str]] = field(default_factory=dict)  # weight (0: none given) and place
+    disabled: dict[str, str] = field(default_factory=dict)  # place
+
+    def leaves_out(self, name: str) -> str:
+        """The place that disables the plugin; "" if none does."""
+        return self.disabled.get(name) or self.disabled.get(_ALL, "")
+
+
+def _plugin_set(parent: Object, point: str, place: str) -> _PluginSet:
+    found = _PluginSet()
+    where = f"{place}.{point}"
+    section = mapping(parent, point, place)
+    _only(section, ("enabled", "disabled"), where)
+    for i, entry in enumerate(mappings(section, "enabled", where)):
+        at = f"{where}.enabled[{i}]"
+        _only(entry, ("name", "weight"), at)
+        name = text(entry, "name", at)
+        if name in found.enabled:
+            raise ConfigError(f"plugin {quoted(name)} already registered", where=at)
+        found.enabled[name] = integer(entry, "weight", at, least=0, most=_MOST_WEIGHT, default=0), at
+    for i, entry in enumerate(mappings(section, "disabled", where)):
+        at = f"{where}.disabled[{i}]"
+        _only(entry, ("name", "weight"), at)
+        found.disabled[text(entry, "name", at)] = at
+    return found
+
+
+def _plugins(section: Object, place: str, registry: Registry) -> tuple[Weighted, ...]:
+    """The scores of a profile, merged as kube-scheduler does: the default plugins less those that multiPoint
+    disables, with those that it enables; then what single extension points say."""
+    plugins, where = mapping(section, "plugins", place), f"{place}.plugins"
+    _only(plugins, _POINTS, where)
+    points = {point: _plugin_set(plugins, point, where) for point in _POINTS}
+    known = {*registry.names, *_BUILT_IN} - {PolicyNodes.name}  # no file weakens the policy
+    for point, listed in points.items():
+        for name, (_, at) in listed.enabled.items():
+            if name not in known:
+                raise ConfigError(f"{point} plugin {quoted(name)} does not exist", where=at)
+    multi, score = points[_MULTI_POINT], points["score"]
+    names = [n for n in _KUBE_DEFAULTS if n in multi.enabled or not multi.leaves_out(n)]
+    names += [name for name in multi.enabled if name not in names]
+    _keep_filters(points)
+    weights: dict[str, int] = {}
+    for name in names:
+        given = score.enabled.get(name, multi.enabled.get(name))
+        default = _DEFAULTS[name].weight if name in _DEFAULTS and name not in multi.enabled else 1
+        if name in _DEFAULTS and not _DEFAULTS[name].weight:
+            default = 0  # it has no score
+        # A plugin that score enables is there whatever score disables.
+        off = name not in score.enabled and score.leaves_out(name)
+        weights[name] = 0 if off else (given[0] if given else 0) or default
+    for name, (weight, _) in score.enabled.items():
+        weights.setdefault(name, weight or 1)
+    args = _plugin_arguments(section, place, weights)
+    scored = tuple(Weighted(n, w, args.get(n, {})) for n, w in weights.items() if n not in _BUILT_IN)
+    # What a policy says about nodes outweighs all scores together (docs/adr/0015).
+    policy = max(_DEFAULTS[PolicyNodes.name].weight, 1 + sum(plugin.weight for plugin in scored))
+    return (Weighted(PolicyNodes.name, policy), *scored)
+
+
+def _keep_filters(points: Mapping[str, _PluginSet]) -> None:
+    """Refuse a profile that leaves out more than scores: the ledger and other workers rely on the rest.
+
+    A plugin that multiPoint leaves out may be enabled at a point of its own again."""
+    relied = {point: listed for point, listed in points.items() if point not in ("score", "preScore")}
+    enabled = {name for listed in relied.values() for name in listed.enabled}
+    for name in _KUBE_DEFAULTS:
+        at = points[_MULTI_POINT].leaves_out(name)
+        if at and name not in enabled and name not in _SCORES_ONLY:
+            raise _cannot_go(at, name)
+    for point, listed in relied.items():
+        if point in (_MULTI_POINT, "permit", "postBind"):  # no default plugin is at the latter two
+            continue
+        for name, at in listed.disabled.items():
+            if name == _ALL or (name in _KUBE_DEFAULTS and name not in listed.enabled):
+                raise _cannot_go(at, f"all of {point}" if name == _ALL else name)
+
+
+def _cannot_go(place: str, what: str) -> ConfigError:
+    return _unsupported(place, f"{what} cannot be disabled, for HOSS relies on it; scores can be")
+
+
+def _plugin_arguments(section: Object, place: str, plugins: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for i, entry in enumerate(mappings(section, "pluginConfig", place)):
+        at = f"{place}.pluginConfig[{i}]"
+        _only(entry, ("name", "args"), at)
+        name = text(entry, "name", at)
+        if name in found:
+            raise ConfigError(f"Duplicate value: {quoted(name)}", where=at)
+        args = dict(mapping(entry, "args", at))
+        if name in _READERS:
+            _check_arguments_type(args, name, f"{at}.args")
+            found[name] = _READERS[name](args, f"{at}.args")
+        elif name in _KUBE_DEFAULTS:
+            raise _unsupported(f"{at}.args", f"{name} has no arguments")
+        elif name not in plugins:
+            raise ConfigError(f"{quoted(name)} is no plugin of this profile", where=f"{at}.name")
+        else:
+            found[name] = args  # a plugin of another package, which checks them
+    return found
+
+
+def _check_arguments_type(args: dict[str, Any], plugin: str, place: str) -> None:
+    for name, expected in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args")):
+        if args.pop(name, expected) != expected:
+            raise ConfigError(f"is not {expected}", where=f"{place}.{name}")
+
+
+def _resources_fit(args: Object, place: str) -> dict[str, Any]:
+    _only(args, ("scoringStrategy", "ignoredResources", "ignoredResourceGroups"), place)
+    for name in ("ignoredResources", "ignoredResourceGroups"):
+        if args.get(name):
+            raise _unsupported(f"{place}.{name}", "the ledger counts every resource")
+    where = f"{place}.scoringStrategy"
+    strategy = mapping(args, "scoringStrategy", place)
+    _only(strategy, ("type", "resources", "requestedToCapacityRatio"), where)
+    read: dict[str, Any] = {}
+    if strategy.get("type"):
+        read["strategy"] = text(strategy, "type", where)
+    if resources := mappings(strategy, "resources", where):
+        # kube-scheduler's default for a weight that is left out, or 0
+        read["resources"] = [{**entry, "weight": entry.get("weight") or 1} for entry in resources]
+    ratio = mapping(strategy, "requestedToCapacityRatio", where)
+    if ratio:
+        _only(ratio, ("shape",), f"{where}.requestedToCapacityRatio")
+        read["shape"] = [
+            {"utilization": point.get("utilization", 0), "score": point.get("score", 0)}
+            for point in mappings(ratio, "shape", f"{where}.requestedToCapacityRatio")
+        ]
+    return read
+
+
+def _topology_spread(args: Object, place: str) -> dict[str, Any]:
+    _only(args, ("defaultConstraints", "defaultingType"), place)
+    defaulting = args.get("defaultingType") or "System"
+    where = f"{place}.defaultConstraints"
+    given = mappings(args, "defaultConstraints", place)
+    if defaulting not in ("System", "List"):
+        problem = f'Unsupported value: {quoted(defaulting)}: supported values: "System", "List"'
+        raise ConfigError(problem, where=f"{place}.defaultingType")
+    if defaulting == "System":
+        if given:
+            raise ConfigError("when .defaultingType is System, must be empty", where=where)
+        return {}
+    for i, entry in enumerate(given):
+        if entry.get("labelSelector") is not None:
+            problem = "constraint must not define a selector, as they deduced for each pod"
+            raise ConfigError(f"Forbidden: {problem}", where=f"{where}[{i}].labelSelector")
+        if entry.get("whenUnsatisfiable") == "DoNotSchedule":
+            problem = "HOSS takes ScheduleAnyway as a default; write DoNotSchedule into the pods"
+            raise _unsupported(f"{where}[{i}].whenUnsatisfiable", problem)
+    constraints = read_spread_constraints({"topologySpreadConstraints": given}, place, labels={})
+    return {"default_constraints": constraints}
+
+
+def _node_affinity(args: Object, place: str) -> dict[str, Any]:
+    _only(args, ("addedAffinity",), place)
+    spec = {"affinity": {"nodeAffinity": mapping(args, "addedAffinity", place)}}
+    required, preferred = read_node_affinity(spec, place)
+    return {"added_required": required, "added_preferred": preferred}
+
+
+def _only_defaults(**defaults: tuple[Any, str]) -> Callable[[Object, str], dict[str, Any]]:
+    """A reader of arguments that may have these values alone; with each, why."""
+
+    def read(args: Object, place: str) -> dict[str, Any]:
+        _only(args, tuple(defaults), place)
+        for name, given in args.items():
+            default, why = defaults[name]
+            if given is not None and given != default:
+                raise _unsupported(f"{place}.{name}", f"{why}; leave it out, or write {default}")
+        return {}
+
+    return read
+
+
+_CANDIDATES = "HOSS looks for victims in a way of its own"
+_BALANCED = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
+
+_READERS: Mapping[str, Callable[[Object, str], dict[str, Any]]] = {
+    "NodeResourcesFit": _resources_fit,
+    "PodTopologySpread": _topology_spread,
+    "NodeAffinity": _node_affinity,
+    "InterPodAffinity": _only_defaults(
+        hardPodAffinityWeight=(1, "required affinity of other pods counts 1"),
+        ignorePreferredTermsOfExistingPods=(False, "preferred terms of other pods count"),
+    ),
+    "NodeResourcesBalancedAllocation": _only_defaults(resources=(_BALANCED, "cpu and memory are balanced")),
+    "VolumeBinding": _only_defaults(
+        bindTimeoutSeconds=(600, "it is volume_bind_timeout_seconds of the DispatcherConfig"),
+        shape=(None, "HOSS does not score by the capacity of storage"),
+    ),
+    "DynamicResources": _only_defaults(filterTimeout=("10s", "HOSS has a limit of its own")),
+    "DefaultPreemption": _only_defaults(
+        minCandidateNodesPercentage=(10, _CANDIDATES), minCandidateNodesAbsolute=(100, _CANDIDATES)
+    ),
+}
+
+
+def _only(parent: Object, names: tuple[str, ...], place: str) -> None:
+    if unknown := sorted(set(parent) - set(names)):
+        path = f"{place}.{unknown[0]}" if place else unknown[0]
+        raise ConfigError(f"strict decoding error: unknown field {quoted(path)}")
+
+
+def _unsupported(place: str, why: str) -> ConfigError:
+    return ConfigError(f"is not supported: {why}", where=place)

@@ -1,0 +1,242 @@
+"""Profiles from a KubeSchedulerConfiguration: what is honoured, and what is refused with name and place."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hoss.errors import ConfigError
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec
+from hoss.model.selectors import LabelSelector, Requirement
+from scheduler_worker.config import WorkerConfig, chosen_profile
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.nodes import NodeCatalogue
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+DEFAULT_WEIGHTS = {
+    plugin.name: plugin.weight for plugin in DEFAULT_PLUGINS if plugin.weight and plugin.name != "PolicyNodes"
+}
+
+
+@pytest.fixture
+def choose(tmp_path):
+    def chosen(text, profile=None, head=HEAD):
+        path = tmp_path / "scheduler.yaml"
+        path.write_text(head + text)
+        return chosen_profile(WorkerConfig(kube_scheduler_config=path, profile=profile), REGISTRY)
+
+    return chosen
+
+
+def scores(profile):
+    scored = (*profile.static_scores, *profile.dynamic_scores, *profile.pod_scores)
+    return {plugin.name: weight for plugin, weight in scored if plugin.name != "PolicyNodes"}
+
+
+def plugin_of(profile, name):
+    found = (*profile.filters, *(plugin for plugin, _ in profile.static_scores))
+    return next(plugin for plugin in found if plugin.name == name)
+
+
+def profiles(text):
+    return "profiles:\n- schedulerName: a\n" + "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def arguments(plugin, args):
+    return profiles(f"pluginConfig: [{{name: {plugin}, args: {args}}}]")
+
+
+def test_a_file_without_profiles_is_kube_schedulers_default_profile(choose):
+    name, profile = choose("leaderElection: {leaderElect: true}")
+    assert name == "default-scheduler"
+    assert scores(profile) == DEFAULT_WEIGHTS
+    assert profile.samples
+
+
+def test_the_scheduler_name_chooses_among_profiles(choose):
+    text = "profiles: [{schedulerName: a}, {schedulerName: b, plugins: {score: {disabled: [{name: '*'}]}}}]"
+    assert scores(choose(text, "a")[1]) == DEFAULT_WEIGHTS
+    assert scores(choose(text, "b")[1]) == {}
+    with pytest.raises(ConfigError, match="profile: is missing; choose one of a, b"):
+        choose(text)
+    with pytest.raises(ConfigError, match="profile: 'c' is none of a, b"):
+        choose(text, "c")
+
+
+@pytest.mark.parametrize(
+    ("plugins", "changed"),
+    [
+        ("score: {disabled: [{name: ImageLocality}]}", {"ImageLocality": 0}),
+        ("multiPoint: {disabled: [{name: ImageLocality}]}", {"ImageLocality": 0}),
+        ("score: {enabled: [{name: NodeAffinity, weight: 7}]}", {"NodeAffinity": 7}),
+        ("multiPoint: {enabled: [{name: NodeAffinity, weight: 7}]}", {"NodeAffinity": 7}),
+        ("multiPoint: {enabled: [{name: NodeAffinity}]}", {"NodeAffinity": 1}),
+        (
+            (
+                "{multiPoint: {enabled: [{name: NodeAffinity, weight: 7}]}, "
+                "score: {enabled: [{name: NodeAffinity, weight: 9}]}}"
+            ),
+            {"NodeAffinity": 9},
+        ),
+        ("multiPoint: {enabled: [{name: GpuBestFit, weight: 5}]}", {"GpuBestFit": 5}),
+        (
+            "score: {disabled: [{name: '*'}], enabled: [{name: NodeResourcesFit, weight: 4}]}",
+            {**dict.fromkeys(DEFAULT_WEIGHTS, 0), "NodeResourcesFit": 4},
+        ),
+    ],
+)
+def test_plugin_sets_are_merged_as_kube_scheduler_does(choose, plugins, changed):
+    plugins = plugins if plugins.startswith("{") else f"{{{plugins}}}"
+    expected = {name: weight for name, weight in {**DEFAULT_WEIGHTS, **changed}.items() if weight}
+    profile = choose(profiles(f"plugins: {plugins}"))[1]
+    assert scores(profile) == expected
+    assert {p.name for p in profile.filters} == {p.name for p in REGISTRY.profile(DEFAULT_PLUGINS).filters}
+
+
+def test_what_a_policy_says_outweighs_all_scores_of_the_file(choose):
+    text = profiles("plugins: {score: {enabled: [{name: NodeAffinity, weight: 100}]}}")
+    weights = {plugin.name: weight for plugin, weight in choose(text)[1].static_scores}
+    assert weights["PolicyNodes"] > 100
+
+
+def test_where_nodes_to_score_are_named_no_pod_is_scored_on_a_sample(choose):
+    assert not choose("percentageOfNodesToScore: 50")[1].samples
+    assert choose("percentageOfNodesToScore: 0")[1].samples
+    assert choose("percentageOfNodesToScore: 50\n" + profiles("percentageOfNodesToScore: 0"))[1].samples
+
+
+def test_the_scoring_strategy_is_that_of_the_file(choose):
+    shape = "{shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}]}"
+    args = (
+        "{scoringStrategy: {type: RequestedToCapacityRatio, resources: [{name: cpu, weight: 3}], "
+        f"requestedToCapacityRatio: {shape}}}}}"
+    )
+    fit = plugin_of(choose(arguments("NodeResourcesFit", args))[1], "NodeResourcesFit")
+    assert fit._strategy == "RequestedToCapacityRatio"
+    assert fit._resources == (("cpu", 3),)
+    assert np.array_equal(fit._shape, np.arange(101))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("extenders: [{urlPrefix: http://x}]", "extenders: is not supported: HOSS calls no extenders"),
+        ("podMaxBackoffSeconds: 60", "podMaxBackoffSeconds: is not supported"),
+        (
+            "percentageOfNodesToScore: 101",
+            r"percentageOfNodesToScore: Invalid value: 101: not in valid range \[0-100\]",
+        ),
+        (profiles("colour: red"), r"strict decoding error: unknown field .profiles\[0\].colour"),
+        ("profiles: [{schedulerName: a}, {}]", r"profiles\[1\].schedulerName: Required value"),
+        (
+            "profiles: [{schedulerName: a}, {schedulerName: a}]",
+            r"profiles\[1\].schedulerName: Duplicate value",
+        ),
+        (
+            profiles("plugins: {score: {enabled: [{name: Nope}]}}"),
+            r"profiles\[0\].plugins.score.enabled\[0\]: score plugin .Nope. does not exist",
+        ),
+        (
+            profiles("plugins: {score: {enabled: [{name: PolicyNodes, weight: 1}]}}"),
+            "score plugin .PolicyNodes. does not exist",
+        ),
+        (
+            profiles("plugins: {filter: {disabled: [{name: TaintToleration}]}}"),
+            r"plugins.filter.disabled\[0\]: is not supported: TaintToleration cannot be disabled",
+        ),
+        (
+            profiles("plugins: {multiPoint: {disabled: [{name: '*'}]}}"),
+            r"plugins.multiPoint.disabled\[0\]: is not supported: SchedulingGates cannot be disabled",
+        ),
+        (
+            profiles("plugins: {filter: {disabled: [{name: '*'}]}}"),
+            r"plugins.filter.disabled\[0\]: is not supported",
+        ),
+        (
+            profiles("plugins: {postFilter: {disabled: [{name: '*'}]}}"),
+            r"plugins.postFilter.disabled\[0\]: is not supported",
+        ),
+        (
+            arguments("NodeResourcesFit", "{ignoredResources: [x]}"),
+            r"args.ignoredResources: is not supported",
+        ),
+        (
+            arguments("NodeResourcesFit", "{scoringStrategy: {type: Best}}"),
+            "NodeResourcesFit.strategy: is 'Best'",
+        ),
+        (
+            arguments("InterPodAffinity", "{hardPodAffinityWeight: 5}"),
+            "hardPodAffinityWeight: is not supported",
+        ),
+        (arguments("VolumeBinding", "{bindTimeoutSeconds: 5}"), "volume_bind_timeout_seconds"),
+        (
+            arguments("PodTopologySpread", "{defaultConstraints: [{maxSkew: 1}]}"),
+            "defaultConstraints: when .defaultingType is System, must be empty",
+        ),
+        (arguments("NodeName", "{x: 1}"), "NodeName has no arguments"),
+    ],
+)
+def test_what_is_wrong_or_cannot_be_honoured_is_refused_at_its_place(choose, text, problem):
+    with pytest.raises(ConfigError, match=problem):
+        choose(text)
+
+
+def test_added_affinity_filters_and_scores_for_every_pod(choose):
+    terms = "[{matchExpressions: [{key: pool, operator: In, values: [batch]}]}]"
+    required = f"requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: {terms}}}"
+    preference = "{matchExpressions: [{key: fast, operator: Exists}]}"
+    preferred = f"preferredDuringSchedulingIgnoredDuringExecution: [{{weight: 9, preference: {preference}}}]"
+    args = f"{{addedAffinity: {{{required}, {preferred}}}}}"
+    affinity = plugin_of(choose(arguments("NodeAffinity", args))[1], "NodeAffinity")
+    catalogue = NodeCatalogue()
+    catalogue.grow(2)
+    catalogue.put(0, NodeSpec("a", (("pool", "batch"),)))
+    catalogue.put(1, NodeSpec("b", (("fast", ""),)))
+    at = np.arange(2)
+    assert affinity.admits(PodSpec(), catalogue, at).tolist() == [True, False]
+    assert affinity.raw_score(PodSpec(), catalogue, at).tolist() == [0, 9]
+    assert affinity.reason_for(PodSpec()) == "node(s) didn't match scheduler-enforced node affinity"
+
+
+def test_a_list_of_default_constraints_takes_the_place_of_the_systems(choose):
+    constraint = "{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: ScheduleAnyway}"
+    args = f"{{defaultingType: List, defaultConstraints: [{constraint}]}}"
+    spread = plugin_of(choose(arguments("PodTopologySpread", args))[1], "PodTopologySpread")
+    assert [(c.topology_key, c.required) for c in spread._defaults] == [("rack", False)]
+    none = plugin_of(choose(arguments("PodTopologySpread", "{defaultingType: List}"))[1], "PodTopologySpread")
+    selected = PodSpec(default_spread=LabelSelector((Requirement("app", "Exists", ()),)))
+    assert none.score_state(selected, NodeInfoCache()) is None
+    assert spread.score_state(selected, NodeInfoCache()) is not None
+
+
+def test_the_example_has_the_default_profile_and_one_that_packs():
+    example = Path(__file__).parents[3] / "examples" / "kube-scheduler-config.yaml"
+    by_name = {
+        name: chosen_profile(WorkerConfig(kube_scheduler_config=example, profile=name), REGISTRY)[1]
+        for name in ("hoss", "hoss-gpu")
+    }
+    assert scores(by_name["hoss"]) == DEFAULT_WEIGHTS
+    changed = {"ImageLocality": 0, "NodeResourcesBalancedAllocation": 0, "NodeResourcesFit": 5}
+    packing = {name: weight for name, weight in {**DEFAULT_WEIGHTS, **changed}.items() if weight}
+    assert scores(by_name["hoss-gpu"]) == packing
+
+
+@pytest.mark.parametrize(
+    ("head", "problem"),
+    [
+        (
+            "apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n",
+            "no kind .* is registered for version",
+        ),
+        (
+            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: Pod\n",
+            "no kind .Pod. is registered for version",
+        ),
+        ("apiVersion: kubescheduler.config.k8s.io/v1\n", "Object 'Kind' is missing"),
+    ],
+)
+def test_another_version_or_kind_is_refused_in_kube_schedulers_words(choose, head, problem):
+    with pytest.raises(ConfigError, match=problem):
+        choose("", head=head)
