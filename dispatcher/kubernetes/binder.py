@@ -158,9 +158,14 @@ class PodBinder:
         # Rows may have been given to other pods meanwhile.
         same = (self._machine.registry.pods.uid[rows] == uids).all(axis=1)
         refused = np.flatnonzero((results == pb.BIND_REFUSED) & same).tolist()
-        of_volumes = [i for i in refused if steps.get(int(rows[i]), READY).step > VolumeStep.BOUND_ALREADY]
+        claims = self._resource_claims(rows)
+        of_volumes = [
+            i
+            for i in refused
+            if steps.get(int(rows[i]), READY).step > VolumeStep.BOUND_ALREADY or int(rows[i]) in claims
+        ]
         for i in of_volumes:
-            texts[i] = texts[i] or steps[int(rows[i])].reason
+            texts[i] = texts[i] or steps.get(int(rows[i]), READY).reason
         self._on_volumes_refused(rows[np.array(of_volumes, np.intp)], [texts[i] for i in of_volumes])
         waits = results == pb.BIND_WAITS
         for uid in map(bytes, uids[waits]):
@@ -186,6 +191,18 @@ class PodBinder:
                 pod = PlacedPod(registry.pods.uid[row].tobytes(), spec, node.name, node.labels)
                 self._judge_again.discard(pod.uid)
                 found[row] = self._volumes.judge(pod, now)
+        return found
+
+    def _resource_claims(self, rows: Rows) -> dict[int, tuple[str, ...]]:
+        """By row, the resource claims of the pods that have any."""
+        registry = self._machine.registry
+        found: dict[int, tuple[str, ...]] = {}
+        for row in rows.tolist():
+            spec = registry.templates.pod_spec(int(registry.templates.class_id[registry.pods.template[row]]))
+            uses = () if spec.claims is None else spec.claims.uses
+            names = tuple(dict.fromkeys(use.claim for use in uses if use.needed and use.claim is not None))
+            if names:
+                found[row] = names
         return found
 
     def _wait_for_volumes(self, rows: Rows) -> None:
@@ -292,7 +309,7 @@ class PodBinder:
     def _message(
         self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, VolumeJudgement]
     ) -> pb.BindRequest:
-        registry = self._machine.registry
+        registry, claims = self._machine.registry, self._resource_claims(rows)
         return pb.BindRequest(
             uids=uids.tobytes(),
             nodes=nodes.astype(U32).tobytes(),
@@ -304,6 +321,9 @@ class PodBinder:
                 for index in np.unique(nodes).tolist()
             ],
             volumes=bytes(int(steps.get(row, READY).step) for row in rows.tolist()) if steps else b"",
+            resource_claims=[pb.ResourceClaimNames(names=claims.get(row, ())) for row in rows.tolist()]
+            if claims
+            else (),
         )
 
 
