@@ -61,7 +61,7 @@ class PodBinder:
     ) -> None:
         """`evictions_read`: up to which seq the evictions of a shard are known; `node_deleted`: whether the
         API server has no node of this name any more; `on_bound` gets bound pods and the names of their
-        nodes, `on_volumes_refused` pods whose volumes were not bound, and why."""
+        nodes, `on_volumes_refused` pods whose volumes or devices were refused, and why."""
         self._runtime = runtime
         self._machine = runtime.machine
         self._client = client
@@ -141,11 +141,12 @@ class PodBinder:
         self._leadership.require_valid_lease()
         nodes = self._machine.registry.pods.node[rows].copy()
         uids = self._machine.registry.pods.uid[rows].copy()
+        claims = self._resource_claims(rows)
         self._attempted.update(map(bytes, uids))
         traces, began_ns = self._runtime.traces, now_ns()
         context = None if traces is None else traces.binding(uids)
         with calls_belong_to("" if context is None else str(context)):
-            reply = await self._client.bind(self._message(rows, uids, nodes, steps))
+            reply = await self._client.bind(self._message(rows, uids, nodes, steps, claims))
         results = decode(reply.results, U8, name="results", rows=len(rows))
         known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED))
         self._attempted.difference_update(map(bytes, uids[known]))
@@ -158,7 +159,6 @@ class PodBinder:
         # Rows may have been given to other pods meanwhile.
         same = (self._machine.registry.pods.uid[rows] == uids).all(axis=1)
         refused = np.flatnonzero((results == pb.BIND_REFUSED) & same).tolist()
-        claims = self._resource_claims(rows)
         of_volumes = [
             i
             for i in refused
@@ -307,9 +307,14 @@ class PodBinder:
         return [self._nodes.name(node) for node in nodes.tolist()]
 
     def _message(
-        self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, VolumeJudgement]
+        self,
+        rows: Rows,
+        uids: Uids,
+        nodes: Rows,
+        steps: Mapping[int, VolumeJudgement],
+        claims: Mapping[int, tuple[str, ...]],
     ) -> pb.BindRequest:
-        registry, claims = self._machine.registry, self._resource_claims(rows)
+        registry = self._machine.registry
         return pb.BindRequest(
             uids=uids.tobytes(),
             nodes=nodes.astype(U32).tobytes(),
