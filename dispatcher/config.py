@@ -54,8 +54,7 @@ class ClusterSection(KubernetesConfig):
     events_per_second: float = Field(default=100.0, ge=0, le=10_000)
 
     # What pods of HOSS request and HOSS ignores when it places them: persistent volume claims, ephemeral
-    # volumes, resource claims. Resource claims are not supported: their pods stay pending, with a condition
-    # that says so, unless these are ignored.
+    # volumes, resource claims.
     ignored: tuple[Literal["persistent volume claims", "ephemeral volumes", "resource claims"], ...] = ()
 
     # How long a placed pod waits until its volumes are bound or provisioned. Then it is placed anew

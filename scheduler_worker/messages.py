@@ -4,11 +4,21 @@ together."""
 from functools import lru_cache
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from hoss.errors import ColumnError
-from hoss.model.cluster import DisruptionBudget, Service
+from hoss.errors import ColumnError, InvalidInput
+from hoss.manifests.devices import read_device_object
+from hoss.model.cluster import (
+    DeviceUpdate,
+    DisruptionBudget,
+    ObjectKey,
+    Service,
+    StorageUpdate,
+    storage_key_of,
+)
 from hoss.model.conflicts import Overlap, Preference
+from hoss.model.devices import DEVICE_KINDS, DeviceManifest, DeviceObject
 from hoss.model.pod import PodSpec
 from hoss.v1 import common_pb2, objects_pb2, resolver_pb2, workerlink_pb2
 from hoss.wire.columns import (
@@ -224,6 +234,22 @@ def surroundings(message: objects_pb2.Surroundings) -> tuple[NamespaceLabels, tu
     """Namespaces' labels by name, and the services."""
     namespaces = {entry.name: namespace_from_proto(entry).all_labels for entry in message.namespaces}
     return namespaces, tuple(map(service_from_proto, message.services))
+
+
+def device_update(update: StorageUpdate) -> DeviceUpdate:
+    """The device objects of an update, read. What cannot be read does not exist: the dispatcher's log names it."""
+    objects: list[DeviceObject] = []
+    unreadable: list[ObjectKey] = []
+    for item in update.objects:
+        if isinstance(item, DeviceManifest):
+            try:
+                found = read_device_object(orjson.loads(item.text), item.kind)
+            except InvalidInput:
+                unreadable.append(storage_key_of(item))
+            else:
+                objects += [] if found is None else [found]
+    gone = tuple(key for key in update.gone if key.kind in DEVICE_KINDS)
+    return DeviceUpdate(tuple(objects), (*gone, *unreadable), update.complete)
 
 
 def cache_view(request_id: int, cache: NodeInfoCache, *, idle: bool) -> workerlink_pb2.CacheView:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hoss.client.proposal_stream import ProposalStream
 from hoss.client.worker_link import DispatcherLink
 from hoss.errors import InvalidInput
-from hoss.model.cluster import StorageUpdate
+from hoss.model.cluster import DeviceUpdate, StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, DEFAULT_PREFERENCE
 from hoss.model.selectors import NodeScope
 from hoss.telemetry import logger
@@ -127,6 +127,7 @@ class WorkerService:
         self._scheduler.set_preference(DEFAULT_PREFERENCE)
         self._storage_parts.clear()
         self._scheduler.update_storage(StorageUpdate(complete=True))
+        self._scheduler.update_devices(DeviceUpdate(complete=True), self._unix_clock())
         self._scheduler.refusals.restart(welcome.epoch)
         logger().info("registered", worker=self._name, epoch=welcome.epoch)
 
@@ -213,7 +214,11 @@ class WorkerService:
         parts, self._storage_parts = self._storage_parts, []
         objects = tuple(item for part in parts for item in part.objects)
         gone = tuple(key for part in parts for key in part.gone)
-        self._scheduler.update_storage(StorageUpdate(objects, gone, message.complete))
+        update = StorageUpdate(objects, gone, message.complete)
+        devices = messages.device_update(update)
+        if update.complete or len(devices.objects) + len(devices.gone) < len(objects) + len(gone):
+            self._scheduler.update_storage(update)
+        self._scheduler.update_devices(devices, self._unix_clock())
         self._log.debug("storage_updated", worker=self._name, objects=len(objects), gone=len(gone))
         self._loop.wake()
 

@@ -61,7 +61,7 @@ class PodBinder:
     ) -> None:
         """`evictions_read`: up to which seq the evictions of a shard are known; `node_deleted`: whether the
         API server has no node of this name any more; `on_bound` gets bound pods and the names of their
-        nodes, `on_volumes_refused` pods whose volumes were not bound, and why."""
+        nodes, `on_volumes_refused` pods whose volumes or devices were refused, and why."""
         self._runtime = runtime
         self._machine = runtime.machine
         self._client = client
@@ -141,11 +141,12 @@ class PodBinder:
         self._leadership.require_valid_lease()
         nodes = self._machine.registry.pods.node[rows].copy()
         uids = self._machine.registry.pods.uid[rows].copy()
+        claims = self._resource_claims(rows)
         self._attempted.update(map(bytes, uids))
         traces, began_ns = self._runtime.traces, now_ns()
         context = None if traces is None else traces.binding(uids)
         with calls_belong_to("" if context is None else str(context)):
-            reply = await self._client.bind(self._message(rows, uids, nodes, steps))
+            reply = await self._client.bind(self._message(rows, uids, nodes, steps, claims))
         results = decode(reply.results, U8, name="results", rows=len(rows))
         known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED))
         self._attempted.difference_update(map(bytes, uids[known]))
@@ -158,9 +159,13 @@ class PodBinder:
         # Rows may have been given to other pods meanwhile.
         same = (self._machine.registry.pods.uid[rows] == uids).all(axis=1)
         refused = np.flatnonzero((results == pb.BIND_REFUSED) & same).tolist()
-        of_volumes = [i for i in refused if steps.get(int(rows[i]), READY).step > VolumeStep.BOUND_ALREADY]
+        of_volumes = [
+            i
+            for i in refused
+            if steps.get(int(rows[i]), READY).step > VolumeStep.BOUND_ALREADY or int(rows[i]) in claims
+        ]
         for i in of_volumes:
-            texts[i] = texts[i] or steps[int(rows[i])].reason
+            texts[i] = texts[i] or steps.get(int(rows[i]), READY).reason
         self._on_volumes_refused(rows[np.array(of_volumes, np.intp)], [texts[i] for i in of_volumes])
         waits = results == pb.BIND_WAITS
         for uid in map(bytes, uids[waits]):
@@ -186,6 +191,18 @@ class PodBinder:
                 pod = PlacedPod(registry.pods.uid[row].tobytes(), spec, node.name, node.labels)
                 self._judge_again.discard(pod.uid)
                 found[row] = self._volumes.judge(pod, now)
+        return found
+
+    def _resource_claims(self, rows: Rows) -> dict[int, tuple[str, ...]]:
+        """By row, the resource claims of the pods that have any."""
+        registry = self._machine.registry
+        found: dict[int, tuple[str, ...]] = {}
+        for row in rows.tolist():
+            spec = registry.templates.pod_spec(int(registry.templates.class_id[registry.pods.template[row]]))
+            uses = () if spec.claims is None else spec.claims.uses
+            names = tuple(dict.fromkeys(use.claim for use in uses if use.needed and use.claim is not None))
+            if names:
+                found[row] = names
         return found
 
     def _wait_for_volumes(self, rows: Rows) -> None:
@@ -290,7 +307,12 @@ class PodBinder:
         return [self._nodes.name(node) for node in nodes.tolist()]
 
     def _message(
-        self, rows: Rows, uids: Uids, nodes: Rows, steps: Mapping[int, VolumeJudgement]
+        self,
+        rows: Rows,
+        uids: Uids,
+        nodes: Rows,
+        steps: Mapping[int, VolumeJudgement],
+        claims: Mapping[int, tuple[str, ...]],
     ) -> pb.BindRequest:
         registry = self._machine.registry
         return pb.BindRequest(
@@ -304,6 +326,9 @@ class PodBinder:
                 for index in np.unique(nodes).tolist()
             ],
             volumes=bytes(int(steps.get(row, READY).step) for row in rows.tolist()) if steps else b"",
+            resource_claims=[pb.ResourceClaimNames(names=claims.get(row, ())) for row in rows.tolist()]
+            if claims
+            else (),
         )
 
 

@@ -65,8 +65,8 @@ class EventRecorder:
             self._record(self._event(namespace, name, uid, "Scheduled", text, action="Binding"))
 
     def volumes_refused(self, rows: Rows, reasons: Sequence[str]) -> None:
-        """The volumes of these pods could not be bound. The pods are placed anew, often before a condition
-        would be written, so their users are told at once."""
+        """The volumes or devices of these pods were refused. The pods are placed anew, often before a
+        condition would be written, so their users are told at once."""
         for row, reason in zip(rows.tolist(), reasons, strict=True):
             namespace, name, uid = self._identity(row)
             self._record(self._event(namespace, name, uid, "FailedScheduling", reason, action="Scheduling"))

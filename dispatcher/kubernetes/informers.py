@@ -12,6 +12,7 @@ from itertools import count
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 
 from dispatcher.api.intake import read_template
 from dispatcher.config import ClusterSection
@@ -30,9 +31,11 @@ from hoss.kube.api import KubeApi, Object
 from hoss.kube.reflector import Change, ObjectGone, Reflector
 from hoss.manifests.cluster import read_controller
 from hoss.manifests.cluster_objects import read_cluster_object
+from hoss.manifests.devices import read_device_object
 from hoss.manifests.node import read_node
 from hoss.manifests.volumes import read_storage_object
 from hoss.model.cluster import ObjectKey, OwnerReference, StorageUpdate, storage_key_of
+from hoss.model.devices import DeviceManifest
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodTemplate
 from hoss.model.volumes import StorageObject
@@ -71,10 +74,16 @@ _STORAGE = {
     "/apis/storage.k8s.io/v1/csistoragecapacities": "CSIStorageCapacity",
     "/apis/storage.k8s.io/v1/volumeattachments": "VolumeAttachment",
 }
+_DEVICES = {
+    "/apis/resource.k8s.io/v1/deviceclasses": "DeviceClass",
+    "/apis/resource.k8s.io/v1/resourceslices": "ResourceSlice",
+    "/apis/resource.k8s.io/v1/resourceclaims": "ResourceClaim",
+}
 
 
 class StorageInformers:
-    """Follows storage objects. Its `reflectors` must be running. Changes are collected until `take`."""
+    """Follows storage objects and device objects. Its `reflectors` must be running. Changes are collected until
+    `take`."""
 
     def __init__(
         self, runtime: Runtime, api: KubeApi, *, changed: Callable[[], object], rng: random.Random
@@ -82,10 +91,15 @@ class StorageInformers:
         """`changed` is called when there is something to take."""
         self._runtime = runtime
         self._changed = changed
-        self._changes: dict[ObjectKey, StorageObject | None] = {}  # None: gone
+        self._changes: dict[ObjectKey, StorageObject | DeviceManifest | None] = {}  # None: gone
+        reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
         self.reflectors = [
-            Reflector(api, path, self._handler(kind), clock=runtime.now, rng=rng)
-            for path, kind in _STORAGE.items()
+            *(reflector(path, self._handler(kind, read_storage_object)) for path, kind in _STORAGE.items()),
+            # A cluster older than 1.34 has none of these.
+            *(
+                reflector(path, self._handler(kind, _device_manifest), optional=True)
+                for path, kind in _DEVICES.items()
+            ),
         ]
 
     def take(self) -> None:
@@ -96,14 +110,16 @@ class StorageInformers:
             gone = tuple(key for key, item in changes.items() if item is None)
             self._runtime.handle(m.StorageChanged(StorageUpdate(objects, gone)))
 
-    def _handler(self, kind: str) -> Callable[[list[Change]], None]:
+    def _handler(
+        self, kind: str, read: Callable[[Object, str], StorageObject | DeviceManifest | None]
+    ) -> Callable[[list[Change]], None]:
         def handle(changes: list[Change]) -> None:
             for change in changes:
                 if isinstance(change, ObjectGone):
                     self._changes[ObjectKey(kind, change.namespace, change.name)] = None
                     continue
                 try:
-                    item = read_storage_object(change.object, kind)
+                    item = read(change.object, kind)
                 except InvalidInput as exc:
                     _warn(kind, change.object, exc)
                 else:
@@ -112,6 +128,14 @@ class StorageInformers:
             self._changed()
 
         return handle
+
+
+def _device_manifest(item: Object, kind: str) -> DeviceManifest:
+    """Raises InvalidInput for an object that workers could not read."""
+    read_device_object(item, kind)
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    text = orjson.dumps({**item, "metadata": metadata})
+    return DeviceManifest(kind, metadata.get("namespace", ""), metadata["name"], text)
 
 
 class ObjectInformers:

@@ -27,7 +27,8 @@ _SILENCE_SECONDS = 90.0
 
 _FIRST_DELAY_SECONDS = 0.05
 _MAX_DELAY_SECONDS = 5.0
-_GONE = 410
+_GONE, _NOT_FOUND = 410, 404
+_MISSING_KIND_SECONDS = 60.0  # until the reflector asks again for a kind that the server does not have
 
 
 class ObjectSeen(NamedTuple):
@@ -73,10 +74,12 @@ class Reflector:
         handler: Callable[[list[Change]], None],
         *,
         params: Mapping[str, str] | None = None,
+        optional: bool = False,
         clock: Callable[[], float] = THIS_HOST.monotonic,
         rng: random.Random = THIS_HOST.rng,
     ) -> None:
-        """`path` of the list, such as /api/v1/pods; `params` such as a fieldSelector."""
+        """`path` of the list, such as /api/v1/pods; `params` such as a fieldSelector. `optional`:
+        the server may not have this kind. Then there are no objects, and the reflector asks again."""
         self.path = path
         self.complete = asyncio.Event()  # the first list has been handled
         # Since when changes may be missing, by `clock`. None: the watch is up to date.
@@ -86,6 +89,7 @@ class Reflector:
         self._api = api
         self._handler = handler
         self._params = dict(params or {})
+        self._optional = optional
         self._clock = clock
         self._rng = rng
         self._known: dict[str, _Known] = {}  # by UID
@@ -111,6 +115,10 @@ class Reflector:
                 logger().info("list_again", path=self.path, version=self._version)
                 self._version = ""
             except (Refused, TransportError) as exc:
+                if self._optional and isinstance(exc, Refused) and exc.reply.status == _NOT_FOUND:
+                    self._missing()
+                    await asyncio.sleep(_MISSING_KIND_SECONDS)
+                    continue
                 await self._pause(backoff, str(exc))
 
     async def _pause(self, backoff: Backoff, problem: str) -> None:
@@ -120,6 +128,13 @@ class Reflector:
             logger().warning("reflector_stale", path=self.path, error=problem)
         self.problem = problem
         await asyncio.sleep(backoff.failed(self._clock()) or 0)
+
+    def _missing(self) -> None:
+        """The server does not have this kind, so there are no objects."""
+        self._handle([ObjectGone(uid, of.namespace, of.name) for uid, of in self._known.items()])
+        self._version = ""
+        self._up_to_date()
+        self.complete.set()
 
     def _up_to_date(self) -> None:
         if self.problem:

@@ -6,7 +6,7 @@ DisruptionBudget holds the state that the API server reports, a PodDisruptionBud
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hoss.model.devices import DeviceObject
+from hoss.model.devices import DeviceManifest, DeviceObject, ResourceClaim
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.resources import Amounts, Pairs
@@ -141,19 +141,37 @@ _STORAGE_KINDS: dict[type, str] = {
 }
 
 
-def storage_key_of(item: StorageObject) -> ObjectKey:
-    """The storage object's key."""
+def storage_key_of(item: StorageObject | DeviceManifest) -> ObjectKey:
+    """The storage object's key, or the device object's."""
+    if isinstance(item, DeviceManifest):
+        return ObjectKey(item.kind, item.namespace, item.name)
     namespace = item.namespace if isinstance(item, (PersistentVolumeClaim, CsiStorageCapacity)) else ""
     return ObjectKey(_STORAGE_KINDS[type(item)], namespace, item.name)
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUpdate:
-    """Changes of a cluster's storage objects. `complete`: there are no others than `objects`."""
+    """Changes of a cluster's storage objects, and of its device objects. `complete`: there are no others than
+    `objects`."""
 
-    objects: tuple[StorageObject, ...] = ()  # new or changed
+    objects: tuple[StorageObject | DeviceManifest, ...] = ()  # new or changed
     gone: tuple[ObjectKey, ...] = ()
     complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUpdate:
+    """Changes of a cluster's device objects, read. `complete`: there are no others than `objects`."""
+
+    objects: tuple[DeviceObject, ...] = ()  # new or changed
+    gone: tuple[ObjectKey, ...] = ()
+    complete: bool = False
+
+
+def device_key_of(item: DeviceObject) -> ObjectKey:
+    """The device object's key."""
+    namespace = item.namespace if isinstance(item, ResourceClaim) else ""
+    return ObjectKey(type(item).__name__, namespace, item.name)
 
 
 @dataclass(frozen=True, slots=True)

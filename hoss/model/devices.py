@@ -253,3 +253,14 @@ class HeldClaim:
 
 
 DeviceObject = DeviceClass | ResourceSlice | ResourceClaim
+DEVICE_KINDS = ("DeviceClass", "ResourceSlice", "ResourceClaim")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceManifest:
+    """A DeviceObject as the API server stores it, on its way to whoever looks into it."""
+
+    kind: str
+    namespace: str  # "" for what has none
+    name: str
+    text: bytes  # JSON

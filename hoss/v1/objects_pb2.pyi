@@ -215,8 +215,20 @@ class VolumeAttachment(_message.Message):
     volume_name: str
     def __init__(self, name: _Optional[str] = ..., node: _Optional[str] = ..., attacher: _Optional[str] = ..., volume_name: _Optional[str] = ...) -> None: ...
 
+class DeviceManifest(_message.Message):
+    __slots__ = ("kind", "namespace", "name", "text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    namespace: str
+    name: str
+    text: bytes
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., text: _Optional[bytes] = ...) -> None: ...
+
 class StorageObject(_message.Message):
-    __slots__ = ("volume", "claim", "storage_class", "csi_node", "csi_driver", "capacity", "attachment")
+    __slots__ = ("volume", "claim", "storage_class", "csi_node", "csi_driver", "capacity", "attachment", "device")
     VOLUME_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     STORAGE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +236,7 @@ class StorageObject(_message.Message):
     CSI_DRIVER_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     volume: PersistentVolume
     claim: PersistentVolumeClaim
     storage_class: StorageClass
@@ -231,7 +244,8 @@ class StorageObject(_message.Message):
     csi_driver: CsiDriver
     capacity: CsiStorageCapacity
     attachment: VolumeAttachment
-    def __init__(self, volume: _Optional[_Union[PersistentVolume, _Mapping]] = ..., claim: _Optional[_Union[PersistentVolumeClaim, _Mapping]] = ..., storage_class: _Optional[_Union[StorageClass, _Mapping]] = ..., csi_node: _Optional[_Union[CsiNode, _Mapping]] = ..., csi_driver: _Optional[_Union[CsiDriver, _Mapping]] = ..., capacity: _Optional[_Union[CsiStorageCapacity, _Mapping]] = ..., attachment: _Optional[_Union[VolumeAttachment, _Mapping]] = ...) -> None: ...
+    device: DeviceManifest
+    def __init__(self, volume: _Optional[_Union[PersistentVolume, _Mapping]] = ..., claim: _Optional[_Union[PersistentVolumeClaim, _Mapping]] = ..., storage_class: _Optional[_Union[StorageClass, _Mapping]] = ..., csi_node: _Optional[_Union[CsiNode, _Mapping]] = ..., csi_driver: _Optional[_Union[CsiDriver, _Mapping]] = ..., capacity: _Optional[_Union[CsiStorageCapacity, _Mapping]] = ..., attachment: _Optional[_Union[VolumeAttachment, _Mapping]] = ..., device: _Optional[_Union[DeviceManifest, _Mapping]] = ...) -> None: ...
 
 class StorageKey(_message.Message):
     __slots__ = ("kind", "namespace", "name")

@@ -839,18 +839,26 @@ class UpsertPodsReply(_message.Message):
     def __init__(self, verdicts: _Optional[bytes] = ...) -> None: ...
 
 class BindRequest(_message.Message):
-    __slots__ = ("uids", "nodes", "pods", "node_names", "volumes")
+    __slots__ = ("uids", "nodes", "pods", "node_names", "volumes", "resource_claims")
     UIDS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_CLAIMS_FIELD_NUMBER: _ClassVar[int]
     uids: bytes
     nodes: bytes
     pods: _containers.RepeatedScalarFieldContainer[str]
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
     volumes: bytes
-    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., pods: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., volumes: _Optional[bytes] = ...) -> None: ...
+    resource_claims: _containers.RepeatedCompositeFieldContainer[ResourceClaimNames]
+    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., pods: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., volumes: _Optional[bytes] = ..., resource_claims: _Optional[_Iterable[_Union[ResourceClaimNames, _Mapping]]] = ...) -> None: ...
+
+class ResourceClaimNames(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BindReply(_message.Message):
     __slots__ = ("results", "texts")

@@ -1,9 +1,10 @@
-"""Converts storage objects between the model and hoss.v1."""
+"""Converts storage objects, and manifests of device objects, between the model and hoss.v1."""
 
 from collections.abc import Iterator
 
 from hoss.errors import InvalidInput
 from hoss.model.cluster import ObjectKey, StorageUpdate
+from hoss.model.devices import DeviceManifest
 from hoss.model.selectors import NodeSelector
 from hoss.model.volumes import (
     ClaimReference,
@@ -56,7 +57,7 @@ def storage_changes_from_proto(message: pb.StorageChanges) -> StorageUpdate:
     )
 
 
-def storage_to_proto(item: StorageObject) -> pb.StorageObject:  # noqa: PLR0911 - one for each kind
+def storage_to_proto(item: StorageObject | DeviceManifest) -> pb.StorageObject:  # noqa: PLR0911 - one for each kind
     match item:
         case PersistentVolume():
             return pb.StorageObject(volume=_volume_to_proto(item))
@@ -90,9 +91,14 @@ def storage_to_proto(item: StorageObject) -> pb.StorageObject:  # noqa: PLR0911 
                 name=item.name, node=item.node, attacher=item.attacher, volume_name=item.volume_name
             )
             return pb.StorageObject(attachment=attachment)
+        case DeviceManifest():
+            device = pb.DeviceManifest(
+                kind=item.kind, namespace=item.namespace, name=item.name, text=item.text
+            )
+            return pb.StorageObject(device=device)
 
 
-def storage_from_proto(message: pb.StorageObject) -> StorageObject:  # noqa: PLR0911 - one for each kind
+def storage_from_proto(message: pb.StorageObject) -> StorageObject | DeviceManifest:  # noqa: PLR0911 - one for each kind
     """Raises InvalidInput for a missing object and for an unknown kind."""
     match message.WhichOneof("kind"):
         case "volume":
@@ -120,6 +126,9 @@ def storage_from_proto(message: pb.StorageObject) -> StorageObject:  # noqa: PLR
         case "attachment":
             found = message.attachment
             return VolumeAttachment(found.name, found.node, found.attacher, found.volume_name)
+        case "device":
+            device = message.device
+            return DeviceManifest(device.kind, device.namespace, device.name, device.text)
         case _:
             problem = "is missing, or of a kind that this version does not know"
             raise InvalidInput(problem, where="object.kind")

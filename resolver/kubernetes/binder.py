@@ -4,15 +4,19 @@ binding in doubt."""
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hoss.client.backoff import Backoff
 from hoss.errors import TransportError
 from hoss.host import THIS_HOST
 from hoss.kube.api import REQUEST_SECONDS, KubeApi, Object, Reply
+from hoss.model.devices import Allocation
 from hoss.model.volumes import PodVolumes
 from resolver.core.binding_review import BindResult, Bound, binding_of, read_binding_reply, read_bound_pod
+from resolver.core.claim_allocations import ClaimUser
+from resolver.kubernetes.device_binder import DeviceBinder, DeviceRequest
 from resolver.kubernetes.volume_binder import VolumeBinder, VolumeRequest
 
 # The caller tries again after this, so that a call ends. The API server gives a request up after a minute,
@@ -34,6 +38,8 @@ class BindingRequest(NamedTuple):
     volumes: PodVolumes | None = None  # to be bound first; None: nothing is to be done for them
     undo: bool = False  # take back what was done for the volumes, and refuse
     written: bool = False  # all was done for the volumes before
+    claims: tuple[str, ...] = ()  # resource claims, which get their devices first
+    chosen: Mapping[str, Allocation] = MappingProxyType({})  # devices by claim; none: it had them before
 
 
 class Binder:
@@ -51,6 +57,7 @@ class Binder:
         self.counters: Counter[str] = Counter()
         self._api = api
         self._volumes = VolumeBinder(api)
+        self._devices = DeviceBinder(api)
         self._clock = clock
         self._rng = rng
         self._patience_seconds = patience_seconds
@@ -64,13 +71,26 @@ class Binder:
         return list(found)
 
     async def _bind(self, request: BindingRequest) -> Bound:
+        """First the volumes, which may have to be waited for, then the devices, then the pod."""
+        namespace, _, name = request.pod.partition("/")
         if request.volumes is not None:
-            namespace, _, _ = request.pod.partition("/")
             not_yet = await self._volumes.bind(
                 VolumeRequest(namespace, request.volumes, request.node, request.undo, request.written)
             )
             if not_yet is not None:
                 return not_yet
+        if not request.claims:
+            return await self._bind_pod(request)
+        devices = DeviceRequest(namespace, ClaimUser(name, request.uid), request.claims, request.chosen)
+        refused = await self._devices.bind(devices)
+        if refused is not None:
+            return refused
+        bound = await self._bind_pod(request)
+        if bound.result is BindResult.REFUSED and (unknown := await self._devices.release(devices)):
+            return unknown
+        return bound
+
+    async def _bind_pod(self, request: BindingRequest) -> Bound:
         backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
         deadline = self._clock() + self._patience_seconds
         refusals = 0

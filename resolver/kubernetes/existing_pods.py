@@ -2,12 +2,13 @@
 pods."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.model.pod import PodGroup
 from hoss.model.resources import MAX_AMOUNT
 from hoss.model.volumes import PodVolumes
 from hoss.v1 import resolver_pb2 as pb
@@ -99,10 +100,11 @@ class ExistingPodReservations:
         reserved = await self._reserved(uids, nodes)
         steps = decode(request.volumes, U8, name="volumes", rows=len(uids)) if request.volumes else None
         volumes = {} if steps is None else await self._volumes(uids, nodes, steps, reserved)
+        devices = await self._devices(request, uids, nodes, reserved)
         requests = [
             BindingRequest(
                 request.pods[i], uid_text(uids[i].tobytes()), names[int(nodes[i])], *volumes.get(i, ())
-            )
+            )._replace(**devices.get(i, {}))
             for i in np.flatnonzero(reserved).tolist()
         ]
         answers = iter(await self._binder.bind(requests))
@@ -118,14 +120,42 @@ class ExistingPodReservations:
         """By row, the volumes of the pods for which there is a step, with what was chosen for them; and whether
         that is to be undone, and was written before."""
         found: dict[int, tuple[PodVolumes, bool, bool]] = {}
-        wanted = reserved & (steps != pb.VOLUMES_BOUND_ALREADY)
+        groups = await self._groups(uids, nodes, reserved & (steps != pb.VOLUMES_BOUND_ALREADY))
+        for row, group in groups.items():
+            volumes = None if group is None else group.volumes
+            undo, written = steps[row] == pb.VOLUMES_UNDO, steps[row] == pb.VOLUMES_CHECK
+            found[row] = volumes or PodVolumes(), bool(undo), bool(written)
+        return found
+
+    async def _devices(
+        self, request: pb.BindRequest, uids: Uids, nodes: NDArray[np.uint32], reserved: NDArray[np.bool_]
+    ) -> dict[int, dict[str, Any]]:
+        """By row, the resource claims of the pods that have any, with what was chosen for them."""
+        if not request.resource_claims:
+            return {}
+        if len(request.resource_claims) != len(uids):
+            raise InvalidInput(f"is not of {len(uids)} pods", where="resource_claims")
+        names = [tuple(of_pod.names) for of_pod in request.resource_claims]
+        claiming = np.array([bool(of_pod) for of_pod in names], np.bool_)
+        groups = await self._groups(uids, nodes, reserved & claiming)
+        return {
+            row: {
+                "claims": names[row],
+                "chosen": {} if group is None else {held.name: held.allocation for held in group.held_claims},
+            }
+            for row, group in groups.items()
+        }
+
+    async def _groups(
+        self, uids: Uids, nodes: NDArray[np.uint32], wanted: NDArray[np.bool_]
+    ) -> dict[int, PodGroup | None]:
+        """By row, the groups of the wanted pods, with all that was chosen for them; None: the ledger has none."""
+        found: dict[int, PodGroup | None] = {}
         for shard in np.unique(nodes[wanted] % self._ledger.shards).tolist():
             rows = np.flatnonzero(wanted & (nodes % self._ledger.shards == shard))
             definitions = await self._ledger.definitions(shard, uids[rows])
             for row, definition in zip(rows.tolist(), definitions, strict=True):
-                volumes = group_defined(definition).volumes if definition else None
-                undo, written = steps[row] == pb.VOLUMES_UNDO, steps[row] == pb.VOLUMES_CHECK
-                found[row] = volumes or PodVolumes(), bool(undo), bool(written)
+                found[row] = group_defined(definition) if definition else None
         return found
 
     async def _reserved(self, uids: Uids, nodes: NDArray[np.uint32]) -> NDArray[np.bool_]:

@@ -1,6 +1,7 @@
-"""The cluster's storage objects: persistent volumes, claims, storage classes, CSI objects and attachments. The API
-server is their journal, so they are kept in memory only. Workers get all of them when they join, and every
-change after that."""
+"""The cluster's storage objects: persistent volumes, claims, storage classes, CSI objects and attachments. And its
+device objects, which go the same way: resource slices, device classes and resource claims. The API server is
+their journal, so they are kept in memory only. Workers get all of them when they join, and every change after
+that."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,22 +12,23 @@ from dispatcher.core.changes import Changes
 from dispatcher.core.queue.queues import Queues
 from dispatcher.core.workers.membership import Membership
 from hoss.model.cluster import ObjectKey, StorageUpdate, storage_key_of
+from hoss.model.devices import DEVICE_KINDS, DeviceManifest
 from hoss.model.volumes import CsiStorageCapacity, PersistentVolumeClaim, StorageObject
 
 # An object of these kinds that goes may help a waiting pod. Others only ever help when they come or change.
-_HELPS_BY_GOING = ("VolumeAttachment",)
+_HELPS_BY_GOING = ("VolumeAttachment", *DEVICE_KINDS)
 
 
 class StorageObjects:
     """All storage objects by key."""
 
     def __init__(self) -> None:
-        self._objects: dict[ObjectKey, StorageObject] = {}
+        self._objects: dict[ObjectKey, StorageObject | DeviceManifest] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def get(self, key: ObjectKey) -> StorageObject | None:
+    def get(self, key: ObjectKey) -> StorageObject | DeviceManifest | None:
         """The object with this key."""
         return self._objects.get(key)
 
@@ -76,7 +78,9 @@ class StorageUpdates:
         return [m.SendStorage(worker.link, update) for worker in self.members.living()]
 
 
-def _changes(update: StorageUpdate, before: Mapping[ObjectKey, StorageObject | None]) -> Changes:
+def _changes(
+    update: StorageUpdate, before: Mapping[ObjectKey, StorageObject | DeviceManifest | None]
+) -> Changes:
     """What waiting pods may benefit from."""
     keys = [storage_key_of(item) for item in update.objects if _may_help(item, before)]
     keys += [key for key in update.gone if key.kind in _HELPS_BY_GOING]
@@ -84,7 +88,9 @@ def _changes(update: StorageUpdate, before: Mapping[ObjectKey, StorageObject | N
     return Changes(claims=_claims(keys), storage=kinds)
 
 
-def _may_help(item: StorageObject, before: Mapping[ObjectKey, StorageObject | None]) -> bool:
+def _may_help(
+    item: StorageObject | DeviceManifest, before: Mapping[ObjectKey, StorageObject | DeviceManifest | None]
+) -> bool:
     """A capacity helps only by growing (kube-scheduler's isSchedulableAfterCSIStorageCapacityChange)."""
     known = before[storage_key_of(item)]
     if not isinstance(item, CsiStorageCapacity) or not isinstance(known, CsiStorageCapacity):

@@ -17,11 +17,13 @@ from dispatcher.core.pods.gangs import MAX_GANG_PODS
 from dispatcher.core.pods.sets import NewGang
 from dispatcher.core.pods.templates import too_many_terms
 from hoss.errors import InvalidInput
+from hoss.manifests.devices import read_pod_claims
 from hoss.manifests.fields import Object
 from hoss.manifests.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, group_in, read_minimum
 from hoss.manifests.pod import ANNOTATION, MOVABLE_ANNOTATION, read_pod_template
 from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
+from hoss.model.devices import PodClaims
 from hoss.model.pod import DuringExecution, Movable, PodTemplate
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import PodVolumes
@@ -37,6 +39,8 @@ _CONTAINER_PARTS = ("image", "resources", "ports", "restartPolicy")
 
 # Kinds of volumes that the configuration may have HOSS ignore, and what it calls them.
 _IGNORABLE_VOLUMES = {"persistentVolumeClaim": "persistent volume claims", "ephemeral": "ephemeral volumes"}
+
+_RESOURCE_CLAIMS = "resource claims"
 
 _REPLICAS_LABEL = "pod-template-hash"
 
@@ -95,14 +99,12 @@ class PodReader:
         metadata, spec = pod["metadata"], pod["spec"]
         ours = spec.get("schedulerName", "") in self._schedulers
         status = pod.get("status", {})
-        refused = [what for what in unplaceable(spec) if what not in self._ignored] if ours else []
-        problem = f"HOSS does not place pods with {', '.join(refused)}" if refused else ""
-        gang = None
+        problem, gang = "", None
         try:
             gang = gang_of(metadata) if ours else None
         except InvalidInput as exc:
-            problem = problem or str(exc)
-        template = self._template(metadata, spec)
+            problem = str(exc)
+        template = self._template(metadata, spec, status)
         terms = template.spec.pod_terms
         if ours and self._max_pod_terms is not None and terms > self._max_pod_terms:
             problem = problem or f"the pod {too_many_terms(terms, self._max_pod_terms)}"
@@ -121,19 +123,19 @@ class PodReader:
             owner=_owner(metadata) if ours else None,
         )
 
-    def _template(self, metadata: Object, spec: Object) -> PodTemplate:
+    def _template(self, metadata: Object, spec: Object, status: Object) -> PodTemplate:
         controller = _controller(metadata)
         owner = "" if controller is None else controller["kind"]
         labels = metadata.get("labels") or {}
         parts = _parts(spec)
-        volumes = self._volumes(metadata, spec)
+        volumes, claims = self._volumes(metadata, spec), self._claims(metadata, spec, status)
         annotations = metadata.get("annotations") or {}
         stays, moves = annotations.get(ANNOTATION, ""), annotations.get(MOVABLE_ANNOTATION, "")
         if stays not in tuple(DuringExecution):  # a pod on a node takes room even if this is invalid
             stays = ""
         if moves not in tuple(Movable):
             moves = Movable.NO.value  # somebody meant something: leave the pod where it is
-        named = None if volumes is None else asdict(volumes)
+        named = [None if mounted is None else asdict(mounted) for mounted in (volumes, claims)]
         key = orjson.dumps(
             [metadata["namespace"], owner, labels, stays, moves, parts, named], option=orjson.OPT_SORT_KEYS
         )
@@ -147,6 +149,8 @@ class PodReader:
                 found = _spread_among_replicas(found)
             if volumes is not None:
                 found = replace(found, spec=replace(found.spec, volumes=volumes))
+            if claims is not None:
+                found = replace(found, spec=replace(found.spec, claims=claims))
             self._templates[key] = found
         return found
 
@@ -156,10 +160,14 @@ class PodReader:
             mounted = [volume for volume in mounted if self._ignored_volumes.isdisjoint(volume)]
         return read_pod_volumes(metadata, {"volumes": mounted}, "spec") if mounted else None
 
-
-def unplaceable(spec: Object) -> list[str]:
-    """What a pod requests that restricts its nodes by rules that HOSS does not know."""
-    return ["resource claims"] if spec.get("resourceClaims") else []
+    def _claims(self, metadata: Object, spec: Object, status: Object) -> PodClaims | None:
+        """Of pods of ours. What others use, the status of the claims says. Extended resources are left to what
+        nodes offer: with them each pod would be a class of its own."""
+        ours = spec.get("schedulerName", "") in self._schedulers
+        if not (ours and spec.get("resourceClaims")) or _RESOURCE_CLAIMS in self._ignored:
+            return None
+        claims = read_pod_claims(metadata, spec, status, "spec")
+        return None if claims is None else replace(claims, containers=())
 
 
 def gang_of(metadata: Object) -> NewGang | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
+from hoss.model.devices import DEVICE_KINDS
 from hoss.model.fit import cards_fit, fits
 from hoss.model.node import NO_EXECUTE, NO_SCHEDULE, Taint
 from hoss.model.pod import HostPort, PodAffinityTerm, PodSpec, SpreadConstraint
@@ -208,6 +209,16 @@ def _node_volume_limits(spec: PodSpec, changes: Changes) -> bool:
     return _volumes_left(changes)
 
 
+def _dynamic_resources(_spec: PodSpec, changes: Changes) -> bool:
+    """A claim, class or slice came, changed or went; a node is new or has other labels; a pod that left may have
+    had devices."""
+    if not changes.storage.isdisjoint(DEVICE_KINDS):
+        return True
+    if any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS)):
+        return True
+    return bool(changes.rooms) or any(pod.claims is not None for pod in changes.deleted_pods)
+
+
 def _volumes_left(changes: Changes) -> bool:
     """Whether a pod that left may have had volumes. The feed tells only that its node has more room. That is
     enough, and tells the position of the change, so that a worker with an older view is asked again."""
@@ -242,4 +253,5 @@ HINTS: dict[str, Callable[[PodSpec, Changes], bool]] = {
     "VolumeZone": _volume_zone,
     "VolumeRestrictions": _volume_restrictions,
     "NodeVolumeLimits": _node_volume_limits,
+    "DynamicResources": _dynamic_resources,
 }

@@ -7,10 +7,12 @@ into use or became free, so the thousandth claim of a template costs a look-up."
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.cluster import DeviceUpdate, device_key_of
 from hoss.model.devices import (
     CLASS_RESOURCE_PREFIX,
     Allocation,
@@ -43,7 +45,7 @@ class DeviceCatalogue:
     def __init__(self, held: HeldClaims, catalogue: NodeCatalogue, spec_changes: ChangeLog) -> None:
         self.version = 0  # grows with every change of the objects
         self.claim_version = 0  # grows when a claim gets devices or loses them
-        self.now = float("inf")  # seconds since the epoch, as of the last `replace`
+        self.now = float("inf")  # seconds since the epoch, as of the last change
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.extended_resources: dict[str, str] = {}  # name of the resource -> name of the class
@@ -54,6 +56,7 @@ class DeviceCatalogue:
         )  # where devices came into use or became free
         self.catalogue = catalogue
         self.spec_changes = spec_changes
+        self._slices: dict[str, ResourceSlice] = {}
         self._pools = PoolTable()
         self._held = held
         self._position = 0  # in the changes of `held`
@@ -63,19 +66,40 @@ class DeviceCatalogue:
 
     def replace(self, objects: Iterable[DeviceObject], now: float = float("inf")) -> None:
         """Exactly these objects exist from now on."""
-        self.version += 1
+        self.apply(DeviceUpdate(tuple(objects), complete=True), now)
+
+    def apply(self, update: DeviceUpdate, now: float) -> None:
+        """Take in changes of the objects. Changes of claims alone cost as much as there are of them."""
         self.now = now
-        slices: list[ResourceSlice] = []
-        self.claims, self.classes = {}, {}
-        for item in objects:
-            match item:
-                case ResourceClaim():
-                    self.claims[item.namespace, item.name] = item
-                case DeviceClass():
-                    self.classes[item.name] = item
-                case ResourceSlice():
-                    slices.append(item)
-        self._pools.replace(slices)
+        if update.complete:
+            self.claims, self.classes, self._slices = {}, {}, {}
+        for key in update.gone:
+            self._table(key.kind).pop(
+                (key.namespace, key.name) if key.kind == "ResourceClaim" else key.name, None
+            )
+        for item in update.objects:
+            if isinstance(item, ResourceClaim):
+                self.claims[item.namespace, item.name] = item
+            else:
+                self._table(type(item).__name__)[item.name] = item
+        keys = dict.fromkeys((*update.gone, *map(device_key_of, update.objects)))
+        if update.complete or any(key.kind != "ResourceClaim" for key in keys):
+            self._offers_changed()
+            return
+        self.claim_version += bool(keys)
+        for key in keys:
+            self._count((key.namespace, key.name))
+
+    def _table(self, kind: str) -> dict[Any, Any]:
+        match kind:
+            case "ResourceClaim":
+                return self.claims
+            case "DeviceClass":
+                return self.classes
+        return self._slices
+
+    def _offers_changed(self) -> None:
+        self._pools.replace(self._slices.values())
         self.extended_resources = _extended_resources(self.classes.values())
         self.selectors.forget_all_but(
             [s for c in self.classes.values() for s in c.selectors]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.cluster import ObjectKey, StorageUpdate, storage_key_of
+from hoss.model.devices import DeviceManifest
 from hoss.model.pod import PodGroup
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
 from hoss.model.volumes import (
@@ -92,7 +93,8 @@ class StorageCatalogue:
         for key in update.gone:
             self._remove(key)
         for item in update.objects:
-            self._put(item)
+            if not isinstance(item, DeviceManifest):
+                self._put(item)
 
     def table_sizes(self) -> dict[str, int]:
         """The entries of each table."""

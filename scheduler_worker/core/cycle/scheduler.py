@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput
-from hoss.model.cluster import Service, StorageUpdate
+from hoss.model.cluster import DeviceUpdate, Service, StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule, Preference
 from hoss.model.devices import DeviceObject
 from hoss.model.pod import PodSpec
@@ -149,6 +149,11 @@ class Scheduler:
     def update_storage(self, update: StorageUpdate) -> None:
         """The cluster's storage objects change."""
         self.cache.storage.apply(update)
+
+    def update_devices(self, update: DeviceUpdate, now: float) -> None:
+        """Device objects of the cluster change, in seconds since the epoch. Extended resources stay what nodes
+        offer, whatever classes stand for them."""
+        self.cache.devices.apply(update, now)
 
     def set_devices(self, objects: Iterable[DeviceObject], now: float) -> None:
         """Exactly these device objects exist from now on, in seconds since the epoch."""

@@ -165,7 +165,7 @@ def test_what_hoss_is_told_to_ignore_keeps_no_pod_waiting(
         api.create_pod("both", scheduler="hoss", volumes=volumes, resourceClaims=devices)
         wait_until(lambda: node_of(api, "claims"), "it is bound")
         condition = wait_until(lambda: condition_of(api, "both"), "it is told why it waits")
-        assert condition["message"] == "HOSS does not place pods with resource claims"
+        assert 'could not find ResourceClaim "default/gpu"' in condition["message"]
     finally:
         cluster.stop()
 
@@ -335,9 +335,9 @@ def test_users_see_what_kube_scheduler_would_tell_them(api: Api, cluster: Cluste
 
 
 def test_a_pod_that_hoss_cannot_place_is_told_so(api: Api, cluster: Cluster) -> None:
-    api.create_pod("claims", scheduler="hoss", resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}])
-    condition = wait_until(lambda: condition_of(api, "claims"), "it is told why it waits")
-    assert condition["message"] == "HOSS does not place pods with resource claims"
+    api.create_pod("gang", scheduler="hoss", metadata={"annotations": {"hoss.dev/min-available": "2"}})
+    condition = wait_until(lambda: condition_of(api, "gang"), "it is told why it waits")
+    assert "the pod has neither a controller nor a PodGroup" in condition["message"]
 
 
 def test_pods_deleted_while_they_are_being_bound_leave_nothing_behind(api: Api, cluster: Cluster) -> None:

@@ -163,6 +163,10 @@ ROWS = [
     ("a driver attaches more", "NodeVolumeLimits", MOUNTS, storage("CSINode"), True),
     ("an attachment goes", "NodeVolumeLimits", MOUNTS, storage("VolumeAttachment"), True),
     ("a class comes", "NodeVolumeLimits", MOUNTS, storage("StorageClass"), False),
+    ("a device claim comes", "DynamicResources", PLAIN, storage("ResourceClaim"), True),
+    ("devices are published", "DynamicResources", PLAIN, storage("ResourceSlice"), True),
+    ("a node gets room, with devices maybe", "DynamicResources", PLAIN, room(), True),
+    ("a volume comes", "DynamicResources", PLAIN, storage("PersistentVolume"), False),
     ("a plugin from outside is woken by everything", "example.com/Custom", PLAIN, node(Aspect.LABELS), True),
 ]  # fmt: skip
 

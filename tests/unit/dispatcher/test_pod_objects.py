@@ -6,6 +6,7 @@ from dispatcher.core.kubernetes.pod_objects import PodReader
 from dispatcher.core.pods.sets import NewGang
 from hoss.errors import InvalidInput
 from hoss.manifests.pod import ANNOTATION
+from hoss.model.devices import ClaimUse
 from hoss.model.pod import DuringExecution
 from hoss.model.volumes import ClaimMount, PodVolumes
 
@@ -82,15 +83,20 @@ CLAIM = {
 }
 
 
-def test_what_restricts_nodes_by_rules_that_hoss_does_not_know_is_a_problem_of_ours_alone(reader):
-    assert reader.read(pod(**CLAIM)).problem == "HOSS does not place pods with resource claims"
-    assert not reader.read(pod(schedulerName="others", **CLAIM)).problem
+def test_pods_of_ours_keep_their_resource_claims_and_learn_their_names_from_the_status(reader):
+    claims = reader.read(pod(**CLAIM)).template.spec.claims
+    assert claims.uses == (ClaimUse(None, from_template=True),)
+    made = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "gpu-x7"}]}
+    claims = reader.read(pod(status=made, **CLAIM)).template.spec.claims
+    assert claims.uses == (ClaimUse("gpu-x7", from_template=True),)
+    assert reader.read(pod(schedulerName="others", **CLAIM)).template.spec.claims is None
 
 
 def test_what_is_to_be_ignored_is(reader):
     ignoring = PodReader(("hoss",), ignored=("persistent volume claims", "resource claims"))
     assert not ignoring.read(pod(**CLAIM)).problem
-    assert ignoring.read(pod(**CLAIM)).template.spec.volumes is None
+    spec = ignoring.read(pod(**CLAIM)).template.spec
+    assert (spec.volumes, spec.claims) == (None, None)
 
 
 def test_pods_of_every_scheduler_keep_their_volumes(reader):

@@ -52,10 +52,10 @@ def noting(handler: Handler, asked: list[dict]) -> Handler:
 
 
 @contextlib.asynccontextmanager
-async def following(*handlers: Handler):
+async def following(*handlers: Handler, optional: bool = False):
     changes: list[Change] = []
     async with answering(*handlers) as api:
-        reflector = Reflector(api, PODS, changes.extend)
+        reflector = Reflector(api, PODS, changes.extend, optional=optional)
         async with serving.background(reflector.run()):
             yield reflector, changes
 
@@ -158,3 +158,11 @@ async def test_who_may_not_list_says_so_and_goes_on_trying():
     async with following(forbidden, page(version=9), watch()) as (reflector, _):
         await until(lambda: "pods is forbidden" in reflector.problem)
         await until(reflector.complete.is_set)
+
+
+async def test_of_a_kind_that_the_server_need_not_have_there_are_no_objects():
+    async with following(saying(404), optional=True) as (reflector, changes):
+        await until(reflector.complete.is_set)
+        assert (changes, reflector.stale_since, reflector.problem) == ([], None, "")
+    async with following(saying(404), page(version=9), watch()) as (reflector, _):
+        await until(lambda: "404" in reflector.problem)

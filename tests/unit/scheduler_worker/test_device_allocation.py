@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hoss.model.cluster import Cluster
+from hoss.model.cluster import Cluster, DeviceUpdate, ObjectKey
 from hoss.model.devices import (
     Allocation,
     ClaimConstraint,
@@ -28,6 +28,7 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.quantity import parse_quantity
 from hossctl.explain.offline import explain
+from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.devices.allocator import TIMED_OUT, ClaimShape, OneNodeOffer, allocate
 from scheduler_worker.core.devices.held import HeldClaims
 from scheduler_worker.core.devices.pools import DeviceUsage, PoolTable, SelectorTable
@@ -206,3 +207,21 @@ def test_contradicting_slices_offer_nothing_and_say_so():
     incomplete = replace(SLICE, slices=2)
     reasons = explained(GPU, incomplete, claim("a"))["reasons"]
     assert reasons["n"]["reasons"] == ["cannot allocate all claims"]
+
+
+def test_a_changed_claim_is_counted_and_no_node_is_judged_again():
+    cache = NodeInfoCache()
+    catalogue = cache.devices
+    catalogue.replace([GPU, SLICE, claim("a")])
+    version, claims = catalogue.version, catalogue.claim_version
+    given = Allocation((DeviceResult("r", DeviceId("d", "p", "gpu")),))
+    catalogue.apply(DeviceUpdate((claim("a", allocation=given),)), 1.0)
+    assert catalogue.allocation(("default", "a")) == given
+    assert catalogue.version == version
+    assert catalogue.claim_version > claims
+    catalogue.apply(DeviceUpdate(gone=(ObjectKey("ResourceClaim", "default", "a"),)), 2.0)
+    assert catalogue.allocation(("default", "a")) is None
+    assert not catalogue.claims
+    catalogue.apply(DeviceUpdate(gone=(ObjectKey("ResourceSlice", "", "s"),)), 3.0)
+    assert catalogue.version > version
+    assert catalogue.table_sizes()["resource_slices"] == 0

@@ -1,0 +1,206 @@
+"""How the resource claims of a pod get the devices that its worker chose, before the pod is bound (kube-scheduler's
+PreBind of DynamicResources): what is written to the API server. Objects are as the API server stores them.
+
+A claim has an allocation, and lists the pods that may use it (`reservedFor`). The first pod brings the allocation
+along; others of a shared claim only join the list. The finalizer keeps a claim with devices from vanishing. The
+cluster's resourceclaim controller takes ended pods out of the list. It frees the devices of a claim without pods,
+and removes the finalizer."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from hoss.manifests.fields import Object
+from hoss.model.devices import Allocation, DeviceId, DeviceResult
+from hoss.model.selectors import NodeSelector, Requirement
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+
+_PLUGIN = 'running PreBind plugin "DynamicResources"'
+
+
+class DevicesRefused(Exception):  # noqa: N818 - says what happened
+    """The claims of a pod cannot get the devices that were chosen, in kube-scheduler's words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{_PLUGIN}: {reason}")
+
+
+class ClaimUser(NamedTuple):
+    """A pod that is to use a claim."""
+
+    name: str
+    uid: str
+
+
+def finalizer_patch(claim: Object, chosen: Allocation | None) -> dict[str, Any] | None:
+    """The merge patch that protects a claim which is to get `chosen`; None: it is protected, or has its devices.
+    Raises DevicesRefused if the claim cannot be used."""
+    _check(claim, chosen)
+    finalizers = claim["metadata"].get("finalizers") or []
+    if _allocation(claim) is not None or FINALIZER in finalizers:
+        return None
+    return _patch(claim, {"finalizers": [*finalizers, FINALIZER]})
+
+
+def reserving_patch(
+    claim: Object, chosen: Allocation | None, user: ClaimUser, classes: Mapping[str, Object]
+) -> dict[str, Any] | None:
+    """The merge patch of the status that gives the claim its devices and lists the pod; None: that is done.
+    `chosen`: the devices; None: another pod brought them. `classes`: those of `classes_of`, by name. Raises
+    DevicesRefused."""
+    _check(claim, chosen)
+    users = _users(claim)
+    status: dict[str, Any] = {}
+    if not any(known.get("uid") == user.uid for known in users):
+        status["reservedFor"] = [*users, {"resource": "pods", "name": user.name, "uid": user.uid}]
+    if _allocation(claim) is None and chosen is not None:
+        status["allocation"] = _allocation_of(claim, chosen, classes)
+    return _patch(claim) | {"status": status} if status else None
+
+
+def releasing_patch(claim: Object, chosen: Allocation | None, user: ClaimUser) -> dict[str, Any] | None:
+    """The merge patch of the status that takes back `reserving_patch`; None: there is nothing to take back. The
+    last user takes the devices along that it brought (`chosen`), so that it may get others. Devices that their
+    driver has said something about stay: that is not ours to delete."""
+    users = _users(claim)
+    left = [known for known in users if known.get("uid") != user.uid]
+    if len(left) == len(users):
+        return None
+    status: dict[str, Any] = {"reservedFor": left or None}
+    if not left and chosen is not None and _has(claim, chosen) and not claim["status"].get("devices"):
+        status["allocation"] = None
+    return _patch(claim) | {"status": status}
+
+
+def classes_of(claim: Object, chosen: Allocation | None) -> list[str]:
+    """Names of the device classes whose configuration goes into the claim's allocation."""
+    if chosen is None or _allocation(claim) is not None:
+        return []
+    return list(dict.fromkeys(name for name, _ in _used_requests(claim, chosen) if name))
+
+
+def _check(claim: Object, chosen: Allocation | None) -> None:
+    metadata = claim["metadata"]
+    title = f"claim {metadata['namespace']}/{metadata['name']}"
+    if metadata.get("deletionTimestamp"):
+        raise DevicesRefused(f"{title} got deleted in the meantime")
+    if _allocation(claim) is None:
+        if chosen is None:
+            # The devices were freed since the pod was placed, or the ledger was rebuilt and knows no choice.
+            raise DevicesRefused(f"{title} has no devices any more")
+    elif chosen is not None and not _has(claim, chosen):
+        raise DevicesRefused(f"{title} got allocated elsewhere in the meantime")
+
+
+def _allocation(claim: Object) -> Object | None:
+    found: Object | None = (claim.get("status") or {}).get("allocation")
+    return found
+
+
+def _users(claim: Object) -> list[Object]:
+    found: list[Object] = (claim.get("status") or {}).get("reservedFor") or []
+    return found
+
+
+def _has(claim: Object, chosen: Allocation) -> bool:
+    """Whether the claim has these very devices."""
+    results = ((_allocation(claim) or {}).get("devices") or {}).get("results") or []
+    there = {(r["request"], DeviceId(r["driver"], r["pool"], r["device"])) for r in results}
+    return there == {(result.request, result.id) for result in chosen.results}
+
+
+def _used_requests(claim: Object, chosen: Allocation) -> Iterable[tuple[str, Object]]:
+    """By request of the claim, or the alternative of it that was chosen, its class and itself."""
+    used = {result.request for result in chosen.results}
+    for request in claim["spec"].get("devices", {}).get("requests", ()):
+        for alternative in request.get("firstAvailable") or ():
+            if f"{request['name']}/{alternative['name']}" in used:
+                yield alternative.get("deviceClassName", ""), alternative
+        if exactly := request.get("exactly"):
+            yield exactly.get("deviceClassName", ""), exactly
+
+
+def _allocation_of(claim: Object, chosen: Allocation, classes: Mapping[str, Object]) -> Object:
+    devices: dict[str, Any] = {"results": [_result(claim, result) for result in chosen.results]}
+    config = [*_configuration(claim, chosen, classes)]
+    if config:
+        devices["config"] = config
+    allocation: dict[str, Any] = {"devices": devices}
+    if chosen.nodes is not None:
+        allocation["nodeSelector"] = _selector(chosen.nodes)
+    return allocation
+
+
+def _result(claim: Object, result: DeviceResult) -> Object:
+    device = result.id
+    found: dict[str, Any] = {
+        "request": result.request,
+        "driver": device.driver,
+        "pool": device.pool,
+        "device": device.device,
+    }
+    if result.admin_access:
+        found["adminAccess"] = True
+    if result.shared:
+        # The same for every attempt: a repeated patch changes nothing.
+        found["shareID"] = str(uuid.uuid5(uuid.UUID(claim["metadata"]["uid"]), f"{result.request} {device}"))
+    if result.consumed:
+        found["consumedCapacity"] = {name: amount.canonical for name, amount in result.consumed}
+    tolerations = _request(claim, result.request).get("tolerations")
+    if tolerations:
+        found["tolerations"] = tolerations
+    return found
+
+
+def _request(claim: Object, name: str) -> Object:
+    """The request of the claim, or the alternative, that a result names."""
+    outer, _, inner = name.partition("/")
+    for request in claim["spec"].get("devices", {}).get("requests", ()):
+        if request["name"] == outer:
+            alternatives = {a["name"]: a for a in request.get("firstAvailable") or ()}
+            found: Object = alternatives.get(inner, {}) if inner else request.get("exactly") or {}
+            return found
+    return {}
+
+
+def _configuration(claim: Object, chosen: Allocation, classes: Mapping[str, Object]) -> Iterable[Object]:
+    """Of the classes first, then of the claim, as far as its requests were used."""
+    for name, _ in _used_requests(claim, chosen):
+        for config in classes.get(name, {}).get("spec", {}).get("config") or ():
+            yield {"source": "FromClass", **config}
+    used = {name for result in chosen.results for name in (result.request, result.request.partition("/")[0])}
+    for config in claim["spec"].get("devices", {}).get("config") or ():
+        requests = config.get("requests") or ()
+        if not requests or used.intersection(requests):
+            yield {"source": "FromClaim", **config}
+
+
+def _selector(nodes: NodeSelector) -> Object:
+    return {
+        "nodeSelectorTerms": [
+            {
+                key: [*map(_requirement, requirements)]
+                for key, requirements in (
+                    ("matchExpressions", term.match_expressions),
+                    ("matchFields", term.match_fields),
+                )
+                if requirements
+            }
+            for term in nodes.terms
+        ]
+    }
+
+
+def _requirement(requirement: Requirement) -> Object:
+    found: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
+    if requirement.values:
+        found["values"] = list(requirement.values)
+    return found
+
+
+def _patch(claim: Object, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Of this very claim in this very state: the API server answers 409 if it has changed."""
+    known = claim["metadata"]
+    same = {"uid": known["uid"], "resourceVersion": known["resourceVersion"]}
+    return {"metadata": same | (metadata or {})}

@@ -1,0 +1,94 @@
+"""Devices of tests: what a DRA driver publishes and what the resourceclaim controller does, in a cluster that has
+neither: the test itself, step by step."""
+
+from typing import Any
+
+from e2e.kubernetes.api import Api
+
+DRIVER = "gpu.example.com"
+_GROUP = "/apis/resource.k8s.io/v1"
+_CLAIMS = f"{_GROUP}/namespaces/default/resourceclaims"
+_MERGE = {"Content-Type": "application/merge-patch+json"}
+
+
+class Devices:
+    """Slices, classes and claims of one test."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def clear(self) -> None:
+        """No device object is left. Finalizers are removed: nobody serves them."""
+        for claim in self._api("GET", _CLAIMS)["items"]:
+            path = f"{_CLAIMS}/{claim['metadata']['name']}"
+            self._api.request("PATCH", path, {"metadata": {"finalizers": None}}, **_MERGE)
+            self._api.request("DELETE", path)
+        for kind in ("resourceslices", "deviceclasses"):
+            self._api("DELETE", f"{_GROUP}/{kind}")
+
+    def create_class(self, name: str = "gpu", expression: str = "", **spec: Any) -> None:
+        """A class of the driver's devices, or of those that an expression selects."""
+        cel = {"expression": expression or f'device.driver == "{DRIVER}"'}
+        body = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": cel}], **spec}}
+        self._api("POST", f"{_GROUP}/deviceclasses", body)
+
+    def publish(self, node: str, *devices: str, slices: int = 1) -> None:
+        """The node has these devices. `slices`: of how many its pool is said to consist."""
+        body = {
+            "metadata": {"name": f"{node}-slice"},
+            "spec": {
+                "driver": DRIVER,
+                "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": slices},
+                "devices": [{"name": device} for device in devices],
+            },
+        }
+        self._api("POST", f"{_GROUP}/resourceslices", body)
+
+    def create_claim(
+        self, name: str, *, device_class: str = "gpu", owner: Any = None, config: Any = None, **request: Any
+    ) -> None:
+        """A claim to one device. `owner`: the pod that it was made for."""
+        metadata: dict[str, Any] = {"name": name}
+        if owner is not None:
+            of_pod = {"apiVersion": "v1", "kind": "Pod", "controller": True}
+            metadata["ownerReferences"] = [of_pod | {key: owner["metadata"][key] for key in ("name", "uid")}]
+        exactly = {"deviceClassName": device_class, **request}
+        devices: dict[str, Any] = {"requests": [{"name": "one", "exactly": exactly}]}
+        if config is not None:
+            devices["config"] = config
+        self._api("POST", _CLAIMS, {"metadata": metadata, "spec": {"devices": devices}})
+
+    def claim(self, name: str) -> Any:
+        return self._api("GET", f"{_CLAIMS}/{name}")
+
+    def delete_claim(self, name: str) -> None:
+        self._api("DELETE", f"{_CLAIMS}/{name}")
+
+    def device_of(self, claim: str) -> str:
+        """The device that the claim has, as pool/device; "": none."""
+        allocation = self.claim(claim).get("status", {}).get("allocation")
+        if not allocation:
+            return ""
+        [result] = allocation["devices"]["results"]
+        return f"{result['pool']}/{result['device']}"
+
+    def users_of(self, claim: str) -> list[str]:
+        """The pods that the claim is reserved for, sorted."""
+        return sorted(user["name"] for user in self.claim(claim).get("status", {}).get("reservedFor", ()))
+
+    def name_claim_of(self, pod: str, entry: str, claim: str) -> None:
+        """Say in the pod's status which claim was made for a template, as the controller does."""
+        path = f"/api/v1/namespaces/default/pods/{pod}/status"
+        made = {"status": {"resourceClaimStatuses": [{"name": entry, "resourceClaimName": claim}]}}
+        self._api("PATCH", path, made, **_MERGE)
+
+    def free(self, claim: str) -> None:
+        """No pod uses the claim any more: take its devices, as the controller does."""
+        body = {"status": {"allocation": None, "reservedFor": None}}
+        self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **_MERGE)
+
+
+def claiming(*claims: str) -> list[Any]:
+    """spec.resourceClaims with these claims."""
+    return [{"name": f"c{i}", "resourceClaimName": name} for i, name in enumerate(claims)]

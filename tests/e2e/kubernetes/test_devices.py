@@ -1,0 +1,176 @@
+"""HOSS gives pods with resource claims their devices on a real API server. The test publishes devices as a driver
+does, and frees them as the resourceclaim controller does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+from e2e.kubernetes.api import Api, events_of
+from e2e.kubernetes.devices import DRIVER, Devices, claiming
+from waiting import wait_until
+
+from hossctl.local.control_plane import ControlPlane
+
+
+@pytest.fixture
+def devices(api: Api) -> Devices:
+    made = Devices(api)
+    made.clear()
+    return made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, control_plane: ControlPlane, devices: Devices) -> Iterator[Cluster]:
+    """A platform with a worker that schedules the API server of the whole run."""
+    made = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)
+    made.start_worker("w1")
+    yield made
+    made.stop()
+    devices.clear()
+
+
+def node_of(api: Api, name: str) -> str:
+    return str(api.pod(name)["spec"].get("nodeName", ""))
+
+
+def placed(api: Api, name: str) -> str:
+    """The node of a pod, once it has one."""
+    return str(wait_until(lambda: node_of(api, name), f"{name} is bound"))
+
+
+def await_reason(api: Api, pod: str, reason: str) -> None:
+    """Wait for an event that says why the pod is not placed."""
+    told = lambda: any(reason in text for _, text in events_of(api, pod))  # noqa: E731
+    wait_until(told, lambda: f"{pod}: {reason}; told: {events_of(api, pod)}")
+
+
+def test_a_pod_goes_where_its_device_is_and_the_claim_says_so_before_the_pod_is_bound(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2", "n3"):
+        api.create_node(name)
+    parameters = {"driver": DRIVER, "parameters": {"mode": "fast"}}
+    devices.create_class(config=[{"opaque": parameters}])
+    devices.publish("n2", "gpu-0")
+    devices.create_claim("mine", config=[{"opaque": parameters, "requests": ["one"]}])
+    api.create_pod("p", scheduler="hoss", resourceClaims=claiming("mine"))
+    assert placed(api, "p") == "n2"
+    claim = devices.claim("mine")
+    assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+    [user] = claim["status"]["reservedFor"]
+    assert user == {"resource": "pods", "name": "p", "uid": api.pod("p")["metadata"]["uid"]}
+    allocation = claim["status"]["allocation"]
+    assert allocation["devices"]["results"] == [
+        {"request": "one", "driver": DRIVER, "pool": "n2", "device": "gpu-0"}
+    ]
+    assert [config["source"] for config in allocation["devices"]["config"]] == ["FromClass", "FromClaim"]
+    assert "n2" in str(allocation["nodeSelector"])
+
+
+def test_pods_share_a_claim_and_its_device_is_another_pods_once_the_claim_is_free(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2"):
+        api.create_node(name)
+    devices.create_class()
+    devices.publish("n1", "gpu-0")
+    for name in ("shared", "other"):
+        devices.create_claim(name)
+    for name in ("a", "b"):
+        api.create_pod(name, scheduler="hoss", resourceClaims=claiming("shared"))
+    assert [placed(api, name) for name in ("a", "b")] == ["n1", "n1"]
+    assert devices.users_of("shared") == ["a", "b"]
+    api.create_pod("c", scheduler="hoss", resourceClaims=claiming("other"))
+    await_reason(api, "c", "2 cannot allocate all claims")
+    for name in ("a", "b"):
+        api.delete_pod(name)
+    devices.free("shared")
+    assert placed(api, "c") == "n1"
+    assert devices.device_of("other") == "n1/gpu-0"
+
+
+def test_two_workers_never_give_one_device_to_two_claims(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    cluster.start_worker("w2")
+    devices.create_class()
+    for name in ("n1", "n2"):
+        api.create_node(name)
+        devices.publish(name, "gpu-0", "gpu-1")
+    names = [f"p{i}" for i in range(8)]
+    for name in names:
+        devices.create_claim(name)
+        api.create_pod(name, scheduler="hoss", resourceClaims=claiming(name))
+    wait_until(lambda: sum(bool(node_of(api, name)) for name in names) == 4, "every device is in use")
+    given = {name: devices.device_of(name) for name in names}
+    assert sorted(filter(None, given.values())) == ["n1/gpu-0", "n1/gpu-1", "n2/gpu-0", "n2/gpu-1"]
+    for name in names:
+        if given[name]:
+            assert node_of(api, name) == given[name].partition("/")[0]
+        else:
+            await_reason(api, name, "2 cannot allocate all claims")
+
+
+def test_a_pod_waits_in_kube_schedulers_words_and_goes_on_once_what_it_misses_is_there(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    template = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
+    pod = api.create_pod("p", scheduler="hoss", resourceClaims=template)
+    await_reason(api, "p", 'pod "default/p": ResourceClaim not created yet')
+    devices.create_claim("own", owner=pod)
+    devices.name_claim_of("p", "gpu", "own")
+    await_reason(api, "p", "request one: device class gpu does not exist")
+    devices.create_class()
+    devices.publish("n1", "gpu-0")
+    assert placed(api, "p") == "n1"
+
+
+def test_what_cannot_be_used_is_named(api: Api, devices: Devices, cluster: Cluster) -> None:
+    api.create_node("n1")
+    devices.create_class()
+    devices.create_class("broken", 'device.attributes["absent"].x == 1')
+    devices.publish("n1", "gpu-0", slices=2)
+    api.create_pod("missing", scheduler="hoss", resourceClaims=claiming("nowhere"))
+    await_reason(api, "missing", 'could not find ResourceClaim "default/nowhere"')
+    template = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
+    api.create_pod("stranger", scheduler="hoss", resourceClaims=template)
+    devices.create_claim("whole")
+    devices.name_claim_of("stranger", "gpu", "whole")
+    await_reason(api, "stranger", "ResourceClaim default/whole was not created for Pod default/stranger")
+    api.create_pod("incomplete", scheduler="hoss", resourceClaims=claiming("whole"))
+    await_reason(api, "incomplete", "1 cannot allocate all claims")
+    devices.publish("n2", "gpu-0", "gpu-1")
+    api.create_node("n2")
+    assert placed(api, "incomplete") == "n2"
+    devices.delete_claim("whole")  # its finalizer keeps it
+    api.create_pod("late", scheduler="hoss", resourceClaims=claiming("whole"))
+    await_reason(api, "late", 'resourceclaim "whole" is being deleted')
+    devices.create_claim("odd", device_class="broken")
+    api.create_pod("failing", scheduler="hoss", resourceClaims=claiming("odd"))
+    await_reason(api, "failing", "no such key: x")
+
+
+def test_the_next_dispatcher_goes_on_where_the_last_one_was_killed(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    devices.create_class()
+    devices.publish("n1", *(f"gpu-{i}" for i in range(8)))
+    names = [f"p{i}" for i in range(12)]
+    for name in names[:8]:
+        devices.create_claim(name)
+        api.create_pod(name, scheduler="hoss", resourceClaims=claiming(name))
+    wait_until(lambda: any(map(devices.users_of, names[:8])), "the first claim has its device")
+    cluster.kill("dispatcher")
+    for name in names[8:]:
+        devices.create_claim(name)
+        api.create_pod(name, scheduler="hoss", resourceClaims=claiming(name))
+    cluster.start_dispatcher()
+    wait_until(lambda: sum(bool(node_of(api, name)) for name in names) == 8, "every device is in use")
+    given = [device for name in names if (device := devices.device_of(name))]
+    assert sorted(given) == sorted(f"n1/gpu-{i}" for i in range(8))
+    assert [name for name in names if node_of(api, name)] == [
+        name for name in names if devices.users_of(name)
+    ]
