@@ -38,6 +38,7 @@ from hoss.wire.convert import node_to_proto
 from hossctl.local.ports import free_ports
 from resolver.api.feed import ShardFeed
 from resolver.api.maintenance import Availability
+from resolver.api.proposing import ProposeStream
 from resolver.api.service import ResolverService
 from resolver.core.values import Proposal, Verdict
 from resolver.ledger.memory import MemoryLedger
@@ -67,11 +68,12 @@ class ResolverInMemory(ResolverService):
         self.news = ShardFeed(self.held, 0)
         self.grants: Counter[str] = Counter()
         never_asked = cast("Any", None)
+        available = Availability(self.held, lambda _: None, lambda: None)
         super().__init__(
             self.held,
             [self.news],
-            never_asked,
-            Availability(self.held, lambda _: None, lambda: None),
+            ProposeStream(self.held, [], available, allow_unchecked=False),  # nobody proposes
+            available,
             quarantine=never_asked,
             counters=Counter,
             rebuilding=never_asked,
