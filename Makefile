@@ -9,6 +9,9 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 # AGAIN=1: only what failed in the last run, one after another.
 CHOSEN := $(if $(AGAIN),-n 0 --last-failed --last-failed-no-failures none)
 PYTEST := $(BIN)/python -m pytest $(or $(CHOSEN),-n auto --dist loadfile --no-loadscope-reorder) -rs
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# On PATH, or the one that `make controlplane` built.
+HELM = $(or $(shell command -v helm),$(lastword $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hoss/renderers/helm-*/helm)))
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
 .PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak controlplane e2e go check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
@@ -60,6 +63,17 @@ e2e: controlplane  ## end-to-end tests against a real Kubernetes control plane
 
 go: $(VENV)/.dev  ## examples/go/bin: the scheduler of docs/tutorials/go.md (needs Go)
 	$(BIN)/python -m tools.go_example
+
+image:  ## the image hoss:VERSION, and its digest; needs a Docker engine. HOSS_BUILD_OPTIONS are docker's
+	@docker info >/dev/null 2>&1 || { echo "no Docker engine answers 'docker info', and it takes one to build the image"; exit 1; }
+	docker build $(HOSS_BUILD_OPTIONS) --file deploy/Dockerfile --tag hoss:$(VERSION) .
+	@docker image inspect --format '{{.Id}}  hoss:$(VERSION)' hoss:$(VERSION)
+
+chart:  ## the Helm chart as dist/hoss-VERSION.tgz, and its digest; needs helm
+	@test -n "$(HELM)" || { echo "there is no helm: install it, or 'make controlplane' builds it where Go is installed"; exit 1; }
+	$(HELM) lint deploy/helm/hoss
+	$(HELM) package deploy/helm/hoss --version $(VERSION) --app-version $(VERSION) --destination dist
+	@sha256sum dist/hoss-$(VERSION).tgz
 
 check: $(VENV)/.dev check-generated check-docs  ## lint, format, types, architecture, generated code and pages
 	$(BIN)/ruff check .

@@ -224,7 +224,7 @@ def path_of(document: Object) -> str:
     namespace = document["metadata"].get("namespace")
     within = f"namespaces/{namespace}/" if namespace else ""
     kind = document["kind"].lower()
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("s") else f"{kind}s"
     return f"/{'apis' if '/' in version else 'api'}/{version}/{within}{plural}/{document['metadata']['name']}"
 
 

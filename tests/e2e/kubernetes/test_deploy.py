@@ -2,17 +2,20 @@
 
 import shlex
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+import yaml
 from e2e.kubernetes import renderers
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import apply
-from e2e.kubernetes.renderers import Objects, objects_of
+from e2e.kubernetes.renderers import DEPLOY, Objects, objects_of
 from waiting import wait_until
 
+from dispatcher.core.policy.checks import document_warnings
 from dispatcher.flags import parse_flags, read_config
 from dispatcher.policy.documents import parse_policy
 from hoss.redis_url import parse_redis_url
@@ -22,10 +25,22 @@ from hossctl.commands import access
 from hossctl.local.deployment import ACCOUNTS_SECRET, AUTHORITY_SECRET, OPERATOR, Deployment, secret_of
 from resolver import __main__ as resolver
 from scheduler_worker import __main__ as scheduler_worker
+from scheduler_worker.metrics import BUSY
 
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
 
-OVERLAYS = ("beside-default-scheduler", "cert-manager", "guard", "guard-alone", "ha", "monitored")
+VERSION = version("hoss")
+OVERLAYS = (
+    "autoscaled",
+    "beside-default-scheduler",
+    "cert-manager",
+    "dashboard",
+    "guard",
+    "guard-alone",
+    "ha",
+    "monitored",
+    "pools",
+)
 NAMESPACE = "hoss-system"
 
 
@@ -46,7 +61,18 @@ def workloads(objects: Objects) -> Iterator[tuple[str, Any, Any]]:
 def test_helm_makes_what_kustomize_makes(overlay: str) -> None:
     by_kustomize = objects_of(renderers.kustomized(overlay))
     del by_kustomize["Namespace", NAMESPACE]  # helm install --create-namespace
-    assert objects_of(renderers.templated("--values", renderers.values(overlay))) == by_kustomize
+    by_helm = objects_of(renderers.templated("--values", renderers.values(overlay)))
+    for _, template, _ in workloads(by_helm):
+        # By these a release restarts what reads its configuration at its start; kustomize has nothing like it.
+        annotations = template["metadata"].pop("annotations", {})
+        assert all(name.startswith("checksum/") for name in annotations)
+    assert by_helm == by_kustomize
+
+
+def test_the_chart_and_its_image_are_of_the_version_of_the_project() -> None:
+    chart = yaml.safe_load((DEPLOY / "helm/hoss/Chart.yaml").read_text())
+    image = yaml.safe_load((DEPLOY / "helm/hoss/values.yaml").read_text())["image"]
+    assert (chart["version"], chart["appVersion"], image) == (VERSION, VERSION, f"hoss:{VERSION}")
 
 
 def test_the_chart_in_another_namespace_names_the_usual_one_nowhere() -> None:
@@ -134,8 +160,8 @@ def test_the_services_understand_their_flags_and_configuration(
 def test_every_service_speaks_tls_with_its_own_secret_and_is_probed_so(overlay: str) -> None:
     text = renderers.kustomized(overlay)
     assert "--insecure" not in text
-    for name, template, container in workloads(objects_of(text)):
-        service = name.removeprefix("hoss-")
+    for _, template, container in workloads(objects_of(text)):
+        service = container["name"]
         if service == "redis":
             assert "--aclfile" in container["args"]
             continue
@@ -199,6 +225,143 @@ def test_the_chart_leaves_tls_out_only_where_the_value_says_so() -> None:
         assert "hoss.healthcheck" not in str(container)
 
 
+def component_of(selector: Any) -> str:
+    """The one that is selected, or the first of several."""
+    if "matchLabels" in selector:
+        found: str = selector["matchLabels"]["app.kubernetes.io/component"]
+        return found
+    (values,) = (e["values"] for e in selector["matchExpressions"] if e["key"].endswith("/component"))
+    return str(values[0])
+
+
+def selects(selector: Any, labels: dict[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        labels.get(expression["key"]) in expression["values"]
+        for expression in selector.get("matchExpressions", ())
+    )
+
+
+def test_no_pool_selects_the_pods_of_another_and_the_fence_of_workers_is_around_all() -> None:
+    objects = objects_of(renderers.kustomized("autoscaled"))
+    pods = {
+        name: template["metadata"]["labels"]
+        for name, template, container in workloads(objects)
+        if container["name"] == "worker"
+    }
+    assert pods.keys() == {"hoss-worker", "hoss-worker-service", "hoss-worker-batch"}
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        for name in pods:
+            selector = objects[kind, name]["spec"]["selector"]
+            assert [other for other, labels in pods.items() if selects(selector, labels)] == [name]
+    fence = objects["NetworkPolicy", "hoss-worker"]["spec"]["podSelector"]
+    assert all(selects(fence, labels) for labels in pods.values())
+    for service in ("dispatcher", "resolver"):
+        sources = objects["NetworkPolicy", f"hoss-{service}"]["spec"]["ingress"][0]["from"]
+        assert all(selects(sources[0]["podSelector"], labels) for labels in pods.values())
+
+
+def test_the_policy_has_a_rule_for_each_pool_and_their_workers_have_its_labels() -> None:
+    objects = objects_of(renderers.kustomized("pools"))
+    policy = objects["ConfigMap", "hoss-dispatcher"]["data"]["policy.yaml"]
+    assert document_warnings(parse_policy(policy)) == []
+    wanted = [rule["workers"]["matchLabels"] for rule in yaml.safe_load(policy)["rules"]]
+    labels = [
+        dict(flag.removeprefix("--label=").split("=") for flag in container["args"] if "--label=" in flag)
+        for _, _, container in workloads(objects)
+        if container["name"] == "worker"
+    ]
+    assert sorted(map(str, wanted)) == sorted(map(str, labels))
+
+
+def test_an_autoscaler_asks_for_what_the_adapter_makes_of_a_figure_of_workers() -> None:
+    objects = objects_of(renderers.kustomized("autoscaled"))
+    spec = objects["HorizontalPodAutoscaler", "hoss-worker-service"]["spec"]
+    (metric,) = spec["metrics"]
+    (rule,) = yaml.safe_load((DEPLOY / "prometheus/adapter.yaml").read_text())["rules"]["custom"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+    assert rule["seriesQuery"].startswith(BUSY.name + "{")
+    target = spec["scaleTargetRef"]
+    assert "replicas" not in objects[target["kind"], target["name"]]["spec"]
+
+
+def test_a_pool_of_the_chart_has_its_image_configuration_and_places(tmp_path: Path) -> None:
+    pool = {
+        "name": "fast",
+        "replicas": 3,
+        "image": "plugins:1",
+        "config": {"alternates": 4},
+        "resources": {"requests": {"cpu": "2"}},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "nodeSelector": {"big": "yes"},
+        "extraEnv": [{"name": "OWN", "value": "1"}],
+    }
+    common = {
+        "extraEnv": [{"name": "ALL", "value": "1"}],
+        "nodeSelector": {"role": "system"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "otel": {"endpoint": "http://collector.observability:4318"},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"pools": [pool], **common}))
+    objects = objects_of(renderers.templated("--values", str(tmp_path / "values.yaml")))
+    spec = objects["Deployment", "hoss-worker-fast"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], container["image"]) == (3, "plugins:1")
+    assert container["resources"] == pool["resources"]
+    assert [variable["name"] for variable in container["env"]][-2:] == ["ALL", "OWN"]
+    assert spec["template"]["spec"]["tolerations"] == pool["tolerations"]
+    (tmp_path / "worker.yaml").write_text(objects["ConfigMap", "hoss-worker-fast"]["data"]["worker.yaml"])
+    flags = [flag.replace("/etc/hoss", str(tmp_path)) for flag in container["args"][1:]]
+    assert scheduler_worker._config(scheduler_worker._parser().parse_args(flags)).alternates == 4
+    for name, template, of_any in workloads(objects):
+        places = pool if name == "hoss-worker-fast" else common
+        assert template["spec"]["nodeSelector"] == places["nodeSelector"]
+        assert template["spec"]["imagePullSecrets"] == common["imagePullSecrets"]
+        if of_any["name"] != "redis":
+            endpoints = [v for v in of_any["env"] if v["name"] == "OTEL_EXPORTER_OTLP_ENDPOINT"]
+            assert [v["value"] for v in endpoints] == [common["otel"]["endpoint"]]  # type: ignore[index]
+    egress = objects["NetworkPolicy", "hoss-worker"]["spec"]["egress"]
+    assert {"ports": [{"port": 4318}]} in egress
+
+
+@pytest.mark.parametrize(
+    ("value", "restarted"),
+    [
+        ("dispatcher.kubernetes.lease_seconds=9", {"hoss-dispatcher"}),
+        ("redis.url=redis://elsewhere:6379/0", {"hoss-dispatcher", "hoss-resolver"}),
+        ("worker.config.alternates=3", {"hoss-worker"}),
+        ("policy=other", set()),  # it is read again while they run
+    ],
+)
+def test_a_release_restarts_what_reads_a_changed_configuration_when_it_starts(
+    value: str, restarted: set[str]
+) -> None:
+    def annotations(*flags: str) -> dict[str, Any]:
+        objects = objects_of(renderers.templated(*flags))
+        return {
+            name: template["metadata"].get("annotations")
+            for name, template, _ in workloads(objects)
+            if name != "hoss-redis"
+        }
+
+    before, after = annotations(), annotations("--set", value)
+    assert {name for name in before if before[name] != after[name]} == restarted
+
+
+@pytest.mark.parametrize(
+    ("pools", "problem"),
+    [
+        ('[{"name":"a","replicas":1},{"name":"a","replicas":2}]', "two of them have the name a"),
+        ('[{"name":"a","autoscaling":{"minReplicas":1,"maxReplicas":2}}]', "set metrics.enabled"),
+        ('[{"name":"Not_a_name","replicas":1}]', "values don't meet"),
+        ('[{"replicas":1}]', "values don't meet"),
+        ('[{"name":"a"}]', "values don't meet"),
+    ],
+)
+def test_the_chart_refuses_pools_that_cannot_be(pools: str, problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        renderers.templated("--set-json", f"pools={pools}")
+
+
 @pytest.mark.parametrize(
     "value", ["tls.enabled=maybe", "tls.certificates=none", "tls.insecure=true", "rediss.url=x"]
 )
@@ -239,6 +402,6 @@ def test_every_port_that_is_named_is_one_of_the_pods_it_is_about(overlay: str) -
             own = offered[found["spec"]["selector"]["app.kubernetes.io/component"]]
             assert all(own[port["name"]] == port["port"] for port in found["spec"]["ports"]), name
         if kind == "NetworkPolicy":
-            own = offered[found["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]]
+            own = offered.get(component_of(found["spec"]["podSelector"]), {})
             ports = [port["port"] for rule in found["spec"].get("ingress", ()) for port in rule["ports"]]
             assert set(ports) <= own.keys(), name

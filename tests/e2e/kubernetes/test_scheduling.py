@@ -1,17 +1,21 @@
 """HOSS schedules a real API server: pods that name it are bound, all others are counted where they are."""
 
 import concurrent.futures
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
 from e2e.kubernetes.api import Api, events_of, find_events, patch_pod, resize
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
+
+CHART_WITH_POOLS = Path(__file__).parents[3] / "deploy/helm/hoss/values-pools.yaml"
 
 
 @pytest.fixture
@@ -43,6 +47,32 @@ def test_pods_that_name_hoss_are_bound_and_others_are_left_alone(api: Api, clust
     api.create_pod("mine", scheduler="hoss")
     assert wait_until(lambda: node_of(api, "mine"), "it is bound") == "n1"
     assert not node_of(api, "others")
+    await_agreement(api, cluster)
+
+
+def test_a_policy_gives_each_pod_to_the_pool_of_workers_that_is_for_it(
+    api: Api, cluster: Cluster, tmp_path: Path
+) -> None:
+    pools = {"s1": "service", "s2": "service", "b1": "batch", "d1": "default"}
+    for worker, pool in pools.items():
+        cluster.start_worker(worker, f"pool={pool}")
+    cluster.end("w1")
+    (tmp_path / "policy.yaml").write_text(yaml.safe_load(CHART_WITH_POOLS.read_text())["policy"])
+    run_hoss(cluster, "policy", "set", "-f", str(tmp_path / "policy.yaml"))
+    api.create_node("n1")
+    wanted = {}
+    for number in range(4):
+        for kind, version, pool in (("ReplicaSet", "apps/v1", "service"), ("Job", "batch/v1", "batch")):
+            owner = {"apiVersion": version, "kind": kind, "name": "o", "uid": kind, "controller": True}
+            name = f"{kind.lower()}-{number}"
+            api.create_pod(name, scheduler="hoss", metadata={"ownerReferences": [owner]})
+            wanted[name] = pool
+    api.create_pod("bare", scheduler="hoss")
+    wanted["bare"] = "default"
+    for name in wanted:
+        wait_until(lambda name=name: node_of(api, name), f"{name} is bound")  # type: ignore[misc]
+    pods = json.loads(run_hoss(cluster, "get", "pods", "-o", "json"))["items"]
+    assert {pod["name"]: pools[pod["worker"]] for pod in pods} == wanted
     await_agreement(api, cluster)
 
 

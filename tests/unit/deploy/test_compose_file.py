@@ -36,7 +36,7 @@ def flags(service):
     return {name: value for name, _, value in given}  # "" for a flag without a value
 
 
-def test_the_cluster_is_redis_two_resolvers_a_dispatcher_four_different_workers_and_nodes():
+def test_the_cluster_is_redis_two_resolvers_a_dispatcher_four_pools_of_workers_and_nodes():
     default = {name for name, service in SERVICES.items() if "profiles" not in service}
     assert default == {"credentials", "redis", "resolver", "dispatcher", "nodes", *WORKERS}
     assert SERVICES["resolver"]["scale"] == 2
@@ -130,13 +130,17 @@ def test_images_are_pinned_to_a_release():
         assert re.match(r"v?\d+\.\d+\.\d+", tag)
 
 
-def test_every_rule_of_the_policy_finds_a_worker():
+def test_every_rule_of_the_policy_finds_a_pool_of_workers_and_every_pool_has_a_rule():
     policy_text = (DEPLOY / "policy.yaml").read_text()
     assert document_warnings(parse_policy(policy_text)) == []
-    labels = [parse_labels([flags(worker)["label"]]) for worker in WORKERS.values()]
+    pools = {name: parse_labels([flags(worker)["label"]]) for name, worker in WORKERS.items()}
+    chosen = set()
     for rule in yaml.safe_load(policy_text)["rules"]:
         wanted = rule["workers"]["matchLabels"].items()
-        assert any(wanted <= worker.items() for worker in labels), rule["name"]
+        found = {name for name, labels in pools.items() if wanted <= labels.items()}
+        assert found, rule["name"]
+        chosen |= found
+    assert chosen == set(WORKERS)
 
 
 def test_the_lock_has_a_version_and_hashes_of_everything_that_the_image_needs():
