@@ -1,4 +1,5 @@
-"""plugin check: what is wrong with a plugin, an algorithm or a scheduler of others."""
+"""plugin new, plugin check: plugins, algorithms and schedulers of others, to begin with and before they
+run."""
 
 import time
 from pathlib import Path
@@ -7,12 +8,32 @@ from typing import Annotated
 import typer
 
 from hossctl.cli import EXIT_FAILED
-from hossctl.console import Document, Format, announced, complain, print_document, print_summary, warn
+from hossctl.console import Document, Format, announced, complain, print_document, print_summary, say, warn
 from hossctl.options import Output, Seed, only
 
 app = typer.Typer()
-group = typer.Typer(no_args_is_help=True, help="Check plugins, algorithms and schedulers of your own.")
+group = typer.Typer(
+    no_args_is_help=True, help="Begin and check plugins, algorithms and schedulers of your own."
+)
 app.add_typer(group, name="plugin")
+
+
+@group.command("new")
+def new(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="plugin, algorithm or scheduler.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As green-energy; the class is GreenEnergy.")],
+) -> None:
+    """Write a file to begin with, NAME.py, into this directory. A file that is there is left as it is."""
+    from hoss.errors import InvalidInput
+    from hossctl.checking.templates import written_template
+
+    file, text = written_template(kind, name)
+    try:
+        with Path(file).open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError as exc:
+        raise InvalidInput("is there already; choose another name", where=file) from exc
+    say(f"wrote {file}; check it with: hoss plugin check {file}")
 
 
 @group.command("check")

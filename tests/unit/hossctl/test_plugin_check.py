@@ -1,4 +1,4 @@
-"""`hoss plugin check`: good plugins and algorithms pass, and each fault of bad ones is one sentence."""
+"""`hoss plugin new` and `hoss plugin check`: templates, good plugins and good algorithms pass, and each fault of bad ones is one sentence."""
 
 import json
 import re
@@ -14,6 +14,7 @@ from hossctl.checking.algorithms import check_algorithm
 from hossctl.checking.clusters import generated_batches, generated_clusters
 from hossctl.checking.plugins import check_plugin
 from hossctl.checking.questions import Hangs, Questions, in_time
+from hossctl.checking.templates import TEMPLATES
 from scheduler_worker.core.framework.extension_points import Refusals
 from scheduler_worker.core.placement.algorithms import ALGORITHMS, places_by_node
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
@@ -440,3 +441,32 @@ def test_the_classes_of_the_tutorials_pass(hoss, tmp_path):
     (source,) = re.findall(r"```python\n(.*?)\nfor algorithm in", tutorial, flags=re.DOTALL)
     assert check(hoss, tmp_path, source).exit_code == 0
     assert hoss("plugin", "check", str(DOCS.parent / "examples" / "emptiest_first.py")).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_a_template_passes_as_it_stands_and_is_not_overwritten(kind, hoss, tmp_path):
+    done = hoss("plugin", "new", kind, "most-free")
+    assert done.exit_code == 0
+    assert done.stderr == "wrote most_free.py; check it with: hoss plugin check most_free.py\n"
+    (tmp_path / "most_free.py").write_text((tmp_path / "most_free.py").read_text() + "\n# mine\n")
+    checked = hoss("plugin", "check", "most_free.py", "--count", "20", "-o", "json")
+    document = json.loads(checked.stdout)
+    assert (document["name"], document["problems"], document["warnings"]) == ("MostFree", [], [])
+    again = hoss("plugin", "new", kind, "most_free")
+    assert (again.exit_code, again.stderr) == (
+        2,
+        "error: most_free.py: is there already; choose another name\n",
+    )
+    assert "# mine" in (tmp_path / "most_free.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "problem"),
+    [
+        ("filter", "mine", "KIND: is 'filter'; it is one of plugin, algorithm, scheduler"),
+        ("plugin", "../mine", "NAME: is '../mine'; write it as green-energy or green_energy"),
+    ],
+)
+def test_a_template_of_no_kind_or_with_a_strange_name_is_bad_input(kind, name, problem, hoss):
+    done = hoss("plugin", "new", kind, name)
+    assert (done.exit_code, done.stderr) == (2, f"error: {problem}\n")
