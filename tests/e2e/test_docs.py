@@ -53,6 +53,9 @@ WHY_NOT = {
         r"^hoss plugin check": "tests/unit/hossctl/test_plugin_check.py checks the tutorial's class",
         r"^hoss worker add mine": "needs the module on the path; tests/e2e/test_algorithms.py starts workers with theirs",
     },
+    "docs/tutorials/plugin.md": {
+        r"^hoss plugin check": "tests/unit/hossctl/test_plugin_check.py checks the tutorial's class",
+    },
     "docs/tutorials/scheduler.md": {
         r"": "runs until it is stopped; tests/e2e/test_sdk.py runs it, and certificates as docs/operations/security.md has them",
     },

@@ -440,6 +440,9 @@ def test_the_classes_of_the_tutorials_pass(hoss, tmp_path):
     tutorial = (DOCS / "tutorials" / "algorithm.md").read_text("utf-8")
     (source,) = re.findall(r"```python\n(.*?)\nfor algorithm in", tutorial, flags=re.DOTALL)
     assert check(hoss, tmp_path, source).exit_code == 0
+    tutorial = (DOCS / "tutorials" / "plugin.md").read_text("utf-8")
+    (source,) = re.findall(r"```python\n(.*?)\nfor percent in", tutorial, flags=re.DOTALL)
+    assert check(hoss, tmp_path, source, "--args", '{"percent": 20}').exit_code == 0
     assert hoss("plugin", "check", str(DOCS.parent / "examples" / "emptiest_first.py")).exit_code == 0
 
 
