@@ -112,6 +112,7 @@ COMMANDS = {
     "ledger": ("ledger", "Dump the ledger to a file, restore it, or go on with what is left of a lost one."),
     "history": ("history", "Record what happens on a platform, and check whether it kept its promises."),
     "replay": ("replay", "Place a cluster trace and report how it went."),
+    "plugin": ("plugin", "Begin a plugin, an algorithm or a scheduler of your own, and check it."),
     "bench": ("bench", "Measure throughput, or compare schedulers with and without HOSS."),
     "simulate": ("simulate", "Play clusters and hours that no laptop holds, on virtual time."),
     "certs": ("access", "The authority of a platform, and the certificates that it issues."),
@@ -182,6 +183,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "drain": ("hoss drain worker w1",),
     "nodes add": ("hoss nodes add --count 100", "hoss nodes add -f nodes.yaml"),
     "nodes remove": ("hoss nodes remove node-00001",),
+    "plugin new": ("hoss plugin new plugin green-energy", "hoss plugin new algorithm balanced"),
+    "plugin check": (
+        "hoss plugin check examples/emptiest_first.py",
+        "hoss plugin check green_scheduling:GreenEnergy -f nodes.yaml",
+        """hoss plugin check GreenEnergy --args '{"label": "power"}' --timeout 2""",
+    ),
     "policy get": ("hoss policy get",),
     "policy set": (
         "hoss policy set -f deploy/policy.yaml",

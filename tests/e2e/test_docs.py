@@ -46,8 +46,15 @@ WHY_NOT = {
         r"^python -m tools.simulation --seed": "a seed of an earlier day; tests/simulation/test_simulation.py has one",
         r"^python -m tools.faults": "takes minutes, and network faults take root; tests/faults strikes once with each kind",
     },
+    "docs/plugins.md": {
+        r"^hoss plugin check green": "tests/unit/hossctl/test_plugin_check.py checks the document's plugin",
+    },
     "docs/tutorials/algorithm.md": {
+        r"^hoss plugin check": "tests/unit/hossctl/test_plugin_check.py checks the tutorial's class",
         r"^hoss worker add mine": "needs the module on the path; tests/e2e/test_algorithms.py starts workers with theirs",
+    },
+    "docs/tutorials/plugin.md": {
+        r"^hoss plugin check": "tests/unit/hossctl/test_plugin_check.py checks the tutorial's class",
     },
     "docs/tutorials/scheduler.md": {
         r"": "runs until it is stopped; tests/e2e/test_sdk.py runs it, and certificates as docs/operations/security.md has them",

@@ -150,6 +150,16 @@ def test_the_algorithm_of_the_tutorial_runs_as_it_stands_there_and_binds_more_th
     assert bound["BalancedShape"] > bound["random"]
 
 
+def test_the_plugin_of_the_tutorial_runs_as_it_stands_there_and_keeps_what_it_says():
+    tutorial = DOCUMENT.parent / "tutorials" / "plugin.md"
+    (block,) = re.findall(r"```python\n(.*?)```", tutorial.read_text("utf-8"), flags=re.DOTALL)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(block, "docs/tutorials/plugin.md", "exec"), {"__name__": "tutorial"})
+    # Ten nodes of sixteen pods' memory each: 16, 14 and 8 fit.
+    assert out.getvalue() == "0 %: 160 bound, 40 wait\n10 %: 140 bound, 60 wait\n50 %: 80 bound, 120 wait\n"
+
+
 class FillFirst:
     """Every pod to the first node with room."""
 

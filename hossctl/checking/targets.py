@@ -1,0 +1,137 @@
+"""What `hoss plugin check` is given: a plugin or an algorithm by its entry point, as module:Class, or in a
+file."""
+
+import copy
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hoss.errors import ConfigError
+from hossctl.checking.questions import Call, Hangs, raised
+from scheduler_worker.config import ALGORITHM_GROUP, PLUGIN_GROUP
+from scheduler_worker.core.placement.algorithms import ALGORITHMS
+
+PLUGIN, ALGORITHM = "plugin", "algorithm"
+
+# A plugin has one of these methods or more; see scheduler_worker/core/framework/extension_points.py.
+PLUGIN_METHODS = (
+    "pre_enqueue",
+    "pre_filter",
+    "admits",
+    "passes",
+    "raw_score",
+    "score",
+    "filter_state",
+    "score_state",
+    "observe",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is checked."""
+
+    name: str
+    kind: str  # PLUGIN or ALGORITHM
+    make: Callable[..., Any]
+
+
+def load_target(target: str, call: Call) -> Target:
+    """Import it. ConfigError if that fails or takes too long, or if it is neither plugin nor algorithm."""
+    try:
+        name, found, kind = call(lambda: _identified(target))
+    except (ConfigError, KeyboardInterrupt):
+        raise
+    except Hangs as exc:
+        raise ConfigError(f"its import {exc}", where=target) from exc
+    except BaseException as exc:
+        raise ConfigError(f"its import {raised(exc)}", where=target) from exc
+    if kind is None:
+        problem = "has neither a method place(batch, snapshot, budget), as algorithms and schedulers have"
+        raise ConfigError(f"{problem}, nor one of a plugin: {', '.join(PLUGIN_METHODS)}", where=target)
+    # An object instead of a class: as `hoss.sdk.main` takes it.
+    return Target(name, kind, found if callable(found) else lambda: copy.deepcopy(found))
+
+
+def _identified(target: str) -> tuple[str, Any, str | None]:
+    name, found = _found(target)
+    return name, found, _kind(found)
+
+
+def _found(target: str) -> tuple[str, Any]:
+    place, _, attribute = target.partition(":")
+    if place.endswith(".py"):
+        module = _module_of(Path(place))
+        return _attribute(module, attribute, place) if attribute else _only_one(module, place)
+    if attribute:
+        return _attribute(importlib.import_module(place), attribute, place)
+    if target in ALGORITHMS:
+        return target, ALGORITHMS[target]
+    points = [*entry_points(group=PLUGIN_GROUP), *entry_points(group=ALGORITHM_GROUP)]
+    for point in points:
+        if point.name == target:
+            return target, point.load()
+    known = ", ".join(sorted({*ALGORITHMS, *(point.name for point in points)}))
+    raise ConfigError(
+        f"is no entry point, of which there are {known}; or name FILE.py or module:Class", where=target
+    )
+
+
+def _module_of(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError("is no file", where=str(path))
+    # A name that no import has: the file may be called like a library.
+    name = f"hoss_checked_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("is no module of Python", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, name: str, where: str) -> tuple[str, Any]:
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"has no {name}", where=where)
+        found = getattr(found, part)
+    return name, found
+
+
+def _only_one(module: ModuleType, where: str) -> tuple[str, Any]:
+    """The class of a module that is a plugin or an algorithm."""
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__ and _kind(value) is not None
+    }
+    if len(found) != 1:
+        several = f"has {', '.join(found)}; name one of them as FILE.py:Class"
+        none = f"has no class with a method place or one of {', '.join(PLUGIN_METHODS)}"
+        raise ConfigError(several if found else none, where=where)
+    return next(iter(found.items()))
+
+
+def _kind(found: Any) -> str | None:
+    # A factory, unlike a class, does not show the methods of what it makes.
+    made = found
+    if callable(found) and not isinstance(found, type):
+        made = _made(found)
+    if callable(getattr(made, "place", None)):
+        return ALGORITHM
+    return PLUGIN if any(callable(getattr(made, method, None)) for method in PLUGIN_METHODS) else None
+
+
+def _made(factory: Callable[..., Any]) -> Any:
+    try:
+        return factory()
+    except Exception:  # noqa: BLE001 - the check makes it again, and reports why it cannot
+        return factory

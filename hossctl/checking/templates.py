@@ -1,0 +1,85 @@
+"""Files to begin with: a plugin, an algorithm, a scheduler of one's own. Each passes the check as it is."""
+
+import re
+
+from hoss.errors import InvalidInput, quoted
+
+_PLUGIN = '''"""{title}: a plugin of HOSS. docs/plugins.md says what else a plugin may have."""
+
+import numpy as np
+
+from hoss.model.selectors import NodeSelectorTerm, Requirement
+
+
+class {title}:
+    """Keeps pods off nodes with a label, and prefers the nodes with the most free cpu."""
+
+    name = "{title}"
+    reason = "node(s) were not for {title}"  # shown for pods that fit nowhere
+
+    def __init__(self, label="example.com/avoid"):  # arguments of the profile
+        self._avoided = NodeSelectorTerm((Requirement(label, "Exists", ()),))
+
+    def admits(self, spec, catalogue, at):
+        """Which of the nodes `at` are acceptable: (len(at),) of bool. None would mean all."""
+        return ~catalogue.matches(self._avoided, at)
+
+    def score(self, demand, view):
+        """Whole numbers from 0 to 100, one a node. None would mean no opinion."""
+        cpu = view.allocatable[0]
+        free = np.clip(cpu - view.requested[0], 0, None)
+        return np.floor(100.0 * free / np.maximum(cpu, 1))
+'''
+
+_ALGORITHM = '''"""{title}: an algorithm in HOSS's workers and studies. See docs/tutorials/algorithm.md."""
+
+import numpy as np
+
+from hoss.sdk import NO_NODE
+
+
+class {title}:
+    """Each pod goes to the node with the most free cpu."""
+
+    def place(self, batch, snapshot, budget):
+        """One node index a pod, or NO_NODE: (pods,)."""
+        nodes, free = np.full(batch.pods, NO_NODE), snapshot.free
+        for run in batch.runs:
+            asked = run.request > 0
+            for pod in range(run.first, run.first + run.count):
+                fits = run.admitted & (free[asked] >= run.request[asked, None]).all(axis=0)
+                if not fits.any():
+                    break
+                nodes[pod] = np.where(fits, free[0], -1).argmax()  # row 0 is cpu
+                free[:, nodes[pod]] -= run.request
+        return nodes
+'''
+
+_SCHEDULER = (
+    _ALGORITHM.replace(
+        "an algorithm in HOSS's workers and studies. See docs/tutorials/algorithm.md",
+        "a scheduler beside HOSS's workers. See docs/tutorials/scheduler.md",
+    )
+    .replace("import numpy", "import sys\n\nimport numpy")
+    .replace("import NO_NODE", "import NO_NODE, main")
+    + """
+
+if __name__ == "__main__":
+    sys.exit(main({title}()))
+"""
+)
+
+TEMPLATES = {"plugin": _PLUGIN, "algorithm": _ALGORITHM, "scheduler": _SCHEDULER}
+
+_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+
+
+def written_template(kind: str, name: str) -> tuple[str, str]:
+    """The file's name and its text. Raises InvalidInput for another kind, or a name that no module has."""
+    if kind not in TEMPLATES:
+        raise InvalidInput(f"is {quoted(kind)}; it is one of {', '.join(TEMPLATES)}", where="KIND")
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(f"is {quoted(name)}; write it as green-energy or green_energy", where="NAME")
+    words = re.split(r"[-_]", name)
+    title = "".join(word.capitalize() for word in words)
+    return f"{'_'.join(words)}.py", TEMPLATES[kind].replace("{title}", title)
