@@ -20,6 +20,7 @@ from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.security.options import add_security_flags, host_of, metrics_context, security_given
+from hoss.tasks import background
 from hoss.telemetry import logger, options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -134,7 +135,7 @@ async def serve(
                 config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)
             ) as metrics_port,
             metrics_pushed("worker", metrics, instance=config.name),
-            serving.background(
+            background(
                 sync.run(),
                 proposals.run(),
                 link.run(),

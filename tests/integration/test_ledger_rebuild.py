@@ -13,7 +13,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 from redis_topologies import as_documented
 
-from hoss import serving
+from hoss.tasks import background
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32
@@ -326,7 +326,7 @@ async def test_who_follows_reads_the_state_after_a_repair_that_no_entry_can_tell
     await opened.ledger.upsert_nodes(0, [make_node(name, cpu=5000, cards=2)])
     await opened.rebuilding.repair()
     feed = ShardFeed(opened.ledger, 0)
-    async with serving.background(feed.run()), aclosing(feed.follow(Position(before))) as messages:
+    async with background(feed.run()), aclosing(feed.follow(Position(before))) as messages:
         told = [await anext(messages) for _ in range(2)]
         await opened.ledger.upsert_nodes(0, [make_node(name, cpu=6000, cards=2)])
         told.append(await anext(messages))
