@@ -26,7 +26,7 @@ from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
 from hoss.v1.workerlink_pb2 import Register
-from hoss.wire.convert_rules import labels_to_proto
+from hoss.wire.convert_selectors import labels_to_proto
 from scheduler_worker.config import (
     KIND,
     PLUGIN_GROUP,

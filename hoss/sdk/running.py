@@ -19,7 +19,7 @@ from hoss.rpc import OpenChannel
 from hoss.sdk.scheduler import CustomScheduler
 from hoss.tasks import background
 from hoss.v1.workerlink_pb2 import Register
-from hoss.wire.convert_rules import labels_to_proto
+from hoss.wire.convert_selectors import labels_to_proto
 
 # Two full proposals: one is placed while the other is at the ledger.
 WINDOW_PODS = 2000
