@@ -44,6 +44,7 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.model.pod import PodSpec
 from hoss.security.options import check_insecure, host_of, metrics_context, of_loopback
+from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -121,7 +122,7 @@ async def serve(
             terms,
             endpoint as metrics_port,
             pushed,
-            serving.background(elector.run(), dispatcher.loop_delay.run()),
+            background(elector.run(), dispatcher.loop_delay.run()),
         ):
             await elector.role_known.wait()
             ports = {"port": port, "dashboard_port": dashboard_port, "metrics_port": metrics_port}
@@ -259,7 +260,7 @@ class _Dispatcher:
                 await policy.restore()
                 await recover(runtime, None if cluster is None else cluster.informers, term=leadership.term)
             if cluster is not None:
-                async with serving.background(rebuilder.run()):  # the ledger may be lost meanwhile
+                async with background(rebuilder.run()):  # the ledger may be lost meanwhile
                     await cluster.reserved()
 
             # What runs for the rest of the term.
@@ -280,7 +281,7 @@ class _Dispatcher:
                 *Reconciler(runtime, every_pod_known=cluster is not None).jobs(),
             )
             cluster_jobs = () if cluster is None else cluster.jobs()
-            await stack.enter_async_context(serving.background(*jobs, *cluster_jobs))
+            await stack.enter_async_context(background(*jobs, *cluster_jobs))
             await stack.enter_async_context(self.metrics.showing(TermSource(runtime, leadership, preemption)))
             if self.dashboard is not None:
                 from dispatcher.dashboard.view_model import ViewModel  # noqa: PLC0415 - only with a dashboard

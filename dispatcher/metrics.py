@@ -60,7 +60,8 @@ EVENTS = Metric(
     COUNTER,
     "Events of pods (accepted, dispatched, bound, requeued, evicted, failed, deleted ...), workers "
     "(workers_lost, workers_left, workers_overdue), and what reconciliation with the ledger found "
-    "(reservations_missing, reservations_without_pod); journal_rewritten: Redis had lost a part of the journal.",
+    "(reservations_missing, reservations_without_pod, reservations_released); journal_rewritten: Redis had lost "
+    "a part of the journal.",
     ("event",),
 )
 PHASES = Metric(

@@ -150,6 +150,7 @@ class ReservationColumns(NamedTuple):
     shards: NDArray[np.uint32]
     seqs: NDArray[np.uint64]  # of the commit, on its shard
     assumed: NDArray[np.bool_]  # not confirmed
+    epochs: NDArray[np.uint64]  # of the worker that made it
 
 
 class LedgerStatus(NamedTuple):
@@ -206,6 +207,9 @@ class LedgerPort(Protocol):
 
     def reservations(self) -> AsyncGenerator[ReservationColumns, None]:
         """All reservations, in parts."""
+
+    def granted_in_term(self, epochs: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of these worker epochs this dispatcher has granted. It forgets the oldest of many."""
 
     async def dispatcher_marks(self) -> DispatcherMarks:
         """What the ledger knows of earlier dispatchers."""

@@ -23,10 +23,10 @@ from dispatcher.core.pods.table import Rows
 from dispatcher.core.slices import Steps
 from dispatcher.core.workers.membership import GONE
 from dispatcher.ports import Journal, LedgerPort, merge_commits
-from hoss import serving
 from hoss.client.backoff import Backoff
 from hoss.errors import InvalidInput, LedgerUnavailable, OutcomeUnknown, Overloaded, TransportError
 from hoss.host import THIS_HOST
+from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.telemetry.context import calls_belong_to, now_ns
 from hoss.v1 import workerlink_pb2
@@ -176,7 +176,7 @@ class Runtime:
     async def end(self) -> None:
         """Do nothing from now on, and cancel the jobs that run."""
         self._stop()
-        await serving.end_tasks(self._jobs)
+        await end_tasks(self._jobs)
 
     def _stop(self) -> None:
         self._ended = True

@@ -1,12 +1,11 @@
-"""What every service process shares: its gRPC server, its event loop, its background jobs, its end."""
+"""What every service process shares: its gRPC server, its event loop, its end."""
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,6 @@ _SERVER_OPTIONS = [
 # cycles: with the default thresholds the collector takes a tenth of a worker's time. With these, garbage in
 # cycles lives a little longer and takes some megabytes.
 _COLLECTOR_THRESHOLDS = (25_000, 20, 20)
-
-
-# How long a cancelled job may clean up before it is cancelled again.
-_CANCEL_AGAIN_SECONDS = 0.5
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # has no types
@@ -173,56 +168,6 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         asyncio.run(main())
     else:
         uvloop.run(main())
-
-
-@contextlib.asynccontextmanager
-async def background(*jobs: Awaitable[None]) -> AsyncIterator[None]:
-    """Run jobs beside the body. The error of a job ends the body; the end of the body cancels the jobs."""
-    body = asyncio.current_task()
-    failure: list[BaseException] = []
-
-    async def guard(job: Awaitable[None]) -> None:
-        try:
-            await job
-        except asyncio.CancelledError:
-            raise
-        except BaseException as exc:  # noqa: BLE001 - handed to the body
-            failure.append(exc)
-            if body is not None:
-                body.cancel()
-
-    tasks = [asyncio.ensure_future(guard(job)) for job in jobs]
-    try:
-        yield
-    except asyncio.CancelledError:
-        if failure:
-            raise failure[0] from None
-        raise
-    finally:
-        await end_tasks(tasks)
-        for job in jobs:
-            if asyncio.iscoroutine(job):
-                job.close()  # Python warns of a coroutine that never ran
-
-
-async def end_tasks(tasks: "Iterable[asyncio.Future[Any]]") -> None:
-    """Cancel tasks and wait until each has ended, even when the caller is cancelled meanwhile. The errors of the
-    tasks are theirs to ask for."""
-    # Repeated, because a job can lose its cancellation: before Python 3.12 asyncio.wait_for loses one that comes
-    # together with its result, and a gRPC call one that comes together with its failure. Not interrupted,
-    # because whoever is told twice to end (by such a repetition) would leave jobs behind that nobody ends.
-    me, interrupted = asyncio.current_task(), False
-    running = [task for task in tasks if task is not me and not task.done()]  # in this order, for simulations
-    while running:
-        for task in running:
-            task.cancel()
-        try:
-            await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
-        except asyncio.CancelledError:
-            interrupted = True
-        running = [task for task in running if not task.done()]
-    if interrupted:
-        raise asyncio.CancelledError
 
 
 def announce_ready(path: Path | None, **fields: object) -> None:

@@ -17,6 +17,7 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
 from hoss.security.options import add_security_flags, host_of, metrics_context
+from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
@@ -212,7 +213,7 @@ async def serve(
         finish_removals(ledger, reaped, period_seconds=min(2.0, config.reservation_lease_seconds / 4)),
     ]
     try:
-        async with serving.background(*jobs), contextlib.AsyncExitStack() as running:
+        async with background(*jobs), contextlib.AsyncExitStack() as running:
             ports = {"port": port}
             ports["metrics_port"] = await running.enter_async_context(
                 metrics_endpoint(

@@ -20,12 +20,13 @@ from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.security.options import add_security_flags, host_of, metrics_context, security_given
+from hoss.tasks import background
 from hoss.telemetry import logger, options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
 from hoss.v1.workerlink_pb2 import Register
-from hoss.wire.convert_rules import labels_to_proto
+from hoss.wire.convert_selectors import labels_to_proto
 from scheduler_worker.algorithm_thread import CalledInThread
 from scheduler_worker.config import (
     KIND,
@@ -140,7 +141,7 @@ async def serve(
                 config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)
             ) as metrics_port,
             metrics_pushed("worker", metrics, instance=config.name),
-            serving.background(
+            background(
                 sync.run(),
                 proposals.run(),
                 link.run(),

@@ -23,7 +23,7 @@ from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32
 from hoss.wire.convert import template_to_proto
-from hoss.wire.convert_rules import labels_to_proto
+from hoss.wire.convert_selectors import labels_to_proto
 
 DEFAULT_PAGE_PODS = 500
 MAX_PAGE_PODS = 10_000

@@ -18,11 +18,11 @@ from dispatcher.dashboard.access import DashboardAccess
 from dispatcher.dashboard.broadcaster import Broadcaster, Unavailable
 from dispatcher.dashboard.snapshot import DashboardSnapshot
 from dispatcher.dashboard.view_model import ViewModel
-from hoss import serving
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
 from hoss.manifests.guarded import json_value
 from hoss.security import rights
 from hoss.security.identity import Identity
+from hoss.tasks import background
 from hoss.telemetry import logger
 
 STATIC = Path(__file__).with_name("static")
@@ -120,7 +120,7 @@ class Dashboard:
         self._view_model = view_model
         self._broadcaster.show(None)
         try:
-            async with serving.background(self._run(view_model)):
+            async with background(self._run(view_model)):
                 yield
         finally:
             self.close("this dispatcher has ended its term")

@@ -19,7 +19,7 @@ from dispatcher.runtime import Runtime
 from hoss.client.feed import Subscription
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound, quoted
-from hoss.serving import end_tasks
+from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 

@@ -24,7 +24,6 @@ from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.kubernetes.kubelet_rejections import KubeletRejectionAudit
 from dispatcher.runtime import Runtime
-from hoss import serving
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput
 from hoss.kube.api import KubeApi, Object
@@ -39,6 +38,7 @@ from hoss.model.devices import DeviceManifest
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodTemplate
 from hoss.model.volumes import StorageObject
+from hoss.tasks import background
 from hoss.telemetry import logger
 from hoss.wire.columns import decode_uids
 from hoss.wire.convert import template_to_proto
@@ -252,7 +252,7 @@ class Informers:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Receive changes while the body runs."""
-        async with serving.background(*(reflector.run() for reflector in self.reflectors)):
+        async with background(*(reflector.run() for reflector in self.reflectors)):
             yield
 
     async def begin(self) -> list[Accepted]:

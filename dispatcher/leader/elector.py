@@ -10,7 +10,7 @@ from dispatcher.leader.lease import Granted, Lease
 from dispatcher.runtime import TermFailed
 from hoss.errors import LedgerUnavailable
 from hoss.host import THIS_HOST
-from hoss.serving import end_tasks
+from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 
 _ATTEMPTS_PER_LEASE = 12  # of a standby; the interval delays a takeover

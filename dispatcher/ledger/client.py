@@ -1,6 +1,7 @@
 """The ledger port over the resolver's client, and its fence: a dispatcher with an uncertain lease changes
 nothing."""
 
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 
 import numpy as np
@@ -28,6 +29,9 @@ from hoss.wire.uids import uid_text
 # A lookup of more pods would block the ledger's Redis for milliseconds and outgrow a message.
 LOOKUP_PODS = 10_000
 
+# One for each time that a worker registered in the term.
+_EPOCHS_KEPT = 10_000
+
 
 class ResolverLedger:
     """A LedgerPort and a dispatcher.ledger.rebuilding.RebuildableLedger."""
@@ -39,6 +43,7 @@ class ResolverLedger:
         self._known: dict[int, int] = {}  # by shard, the highest seq that was heard of
         self._rebuilt = False  # in this term
         self._seen: set[int] = set()  # shards of which the feed has shown the rebuilt ledger
+        self._granted: deque[int] = deque(maxlen=_EPOCHS_KEPT)
 
     @property
     def known_epoch(self) -> str:
@@ -73,7 +78,11 @@ class ResolverLedger:
     async def grant_epoch(self, worker: str) -> int:
         granted = await self._client.grant(worker, self._known_epoch)
         self._check_epoch(granted.ledger_epoch)
+        self._granted.append(int(granted.epoch))
         return int(granted.epoch)
+
+    def granted_in_term(self, epochs: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return np.isin(epochs, np.array(self._granted, np.uint64))
 
     async def lookup(self, uids: Uids) -> PodLocations:
         shards = await self.shard_count()
@@ -118,6 +127,7 @@ class ResolverLedger:
             uids = decode_uids(chunk.uids)
             nodes = decode(chunk.nodes, U32, name="nodes", rows=len(uids))
             seqs = decode(chunk.seqs, U64, name="seqs", rows=len(uids))
+            epochs = decode(chunk.epochs, U64, name="epochs", rows=len(uids))
             assumed = decode(chunk.assumed, U8, name="assumed", rows=len(uids)) != 0
             # What is only prepared was told to nobody. It ends by itself, or is committed and found later.
             settled = decode(chunk.states, U8, name="states", rows=len(uids)) != pb.RESERVATION_PREPARED
@@ -129,6 +139,7 @@ class ResolverLedger:
                 shards=nodes[settled] % np.uint32(shards),  # node index i lies on shard i mod S
                 seqs=seqs[settled],
                 assumed=assumed[settled],
+                epochs=epochs[settled],
             )
 
     async def dispatcher_marks(self) -> DispatcherMarks:
@@ -164,6 +175,7 @@ class FencedLedger:
         self._leadership = leadership
         self.lookup = inner.lookup
         self.reservations = inner.reservations
+        self.granted_in_term = inner.granted_in_term
         self.shard_count = inner.shard_count
         self.dispatcher_marks = inner.dispatcher_marks
         self.note = inner.note

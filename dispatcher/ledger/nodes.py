@@ -21,7 +21,7 @@ from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, FLAGS_CLOSED, U32, decode, decode_accounts
 from hoss.wire.convert import node_from_proto, taints_from_proto
-from hoss.wire.convert_rules import labels_from_proto
+from hoss.wire.convert_selectors import labels_from_proto
 
 
 class _Node(NamedTuple):

@@ -22,9 +22,9 @@ from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ports import LedgerStatus
 from dispatcher.runtime import Runtime
-from hoss import serving
 from hoss.errors import HossError
 from hoss.model.pod import group_of
+from hoss.tasks import background
 from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
@@ -119,7 +119,7 @@ class LedgerRebuilder:
         """While the body recovers the dispatcher's state, a lost ledger is rebuilt from what Redis has kept;
         afterwards from the recovered state."""
         await self.check()
-        async with serving.background(self.run()):
+        async with background(self.run()):
             yield
         self._recovered = True
 

@@ -8,7 +8,9 @@ and steady: a slice of the table, and a part of the reservations, every few seco
 - A confirmed reservation of a pod that neither is bound there nor is with a worker is released, with what the
   dispatcher knew when it decided that. So is a second one, on another shard than the pod's own.
 - A confirmed reservation of a pod that the table does not know is released in Kubernetes mode, where every pod is
-  known. Elsewhere it is only told: it may be all that is left of a lost submission.
+  known. Elsewhere it is released if its worker made it under an epoch of this term: this term had given the pod
+  to the worker, so the pod is over. Any other is only told: it may be all that is left of a lost submission, or
+  restored from a dump.
 
 Nothing is released that was not found in two passes, so that what is on its way can arrive."""
 
@@ -117,7 +119,8 @@ class Reconciler:
                 suspects.add(suspect)
         if not again.any():
             return
-        released = again & (~unknown | self._every_pod_known)
+        over = self._every_pod_known | self._runtime.ledger.granted_in_term(part.epochs)
+        released = again & (~unknown | over)
         self._count("reservations_without_pod", int(again.sum()))
         logger().warning(
             "reservations_without_pod",
@@ -128,6 +131,7 @@ class Reconciler:
         if released.any():
             as_of = self._runtime.ledger.known()
             await self._runtime.ledger.release(part.uids[released], part.nodes[released], as_of)
+            self._count("reservations_released", int(released.sum()))
 
     def _unwanted(self, part: ReservationColumns, shards: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which reservations no pod of the table has, and which of these are of pods that it does not know."""

@@ -20,12 +20,12 @@ from dispatcher.runtime import Runtime, TermFailed
 from dispatcher.workers.overlap_control import read_refusals
 from dispatcher.workers.preemption import PreemptionAnswers
 from dispatcher.workers.queries import CacheViewQueries, DecisionQueries
-from hoss.client import writing
 from hoss.errors import AccessDenied, InvalidInput, clipped, quoted
 from hoss.manifests.fields import check_key, check_label_value
 from hoss.model.cluster import NamespaceSnapshot
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, Preference
 from hoss.security.identity import caller
+from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.v1 import objects_pb2
 from hoss.v1 import workerlink_pb2 as pb
@@ -163,11 +163,11 @@ class WorkerLinks(WorkerLinkServicer):
             async for message in stream.messages():
                 yield message
             # Before the abort, which would be an error to a reader.
-            await writing.end(reader)
+            await end_tasks((reader,))
             if stream.ended_with is not None and stream.ended_with[0] is not grpc.StatusCode.OK:
                 await context.abort(*stream.ended_with)
         finally:
-            await writing.end(reader)
+            await end_tasks((reader,))
 
     def _ended(self, stream: WorkerStream, reader: "asyncio.Future[None]") -> None:
         fault = None if reader.cancelled() else reader.exception()

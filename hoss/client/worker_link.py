@@ -11,9 +11,10 @@ import grpc.aio
 from hoss import rpc
 from hoss.client.backoff import Backoff
 from hoss.client.errors import translate
-from hoss.client.writing import end, written
+from hoss.client.writing import written
 from hoss.errors import AccessDenied, ConfigError
 from hoss.host import THIS_HOST
+from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
@@ -126,7 +127,7 @@ class DispatcherLink:
                 try:
                     await asyncio.wait({reader})
                 finally:
-                    await end(reader)
+                    await end_tasks((reader,))
         finally:
             self._between_streams.set()
             self._outbox = None
@@ -148,7 +149,7 @@ class DispatcherLink:
                     self._handler.received(message)
         finally:
             if heartbeats is not None:
-                await end(heartbeats)
+                await end_tasks((heartbeats,))
         return heartbeats is not None
 
     async def _beat(self, period_seconds: float, outbox: "asyncio.Queue[WorkerMessage | None]") -> None:

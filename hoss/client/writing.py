@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from hoss.tasks import end_tasks
+
 if TYPE_CHECKING:
     Call = grpc.aio.StreamStreamCall[Any, Any]
-
-
-async def end(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel tasks and wait for their end. Their errors are ignored."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -30,7 +25,7 @@ async def written(call: "Call", requests: AsyncIterable[Any]) -> AsyncIterator[N
         yield
     finally:
         call.cancel()
-        await end(writer)
+        await end_tasks((writer,))
         if not writer.cancelled() and (error := writer.exception()) is not None:
             raise error
 

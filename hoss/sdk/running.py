@@ -17,8 +17,9 @@ from hoss.host import THIS_HOST, Host
 from hoss.model.placing import PlacementAlgorithm
 from hoss.rpc import OpenChannel
 from hoss.sdk.scheduler import CustomScheduler
+from hoss.tasks import background
 from hoss.v1.workerlink_pb2 import Register
-from hoss.wire.convert_rules import labels_to_proto
+from hoss.wire.convert_selectors import labels_to_proto
 
 # Two full proposals: one is placed while the other is at the ledger.
 WINDOW_PODS = 2000
@@ -69,7 +70,7 @@ async def running(
     feed = Subscription(resolver, name, scheduler.apply_feed, clock=host.monotonic, rng=host.rng)
     scheduler.connect(link, proposals)
     try:
-        async with serving.background(feed.follow(), proposals.run(), link.run(), scheduler.schedule()):
+        async with background(feed.follow(), proposals.run(), link.run(), scheduler.schedule()):
             yield scheduler
             await scheduler.finish(_FINISH_SECONDS)
     finally:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from hoss import version
 from hoss.errors import ConfigError
+from hoss.tasks import end_tasks
 from hoss.telemetry.metrics import Metrics
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -91,8 +92,7 @@ async def metrics_pushed(service: str, metrics: Metrics, *, instance: str = "") 
     try:
         yield
     finally:
-        pushing.cancel()
-        await asyncio.gather(pushing, return_exceptions=True)
+        await end_tasks((pushing,))
         with shut_down_in_time(exporter.shutdown):
             await push()
 

@@ -10,10 +10,12 @@ from hoss.model.selectors import NodeScope, NodeSelector, PreferredTerm
 from hoss.v1 import common_pb2 as pb
 from hoss.v1 import dispatcher_pb2
 from hoss.wire import convert_rules as rules
-from hoss.wire.convert_rules import labels_from_proto, labels_to_proto, optional
 from hoss.wire.convert_selectors import (
+    labels_from_proto,
+    labels_to_proto,
     node_term_from_proto,
     node_term_to_proto,
+    optional,
     requirement_from_proto,
     requirement_to_proto,
 )

@@ -10,8 +10,13 @@ from hoss.model.cluster import (
     Threshold,
 )
 from hoss.v1 import objects_pb2 as pb
-from hoss.wire.convert_rules import labels_from_proto, labels_to_proto, optional
-from hoss.wire.convert_selectors import optional_selector_to_proto, selector_from_proto
+from hoss.wire.convert_selectors import (
+    labels_from_proto,
+    labels_to_proto,
+    optional,
+    optional_selector_to_proto,
+    selector_from_proto,
+)
 
 
 def object_to_proto(item: ClusterObject) -> pb.ClusterObject:

@@ -2,7 +2,7 @@
 
 Most pods have no such rules. Pod groups are few and frequent: each is converted once and cached."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -28,23 +28,17 @@ from hoss.wire.convert_devices import (
     pod_claims_from_proto,
     pod_claims_to_proto,
 )
-from hoss.wire.convert_selectors import optional_selector_to_proto, selector_from_proto, selector_to_proto
+from hoss.wire.convert_selectors import (
+    labels_from_proto,
+    labels_to_proto,
+    optional,
+    optional_selector_to_proto,
+    selector_from_proto,
+    selector_to_proto,
+)
 
 ModelT = TypeVar("ModelT")
 MessageT = TypeVar("MessageT", bound=Message)
-
-
-def optional(message: Any, field: str, read: Callable[[Any], ModelT]) -> ModelT | None:
-    """A message field, read. None: it is not set."""
-    return read(getattr(message, field)) if message.HasField(field) else None
-
-
-def labels_to_proto(labels: Sequence[tuple[str, str]]) -> list[pb.Label]:
-    return [pb.Label(key=k, value=v) for k, v in labels]
-
-
-def labels_from_proto(labels: Iterable[pb.Label]) -> tuple[tuple[str, str], ...]:
-    return tuple((label.key, label.value) for label in labels)
 
 
 def host_ports_to_proto(ports: Iterable[HostPort]) -> list[pb.HostPort]:

@@ -1,7 +1,25 @@
-"""Between the model and protobuf messages: selectors of labels and of nodes."""
+"""Between the model and protobuf messages: labels, selectors of labels and of nodes, and fields that may be unset."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from hoss.model.selectors import LabelSelector, NodeSelectorTerm, Requirement
 from hoss.v1 import common_pb2 as pb
+
+ModelT = TypeVar("ModelT")
+
+
+def optional(message: Any, field: str, read: Callable[[Any], ModelT]) -> ModelT | None:
+    """A message field, read. None: it is not set."""
+    return read(getattr(message, field)) if message.HasField(field) else None
+
+
+def labels_to_proto(labels: Sequence[tuple[str, str]]) -> list[pb.Label]:
+    return [pb.Label(key=k, value=v) for k, v in labels]
+
+
+def labels_from_proto(labels: Iterable[pb.Label]) -> tuple[tuple[str, str], ...]:
+    return tuple((label.key, label.value) for label in labels)
 
 
 def requirement_to_proto(requirement: Requirement) -> pb.Requirement:

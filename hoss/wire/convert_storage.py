@@ -20,10 +20,12 @@ from hoss.model.volumes import (
 )
 from hoss.v1 import common_pb2
 from hoss.v1 import objects_pb2 as pb
-from hoss.wire.convert_rules import labels_from_proto, labels_to_proto, optional
 from hoss.wire.convert_selectors import (
+    labels_from_proto,
+    labels_to_proto,
     node_term_from_proto,
     node_term_to_proto,
+    optional,
     optional_selector_to_proto,
     selector_from_proto,
 )

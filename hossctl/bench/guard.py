@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hoss import serving
 from hoss.kube.api import Object
 from hoss.kube.reflector import Change, ObjectSeen, Reflector
 from hoss.model.quantity import read_quantity
+from hoss.tasks import background
 from hossctl.bench import api_server
 from hossctl.cli import run_async
 from hossctl.console import Document
@@ -127,7 +127,7 @@ async def _fill(
     title = "with the guard" if guarded else "without it"
     async with api_server.opened(plane.kubeconfig) as api:
         reflector = Reflector(api, "/api/v1/pods", lambda changes: _note(bound, changes))
-        async with serving.background(reflector.run()):
+        async with background(reflector.run()):
             await api_server.until_known(clients, setting.nodes)
             with counting(title, setting.pods, quiet=quiet) as progress:
                 begun = time.monotonic()

@@ -30,9 +30,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hoss import serving
 from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Change, ObjectSeen, Reflector
+from hoss.tasks import background
 from hossctl.bench import api_server, processes
 from hossctl.choices import Peer
 from hossctl.cli import run_async
@@ -197,7 +197,7 @@ async def _bind_all(
 
     async with (
         api_server.opened(plane.kubeconfig) as api,
-        serving.background(Reflector(api, "/api/v1/pods", note, params=api_server.ON_NODES).run()),
+        background(Reflector(api, "/api/v1/pods", note, params=api_server.ON_NODES).run()),
     ):
         creating = _creating_and_binding(setting.nodes) if scheduler == BARE_CLIENT else _creating
         await _bind(

@@ -17,7 +17,7 @@ from hoss.model.pod import PodSpec, group_of
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import CARD_SLOTS, U16, account_dtype, decode, decode_uids
 from hoss.wire.convert import pod_spec_from_proto
-from hoss.wire.convert_rules import labels_from_proto
+from hoss.wire.convert_selectors import labels_from_proto
 from hossctl.cli import run_async
 from hossctl.console import Document, Format, print_document, print_summary, say
 from hossctl.endpoints import Clients, Endpoints, clients_of

@@ -73,17 +73,18 @@ class RebuildService:
                 raise InvalidInput(
                     "the ledger has nodes or reservations; --force replaces them", where="restore"
                 )
-        term = (await self._store.status()).term
-        if 0 < head.term < term:
-            raise superseded(term)
+        # Each shard checks the term when it is marked. Asked first, so that a refused rebuild marks none.
+        highest = max([(await self._store.status(shard)).term for shard in range(self._ledger.shards)])
+        if 0 < head.term < highest:
+            raise superseded(highest)
         epoch = head.ledger_epoch or f"{self._rng.getrandbits(64):016x}"
         tombstone = (
             RESTORING if head.operator and not head.as_kept else RECOVERING
         ) + f"{epoch}-{self._rng.getrandbits(32):08x}"
-        await self._store.set_tombstone(0, tombstone, head.replaces)
+        await self._store.set_tombstone(0, tombstone, head.replaces, term=head.term)
         yield "shard 0 is marked"
         for shard in range(1, self._ledger.shards):
-            await self._store.set_tombstone(shard, tombstone, "*")
+            await self._store.set_tombstone(shard, tombstone, "*", term=head.term)
             yield f"shard {shard} is marked"
         contents = await self._contents(head, kept)
         for shard, content in enumerate(contents):

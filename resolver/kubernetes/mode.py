@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
-from hoss import serving
 from hoss.errors import ConfigError
 from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Reflector
 from hoss.security.options import of_loopback
+from hoss.tasks import background
 from hoss.telemetry import logger
 from resolver.config import WebhookConfig
 from resolver.core.values import Decision, Proposal
@@ -105,13 +105,13 @@ class KubernetesServices:
         if config.client_authority is not None:
             live.trust(config.client_authority)
         source = self._certificate_source(config, live)
-        async with serving.background(reflector.run(), self._webhook.under_way.run()):
+        async with background(reflector.run(), self._webhook.under_way.run()):
             await wait_for_certificate(source)
             if self._callers.open:
                 self._check_open(config.listen)
             refreshing = refresh_periodically(source, period_seconds=config.look_seconds, rng=self._rng)
             async with (
-                serving.background(refreshing),
+                background(refreshing),
                 serve_webhook(self._webhook, config.listen, live.context, self._callers) as port,
             ):
                 yield {"webhook_port": port}

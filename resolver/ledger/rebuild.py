@@ -95,12 +95,13 @@ class RedisRebuild:
         await self.set_tombstone(0, tombstone, found[0].epoch)
         raise problem
 
-    async def set_tombstone(self, shard: int, tombstone: str, *current: str) -> None:
+    async def set_tombstone(self, shard: int, tombstone: str, *current: str, term: int = 0) -> None:
         """Replace the epoch or tombstone `current` ("*": any) by a tombstone, and drop what an earlier
-        rebuild loaded. Raises LedgerLostError if something else is there."""
+        rebuild loaded. `term`: of the dispatcher that has the ledger rebuilt. Raises LedgerLostError if
+        something else is there, and LedgerUnavailable after a dispatcher with a higher term."""
         keys = self._ledger.keys_of(shard)
         loaded = [_loaded(keys[key]) for key in _LOADED]
-        arguments = [tombstone, self._ledger.shards, *current]
+        arguments = [tombstone, self._ledger.shards, term, *current]
         found = (await self._ledger.scripts.run("set_tombstone", [keys[0], *loaded], arguments)).decode()
         if "*" not in current and found not in current:
             raise LedgerLostError(

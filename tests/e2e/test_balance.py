@@ -105,11 +105,12 @@ async def test_a_slow_worker_is_not_taken_for_dead(cluster: Cluster, start) -> N
     start("slow", milliseconds=100.0)
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=1)
+        (registered,) = await clients.dispatcher.list_workers()
         pods = 12 * TIMEOUT_SECONDS
         await _submit(clients, "load", classes=pods, replicas=1)
         await _until_bound(clients, pods)
         (worker,) = await clients.dispatcher.list_workers()
-        assert (worker.state, worker.epoch) == ("Ready", 1)
+        assert (worker.state, worker.epoch) == ("Ready", registered.epoch)
         assert worker.micros_per_pod > 20_000
 
 

@@ -6,7 +6,7 @@ import json
 from typer.testing import CliRunner
 
 from tools.bench.__main__ import app
-from tools.bench.rebuild import moved_pods
+from tools.bench.losses import moved_pods
 
 
 def test_every_way_of_synchronising_places_the_same_load_and_overcommits_nothing():

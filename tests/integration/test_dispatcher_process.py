@@ -22,13 +22,14 @@ from waiting import DEADLINE_SECONDS, until
 
 from dispatcher.journal.fenced_redis import FORMAT, STATE
 from dispatcher.journal.redis_store import SUBMISSIONS
-from hoss import rpc, serving
+from hoss import rpc
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.errors import translate
 from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, OutcomeUnknown
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.resources import BASE_RESOURCES
+from hoss.tasks import background
 from hoss.v1 import common_pb2, resolver_pb2, workerlink_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import add_ResolverServicer_to_server
@@ -279,7 +280,7 @@ async def ledger() -> AsyncIterator[tuple[ResolverInMemory, str]]:
     add_ResolverServicer_to_server(made, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with serving.background(made.news.run()):
+    async with background(made.news.run()):
         yield made, f"127.0.0.1:{port}"
         await server.stop(None)
 

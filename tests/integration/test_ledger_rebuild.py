@@ -13,7 +13,8 @@ import pytest_asyncio
 from redis.asyncio import Redis
 from redis_topologies import as_documented
 
-from hoss import serving
+from hoss.errors import LedgerUnavailable
+from hoss.tasks import background
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32
@@ -22,7 +23,7 @@ from resolver.api.auditing import audit_ledger
 from resolver.api.feed import ShardFeed
 from resolver.api.rebuilding import RebuildService
 from resolver.core.repair import plan_repair
-from resolver.core.values import Group, LedgerNodeChange, Position, Proposal
+from resolver.core.values import Group, LedgerNodeChange, Position, Proposal, Writer
 from resolver.ledger.port import LedgerLostError
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
@@ -264,6 +265,53 @@ async def test_a_rebuild_of_another_ledger_than_stands_changes_nothing(
     await opened.ledger.grant("w2")
 
 
+@pytest.mark.parametrize("shard", range(SHARDS))
+async def test_a_dispatcher_has_nothing_rebuilt_after_one_with_a_higher_term_has_written_to_any_shard(
+    shard: int, open_ledger: Any, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    await opened.ledger.confirm(shard, np.array([99], np.uint64), Writer(term=5))
+    before, epoch = _essence(await _dump(opened)), opened.ledger.epoch
+    with pytest.raises(LedgerUnavailable, match=r"another dispatcher has taken over \(term 5\)"):
+        await opened.rebuilding.rebuild(pb.LedgerHead(replaces=epoch, term=4, as_kept=True), LedgerContents())
+    assert _essence(await _dump(opened)) == before
+    assert await _clean(opened)
+    await opened.ledger.grant("w2")
+    await opened.rebuilding.rebuild(pb.LedgerHead(replaces=epoch, term=5, as_kept=True), LedgerContents())
+    assert _essence(await _dump(opened)) == before
+
+
+async def test_a_higher_term_that_comes_while_a_rebuild_begins_stops_it_at_the_shard(
+    open_ledger: Any, make_node: Any, make_proposal: Any
+) -> None:
+    """The dispatcher was deposed after its resolver had asked for the terms."""
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    epoch = opened.ledger.epoch
+    steps = opened.rebuilding.steps(
+        pb.LedgerHead(replaces=epoch, term=4, as_kept=True), LedgerContents(), pb.RebuildReply()
+    )
+    await steps.__anext__()
+    await opened.ledger.confirm(1, np.array([99], np.uint64), Writer(term=5))
+    with pytest.raises(LedgerUnavailable, match="another dispatcher has taken over"):
+        await steps.__anext__()
+    assert (await opened.store.status(1)).epoch == epoch
+
+
+async def test_a_shard_remembers_the_term_under_which_it_was_rebuilt(
+    open_ledger: Any, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    await opened.rebuilding.rebuild(
+        pb.LedgerHead(replaces=opened.ledger.epoch, term=7, as_kept=True), LedgerContents()
+    )
+    assert [(await opened.store.status(shard)).term for shard in range(SHARDS)] == [7] * SHARDS
+    with pytest.raises(LedgerUnavailable, match="another dispatcher has taken over"):
+        await opened.ledger.confirm(1, np.array([99], np.uint64), Writer(term=6))
+
+
 def _corrupt_account(record: bytes) -> bytes:
     return record[:32] + (777).to_bytes(8, "little") + record[40:]
 
@@ -326,7 +374,7 @@ async def test_who_follows_reads_the_state_after_a_repair_that_no_entry_can_tell
     await opened.ledger.upsert_nodes(0, [make_node(name, cpu=5000, cards=2)])
     await opened.rebuilding.repair()
     feed = ShardFeed(opened.ledger, 0)
-    async with serving.background(feed.run()), aclosing(feed.follow(Position(before))) as messages:
+    async with background(feed.run()), aclosing(feed.follow(Position(before))) as messages:
         told = [await anext(messages) for _ in range(2)]
         await opened.ledger.upsert_nodes(0, [make_node(name, cpu=6000, cards=2)])
         told.append(await anext(messages))

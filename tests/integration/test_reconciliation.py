@@ -64,10 +64,10 @@ class Term:
     def on_shard(self, shard):
         return next(node for node in self.nodes if node % 2 == shard)
 
-    async def reserve(self, uids, node, *, confirmed=True):
+    async def reserve(self, uids, node, *, confirmed=True, epoch=1):
         """Somebody reserves for these pods on the node."""
         shard = node % 2
-        message = batch(1, [node] * len(uids), uids=uids.tobytes(), shard=shard)
+        message = batch(1, [node] * len(uids), uids=uids.tobytes(), shard=shard, epoch=epoch)
         answer = await Stream(self.client).ask(message)
         assert answer.seq
         if confirmed:
@@ -172,7 +172,7 @@ async def test_a_look_up_answers_with_the_confirmed_one_of_two_and_shows_the_oth
 
 
 @pytest.mark.parametrize("every_pod_known", [True, False])
-async def test_a_reservation_of_an_unknown_pod_is_released_only_where_every_pod_is_known(
+async def test_a_reservation_that_an_earlier_term_has_left_of_an_unknown_pod_is_released_only_where_every_pod_is_known(
     term, every_pod_known
 ):
     uids = numbered_uids(b"nobody knows", 0, 1)
@@ -180,6 +180,35 @@ async def test_a_reservation_of_an_unknown_pod_is_released_only_where_every_pod_
     await term.reconcile(every_pod_known=every_pod_known)
     assert await term.reserved(uids) == [NONE_U32 if every_pod_known else term.on_shard(1)]
     assert term.counters["reservations_without_pod"] == 1
+    assert term.counters["reservations_released"] == every_pod_known
+
+
+async def test_a_reservation_that_a_worker_of_this_term_made_is_released_when_nobody_knows_its_pod_any_more(
+    term,
+):
+    earlier, uids = numbered_uids(b"earlier term", 0, 1), numbered_uids(b"deleted pods", 0, 1)
+    await term.reserve(earlier, term.on_shard(1))
+    epoch = await term.ledger.grant_epoch("w1")
+    await term.reserve(uids, term.on_shard(1), epoch=epoch)
+    await term.reconcile(passes=1)
+    assert await term.reserved(uids) == [term.on_shard(1)]
+    await term.reconcile(passes=2)
+    assert await term.reserved(uids) == [NONE_U32]
+    assert await term.reserved(earlier) == [term.on_shard(1)]
+    assert term.counters["reservations_released"] == 1
+    assert await term.reserved(term.pods.uid[term.rows]) == [term.on_shard(0)] * 3
+
+
+async def test_a_dispatcher_that_was_deposed_releases_nothing_that_it_finds(term):
+    uids = numbered_uids(b"deleted pods", 0, 1)
+    await term.reserve(uids, term.on_shard(1), epoch=await term.ledger.grant_epoch("w1"))
+    for shard in range(2):
+        term.redis.hset(f"{{hoss:{shard}}}:meta", "term", 9)
+    term.client.term = 8
+    with pytest.raises(LedgerUnavailable, match="another dispatcher has taken over"):
+        await term.reconcile()
+    assert await term.reserved(uids) == [term.on_shard(1)]
+    assert term.counters["reservations_released"] == 0
 
 
 async def test_its_jobs_do_all_that_by_themselves_and_end_when_cancelled(term):

@@ -76,47 +76,6 @@ async def test_one_of_several_addresses_that_is_no_name_is_said():
         rpc.channel(["127.0.0.1:1", "no-such-host.invalid:2"])
 
 
-async def test_a_background_job_that_loses_a_cancellation_is_told_again():
-    """As asyncio.wait_for does before Python 3.12, where it comes together with the result."""
-    told: list[int] = []
-
-    async def job() -> None:
-        for time in (1, 2):
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(60)
-            told.append(time)
-
-    async def body() -> None:
-        async with serving.background(job()):
-            await asyncio.sleep(0)
-
-    await asyncio.wait_for(body(), DEADLINE_SECONDS)
-    assert told == [1, 2]
-
-
-async def test_whoever_ends_jobs_leaves_none_behind_though_told_twice_to_end():
-    """As a dispatcher's term, which is told again when one of its jobs takes long."""
-    ended: list[str] = []
-
-    async def slow_job() -> None:
-        for _ in range(2):
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(60)
-        ended.append("job")
-
-    async def term() -> None:
-        async with serving.background(slow_job()):
-            await asyncio.sleep(60)
-
-    running = asyncio.ensure_future(term())
-    for _ in range(2):
-        await asyncio.sleep(0.01)
-        running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(running, DEADLINE_SECONDS)
-    assert ended == ["job"]
-
-
 async def test_of_the_servers_of_a_dns_name_only_those_get_calls_whose_service_serves():
     """As a headless Service names dispatchers, of which one is active."""
     server = serving.Server()

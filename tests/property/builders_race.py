@@ -352,3 +352,22 @@ class Race:
             worker.unschedulable += [specs[position] for position in refused.tolist()]
             if len(refused):
                 worker.refusals.append(columns)
+
+
+def assert_the_second_loses_to_the_first(race: Race) -> None:
+    """Two workers want the same last thing, and have a pod each. Both place their pod before they hear of the
+    other's, and the first is decided first: the second is refused in one conflict, and its pod waits."""
+    first, second = race.workers
+    race.place(first)  # both announce the rule, and hear that it is known
+    race.place(second)
+    for _ in range(3):
+        for worker in (first, second):
+            race.decide(worker)
+            race.tell(worker)
+    for worker in (first, second):
+        race.place(worker)
+    assert len(first.sent) == len(second.sent) == 1
+    race.decide(first)
+    race.finish()
+    assert second.scheduler.conflicts == 1
+    assert (first.outcomes, second.outcomes) == ([Outcome.BOUND], [Outcome.UNSCHEDULABLE])

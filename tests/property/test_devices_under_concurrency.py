@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from property.builders_race import Race
+from property.builders_race import Race, assert_the_second_loses_to_the_first
 from property.profiles import examples
 from property.test_rules_under_concurrency import (
     announced,
@@ -160,19 +160,7 @@ def test_the_loser_of_a_race_for_the_last_device_is_refused_at_once(shards):
     first, second = race.workers
     race.submit(first, claiming("a"), 1)
     race.submit(second, claiming("b"), 1)
-    race.place(first)  # both announce the rule, and hear that it is known
-    race.place(second)
-    for _ in range(3):
-        for worker in (first, second):
-            race.decide(worker)
-            race.tell(worker)
-    for worker in (first, second):
-        race.place(worker)
-    assert len(first.sent) == len(second.sent) == 1
-    race.decide(first)
-    race.finish()
-    assert second.scheduler.conflicts == 1
-    assert (first.outcomes, second.outcomes) == ([Outcome.BOUND], [Outcome.UNSCHEDULABLE])
+    assert_the_second_loses_to_the_first(race)
 
 
 def test_a_device_is_free_again_when_the_pod_that_holds_it_has_ended():

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from property.builders_race import Race
+from property.builders_race import Race, assert_the_second_loses_to_the_first
 from property.profiles import examples
 from property.test_rules_under_concurrency import (
     announced,
@@ -141,19 +141,7 @@ def test_the_loser_of_a_race_for_a_claim_is_refused_at_once_and_says_why_when_it
     first, second = race.workers
     for worker in (first, second):
         race.submit(worker, mounting("mine"), 1)
-    race.place(first)  # both announce the rule, and hear that it is known
-    race.place(second)
-    for _ in range(3):
-        for worker in (first, second):
-            race.decide(worker)
-            race.tell(worker)
-    for worker in (first, second):
-        race.place(worker)
-    assert len(first.sent) == len(second.sent) == 1
-    race.decide(first)
-    race.finish()
-    assert second.scheduler.conflicts == 1
-    assert (first.outcomes, second.outcomes) == ([Outcome.BOUND], [Outcome.UNSCHEDULABLE])
+    assert_the_second_loses_to_the_first(race)
 
 
 def test_a_pod_without_volumes_takes_no_names_and_shares_its_slot():

@@ -362,7 +362,7 @@ def reconnect(
     """A worker is killed and comes back under load: when it is up to date, and what the others place
     meanwhile."""
     from tools.bench import reconnect as returning
-    from tools.bench.rebuild import Setting
+    from tools.bench.losses import Setting
 
     check(output, json)
     setting = Setting(nodes, pods, workers, seed, repeat, redis_url)
@@ -386,11 +386,10 @@ def rebuild(
 ) -> None:
     """Redis is killed and comes back empty: how soon commits are accepted again. Exit 1 if a bound pod moved
     or an audit finds anything."""
-    from tools.bench import rebuild as rebuilding
-    from tools.bench.rebuild import Setting
+    from tools.bench.losses import REBUILD, Setting, measure
 
     check(output, json)
-    result = rebuilding.measure(Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
+    result = measure(REBUILD, Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
     title = f"Redis loses {pods:,} bound pods on {nodes:,} nodes"
     publish(result.as_json(), output, json, title=title, lines=result.lines())
     if result.findings or result.moved_pods:
@@ -410,11 +409,10 @@ def takeover(
 ) -> None:
     """The active dispatcher is killed: how soon the standby serves. Exit 1 if a bound pod moved or an audit finds
     anything."""
-    from tools.bench import takeover as taking_over
-    from tools.bench.rebuild import Setting
+    from tools.bench.losses import TAKEOVER, Setting, measure
 
     check(output, json)
-    result = taking_over.measure(Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
+    result = measure(TAKEOVER, Setting(nodes, pods, workers, seed, repeat), quiet=not output.for_people)
     title = f"A takeover with {pods:,} bound and {pods:,} waiting pods on {nodes:,} nodes"
     publish(result.as_json(), output, json, title=title, lines=result.lines())
     if result.findings or result.moved_pods:

@@ -30,10 +30,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from hoss import serving
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.errors import HossError
 from hoss.model.pod import PodSpec, PodTemplate, QosClass, Workload
+from hoss.tasks import background
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.bench import processes
 from hossctl.choices import Submitted
@@ -128,7 +128,7 @@ async def submit(client: DispatcherClient, messages: Sequence[pb.SubmitRequest])
 async def stand_in_workers(dispatcher: str, count: int) -> AsyncIterator[list[StandInWorker]]:
     """Workers that report every pod as bound, for the length of the block."""
     workers = [StandInWorker(dispatcher, f"stand-in-{i}", _WINDOW_PODS) for i in range(count)]
-    async with serving.background(*(worker.serve() for worker in workers)):
+    async with background(*(worker.serve() for worker in workers)):
         yield workers
 
 

@@ -36,7 +36,7 @@ from hossctl.load import report, runner
 from hossctl.load.progress import placing
 from hossctl.load.runner import Tracker
 from hossctl.local.platform import PlatformOptions, Starter, WorkerOptions
-from tools.bench.rebuild import Setting, finding_lines
+from tools.bench.losses import Setting, finding_lines
 from tools.bench.sync import until_filled
 
 GOAL_SECONDS = 1.0

@@ -16,13 +16,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss import serving
 from hoss.errors import HossError
 from hoss.kube.api import KubeApi, Object
 from hoss.kube.reflector import Change, ObjectSeen, Reflector
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.resources import MAX_CARDS
+from hoss.tasks import background
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import template_from_proto
 from hossctl import auditing
@@ -191,7 +191,7 @@ async def _observed(
     )
     async with api_server.opened(plane.kubeconfig) as api:
         following = Reflector(api, api_server.PODS, pods.record, params=api_server.ON_NODES)
-        async with serving.background(following.run()):
+        async with background(following.run()):
             await following.complete.wait()
             before = processes.cpu_seconds(records)
             await play(api, pods, _SCHEDULER_NAMES[cell.mode], ended)

@@ -474,9 +474,12 @@ def _bootstrap(shard: _Shard, call: _Call) -> Any:
 
 
 def _set_tombstone(shard: _Shard, call: _Call) -> Any:
-    tombstone, _, *may_be = (as_bytes(word).decode() for word in call.arguments)
+    tombstone, _, term, *may_be = (as_bytes(word).decode() for word in call.arguments)
     current = shard.arbiter.epoch
+    if 0 < int(term) < shard.arbiter.term:
+        return f"SUPERSEDED {shard.arbiter.term}"
     if current in may_be or "*" in may_be:
+        shard.arbiter.term = max(int(term), shard.arbiter.term)
         shard.arbiter.epoch = tombstone
         shard.loaded.clear()
     return current

@@ -11,11 +11,11 @@ from e2e.kubernetes.api import Api
 from pods_in_memory import PodsInMemory
 from waiting import DEADLINE_SECONDS, until
 
-from hoss import serving
 from hoss.errors import TransportError
 from hoss.kube.access import load_access
 from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Reflector
+from hoss.tasks import background
 from hoss.wire.uids import uid_from_text
 from hossctl.local.control_plane import ControlPlane
 from resolver.kubernetes.pod_source import KubePods, PodSource, WatchedPods, pods_of_other_schedulers
@@ -41,7 +41,7 @@ async def source(request: pytest.FixtureRequest) -> AsyncIterator[Source]:
     asked = KubePods(client, patience_seconds=DEADLINE_SECONDS)
     if request.param == "watch":
         watched = WatchedPods(asked)
-        async with serving.background(
+        async with background(
             Reflector(
                 client, "/api/v1/pods", watched.on_changes, params=pods_of_other_schedulers(["hoss"])
             ).run()
@@ -96,7 +96,7 @@ async def test_a_pod_that_was_told_of_is_not_asked_for_and_one_that_is_bound_is_
     reflector = Reflector(
         client, "/api/v1/pods", watched.on_changes, params=pods_of_other_schedulers(["hoss"])
     )
-    async with serving.background(reflector.run()):
+    async with background(reflector.run()):
         await asyncio.wait_for(reflector.complete.wait(), DEADLINE_SECONDS)
         found = await watched.find("default", "theirs", _uid(theirs))
         assert found is not None

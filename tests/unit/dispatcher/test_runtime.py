@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from waiting import until
 
 from dispatcher.api.intake import read_order
@@ -68,6 +69,9 @@ class Ledger:
     async def release(self, _uids: Uids, _nodes: Any, _as_of: Any) -> dict[int, int]:
         """Nothing is held."""
         return {}
+
+    def granted_in_term(self, epochs: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return np.ones(len(epochs), np.bool_)
 
     async def reservations(self) -> AsyncIterator[ReservationColumns]:
         for part in ():

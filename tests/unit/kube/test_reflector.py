@@ -9,8 +9,8 @@ from aiohttp import web
 from unit.kube.server import Handler, answering, saying
 from waiting import until
 
-from hoss import serving
 from hoss.kube.reflector import Change, ObjectGone, ObjectSeen, Reflector
+from hoss.tasks import background
 
 PODS = "/api/v1/pods"
 
@@ -56,7 +56,7 @@ async def following(*handlers: Handler, optional: bool = False):
     changes: list[Change] = []
     async with answering(*handlers) as api:
         reflector = Reflector(api, PODS, changes.extend, optional=optional)
-        async with serving.background(reflector.run()):
+        async with background(reflector.run()):
             yield reflector, changes
 
 
