@@ -145,10 +145,29 @@ class SmallPlatform:
         self.pods[uid].reserved = ""
         self._change("ledger", shard, released=[uid], term=1)
 
+    def reserve_target(self, uid: str, node: str) -> None:
+        """Where the pod is to be moved, beside what it holds."""
+        row = {**self._row_at(uid, node), "uid": f"target-of-{uid}", "target_of": uid}
+        self._change("ledger", self.nodes[node].shard, epoch=self.epochs["w1"], reserved=[row])
+
+    def take_target(self, uid: str, node: str, *, released: bool = True) -> None:
+        """The pod is there from now on. `released`: with what it held, if that is on the same shard."""
+        pod, shard = self.pods[uid], self.nodes[node].shard
+        here = {"released": [uid]} if released and self.nodes[pod.node].shard == shard else {}
+        pod.node = node
+        self._change("ledger", shard, moved=[f"target-of-{uid}"], **here)
+
+    def release_on(self, shard: int, uid: str) -> None:
+        """What is left there of a pod."""
+        self._change("ledger", shard, released=[uid])
+
+    def _row_at(self, uid: str, node: str) -> dict[str, Any]:
+        return {"uid": uid, "node": node, "requests": {"cpu": self.pods[uid].cpu}}
+
     def _row(self, uid: str, node: str) -> dict[str, Any]:
         pod = self.pods[uid]
         pod.node, pod.reserved = node, "assumed"
-        return {"uid": uid, "node": node, "requests": {"cpu": pod.cpu}}
+        return self._row_at(uid, node)
 
     def _change(self, event: str, shard: int, **fields: Any) -> None:
         self.seqs[shard] += 1

@@ -30,7 +30,15 @@ from dispatcher.workers.overlap_control import conflicts_message, overlap_messag
 from dispatcher.workers.queries import CacheViewQueries, DecisionQueries
 from hoss import version
 from hoss.client.errors import refuse
-from hoss.errors import AccessDenied, InvalidInput, LedgerUnavailable, NotFound, Overloaded, quoted
+from hoss.errors import (
+    AccessDenied,
+    InvalidInput,
+    LedgerUnavailable,
+    NotFound,
+    Overloaded,
+    TransportError,
+    quoted,
+)
 from hoss.security.identity import caller, callers_tenant
 from hoss.telemetry.context import context_of
 from hoss.v1 import dispatcher_pb2 as pb
@@ -345,6 +353,8 @@ async def _answer(reply: Awaitable[ReplyT], context: Context) -> ReplyT:
         return await reply
     except (AccessDenied, InvalidInput, LedgerUnavailable, Overloaded) as exc:
         await _abort(context, exc)
+    except TransportError as exc:  # of a resolver
+        await _abort(context, LedgerUnavailable(str(exc)))
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:

@@ -211,7 +211,10 @@ class EndChecker:
             self._findings.judged(Promise.OWNERS)
             row = self._final.table.get(pod.uid)
             text = f"{self._pods.name(pod.uid)} has a reservation on {pod.node} ({pod.state}), and "
-            if pod.state == "prepared":
+            if pod.target_of or pod.left:
+                text += f"no move of {self._pods.name(pod.target_of or pod.uid)} is under way"
+                self._findings.violated(Promise.OWNERS, text, pod.line, line)
+            elif pod.state == "prepared":
                 text += "whoever prepared it is long gone"
                 self._findings.violated(Promise.OWNERS, text, pod.line, line)
             elif pod.state == "terminating":

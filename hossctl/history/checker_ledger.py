@@ -3,7 +3,7 @@
 Judges at every change: no overcommit, one node a pod, states in their order, gangs whole, and accounts that
 are the sums of their reservations."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -71,6 +71,7 @@ class LedgerChecker:
         self.whole: set[str] = set()  # gangs that had their minimum once
         self._fencing = FencingChecker(findings)
         self._lists: list[_ShardList] = []  # not compared yet
+        self.moves: Counter[tuple[str, str]] = Counter()  # by pod and node, that watchers may be told
         self._final_rows: list[HeldPod] | None = None
 
     # -- nodes
@@ -115,6 +116,8 @@ class LedgerChecker:
             self._findings.unjudged(Promise.NO_OVERCOMMIT, why, len(added))
         elif added:
             self._judge_room(added, line)
+        for uid in event.get("moved", ()):
+            self._take_target(uid, shard, line)
         for name, before, after in (
             ("committed", (_PREPARED,), _ASSUMED),
             ("confirmed", (_ASSUMED, _CONFIRMED), _CONFIRMED),
@@ -142,15 +145,22 @@ class LedgerChecker:
             self._forget(uid, shard)
         for pod in new.values():
             pod.brought_back = bool(event.get("lost")) and pod.uid not in old
+            pod.left = pod.uid in old and old[pod.uid].left
             self._hold(pod)
 
     def _read(self, row: Event, shard: int, line: int) -> HeldPod:
-        facts = self._facts.get(row["uid"])
+        target_of = row.get("target_of", "")
+        facts = self._facts.get(target_of or row["uid"])
         requests = whole_requests(row["requests"]) if "requests" in row else facts.requests if facts else {}
         ports = ports_of(row["ports"]) if "ports" in row else facts.ports if facts else ()
         cards = {int(card): milli for card, milli in row.get("cards", {}).items()}
         state = row.get("state", _ASSUMED)
-        return HeldPod(row["uid"], row["node"], shard, state, line, requests, ports, cards)
+        sources = tuple(pod for pod in self.live(target_of) if not pod.left)
+        return HeldPod(
+            *(row["uid"], row["node"], shard, state, line, requests, ports, cards),
+            target_of=target_of,
+            sources=sources,
+        )
 
     def _reserve(self, pod: HeldPod, *, unchecked: bool) -> None:
         self._judge_amounts(pod)
@@ -160,6 +170,8 @@ class LedgerChecker:
             self._findings.judged(Promise.ONE_NODE)
             self._findings.violated(Promise.ONE_NODE, text, before.line, pod.line)
             self._forget(pod.uid, pod.shard)
+        elif pod.target_of:
+            pass  # beside what its pod holds
         elif pod.state != _PREPARED and not unchecked:
             self._judge_alone(pod, pod.line)
         elif pod.state != _PREPARED:
@@ -169,7 +181,7 @@ class LedgerChecker:
 
     def _judge_amounts(self, pod: HeldPod) -> None:
         """A pod is reserved with what it asks for; what cards add to that is not modelled."""
-        facts = self._facts.get(pod.uid)
+        facts = self._facts.get(pod.target_of or pod.uid)
         if not pod.requests:
             why = "what a reserved pod asks for is not in the history"
             self._findings.unjudged(Promise.NO_OVERCOMMIT, why)
@@ -184,7 +196,7 @@ class LedgerChecker:
         """A reservation becomes live: no other one of the pod may be."""
         self._findings.judged(Promise.ONE_NODE)
         for other in self.held[pod.uid].values():
-            if other.shard == pod.shard or other.state == _PREPARED:
+            if other.shard == pod.shard or other.state == _PREPARED or other.left:
                 continue
             if other.brought_back or pod.brought_back:
                 why = "a loss of the ledger took the release of a reservation, and nobody can know of it at once"
@@ -206,10 +218,43 @@ class LedgerChecker:
         if pod.state not in before:
             text = f"{self._name(uid)} is {step} while its reservation on {pod.node} is {pod.state}"
             self._findings.violated(Promise.STATES, text, pod.line, line)
-        elif pod.state == _PREPARED:
+        elif pod.state == _PREPARED and not pod.target_of:
             self._judge_alone(pod, line)
         pod.state = after
         self._count_gang(pod)
+
+    def _take_target(self, uid: str, shard: int, line: int) -> None:
+        """A target becomes its pod's reservation. What the pod held on this shard was released in the same line;
+        what it held on another shard when the target was reserved counts no more."""
+        target = self.held[uid].get(shard)
+        self._findings.judged(Promise.STATES)
+        if target is None or not target.target_of or target.state != _ASSUMED:
+            what = (
+                "is no target of a move" if target is None or not target.target_of else f"is {target.state}"
+            )
+            self._findings.violated(Promise.STATES, f"{uid} is moved on shard {shard}, and {what}", line)
+            return
+        self._forget(uid, shard)
+        pod = target.target_of
+        self._findings.judged(Promise.ONE_NODE)
+        for other in self.live(pod):
+            if other.shard != shard and (other.left or any(other is source for source in target.sources)):
+                other.left = True
+            elif other.brought_back or target.brought_back:
+                why = "a loss of the ledger took the release of a reservation, and nobody can know of it at once"
+                self._findings.unjudged(Promise.ONE_NODE, why)
+            else:
+                text = (
+                    f"{self._name(pod)} is moved to {target.node} (shard {shard}) while it has a reservation on "
+                    f"{other.node} (shard {other.shard}) that was not its source"
+                )
+                self._findings.violated(Promise.ONE_NODE, text, target.line, other.line, line)
+        if shard in self.held[pod]:
+            self._forget(pod, shard)
+        target.uid, target.target_of, target.sources = pod, "", ()
+        target.state, target.line = _CONFIRMED, line
+        self._hold(target)
+        self.moves[pod, target.node] += 1
 
     def _release(self, uid: str, shard: int, line: int) -> None:
         if shard in self.held[uid]:

@@ -211,7 +211,10 @@ class PodChecker:
         self._findings.judged(Promise.ONE_NODE)
         name = self.name(uid)
         missed = self.watchers[by].missed
-        if before is not None and before.state == BOUND and before.node != node and before.line > missed:
+        rebound = before is not None and before.state == BOUND and before.node != node
+        if rebound and self.ledger.moves[uid, node]:
+            self.ledger.moves[uid, node] -= 1  # one step of the ledger, so nothing is between
+        elif before is not None and rebound and before.line > missed:
             text = f"{by} was told that {name} is bound to {before.node}, then to {node}, and nothing between"
             self._findings.violated(Promise.ONE_NODE, text, before.line, line)
         facts = self.facts.get(uid)
@@ -243,7 +246,7 @@ class PodChecker:
     def see_reserved(self, event: Event, line: int) -> None:
         """Reservations are sightings of their pods, too."""
         for row in (*event.get("reserved", ()), *event.get("rows", ())):
-            self._see(row["uid"], line)
+            self._see(row.get("target_of", row["uid"]), line)
 
     def _see(self, uid: str, line: int) -> None:
         """Somebody sees that a pod exists."""

@@ -67,6 +67,9 @@ class HeldPod:
     ports: tuple[Port, ...] = ()
     cards: Mapping[int, int] = field(default_factory=dict)  # thousandths by card
     brought_back: bool = False  # by a loss, which took its release
+    target_of: str = ""  # of a move: the pod, whose own reservation stands meanwhile
+    sources: "tuple[HeldPod, ...]" = ()  # of a target: what the pod held when it was reserved
+    left: bool = False  # the pod was moved to another shard: nobody counts it, and it is released soon
 
 
 @dataclass(slots=True)

@@ -63,6 +63,7 @@ _RESERVED = {
     "shard?": int,
     "seq?": int,
     "epoch?": int,
+    "target_of?": str,
 }
 _ROWS = [{"uid": str, "state": STATES, "node?": str, "reason?": str, "gates?": [str]}]
 _CHANGE = {"shard?": int, "seq?": int, "previous?": int}
@@ -111,6 +112,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "confirmed?": [str],
         "terminating?": [str],
         "released?": [str],
+        "moved?": [str],
         "resized?": [{"uid": str, "requests": _AMOUNTS}],
         "accounts?": [
             {"node": str, "requested": _AMOUNTS, "allocatable?": _AMOUNTS, "excused?": bool},

@@ -8,7 +8,7 @@ import pytest
 from hossctl.history.events import written
 from resolver.ledger import scripts
 from tools.simulation import plan as p
-from tools.simulation.plan import draw
+from tools.simulation.plan import draw, draw_moves
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import COMPARED_EVERY, run
 
@@ -47,6 +47,17 @@ def test_scripts_and_model_answer_alike_and_hold_the_same_under_faults(server):
     assert {script for script in EVERYDAY if not calls[script]} == set()
     assert reached[p.REDIS_ROLLS_BACK] >= 2
     assert reached[p.REDIS_EMPTIED] >= 2
+
+
+def test_scripts_and_model_move_pods_alike_under_faults(server):
+    calls, found = Counter(), []
+    for seed in range(8):
+        result = run(draw_moves(seed), server, compare=True)
+        calls += result.compared
+        found += [f"seed {seed}: {text}" for text in result.problems() if text.startswith(DIFFERS)]
+    assert found == []
+    assert calls["confirm_moves"] > 0
+    assert calls["forget_moved"] > 0
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from waiting import COMMAND_SECONDS
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
-from tools.simulation.plan import Act, Plan, draw
+from tools.simulation.plan import Act, Plan, draw, draw_moves
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 from tools.simulation.shrink import kind_of, shrink
@@ -36,6 +36,7 @@ REGRESSIONS = {
     "node-that-got-the-index-of-another": "after a takeover a watcher was not told of another node's index",
     "node-that-the-dispatcher-had-not-heard-of": "a watch named a node by its number and did not correct it",
     "removal-that-was-broken-off": "a frozen resolver left a removed node's reservations for ten minutes",
+    "bound-elsewhere-and-not-told": "a look-up found a pod moved before the move was answered, and told nobody",
     "clock-of-an-emptied-redis-ends-the-lease": "a standby took over from an empty Redis whose clock had jumped",
 }
 
@@ -75,6 +76,22 @@ def test_no_promise_is_broken_in_many_more_seeds(first):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    "first",
+    [chunks(0, 20)[0], *(pytest.param(n, marks=pytest.mark.thorough) for n in range(20, 100, AT_ONCE))],
+)
+def test_no_promise_is_broken_while_pods_are_moved_and_services_fail_amid_that(first):
+    done = simulate("--moves", "--seeds", AT_ONCE, "--first", first)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = {
+        what.strip(): count
+        for count, what in (line.split(maxsplit=1) for line in done.stdout.splitlines()[-26:])
+    }
+    amid = ("kill amid a move", "freeze amid a move", "moved", "moved between shards")
+    assert all(counts[what] != "NEVER" for what in amid)
+    assert int(counts["target reserved"]) > int(counts["moved"]), "no move was broken off"
+
+
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_what_broke_a_promise_once_is_cured_and_its_faults_strike(name):
     path = PLANS / f"{name}.json"
@@ -106,6 +123,13 @@ def test_two_processes_replay_a_seed_alike(tmp_path):
 def test_a_plan_that_was_written_down_is_the_same_plan():
     plan = draw(5)
     assert Plan.from_json(plan.as_json()) == plan
+
+
+def test_plans_with_moves_have_the_acts_of_their_seed_and_moves_besides():
+    plan, moves = draw(5), draw_moves(5)
+    assert all(act in moves.acts for act in plan.acts)
+    assert {act.what for act in moves.acts if act not in plan.acts} >= {p.MOVE, p.SUBMIT}
+    assert Plan.from_json(moves.as_json()) == moves
 
 
 def test_faults_of_every_kind_strike_somebody_within_a_few_hundred_plans():

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +15,13 @@ import typer
 from hossctl.history.events import written
 from tools.simulation import plan as p
 from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw
+from tools.simulation.plan import Plan, draw, draw_moves
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import Result, run
 from tools.simulation.shrink import shrink
 
-_FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES)))
-_ANSWERS = ("acknowledged", "refused", "unknown")
+_FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES, p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)))
+_ANSWERS = ("acknowledged", "refused", "unknown", "target reserved", "moved", "moved between shards")
 
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -37,6 +38,9 @@ def simulate(
     as_drawn: Annotated[
         bool, typer.Option("--as-drawn", help="With --seed: do not make it smaller.")
     ] = False,
+    moves: Annotated[
+        bool, typer.Option("--moves", help="Pods are moved as well, and faults strike amid that.")
+    ] = False,
     plan: Annotated[
         Path | None, typer.Option(exists=True, help="Run a plan.json that an earlier run has left.")
     ] = None,
@@ -46,14 +50,14 @@ def simulate(
 ) -> None:
     """Run whole platforms in one process, with faults drawn from seeds. Exit code 1: a promise was broken."""
     _fix_hash_order()
-    server = DrivenRedis.start()
+    server, drawn = DrivenRedis.start(), draw_moves if moves else draw
     try:
         if plan is not None:
             broken = _show(run(Plan.from_json(json.loads(plan.read_text())), server, keep=True), out)
         elif seed is not None:
-            broken = _one(seed, server, out, as_drawn=as_drawn)
+            broken = _one(drawn(seed), server, out, as_drawn=as_drawn)
         else:
-            broken = _many(range(first, first + seeds), server)
+            broken = _many(map(drawn, range(first, first + seeds)), server)
     finally:
         server.close()
     sys.exit(int(broken))
@@ -66,28 +70,29 @@ def _fix_hash_order() -> None:
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this program
 
 
-def _many(seeds: range, server: DrivenRedis) -> bool:
-    began, failed = time.process_time(), 0
+def _many(plans: Iterable[Plan], server: DrivenRedis) -> bool:
+    began, done, failed = time.process_time(), 0, 0
     reached: Counter[str] = Counter()
     with discarding():
-        for seed in seeds:
-            result = run(draw(seed), server)
+        for plan in plans:
+            result = run(plan, server)
+            done += 1
             reached += result.reached
             if problems := result.problems():
                 failed += 1
-                _print(f"seed {seed}: {len(problems)} problems, the first: {problems[0].splitlines()[0]}")
+                _print(f"seed {plan.seed}: {len(problems)} problems, the first: {problems[0].splitlines()[0]}")
     spent = time.process_time() - began
-    _print(f"{len(seeds)} simulations in {spent:.1f} s of CPU time: {failed} broke a promise")
+    _print(f"{done} simulations in {spent:.1f} s of CPU time: {failed} broke a promise")
     for what in (*_FAULTS, *_ANSWERS):
         _print(f"{reached[what]:8}  {what}" if reached[what] else f"   NEVER  {what}")
     return failed > 0
 
 
-def _one(seed: int, server: DrivenRedis, out: Path | None, *, as_drawn: bool) -> bool:
-    result = run(draw(seed), server)
+def _one(plan: Plan, server: DrivenRedis, out: Path | None, *, as_drawn: bool) -> bool:
+    result = run(plan, server)
     if result.problems() and not as_drawn:
-        result = shrink(result, lambda plan: run(plan, server))
-        _print(f"seed {seed}, made smaller; with --as-drawn as it is")
+        result = shrink(result, lambda tried: run(tried, server))
+        _print(f"seed {plan.seed}, made smaller; with --as-drawn as it is")
     return _show(run(result.plan, server, keep=True), out)
 
 

@@ -97,6 +97,36 @@ class SimulatedClients:
         allocatable = (("cpu", cpu), ("memory", _MEMORY_BYTES), ("pods", 20))
         return NodeSpec(name, allocatable=allocatable, labels=labels)
 
+    # -- moves
+
+    async def rebalance(self, act: Act) -> None:
+        """Have every bound pod moved some nodes on, or have that undone. Whatever becomes of it."""
+        try:
+            if act.what == p.UNDO_MOVES:
+                await self.dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
+            else:
+                await self.dispatcher.rebalance(await self._moves(act))
+        except HossError as exc:
+            self._world.note(_NAME, "client", f"{act.what}: {exc}")
+
+    async def _moves(self, act: Act) -> pb.RebalanceRequest:
+        names = sorted([node.spec.name for node in await self.resolver.list_nodes()])
+        digests = (await self.resolver.audit()).digests
+        return pb.RebalanceRequest(
+            action=pb.REBALANCE_START,
+            moves=[
+                pb.RebalanceMove(
+                    pod=f"{pod.namespace}/{pod.name}",
+                    source=pod.node,
+                    target=names[(names.index(pod.node) + act.number) % len(names)],
+                )
+                async for pod in self.dispatcher.list_pods()
+                if pod.phase == pb.BOUND and pod.node in names
+            ],
+            seen={digest.shard: digest.seq for digest in digests},
+            moves_per_second=act.options["rate"],
+        )
+
     # -- jobs
 
     async def ask(self, act: Act) -> None:

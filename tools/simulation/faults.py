@@ -28,6 +28,8 @@ class Faults:
             p.STOP: self._stop,
             p.FREEZE: self._freeze,
             p.FREEZE_AT_STEP: self._freeze_at_step,
+            p.KILL_AMID_MOVE: self._kill_at_step,
+            p.FREEZE_AMID_MOVE: self._freeze_at_step,
             p.CUT: self._cut,
             p.CUT_ONE_WAY: self._cut_one_way,
             p.BREAK: self._break,
@@ -90,14 +92,19 @@ class Faults:
         return True
 
     async def _at_step(self, act: Act, strike: Callable[[], None]) -> bool:
-        """At exactly that step of the process from now on, so at any of its awaits."""
+        """At exactly that step of the process from now on, so at any of its awaits. Amid a move: from the moment
+        at which a target is reserved."""
         process, struck = self._world.services[act.target].process, asyncio.Event()
         if process is None or not process.alive:
             return False
-        last = process.steps + act.number
+        amid = act.what in (p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)
+        last = None if amid else process.steps + act.number
 
         def before_step(running: Process) -> None:
-            if running.steps >= last and running.alive:
+            nonlocal last
+            if last is None and self._ledger.has_targets():
+                last = running.steps + act.number
+            if last is not None and running.steps >= last and running.alive:
                 running.before_step = None
                 strike()
                 struck.set()

@@ -26,8 +26,8 @@ _VIEW_TIMEOUT_MS = 2000
 
 # Hashes of a shard whose fields are nodes' indexes.
 _OF_NODES = ("cards", "specs", "versions", "ports", "labels", "quarantine")
-# Keys of a shard that hold nothing when nothing is prepared, and no node is being removed.
-_OF_WHAT_IS_UNDER_WAY = ("holds", "removed")
+# Keys of a shard that hold nothing when nothing is prepared, no node is being removed, and no pod moved.
+_OF_WHAT_IS_UNDER_WAY = ("holds", "removed", "moved")
 
 # Of one process, with all its streams, readers and timers; what grows with load or faults passes it at once.
 MOST_TASKS = 100

@@ -22,6 +22,7 @@ from hoss.model.conflicts import Criteria
 from hoss.wire.columns import NONE_U32, U16, U32, U64
 from hoss.wire.uids import UID_BYTES
 from resolver.core.arbiter import Arbiter
+from resolver.core.moves import Moves
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.rules import PlacementConstraint, RegisteredRule, RuleQuery, unpacked
 from resolver.core.shard import (
@@ -33,6 +34,7 @@ from resolver.core.shard import (
     WentBackError,
 )
 from resolver.core.values import (
+    MOVE_TARGET,
     Group,
     LedgerNodeChange,
     Position,
@@ -281,6 +283,7 @@ def _proposal(arbiter: Arbiter, args: Args) -> Proposal:
         seen=tuple(_numbers(args["seen"])),
         firsts=_firsts(arbiter, args, len(shared)),
         sending=args["sending"],
+        moves=bool((shared["flags"] & MOVE_TARGET).any()),
     )
 
 
@@ -368,6 +371,22 @@ def _commit_prepared(arbiter: Arbiter, args: Args, clock_ms: int) -> Any:
     return arbiter.commit_prepared(args["uids"], _numbers(args["seqs"]), deadline_ms=deadline_ms)
 
 
+def _confirm_moves(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:
+    moves = Moves(
+        np.frombuffer(b"".join(args["uids"]), np.uint8).reshape(-1, UID_BYTES),
+        np.frombuffer(b"".join(args["nodes"]), U32),
+        np.frombuffer(args["seqs"], U64),
+        np.frombuffer(b"".join(args["sources"]), U32),
+        np.frombuffer(args["source_seqs"], U64),
+    )
+    return [int(result) for result in arbiter.confirm_moves(moves)]
+
+
+def _forget_moved(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:
+    sources = map(stored.read_source, args["sources"])
+    arbiter.forget_moved(dict(zip(args["uids"], sources, strict=True)))
+
+
 def _reap(arbiter: Arbiter, _args: Args, clock_ms: int) -> Any:
     released, more = arbiter.reap(clock_ms)
     return [released, int(more), arbiter.leases_ended]
@@ -447,6 +466,8 @@ _CALLS: dict[str, Callable[[Arbiter, Args, int], Any]] = {
     "release": _release,
     "confirm": _confirm,
     "commit_prepared": _commit_prepared,
+    "confirm_moves": _confirm_moves,
+    "forget_moved": _forget_moved,
     "reap": _reap,
     "lookup": _lookup,
     "check": lambda arbiter, _args, _clock_ms: [arbiter.seq, arbiter.nonce],
@@ -499,7 +520,7 @@ def _finish(shard: _Shard, args: Args, call: _Call) -> None:
         state[key] = shard.loaded.pop(key, {})
     ends_ms = arbiter.leases.now(call.clock_ms) + args["lease_ms"]
     state["leases"] = dict.fromkeys(state["pending"], ends_ms)
-    state["quarantine"], state["versions"], state["removed"] = {}, {}, {}
+    state["quarantine"], state["versions"], state["removed"], state["moved"] = {}, {}, {}, {}
     state["meta"]["rules"] = 0
     plain.restore(arbiter, state)
     arbiter.feed, arbiter.nonces = [], {}
@@ -582,6 +603,7 @@ _REPLIES: dict[str, Callable[[Any], Any]] = {
     "validate": packing.read_validation,
     "release": lambda reply: [reply[at : at + UID_BYTES] for at in range(0, len(reply), UID_BYTES)],
     "commit_prepared": _numbers,
+    "confirm_moves": list,
     "lookup": lambda reply: packing.read_lookup(reply).tolist(),
     "check": lambda reply: [reply[0], reply[1].decode()],
     "forget_rules": _numbers,

@@ -4,7 +4,7 @@ Nothing of the resolver's code is used: records are read by the format that docs
 
 import re
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from hoss.v1 import common_pb2
 from hoss.wire.uids import uid_text
@@ -19,6 +19,7 @@ _SPREAD_BYTES = 7  # at the end of accounts and reservations
 _ACCOUNT_BYTES, _RESERVATION_BYTES = 24, 40  # before the amounts
 _GONE, _UNSCHEDULABLE, _SHRUNK, _QUARANTINED = 1, 2, 4, 8
 _CARDS = 16
+_MOVE_TARGET = 4  # a flag of a reservation
 _TOMBSTONES = ("recovering-", "restoring-")
 
 Hash = dict[bytes, bytes]
@@ -64,6 +65,10 @@ class LedgerHistory:
         for number, shard in enumerate(self._shards):
             shard.lost = True
             self._look_at(number)
+
+    def has_targets(self) -> bool:
+        """Whether a move is under way."""
+        return any(_is_target(record) for shard in self._shards for record in shard.reservations.values())
 
     def rows(self) -> list[Event]:
         """All reservations."""
@@ -131,33 +136,31 @@ class LedgerHistory:
             self._nodes(shard, accounts, specs, names, place)
             return
         self._nodes(shard, accounts, specs, names, place)
-        committed = []
-        released, reserved = [uid for uid in old if uid not in held], []
-        for uid, record in held.items():
-            was = old.get(uid)
-            if was == record:
-                continue
-            if was is not None and _seq(was) in was_prepared and was[:8] == record[:8]:
-                committed.append(uid)
-                continue
-            if was is not None:
-                released.append(uid)
-            reserved.append((uid, record))
-        if released:
-            event["released"] = [uid_text(uid) for uid in released]
-        if committed:
-            event["committed"] = [uid_text(uid) for uid in committed]
-        if reserved:
-            rows = [self._row(shard, uid, record) for uid, record in reserved]
+        change = _change(old, held, was_prepared)
+        event |= {
+            name: [uid_text(uid) for uid in uids]
+            for name, uids in (
+                ("released", change.released),
+                ("committed", change.committed),
+                ("moved", change.moved),
+            )
+            if uids
+        }
+        if change.reserved:
+            rows = [self._row(shard, uid, held[uid]) for uid in change.reserved]
             event["reserved"] = [
                 {**row, "state": "assumed"} if row["state"] == "confirmed" else row for row in rows
             ]
             event["epoch"] = rows[0]["epoch"]
+        if change.moved:
+            event["epoch"] = self._row(shard, change.moved[0], old[change.moved[0]])["epoch"]
         self._history.append("ledger", by=_BY, **event)
         confirmed = [
             uid
             for uid, record in held.items()
             if _seq(record) not in leases
+            and _pod_of(uid) not in change.moved
+            and not _is_target(record)
             and (uid not in old or _seq(old[uid]) in was_leased or old[uid] != record)
         ]
         self._confirmed(number, seq, confirmed)
@@ -166,7 +169,9 @@ class LedgerHistory:
         ended = shard.leases - leases
         shard.leases = leases
         if ended:
-            self._confirmed(number, shard.seq, [u for u, r in shard.reservations.items() if _seq(r) in ended])
+            held = shard.reservations.items()
+            uids = [uid for uid, record in held if _seq(record) in ended and not _is_target(record)]
+            self._confirmed(number, shard.seq, uids)
 
     def _confirmed(self, number: int, seq: int, uids: list[bytes]) -> None:
         if uids:
@@ -211,6 +216,8 @@ class LedgerHistory:
             "state": state,
             "requests": {name: amount for name, amount in zip(self._schema, amounts, strict=False) if amount},
         }
+        if _is_target(record):
+            row["target_of"] = uid_text(_pod_of(uid))
         if mask:
             row["cards"] = {str(card): milli for card in range(_CARDS) if mask >> card & 1}
         return row
@@ -219,6 +226,51 @@ class LedgerHistory:
 def _seq(record: bytes) -> bytes:
     """The commit of a reservation, as the field of the hashes of commits."""
     return b"%d" % struct.unpack_from("<Q", record, 8)[0]
+
+
+def _is_target(record: bytes) -> bool:
+    return bool(struct.unpack_from("<H", record, 30)[0] & _MOVE_TARGET)
+
+
+def _pod_of(target: bytes) -> bytes:
+    """The UID of the pod of a target, or of the target of a pod: every bit turned over."""
+    return bytes(byte ^ 0xFF for byte in target)
+
+
+class _Change(NamedTuple):
+    """UIDs. What is released goes before what is reserved and moved; `moved` are those of targets."""
+
+    released: list[bytes]
+    committed: list[bytes]
+    reserved: list[bytes]
+    moved: list[bytes]
+
+
+def _change(old: Hash, held: Hash, was_prepared: set[bytes]) -> _Change:
+    """What has become of the reservations of a shard in one step."""
+    gone = [uid for uid in old if uid not in held]
+    moved = [uid for uid in gone if _is_moved(uid, old, held)]
+    change = _Change([uid for uid in gone if uid not in moved], [], [], moved)
+    arrived = {_pod_of(uid) for uid in moved}
+    for uid, record in held.items():
+        was = old.get(uid)
+        if was == record:
+            continue
+        if was is not None and uid not in arrived and _seq(was) in was_prepared and was[:8] == record[:8]:
+            change.committed.append(uid)
+            continue
+        if was is not None:
+            change.released.append(uid)
+        if uid not in arrived:
+            change.reserved.append(uid)
+    return change
+
+
+def _is_moved(uid: bytes, old: Hash, held: Hash) -> bool:
+    """Whether a reservation that is gone was a target, and is its pod's reservation now."""
+    pod = _pod_of(uid)
+    own = held.get(pod)
+    return _is_target(old[uid]) and own is not None and own != old.get(pod) and own[:8] == old[uid][:8]
 
 
 def _flags(account: bytes) -> int:

@@ -16,10 +16,13 @@ ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON = (
     "cordon",
     "uncordon",
 )
+MOVE, UNDO_MOVES = "move pods", "undo moves"  # `number`: every pod so many nodes on
 
 # Faults. With `seconds`: until it is over.
 KILL, KILL_AT_STEP, STOP, FREEZE = "kill", "kill at step", "stop", "freeze"
 FREEZE_AT_STEP = "freeze at step"
+# At a step after a target was reserved. Only `draw_moves` has them.
+KILL_AMID_MOVE, FREEZE_AMID_MOVE = "kill amid a move", "freeze amid a move"
 CUT, BREAK, DROP_REPLIES = "cut", "break connections", "drop replies"
 CUT_ONE_WAY = "cut one way"  # nothing comes from the target to the other
 REDIS_SILENT, REDIS_REFUSED, REDIS_RESTART = "redis silent", "redis refused", "redis restarts"
@@ -72,6 +75,7 @@ class Act:
         return self.what not in (
             *(SUBMIT, DELETE, UNGATE),
             *(ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON),
+            *(MOVE, UNDO_MOVES),
         )
 
     def __str__(self) -> str:
@@ -142,6 +146,51 @@ def draw(seed: int) -> Plan:
     if scene is not None:
         acts += scene.acts(rng, plan, rng.uniform(0.3, seconds))
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
+
+
+def draw_moves(seed: int) -> Plan:
+    """The plan of a seed, in which pods are moved as well and faults strike amid that. Drawn apart: the plans
+    of `draw` are what they were."""
+    rng, plan = random.Random(f"moves {seed}"), draw(seed)
+    plan = replace(plan, shards=max(plan.shards, rng.choice((1, 2, 3))), nodes=max(plan.nodes, 4))
+    seconds = max(act.at for act in plan.acts)
+    loses = any(act.what in LOSSES for act in plan.acts)
+    acts = [Act(0.1, SUBMIT, "moving", options={"replicas": 2 * plan.nodes, "cpu": 100})]
+    for number in range(rng.randint(2, 4)):
+        at = rng.uniform(1.0, seconds + 1.0)
+        acts.append(
+            Act(at, MOVE, number=rng.randrange(1, plan.nodes), options={"rate": rng.choice((5, 20, 50))})
+        )
+        if rng.random() < 0.7:
+            acts.append(_amid_moves(rng, plan, at, loses=loses))
+        if rng.random() < 0.3:
+            acts.append(Act(at + rng.uniform(0.2, 3.0), UNDO_MOVES))
+        if rng.random() < 0.4:
+            name, options = f"moved-{number}", {"replicas": rng.choice((2, 4, 8)), "cpu": 50}
+            deleted = at + rng.uniform(0.0, 0.5)
+            acts += [Act(max(0.0, at - 1.0), SUBMIT, name, options=options), Act(deleted, DELETE, name)]
+            again = {**options, "again": True}
+            acts.append(Act(deleted + rng.uniform(0.05, 2.0), SUBMIT, name, options=again))
+    return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
+
+
+_OF_MOVES = (KILL_AT_STEP, FREEZE_AT_STEP, STOP, REDIS_REFUSED, REDIS_LOSES_REPLIES, CUT)
+
+
+def _amid_moves(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> Act:
+    """A fault of those who make moves."""
+    resolver = f"resolver-{rng.randint(1, plan.resolvers)}"
+    whom = rng.choice((resolver, resolver, "" if loses else LEADER, "" if loses else LEADER)) or resolver
+    what = rng.choice((KILL_AMID_MOVE, FREEZE_AMID_MOVE, KILL_AMID_MOVE, FREEZE_AMID_MOVE, *_OF_MOVES))
+    seconds, soon = rng.choice((0.3, 1.0, 5.0)) * rng.uniform(0.5, 1.5), at + rng.uniform(0.0, 0.3)
+    if what in (KILL_AMID_MOVE, FREEZE_AMID_MOVE):
+        return Act(at, what, whom, seconds=seconds, number=rng.choice((0, 0, 1, 2, 3, 5, 10, 20)))
+    if what in (REDIS_REFUSED, REDIS_LOSES_REPLIES):
+        return Act(soon, what, seconds=min(seconds, 3.0))
+    if what == CUT:
+        return Act(soon, what, f"dispatcher-{rng.randint(1, plan.dispatchers)}", resolver, seconds=seconds)
+    steps = rng.randint(1, 60) if what != STOP else 0
+    return Act(soon, what, whom, seconds=seconds, number=steps)
 
 
 def _loads(rng: random.Random, seconds: float) -> list[Act]:

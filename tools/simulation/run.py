@@ -135,6 +135,8 @@ class _Simulation:
             await self._faults.strike(act)
         elif act.what in (p.SUBMIT, p.DELETE, p.UNGATE):
             await self.clients.ask(act)
+        elif act.what in (p.MOVE, p.UNDO_MOVES):
+            await self.clients.rebalance(act)
         else:
             await self.clients.change_node(act)
 
@@ -174,7 +176,7 @@ class _Simulation:
     def _unnoticed(self, table: list[Event], rows: list[Event]) -> list[str]:
         """What the ledger has lost and the dispatcher has not noticed yet: it may be about to try again."""
         bound = {row["uid"]: row["node"] for row in table if row["state"] == "Bound"}
-        held = {row["uid"]: row["node"] for row in rows}
+        held = {row["uid"]: row["node"] for row in rows if "target_of" not in row}
         return [
             f"pod {uid} is bound to {bound.get(uid)} and reserved on {held.get(uid)}"
             for uid in sorted(bound.keys() | held.keys())
@@ -194,5 +196,17 @@ class _Simulation:
             result.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
         result.judgement = check(self._history.events)
         result.history = self._history.events
-        result.reached = self._faults.reached + self.clients.answers
+        result.reached = self._faults.reached + self.clients.answers + _moves_of(result.history)
         result.steps, result.seconds = world.loop.steps, world.loop.time()
+
+
+def _moves_of(history: list[Event]) -> Counter[str]:
+    """How many moves were begun and made, and how many sources were on another shard."""
+    found: Counter[str] = Counter()
+    for event in history:
+        if event["event"] == "ledger" and not event.get("snapshot"):
+            moved = len(event.get("moved", ()))
+            found["target reserved"] += sum("target_of" in row for row in event.get("reserved", ()))
+            found["moved"] += moved
+            found["moved between shards"] += moved - len(event.get("released", ())) if moved else 0
+    return found

@@ -19,7 +19,7 @@ from resolver.core.placement_constraints import DomainVersion
 from resolver.core.quarantine import QuarantineRecord
 from resolver.core.rules import RegisteredRule, RuleBook, packed, unpacked
 from resolver.core.shard import PreparedProposals, Reservation, ShardChange
-from resolver.core.values import AccountRows, FeedEntry, reservation_dtype
+from resolver.core.values import MOVE_TARGET, AccountRows, FeedEntry, reservation_dtype
 from resolver.ledger import stored
 from resolver.messages.proposals import group_of
 
@@ -87,6 +87,7 @@ _READ: dict[str, tuple[Callable[[bytes], Any], Callable[[bytes], Any]]] = {
     "quarantine": (stored.number, _quarantine),
     "versions": (stored.number, int),
     "removed": (stored.number, bytes.decode),
+    "moved": (bytes, stored.read_source),
 }
 HASHES = tuple(_READ)
 
@@ -173,6 +174,7 @@ def of_model(shard: Arbiter) -> State:
         "versions": dict(shard.resource_versions),
         "nonces": dict(shard.nonces),
         "removed": dict(shard.removed),
+        "moved": dict(shard.moved),
     }
 
 
@@ -185,7 +187,7 @@ def account_of(account: Account) -> tuple[Any, ...]:
 def _held(held: Reservation) -> tuple[Any, ...]:
     flags, key = (held.group.flags, held.group.key) if held.group is not None else (0, 0)
     numbers = held.node, held.card_mask, held.card_milli, held.seq, held.epoch, held.priority, held.attempt
-    return (*numbers, flags, key, _amounts(held.requests))
+    return (*numbers, flags | MOVE_TARGET * held.is_target, key, _amounts(held.requests))
 
 
 def restore(shard: Arbiter, state: State) -> None:
@@ -203,12 +205,13 @@ def restore(shard: Arbiter, state: State) -> None:
     shard.specs, shard.names = dict(state["specs"]), dict(state["names"])
     shard.reservations = {}
     for uid, held in state["reservations"].items():
-        node, card_mask, card_milli, seq, epoch, priority, attempt, _, key, requests = held
+        node, card_mask, card_milli, seq, epoch, priority, attempt, flags, key, requests = held
         group = group_of(state["groups"][key]) if key else None
         shard.reservations[uid] = Reservation(
             *(node, card_mask, card_milli, seq, epoch, priority, attempt),
             np.array(requests, np.int64),
             group,
+            is_target=bool(flags & MOVE_TARGET),
         )
     shard.pending = {
         seq: (state["leases"].get(seq, _NEVER_MS), list(uids)) for seq, uids in state["pending"].items()
@@ -230,6 +233,7 @@ def restore(shard: Arbiter, state: State) -> None:
         node: QuarantineRecord(why, since, until) for node, (since, until, why) in state["quarantine"].items()
     }
     shard.resource_versions, shard.removed = dict(state["versions"]), dict(state["removed"])
+    shard.moved = dict(state["moved"])
 
 
 def accounts_of_rows(rows: AccountRows) -> dict[str, Any]:

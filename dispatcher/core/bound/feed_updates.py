@@ -75,21 +75,27 @@ class FeedUpdates:
         still &= np.isin(event.rows, self.taint_eviction.not_leaving(event.rows[still]))
         rows, nodes = event.rows[still], event.nodes[still]
         reserved = nodes != NONE_U32
-        pods.node[rows[reserved]] = nodes[reserved]
+        self._bound_elsewhere(rows[reserved], nodes[reserved], now_ms)
         out = self.evictions.unbound_by_ledger(rows[~reserved], now, now_ms)
         pods.eviction_open[rows] = False
         return out + self.settlement.check_nodes(rows[reserved], now_ms)
 
-    def _moved(self, event: m.Moved, now: float) -> list[m.Instruction]:
-        pods, now_ms = self.registry.pods, self.unix_ms(now)
-        moved = self._still_bound(event.rows, event.uids) & (pods.node[event.rows] != event.nodes)
-        rows = event.rows[moved]
-        if not len(rows):
-            return []
-        pods.node[rows] = event.nodes[moved]
-        self.settlement.counters["moved"] += len(rows)
+    def _bound_elsewhere(self, rows: Rows, nodes: NDArray[np.uint32], now_ms: int) -> Rows:
+        """Note where bound pods are, and tell of those that were elsewhere: the rows of these."""
+        pods = self.registry.pods
+        elsewhere = pods.node[rows] != nodes
+        rows = rows[elsewhere]
+        pods.node[rows] = nodes[elsewhere]
         self.registry.history.record(rows, Phase.BOUND, now_ms, MOVED)
         self.settlement.publish(rows)
+        return rows
+
+    def _moved(self, event: m.Moved, now: float) -> list[m.Instruction]:
+        now_ms, still = self.unix_ms(now), self._still_bound(event.rows, event.uids)
+        rows = self._bound_elsewhere(event.rows[still], event.nodes[still], now_ms)
+        if not len(rows):
+            return []
+        self.settlement.counters["moved"] += len(rows)
         # The room on their former nodes may help pods that wait.
         self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_specs(rows)), now, now_ms)
         return self.settlement.check_nodes(rows, now_ms)

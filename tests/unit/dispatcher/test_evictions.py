@@ -146,3 +146,14 @@ def test_watchers_see_a_moved_pod_bound_to_its_new_node_and_only_moves_of_bound_
     assert bench.machine.log.revision > before
     bench.handle(m.Moved(rows, uids, np.array([7, 7], np.uint32)))  # told twice
     assert bench.machine.counters["moved"] == 1
+
+
+def test_watchers_see_a_pod_that_a_lookup_finds_on_another_node_before_its_move_is_answered(bench):
+    rows = bound_job(bench, 1)
+    uids, log = bench.machine.registry.pods.uid[rows].copy(), bench.machine.log
+    before = log.revision
+    bench.handle(m.Verified(rows, uids, bench.machine.registry.pods.node[rows].copy()))
+    assert log.revision == before
+    bench.handle(m.Verified(rows, uids, np.array([7], np.uint32)))
+    assert log.revision > before
+    assert bench.machine.registry.pods.node[rows].tolist() == [7]

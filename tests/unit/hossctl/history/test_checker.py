@@ -525,3 +525,55 @@ def test_the_caches_of_workers_have_to_reach_the_ledger_and_agree_with_it() -> N
     assert violations(1, f"{1:016x}") == []
     assert violations(1, "ffff") == ["shard 0: the cache of w1 and the ledger differ at the same change 1"]
     assert violations(0, "ffff") == ["shard 0: the cache of w1 is at change 0, and the ledger at 1"]
+
+
+def moved(*steps_of_move: str, to: str = "n1", **fields: Any) -> list[str]:
+    """What is found in a history of a pod on n0 (shard 0) of which these steps are made. n1 is on shard 1, and
+    n2 on shard 0."""
+    platform = SmallPlatform()
+    for name in ("n0", "n1", "n2"):
+        platform.node(name)
+    platform.submit("r")
+    platform.bind("r-0", "n0")
+    made: dict[str, Callable[[], None]] = {
+        "reserve": lambda: platform.reserve_target("r-0", to),
+        "take": lambda: platform.take_target("r-0", to, **fields),
+        "release": lambda: platform.release_on(0, "r-0"),
+        "reserve elsewhere": lambda: platform._change("ledger", 1, reserved=[platform._row_at("r-0", "n1")]),
+        "undo": lambda: platform.release_on(platform.nodes[to].shard, "target-of-r-0"),
+        "tell": lambda: platform.tell("r-0"),
+    }
+    for step in steps_of_move:
+        made[step]()
+    return [each.promise.value for each in check(platform.end()).violations]
+
+
+def test_a_pod_that_is_moved_has_one_reservation_that_counts_and_its_watcher_is_told_at_once() -> None:
+    assert moved("reserve", "take", "tell", "release") == []  # between shards
+    assert moved("reserve", "take", "tell", to="n2") == []
+    assert moved("reserve", "undo") == []
+
+
+def test_a_move_that_leaves_two_reservations_is_found() -> None:
+    assert Promise.ONE_NODE.value in moved("reserve", "take", "tell", to="n2", released=False)
+    assert Promise.ONE_NODE.value in moved("reserve", "release", "reserve elsewhere", "take", "tell", to="n2")
+    assert Promise.OWNERS.value in moved("reserve", "take", "tell")  # the source stays
+
+
+def test_a_target_that_nobody_ends_and_one_that_was_never_reserved_are_found() -> None:
+    assert Promise.OWNERS.value in moved("reserve")
+    assert Promise.STATES.value in moved("take", "tell", "release")
+
+
+def test_a_watcher_is_told_of_another_node_without_a_state_between_only_after_a_move() -> None:
+    def tell_twice() -> list[str]:
+        platform = SmallPlatform()
+        platform.node("n0")
+        platform.node("n1")
+        platform.submit("r")
+        platform.bind("r-0", "n0")
+        platform.release("r-0")
+        platform.bind("r-0", "n1")
+        return [each.promise.value for each in check(platform.end()).violations]
+
+    assert tell_twice() == [Promise.ONE_NODE.value]
