@@ -54,8 +54,8 @@ _HANDSHAKE: Mapping[str, str] = {
         "have certificates of one authority (`hoss certs issue`)"
     ),
     "Socket closed": (
-        "it may want TLS and a certificate of its authority: give one with HOSS_TLS_DIR or `hoss login`; or "
-        "it is stopping"
+        "it may want TLS and a certificate of its authority: give one with --tls-dir (services), "
+        "HOSS_TLS_DIR or `hoss login`; or it is stopping"
     ),
 }
 _NOT_THERE = "see that it runs there and that the address is right"
@@ -85,7 +85,9 @@ def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
     if exc.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and retry_after_ms is not None:
         return Overloaded(text, int(retry_after_ms) / 1000)
     if exc.code() is grpc.StatusCode.UNAVAILABLE and text.startswith(_NO_CONNECTION):
-        reason = text.rpartition(": ")[2]
+        reason = text.removesuffix(": OK").rpartition(": ")[
+            2
+        ]  # of a handshake gRPC adds that reading went well
         remedy = next((said for part, said in _HANDSHAKE.items() if part in text), _NOT_THERE)
         return TransportError(f"{peer} cannot be reached ({reason}): {remedy}")
     return TransportError(f"{peer}: {exc.code().name}: {text}")

@@ -113,8 +113,9 @@ class DispatcherLink:
         """From registration to the stream's end; whether the dispatcher sent Welcome."""
         outbox: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
         outbox.put_nowait(WorkerMessage(register=self._registration))
-        # One of several dispatchers will be active; the call connects as soon as it serves.
-        call = stub.Connect(wait_for_ready=rpc.of_several(self._addresses))
+        # One of several dispatchers will be active; the call connects as soon as it serves. Who was never
+        # welcome does not wait, because a call that waits does not say what is wrong with a certificate.
+        call = stub.Connect(wait_for_ready=rpc.of_several(self._addresses) and self._welcomed)
         messages = _messages(
             outbox, lambda: asyncio.get_running_loop().call_later(_CLOSE_SECONDS, call.cancel)
         )

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import shutil
 import socket
@@ -18,7 +17,7 @@ import pytest
 import redis
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from waiting import DEADLINE_SECONDS, until
+from waiting import DEADLINE_SECONDS
 
 from hoss import rpc
 from hoss.client.access import ClientAccess
@@ -421,42 +420,6 @@ def test_a_server_speaks_tls_1_3_alone(attacked: Attacked) -> None:
                 stack.enter_context(pytest.raises(OSError))
             secured = stack.enter_context(context.wrap_socket(plain))
             assert secured.version() == "TLSv1.3"
-
-
-async def test_certificates_are_rotated_under_load_and_nothing_is_lost(attacked: Attacked) -> None:
-    """Of dispatcher, resolver and worker, and of the client that submits, while pods are submitted and bound."""
-    client_tls = attacked.directory_of(Identity(CallerKind.CLIENT, "loader", Role.OPERATE))
-    async with DispatcherClient(
-        [attacked.state.dispatcher], open_channel=ClientAccess(client_tls).channel
-    ) as client:
-        fingerprints = {held.fingerprint for held in attacked.authority.issued()}
-        for number in range(20):
-            await client.submit(job(f"load-{number}", "rotation", 5))
-            if number in (5, 10, 15):
-                for held in list(attacked.authority.issued()):
-                    if not held.revoked:
-                        attacked.authority.renew(held, now=THIS_HOST.utc_now())
-
-        async def all_bound() -> bool:
-            jobs = await client.list_jobs("rotation")
-            return len(jobs) == 20 and sum(info.bound for info in jobs) == 100
-
-        await until(all_bound, "all pods to be bound")
-        renewed = {held.fingerprint for held in attacked.authority.issued() if not held.revoked}
-        assert not fingerprints & renewed
-        # A new connection is served by the new certificate.
-        host, _, port = attacked.state.dispatcher.rpartition(":")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.load_verify_locations(client_tls / "ca.crt")
-        context.load_cert_chain(client_tls / "tls.crt", client_tls / "tls.key")
-        with (
-            socket.create_connection((host, int(port)), timeout=DEADLINE_SECONDS) as plain,
-            context.wrap_socket(plain) as secured,
-        ):
-            shown = secured.getpeercert(binary_form=True)
-        served = attacked.authority.named("dispatcher").fingerprint
-        assert hashlib.sha256(shown).hexdigest() == served
 
 
 async def test_no_secret_of_the_run_is_in_a_log_a_state_file_or_a_process_list(attacked: Attacked) -> None:

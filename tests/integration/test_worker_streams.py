@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import shutil
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,10 +12,15 @@ import structlog
 from waiting import DEADLINE_SECONDS
 
 from hoss import serving
+from hoss.client.access import ClientAccess
 from hoss.client.proposal_stream import ProposalStream
 from hoss.client.resolver import ResolverClient
 from hoss.client.worker_link import DispatcherLink
 from hoss.errors import AccessDenied, ConfigError
+from hoss.host import THIS_HOST
+from hoss.security.authority import Authority
+from hoss.security.identity import CallerKind, Identity
+from hoss.security.transport import AUTHORITY_FILE, TlsFiles, server_credentials
 from hoss.v1 import resolver_pb2, workerlink_pb2
 from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer, add_WorkerLinkServicer_to_server
@@ -49,8 +56,8 @@ class ScriptedResolver(ResolverServicer):
 async def serve():
     servers = []
 
-    async def start(add, servicer, address="127.0.0.1:0"):
-        server = serving.Server()
+    async def start(add, servicer, address="127.0.0.1:0", credentials=None):
+        server = serving.Server(credentials=credentials)
         add(servicer, server.grpc)
         servers.append(server)
         return f"127.0.0.1:{await server.start(address, ())}"
@@ -318,9 +325,10 @@ async def test_a_worker_that_was_welcome_before_waits_for_its_new_certificate(se
     assert any("refuses: the certificate was revoked" in line.get("error", "") for line in lines)
 
 
-async def test_a_worker_without_a_dispatcher_says_what_to_look_at():
-    (port,) = free_ports(1)
-    link = DispatcherLink((f"127.0.0.1:{port}",), workerlink_pb2.Register(name="w1"), Listener())
+async def first_problem(addresses, access=None) -> str:
+    """What a worker that these dispatchers do not let in says of it. It goes on trying."""
+    opened = {} if access is None else {"open_channel": access.channel}
+    link = DispatcherLink(addresses, workerlink_pb2.Register(name="w1"), Listener(), **opened)
     with structlog.testing.capture_logs() as lines:
         running = asyncio.create_task(link.run())
         try:
@@ -328,7 +336,52 @@ async def test_a_worker_without_a_dispatcher_says_what_to_look_at():
                 if lines or running.done():
                     break
                 await asyncio.sleep(0.01)
+            assert not running.done()
         finally:
             running.cancel()
             await asyncio.wait({running})
-    assert any("see that it runs there" in line.get("error", "") for line in lines)
+    return str(lines[0]["error"])
+
+
+@pytest.mark.parametrize("dispatchers", [1, 2])
+async def test_a_worker_without_a_dispatcher_says_what_to_look_at(dispatchers):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(dispatchers)]
+    assert "see that it runs there" in await first_problem(addresses)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory) -> dict[str, Path]:
+    """Directories: `dispatcher` of the platform's authority, and what workers have that it does not know."""
+    place, now = tmp_path_factory.mktemp("certificates"), THIS_HOST.utc_now()
+    ours, others = (Authority.create(place / name, now=now) for name in ("ours", "others"))
+    foreign = others.issue(Identity(CallerKind.WORKER, "w1"), now=now).directory
+    trusting = shutil.copytree(
+        foreign, place / "trusting"
+    )  # it takes the dispatcher's, and not the other way
+    shutil.copy(ours.directory / AUTHORITY_FILE, trusting)
+    dispatcher = ours.issue(Identity(CallerKind.DISPATCHER), now=now).directory
+    return {"dispatcher": dispatcher, "foreign": foreign, "trusting": trusting}
+
+
+@pytest.mark.parametrize("dispatchers", [1, 2])
+@pytest.mark.parametrize(
+    ("shown", "remedy"),
+    [
+        (None, "it may want TLS and a certificate of its authority: give one with --tls-dir"),
+        ("foreign", "its certificate is of another authority than this client trusts"),
+        ("trusting", "it may want TLS and a certificate of its authority: give one with --tls-dir"),
+    ],
+)
+async def test_a_worker_whose_certificate_no_dispatcher_knows_says_so(
+    serve, certificates, shown, remedy, dispatchers
+):
+    addresses = []
+    for _ in range(dispatchers):
+        credentials = server_credentials(TlsFiles(certificates["dispatcher"]))
+        dispatcher = ScriptedDispatcher()
+        address = await serve(add_WorkerLinkServicer_to_server, dispatcher, credentials=credentials)
+        addresses.append(address)
+    problem = await first_problem(addresses, ClientAccess(certificates.get(shown)))
+    assert problem.startswith(f"dispatcher at {','.join(addresses)} cannot be reached (")
+    assert remedy in problem
+    assert "(OK)" not in problem

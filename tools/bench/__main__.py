@@ -42,6 +42,36 @@ def tracing(
     publish(cost.as_json(), output, json, title=title, lines=cost.lines())
 
 
+@app.command()
+def access(
+    *,
+    checks: Annotated[int, typer.Option(min=1, help="Batches of 1,000 checks of a known token.")] = 200,
+    nodes: Annotated[int, typer.Option(min=1)] = 2000,
+    pods: Annotated[int, typer.Option(min=1)] = 100_000,
+    workers: Annotated[int, typer.Option(min=1)] = 2,
+    repeat: Annotated[
+        int, typer.Option(min=0, help="Pairs of runs, with and without TLS; 0: tokens alone.")
+    ] = 5,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What a check of a token costs, and TLS: throughput and CPU per pod of platforms with and without it, in
+    turn."""
+    from hossctl.bench import throughput as speed
+    from tools.bench import access as doors
+
+    check(output, json)
+    token, tls = doors.measure_tokens(checks), None
+    if repeat:
+        setting = speed.ThroughputSetting(nodes, pods, workers, Mix.UNIFORM, seed, repeat)
+        tls = doors.measure_tls(setting, quiet=not output.for_people)
+    document = {"token": token.as_json(), "throughput": tls and tls.as_json()}
+    lines = [*token.lines(), *(tls.lines() if tls else ())]
+    title = f"{pods:,} pods, {nodes:,} nodes, {workers} workers" if repeat else "tokens"
+    publish(document, output, json, title=title, lines=lines)
+
+
 _DEFRAGMENT_COLUMNS = (
     Column("SEED", lambda row: row["seed"]),
     Column("PODS", lambda row: row["pods"]),

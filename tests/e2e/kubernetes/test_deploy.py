@@ -13,6 +13,7 @@ from e2e.kubernetes import renderers
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import apply
 from e2e.kubernetes.renderers import DEPLOY, Objects, objects_of
+from e2e.kubernetes.rights import EVERY, Right, rights_of
 from waiting import wait_until
 
 from dispatcher.core.policy.checks import document_warnings
@@ -73,6 +74,35 @@ def test_the_chart_and_its_image_are_of_the_version_of_the_project() -> None:
     chart = yaml.safe_load((DEPLOY / "helm/hoss/Chart.yaml").read_text())
     image = yaml.safe_load((DEPLOY / "helm/hoss/values.yaml").read_text())["image"]
     assert (chart["version"], chart["appVersion"], image) == (VERSION, VERSION, f"hoss:{VERSION}")
+
+
+def test_the_chart_grants_each_account_the_verbs_that_kustomize_grants_it(overlay: str) -> None:
+    by_kustomize = rights_of(objects_of(renderers.kustomized(overlay)))
+    by_helm = rights_of(objects_of(renderers.templated("--values", renderers.values(overlay))))
+    assert (by_helm - by_kustomize, by_kustomize - by_helm) == (set(), set())
+    assert Right("hoss-resolver", "create", "", "pods/binding", EVERY, EVERY) in by_helm
+    assert not any(EVERY in (right.verb, right.group, right.resource) for right in by_helm)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "tls.enabled=false",
+        "tls.certificates=cert-manager,tls.issuer.name=corporate,tls.issuer.kind=ClusterIssuer",
+        "redis.url=redis://elsewhere:6379/0",
+        "metrics.enabled=true",
+        "guard.enabled=true,guard.failurePolicy=Fail",
+        "networkPolicies=false,dispatcher.replicas=1",
+    ],
+)
+def test_no_value_of_the_chart_adds_a_right_and_its_namespace_alone_is_another(value: str) -> None:
+    most = rights_of(objects_of(renderers.kustomized("guard")))
+    elsewhere = {right._replace(namespace="scheduling") for right in most if right.namespace == NAMESPACE}
+    most = {right for right in most if right.namespace == EVERY} | elsewhere
+    granted = rights_of(objects_of(renderers.templated("--set", value, namespace="scheduling")))
+    assert granted - most == set()
+    if "guard.enabled" in value:
+        assert granted == most
 
 
 def test_the_chart_in_another_namespace_names_the_usual_one_nowhere() -> None:

@@ -1,7 +1,6 @@
 """The services work with the rights that deploy/ gives them, on an API server that grants nobody anything
 else; and use them."""
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from e2e.kubernetes.agreement import assigned, reserved
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.devices import Devices, claiming
 from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of
+from e2e.kubernetes.rights import rights_of
 from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
 
@@ -68,20 +68,7 @@ def reasons(api: Api, name: str) -> set[str]:
 
 def granted() -> set[str]:
     """As "account verb resource", by the overlay's roles."""
-    found = list(renderers.objects_of(renderers.kustomized("guard")).values())
-    rules = {
-        (d["kind"], d["metadata"]["name"]): d["rules"] for d in found if d["kind"] in ("ClusterRole", "Role")
-    }
-    bindings = [
-        (d["subjects"], d["roleRef"]) for d in found if d["kind"] in ("ClusterRoleBinding", "RoleBinding")
-    ]
-    return {
-        f"{subject['name']} {verb} {resource}"
-        for subjects, role in bindings
-        for subject in subjects
-        for rule in rules[role["kind"], role["name"]]
-        for verb, resource in itertools.product(rule["verbs"], rule["resources"])
-    }
+    return set(map(str, rights_of(renderers.objects_of(renderers.kustomized("guard")))))
 
 
 def used(plane: ControlPlane) -> tuple[set[str], set[str]]:
