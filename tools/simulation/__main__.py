@@ -80,7 +80,9 @@ def _many(plans: Iterable[Plan], server: DrivenRedis) -> bool:
             reached += result.reached
             if problems := result.problems():
                 failed += 1
-                _print(f"seed {plan.seed}: {len(problems)} problems, the first: {problems[0].splitlines()[0]}")
+                _print(
+                    f"seed {plan.seed}: {len(problems)} problems, the first: {problems[0].splitlines()[0]}"
+                )
     spent = time.process_time() - began
     _print(f"{done} simulations in {spent:.1f} s of CPU time: {failed} broke a promise")
     for what in (*_FAULTS, *_ANSWERS):
