@@ -44,8 +44,8 @@ class OverlapControlSection(Document):
 class ClusterSection(KubernetesConfig):
     """Kubernetes mode: the cluster whose pods are scheduled."""
 
-    # HOSS places pods whose spec.schedulerName is one of these. All other pods are counted on their nodes. None: HOSS
-    # places nothing, and keeps the ledger for the binding webhook alone.
+    # HOSS places pods whose spec.schedulerName is one of these. All other pods are counted on their nodes.
+    # None: HOSS places nothing, and keeps the ledger for the binding webhook alone.
     scheduler_names: tuple[str, ...] = ("hoss",)
 
     # Events (Scheduled, FailedScheduling) written a second, at most; a burst may have five seconds' worth.

@@ -1,4 +1,5 @@
-"""Jobs that run beside a piece of code, and tasks that surely end. Python alone: the client library needs no more."""
+"""Jobs that run beside a piece of code, and tasks that surely end. Python alone: the client library needs no
+more."""
 
 import asyncio
 import contextlib
@@ -42,9 +43,10 @@ async def background(*jobs: Awaitable[None]) -> AsyncIterator[None]:
 async def end_tasks(tasks: Iterable["asyncio.Future[Any]"]) -> None:
     """Cancel tasks and wait until each has ended, even when the caller is cancelled meanwhile. Their errors
     are for the caller to ask for: Python reports none."""
-    # Repeated, because a job can lose its cancellation: before Python 3.12 asyncio.wait_for loses one that comes
-    # together with its result, and a gRPC call one that comes together with its failure. Not interrupted,
-    # because whoever is told twice to end (by such a repetition) would leave jobs behind that nobody ends.
+    # Repeated, because a job can lose its cancellation: before Python 3.12 asyncio.wait_for loses one that
+    # comes together with its result, and a gRPC call one that comes together with its failure. Not
+    # interrupted, because whoever is told twice to end (by such a repetition) would leave jobs behind that
+    # nobody ends.
     me, interrupted = asyncio.current_task(), False
     others = [task for task in tasks if task is not me]  # in this order, for simulations
     running = [task for task in others if not task.done()]

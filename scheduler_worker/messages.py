@@ -237,7 +237,8 @@ def surroundings(message: objects_pb2.Surroundings) -> tuple[NamespaceLabels, tu
 
 
 def device_update(update: StorageUpdate) -> DeviceUpdate:
-    """The device objects of an update, read. What cannot be read does not exist: the dispatcher's log names it."""
+    """The device objects of an update, read. What cannot be read does not exist: the dispatcher's log names
+    it."""
     objects: list[DeviceObject] = []
     unreadable: list[ObjectKey] = []
     for item in update.objects:

@@ -187,7 +187,8 @@ class Verified(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved(Event):
-    """The ledger has moved these pods, or found them, to these nodes. The UIDs detect rows that were reused."""
+    """The ledger has moved these pods, or found them, to these nodes. The UIDs detect rows that were
+    reused."""
 
     rows: Rows
     uids: Uids

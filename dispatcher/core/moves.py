@@ -44,8 +44,8 @@ class PlannedMove:
 
 @dataclass(slots=True)
 class MoveRun:
-    """`seen`: by shard, the seq that the plan was based on. `waiting_before`: the pods that waited at the start.
-    Times are monotonic seconds."""
+    """`seen`: by shard, the seq that the plan was based on. `waiting_before`: the pods that waited at the
+    start. Times are monotonic seconds."""
 
     moves: list[PlannedMove]
     seen: tuple[int, ...]
@@ -59,8 +59,8 @@ class MoveRun:
     _allowed_at: float = field(default=0.0, init=False)
 
     def due(self, now: float, waiting: int) -> Sequence[PlannedMove]:
-        """The moves to make now, of which each gets an outcome by `moved` or `refused` before the next call, or
-        stays as it is, to be tried again. `waiting`: the pods that wait now."""
+        """The moves to make now, of which each gets an outcome by `moved` or `refused` before the next call,
+        or stays as it is, to be tried again. `waiting`: the pods that wait now."""
         self._skip_ended()
         if self.state is not RunState.RUNNING:
             return ()

@@ -82,8 +82,8 @@ _DEVICES = {
 
 
 class StorageInformers:
-    """Follows storage objects and device objects. Its `reflectors` must be running. Changes are collected until
-    `take`."""
+    """Follows storage objects and device objects. Its `reflectors` must be running. Changes are collected
+    until `take`."""
 
     def __init__(
         self, runtime: Runtime, api: KubeApi, *, changed: Callable[[], object], rng: random.Random

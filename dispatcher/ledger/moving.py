@@ -1,8 +1,10 @@
-"""Carries out runs of moves (dispatcher/core/moves.py) in the platform's own mode. Each move is judged by what
-the dispatcher knows, reserved and confirmed in the ledger (resolver/core/moves.py), and told to everybody.
+"""Carries out runs of moves (dispatcher/core/moves.py) in the platform's own mode. Each move is judged by
+what the dispatcher knows, reserved and confirmed in the ledger (resolver/core/moves.py), and told to
+everybody.
 
 A run ends with the dispatcher's term: nobody goes on with it, and what it had reserved ends by its lease. The
-next term fences the epoch of moves before it reads the reservations, so no move of the former term comes late."""
+next term fences the epoch of moves before it reads the reservations, so no move of the former term comes
+late."""
 
 import asyncio
 from collections.abc import Sequence
@@ -178,7 +180,8 @@ class Mover:
                 run.refused(move, _RESULTS.get(result, "unknown"))
 
     def _judged(self, run: MoveRun, step: Sequence[PlannedMove]) -> list[PlannedMove]:
-        """The moves that may be made, by the pods and the disruption budgets as they are. The others are refused."""
+        """The moves that may be made, by the pods and the disruption budgets as they are. The others are
+        refused."""
         machine = self._runtime.machine
         registry, pods = machine.registry, machine.registry.pods
         leaving = machine.taint_eviction.leaving()
@@ -202,8 +205,8 @@ class Mover:
         return may
 
     async def _told(self, uids: Uids, nodes: NDArray[np.uint32]) -> None:
-        """Tell the machine where these pods are. What was moved of a pod that was deleted or evicted meanwhile is
-        released."""
+        """Tell the machine where these pods are. What was moved of a pod that was deleted or evicted
+        meanwhile is released."""
         registry = self._runtime.machine.registry
         rows = registry.directory.rows_of_uids(uids)
         known = (rows != NONE_U32) & (nodes != NONE_U32)

@@ -7,10 +7,10 @@ and steady: a slice of the table, and a part of the reservations, every few seco
   or reserved anew where the API server has it on its node.
 - A confirmed reservation of a pod that neither is bound there nor is with a worker is released, with what the
   dispatcher knew when it decided that. So is a second one, on another shard than the pod's own.
-- A confirmed reservation of a pod that the table does not know is released in Kubernetes mode, where every pod is
-  known. Elsewhere it is released if its worker made it under an epoch of this term: this term had given the pod
-  to the worker, so the pod is over. Any other is only told: it may be all that is left of a lost submission, or
-  restored from a dump.
+- A confirmed reservation of a pod that the table does not know is released in Kubernetes mode, where every
+  pod is known. Elsewhere it is released if its worker made it under an epoch of this term: this term had
+  given the pod to the worker, so the pod is over. Any other is only told: it may be all that is left of a
+  lost submission, or restored from a dump.
 
 Nothing is released that was not found in two passes, so that what is on its way can arrive."""
 

@@ -287,7 +287,8 @@ class DispatcherClient:
         return await self._call(self.stub.Steer, pb.SteerRequest(overlap=overlap, workers=workers))
 
     async def rebalance(self, request: pb.RebalanceRequest) -> pb.RebalanceStatus:
-        """Start, pause, resume or undo a run of moves, or tell how far it is. Raises InvalidInput and NotFound."""
+        """Start, pause, resume or undo a run of moves, or tell how far it is. Raises InvalidInput and
+        NotFound."""
         return await self._call(self.stub.Rebalance, request)
 
     async def get_policy(self) -> pb.Policy:

@@ -85,8 +85,9 @@ class DispatcherLink:
 
     async def run(self) -> None:
         """Keep registered, with the active one of several dispatchers, until cancelled. Raises ConfigError if
-        the dispatcher finds the registration invalid, and AccessDenied if it never let this worker in: no retry
-        changes its certificate. Who was welcome once retries, because a renewed certificate is taken."""
+        the dispatcher finds the registration invalid, and AccessDenied if it never let this worker in: no
+        retry changes its certificate. Who was welcome once retries, because a renewed certificate is
+        taken."""
         backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
         peer = f"dispatcher at {','.join(self._addresses)}"
         channel = self._open_channel(self._addresses, kind="dispatcher", service=SERVICE)

@@ -1,4 +1,5 @@
-"""Between the model and protobuf messages: labels, selectors of labels and of nodes, and fields that may be unset."""
+"""Between the model and protobuf messages: labels, selectors of labels and of nodes, and fields that may be
+unset."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar

@@ -224,8 +224,8 @@ class LedgerChecker:
         self._count_gang(pod)
 
     def _take_target(self, uid: str, shard: int, line: int) -> None:
-        """A target becomes its pod's reservation. What the pod held on this shard was released in the same line;
-        what it held on another shard when the target was reserved counts no more."""
+        """A target becomes its pod's reservation. What the pod held on this shard was released in the same
+        line; what it held on another shard when the target was reserved counts no more."""
         target = self.held[uid].get(shard)
         self._findings.judged(Promise.STATES)
         if target is None or not target.target_of or target.state != _ASSUMED:

@@ -133,8 +133,8 @@ def webhook_objects(
     timeout_seconds: int = 1,
 ) -> Iterator[Object]:
     """The objects of the webhook's manifest. `resolver`: the user of resolvers, which gets their rights.
-    `authority`: PEM, trusted by the API server from the start. `timeout_seconds`: how long the API server waits for
-    an answer. Raises ConfigError where there is no manifest."""
+    `authority`: PEM, trusted by the API server from the start. `timeout_seconds`: how long the API server
+    waits for an answer. Raises ConfigError where there is no manifest."""
     for document in _documents(_WEBHOOK_MANIFEST):
         if document["kind"] == "ValidatingWebhookConfiguration":
             (hook,) = document["webhooks"]

@@ -57,7 +57,8 @@ class WorkerPool(Document):
     # How nodes are chosen: the name of a preset profile. Left out: as in WorkerConfig.
     profile: str | None = None
 
-    # A file of kind KubeSchedulerConfiguration, relative to this document; `profile` is a schedulerName of it.
+    # A file of kind KubeSchedulerConfiguration, relative to this document; `profile` is a schedulerName of
+    # it.
     kube_scheduler_config: Path | None = None
 
     # Plugins that score, and further filters, in place of a preset profile: of HOSS, or entry points of other

@@ -67,8 +67,8 @@ FEW_MOVES = 10  # that `hoss describe` speaks of
 
 
 def moves_that_help(gathered: Gathered, profile: Profile, workload: str, spec: PodSpec) -> str:
-    """After which few moves one such pod of a workload fits, or its whole gang, in words; "" if after none. Changes
-    the snapshot."""
+    """After which few moves one such pod of a workload fits, or its whole gang, in words; "" if after none.
+    Changes the snapshot."""
     entry = next((at for at in gathered.waiting if (at.name, at.spec) == (workload, spec)), None)
     if entry is None:
         return ""

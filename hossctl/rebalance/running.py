@@ -1,4 +1,5 @@
-"""`hoss rebalance run|status|pause|resume|undo`: a run of moves in the dispatcher, as a document and as a table.
+"""`hoss rebalance run|status|pause|resume|undo`: a run of moves in the dispatcher, as a document and as a
+table.
 
 The document (camel case):
 
@@ -45,8 +46,8 @@ def read_plan(file: Path) -> Document:
 
 
 def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds: float) -> Document:
-    """Start the plan's moves, and follow them until they are done or paused, or the time is over. Raises NotFound
-    where the dispatcher that began them leads no more."""
+    """Start the plan's moves, and follow them until they are done or paused, or the time is over. Raises
+    NotFound where the dispatcher that began them leads no more."""
 
     async def follow() -> Document:
         async with dispatcher_of(endpoints) as client:

@@ -24,7 +24,8 @@ class Moving:
         self._decide = decide
 
     async def serve(self, request: pb.MoveRequest) -> pb.MoveReply:
-        """Raises InvalidInput or LedgerUnavailable; then some pods may be done, and the call may be repeated."""
+        """Raises InvalidInput or LedgerUnavailable; then some pods may be done, and the call may be
+        repeated."""
         check_worker(request.worker)
         uids = decode_uids(request.uids)
         if len(uids) > MAX_BATCH_PODS:
@@ -75,8 +76,8 @@ class Moving:
         )
 
     async def _held(self, uids: Uids) -> tuple[Reservations, list[bytes], NDArray[np.intp]]:
-        """What the pods hold on all shards, but for what is only prepared; the definitions of their groups; and the
-        row in `uids` of each."""
+        """What the pods hold on all shards, but for what is only prepared; the definitions of their groups;
+        and the row in `uids` of each."""
         row_of = {uid.tobytes(): row for row, uid in enumerate(uids)}
         parts: list[Reservations] = []
         definitions: list[bytes] = []

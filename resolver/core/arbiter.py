@@ -297,8 +297,8 @@ class Arbiter(Shard):
         return now
 
     def confirm_moves(self, moves: Moves) -> list[MoveResult]:
-        """End moves: the target becomes the pod's reservation, confirmed, and the source is released in the same
-        step if it is on this shard. Otherwise the pod is in `moved` until `finish_moves`."""
+        """End moves: the target becomes the pod's reservation, confirmed, and the source is released in the
+        same step if it is on this shard. Otherwise the pod is in `moved` until `finish_moves`."""
         results, targets = [], {}
         for move in moves.rows(self.shards, self.shard):
             own, target = self.reservations.get(move.uid), self.reservations.get(target_uid(move.uid))

@@ -1,10 +1,11 @@
-"""How the resource claims of a pod get the devices that its worker chose, before the pod is bound (kube-scheduler's
-PreBind of DynamicResources): what is written to the API server. Objects are as the API server stores them.
+"""How the resource claims of a pod get the devices that its worker chose, before the pod is bound
+(kube-scheduler's PreBind of DynamicResources): what is written to the API server. Objects are as the API
+server stores them.
 
-A claim has an allocation, and lists the pods that may use it (`reservedFor`). The first pod brings the allocation
-along; others of a shared claim only join the list. The finalizer keeps a claim with devices from vanishing. The
-cluster's resourceclaim controller takes ended pods out of the list. It frees the devices of a claim without pods,
-and removes the finalizer."""
+A claim has an allocation, and lists the pods that may use it (`reservedFor`). The first pod brings the
+allocation along; others of a shared claim only join the list. The finalizer keeps a claim with devices from
+vanishing. The cluster's resourceclaim controller takes ended pods out of the list. It frees the devices of a
+claim without pods, and removes the finalizer."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -34,8 +35,8 @@ class ClaimUser(NamedTuple):
 
 
 def finalizer_patch(claim: Object, chosen: Allocation | None) -> dict[str, Any] | None:
-    """The merge patch that protects a claim which is to get `chosen`; None: it is protected, or has its devices.
-    Raises DevicesRefused if the claim cannot be used."""
+    """The merge patch that protects a claim which is to get `chosen`; None: it is protected, or has its
+    devices. Raises DevicesRefused if the claim cannot be used."""
     _check(claim, chosen)
     finalizers = claim["metadata"].get("finalizers") or []
     if _allocation(claim) is not None or FINALIZER in finalizers:
@@ -60,9 +61,9 @@ def reserving_patch(
 
 
 def releasing_patch(claim: Object, chosen: Allocation | None, user: ClaimUser) -> dict[str, Any] | None:
-    """The merge patch of the status that takes back `reserving_patch`; None: there is nothing to take back. The
-    last user takes the devices along that it brought (`chosen`), so that it may get others. Devices that their
-    driver has said something about stay: that is not ours to delete."""
+    """The merge patch of the status that takes back `reserving_patch`; None: there is nothing to take back.
+    The last user takes the devices along that it brought (`chosen`), so that it may get others. Devices that
+    their driver has said something about stay: that is not ours to delete."""
     users = _users(claim)
     left = [known for known in users if known.get("uid") != user.uid]
     if len(left) == len(users):

@@ -56,8 +56,8 @@ def commit_faults(
     at: int,
     targets: NDArray[np.bool_] | None = None,
 ) -> Iterator[CommitFault]:
-    """`seqs`: the commit of each reservation; `at`: the seq of the shard; `targets`: which are the targets of moves,
-    which nobody confirms as they are."""
+    """`seqs`: the commit of each reservation; `at`: the seq of the shard; `targets`: which are the targets of
+    moves, which nobody confirms as they are."""
     numbers, counts = np.unique(seqs, return_counts=True)
     held = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     for seq in sorted(commits.listed | commits.deadlines.keys() | commits.prepared.keys()):

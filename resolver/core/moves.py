@@ -104,9 +104,10 @@ def target_proposal(
     writer: Writer,
     seen: tuple[int, ...],
 ) -> Proposal:
-    """The proposal that reserves the targets of pods: what each holds (row by row of `held`, with its group), on
-    another node of one shard. `seen`: by shard, the seq up to which whoever chose the nodes knew it. The nodes are
-    refused if their specs changed since then, and so are pods if rules concern them that did not hold then."""
+    """The proposal that reserves the targets of pods: what each holds (row by row of `held`, with its group),
+    on another node of one shard. `seen`: by shard, the seq up to which whoever chose the nodes knew it. The
+    nodes are refused if their specs changed since then, and so are pods if rules concern them that did not
+    hold then."""
     records = held.records
     counts = np.array([mask.bit_count() for mask in records["card_mask"].tolist()], np.uint16)
     keys = [

@@ -160,7 +160,8 @@ class BindingWebhook:
         try:
             answer = await self._review(review)
         except (LedgerUnavailable, TransportError):
-            # With failurePolicy Ignore this binding passes all the same, so the next one compares the node again.
+            # With failurePolicy Ignore this binding passes all the same, so the next one compares the node
+            # again.
             self._complete_nodes.pop(review.node, None)
             raise
         self._answers[f"guard_{answer.verdict}"] += 1
@@ -217,9 +218,10 @@ class BindingWebhook:
         self._complete_nodes[node] = ended
 
     async def _count_existing(self, name: str, pods: list[Object]) -> None:
-        """Reserve for pods that are on the node and that the ledger does not have: no dispatcher has told of them
-        yet, or they were bound while nobody could. Each gets a lease like a binding that was just allowed; a
-        dispatcher confirms it, or this resolver does. Raises LedgerUnavailable if one of them cannot be counted."""
+        """Reserve for pods that are on the node and that the ledger does not have: no dispatcher has told of
+        them yet, or they were bound while nobody could. Each gets a lease like a binding that was just
+        allowed; a dispatcher confirms it, or this resolver does. Raises LedgerUnavailable if one of them
+        cannot be counted."""
         node = await self._node(name)
         if node is None:
             return

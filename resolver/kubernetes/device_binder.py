@@ -1,5 +1,5 @@
-"""Gives the resource claims of reserved pods their devices before the pods are bound, and takes them back where a
-pod cannot be bound."""
+"""Gives the resource claims of reserved pods their devices before the pods are bound, and takes them back
+where a pod cannot be bound."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -81,8 +81,8 @@ class DeviceBinder:
     async def _write(
         self, path: str, patch_of: Callable[[Object], dict[str, Any] | None], part: str = ""
     ) -> Object:
-        """Patch the claim, or this part of it, as it is now, unless that is not needed. Returns the claim. Raises
-        DevicesRefused."""
+        """Patch the claim, or this part of it, as it is now, unless that is not needed. Returns the claim.
+        Raises DevicesRefused."""
         for _ in range(_ATTEMPTS):
             claim = await self._read(path)
             patch = patch_of(claim)

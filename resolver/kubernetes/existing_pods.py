@@ -149,7 +149,8 @@ class ExistingPodReservations:
     async def _groups(
         self, uids: Uids, nodes: NDArray[np.uint32], wanted: NDArray[np.bool_]
     ) -> dict[int, PodGroup | None]:
-        """By row, the groups of the wanted pods, with all that was chosen for them; None: the ledger has none."""
+        """By row, the groups of the wanted pods, with all that was chosen for them; None: the ledger has
+        none."""
         found: dict[int, PodGroup | None] = {}
         for shard in np.unique(nodes[wanted] % self._ledger.shards).tolist():
             rows = np.flatnonzero(wanted & (nodes % self._ledger.shards == shard))

@@ -84,12 +84,12 @@ class Ledger(Protocol):
         of pods; 0 if the writer is fenced: then the dispatcher decides what becomes of them."""
 
     async def confirm_moves(self, shard: int, moves: Moves, writer: Writer) -> NDArray[np.uint8]:
-        """End moves with targets on this shard: MoveResult of each. A target becomes the pod's reservation, and a
-        source on this shard is released, in one step. `finish_moves` releases the others."""
+        """End moves with targets on this shard: MoveResult of each. A target becomes the pod's reservation,
+        and a source on this shard is released, in one step. `finish_moves` releases the others."""
 
     async def finish_moves(self, shard: int) -> int:
-        """Release on other shards what pods held there before they were moved to this shard. Returns the number of
-        pods. Anybody may do it, at any time: the shard has noted what is meant."""
+        """Release on other shards what pods held there before they were moved to this shard. Returns the
+        number of pods. Anybody may do it, at any time: the shard has noted what is meant."""
 
     async def reservations_of(self, shard: int, uids: Uids) -> Reservations:
         """What these pods hold on the shard, in no particular order."""

@@ -168,8 +168,8 @@ def _groups(batch: pb.ProposalBatch, slots: int) -> tuple[Group | None, ...]:
 
 @lru_cache(maxsize=4096)
 def group_of(definition: bytes) -> Group:
-    """The group of a PodGroup message. Raises InvalidInput for anything else, for invalid ports, and for names of
-    claims and volumes that no object can have."""
+    """The group of a PodGroup message. Raises InvalidInput for anything else, for invalid ports, and for
+    names of claims and volumes that no object can have."""
     message = parsed(pb.PodGroup, definition, name="groups")
     ports = [HostPort(p.port, p.protocol or "TCP", p.host_ip) for p in message.host_ports]
     try:

@@ -1,5 +1,5 @@
-"""What any ledger does with moves: the target is reserved while the source stands, and whatever ends the move, and
-wherever it is cut off, the pod has one reservation that counts."""
+"""What any ledger does with moves: the target is reserved while the source stands, and whatever ends the
+move, and wherever it is cut off, the pod has one reservation that counts."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
 """`python -m tools.bench access`: what closed doors cost.
 
-A check of a bearer token is measured in CPU time of this thread, as services make it: the files of keys and of
-what is revoked are looked at each time. Throughput is that of platforms with and without mutual TLS (and
+A check of a bearer token is measured in CPU time of this thread, as services make it: the files of keys and
+of what is revoked are looked at each time. Throughput is that of platforms with and without mutual TLS (and
 passwords of Redis) in turn: the two runs of a pair are seconds apart on one machine, so other load of the
 machine mostly cancels out.
 

@@ -1,11 +1,11 @@
-"""`python -m tools.bench rebuild` and `python -m tools.bench takeover`: how long something does not work after a part
-of the platform was lost.
+"""`python -m tools.bench rebuild` and `python -m tools.bench takeover`: how long something does not work
+after a part of the platform was lost.
 
-- *rebuild*: `pods` pods are bound. Then Redis, which writes nothing to disk, is killed (-9) and started again at
-  once at the same address. The dispatcher has the ledger rebuilt from its own record. A resolver has to serve
-  again, with every earlier reservation, and then to bind one more pod.
-- *takeover*: `pods` pods are bound, and as many wait for a node that does not exist. Then the active one of two
-  dispatchers is killed (-9). The standby waits for the lease (1.5 s) to end, reads the journal and all
+- *rebuild*: `pods` pods are bound. Then Redis, which writes nothing to disk, is killed (-9) and started again
+  at once at the same address. The dispatcher has the ledger rebuilt from its own record. A resolver has to
+  serve again, with every earlier reservation, and then to bind one more pod.
+- *takeover*: `pods` pods are bound, and as many wait for a node that does not exist. Then the active one of
+  two dispatchers is killed (-9). The standby waits for the lease (1.5 s) to end, reads the journal and all
   reservations. A dispatcher has to answer that knows every pod.
 
 Times begin with the kill, as a client sees them. The JSON document:
@@ -78,10 +78,11 @@ Reserved = dict[bytes, int]  # node by UID
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is lost and what is waited for. `waiting`: whether as many pods wait as are bound. `lose` kills it, on a
-    thread, by the address of the active dispatcher. `serves`: whether the platform serves again, given the term at
-    the loss and how many pods there are; it may raise HossError while nothing answers. `binds`: whether one more pod
-    is bound afterwards. `serving`: this for people, and what to say of its time."""
+    """What is lost and what is waited for. `waiting`: whether as many pods wait as are bound. `lose` kills
+    it, on a thread, by the address of the active dispatcher. `serves`: whether the platform serves again,
+    given the term at the loss and how many pods there are; it may raise HossError while nothing answers.
+    `binds`: whether one more pod is bound afterwards. `serving`: this for people, and what to say of its
+    time."""
 
     dispatchers: int
     waiting: bool

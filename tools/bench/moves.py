@@ -1,9 +1,9 @@
-"""`python -m tools.bench moves`: the rate at which the ledger moves pods, beside that at which it commits them, in
-turn, on one shard of a scratch ledger in a Redis of its own.
+"""`python -m tools.bench moves`: the rate at which the ledger moves pods, beside that at which it commits
+them, in turn, on one shard of a scratch ledger in a Redis of its own.
 
-A commit is a batch of pods, proposed and confirmed. A move is the same batch: what the pods hold is read, their
-targets are reserved, and one step makes these the pods' reservations. Both go through the ledger's client in this
-process, so both have the same way to Redis.
+A commit is a batch of pods, proposed and confirmed. A move is the same batch: what the pods hold is read,
+their targets are reserved, and one step makes these the pods' reservations. Both go through the ledger's
+client in this process, so both have the same way to Redis.
 
 The JSON document (camel case):
 

@@ -92,8 +92,8 @@ class Faults:
         return True
 
     async def _at_step(self, act: Act, strike: Callable[[], None]) -> bool:
-        """At exactly that step of the process from now on, so at any of its awaits. Amid a move: from the moment
-        at which a target is reserved."""
+        """At exactly that step of the process from now on, so at any of its awaits. Amid a move: from the
+        moment at which a target is reserved."""
         process, struck = self._world.services[act.target].process, asyncio.Event()
         if process is None or not process.alive:
             return False

@@ -1,7 +1,7 @@
-"""The cluster's storage objects: persistent volumes, claims, storage classes, CSI objects and attachments. And its
-device objects, which go the same way: resource slices, device classes and resource claims. The API server is
-their journal, so they are kept in memory only. Workers get all of them when they join, and every change after
-that."""
+"""The cluster's storage objects: persistent volumes, claims, storage classes, CSI objects and attachments.
+And its device objects, which go the same way: resource slices, device classes and resource claims. The API
+server is their journal, so they are kept in memory only. Workers get all of them when they join, and every
+change after that."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

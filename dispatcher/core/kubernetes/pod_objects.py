@@ -161,8 +161,8 @@ class PodReader:
         return read_pod_volumes(metadata, {"volumes": mounted}, "spec") if mounted else None
 
     def _claims(self, metadata: Object, spec: Object, status: Object) -> PodClaims | None:
-        """Of pods of ours. What others use, the status of the claims says. Extended resources are left to what
-        nodes offer: with them each pod would be a class of its own."""
+        """Of pods of ours. What others use, the status of the claims says. Extended resources are left to
+        what nodes offer: with them each pod would be a class of its own."""
         ours = spec.get("schedulerName", "") in self._schedulers
         if not (ours and spec.get("resourceClaims")) or _RESOURCE_CLAIMS in self._ignored:
             return None

@@ -210,8 +210,8 @@ def _node_volume_limits(spec: PodSpec, changes: Changes) -> bool:
 
 
 def _dynamic_resources(_spec: PodSpec, changes: Changes) -> bool:
-    """A claim, class or slice came, changed or went; a node is new or has other labels; a pod that left may have
-    had devices."""
+    """A claim, class or slice came, changed or went; a node is new or has other labels; a pod that left may
+    have had devices."""
     if not changes.storage.isdisjoint(DEVICE_KINDS):
         return True
     if any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS)):

@@ -151,8 +151,8 @@ class Scheduler:
         self.cache.storage.apply(update)
 
     def update_devices(self, update: DeviceUpdate, now: float) -> None:
-        """Device objects of the cluster change, in seconds since the epoch. Extended resources stay what nodes
-        offer, whatever classes stand for them."""
+        """Device objects of the cluster change, in seconds since the epoch. Extended resources stay what
+        nodes offer, whatever classes stand for them."""
         self.cache.devices.apply(update, now)
 
     def set_devices(self, objects: Iterable[DeviceObject], now: float) -> None:

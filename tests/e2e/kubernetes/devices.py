@@ -1,5 +1,5 @@
-"""Devices of tests: what a DRA driver publishes and what the resourceclaim controller does, in a cluster that has
-neither: the test itself, step by step."""
+"""Devices of tests: what a DRA driver publishes and what the resourceclaim controller does, in a cluster that
+has neither: the test itself, step by step."""
 
 from typing import Any
 

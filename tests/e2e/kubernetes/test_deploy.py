@@ -64,7 +64,8 @@ def test_helm_makes_what_kustomize_makes(overlay: str) -> None:
     del by_kustomize["Namespace", NAMESPACE]  # helm install --create-namespace
     by_helm = objects_of(renderers.templated("--values", renderers.values(overlay)))
     for _, template, _ in workloads(by_helm):
-        # By these a release restarts what reads its configuration at its start; kustomize has nothing like it.
+        # By these a release restarts what reads its configuration at its start; kustomize has nothing like
+        # it.
         annotations = template["metadata"].pop("annotations", {})
         assert all(name.startswith("checksum/") for name in annotations)
     assert by_helm == by_kustomize

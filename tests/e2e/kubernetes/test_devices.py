@@ -1,5 +1,5 @@
-"""HOSS gives pods with resource claims their devices on a real API server. The test publishes devices as a driver
-does, and frees them as the resourceclaim controller does."""
+"""HOSS gives pods with resource claims their devices on a real API server. The test publishes devices as a
+driver does, and frees them as the resourceclaim controller does."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""`hoss plugin new` and `hoss plugin check`: templates, good plugins and good algorithms pass, and each fault of bad ones is one sentence."""
+"""`hoss plugin new` and `hoss plugin check`: templates, good plugins and good algorithms pass, and each fault
+of bad ones is one sentence."""
 
 import json
 import re

@@ -528,8 +528,8 @@ def test_the_caches_of_workers_have_to_reach_the_ledger_and_agree_with_it() -> N
 
 
 def moved(*steps_of_move: str, to: str = "n1", **fields: Any) -> list[str]:
-    """What is found in a history of a pod on n0 (shard 0) of which these steps are made. n1 is on shard 1, and
-    n2 on shard 0."""
+    """What is found in a history of a pod on n0 (shard 0) of which these steps are made. n1 is on shard 1,
+    and n2 on shard 0."""
     platform = SmallPlatform()
     for name in ("n0", "n1", "n2"):
         platform.node(name)
