@@ -209,7 +209,7 @@ class LedgerPort(Protocol):
         """All reservations, in parts."""
 
     def granted_in_term(self, epochs: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which of these worker epochs this dispatcher has granted. It forgets the oldest of many."""
+        """Which of these worker epochs this dispatcher has granted. None, once the ledger was rebuilt."""
 
     async def dispatcher_marks(self) -> DispatcherMarks:
         """What the ledger knows of earlier dispatchers."""

@@ -1,7 +1,6 @@
 """The ledger port over the resolver's client, and its fence: a dispatcher with an uncertain lease changes
 nothing."""
 
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 
 import numpy as np
@@ -29,9 +28,6 @@ from hoss.wire.uids import uid_text
 # A lookup of more pods would block the ledger's Redis for milliseconds and outgrow a message.
 LOOKUP_PODS = 10_000
 
-# One for each time that a worker registered in the term.
-_EPOCHS_KEPT = 10_000
-
 
 class ResolverLedger:
     """A LedgerPort and a dispatcher.ledger.rebuilding.RebuildableLedger."""
@@ -43,7 +39,7 @@ class ResolverLedger:
         self._known: dict[int, int] = {}  # by shard, the highest seq that was heard of
         self._rebuilt = False  # in this term
         self._seen: set[int] = set()  # shards of which the feed has shown the rebuilt ledger
-        self._granted: deque[int] = deque(maxlen=_EPOCHS_KEPT)
+        self._first_granted: int | None = None  # in this term
 
     @property
     def known_epoch(self) -> str:
@@ -78,11 +74,15 @@ class ResolverLedger:
     async def grant_epoch(self, worker: str) -> int:
         granted = await self._client.grant(worker, self._known_epoch)
         self._check_epoch(granted.ledger_epoch)
-        self._granted.append(int(granted.epoch))
-        return int(granted.epoch)
+        epoch = int(granted.epoch)
+        self._first_granted = epoch if self._first_granted is None else min(self._first_granted, epoch)
+        return epoch
 
     def granted_in_term(self, epochs: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        return np.isin(epochs, np.array(self._granted, np.uint64))
+        # A ledger counts its epochs, and grants none to former terms. A rebuilt one counts anew.
+        if self._first_granted is None or self._rebuilt:
+            return np.zeros(len(epochs), np.bool_)
+        return epochs >= np.uint64(self._first_granted)
 
     async def lookup(self, uids: Uids) -> PodLocations:
         shards = await self.shard_count()

@@ -238,7 +238,7 @@ FAULTS = {
         (
             CodeEdit(
                 "dispatcher.recovery:recover",
-                "    await _fence(runtime, sorted(journal.workers))\n",
+                "    await _fence(runtime, sorted({*journal.workers, MOVER}))\n",
                 "",
             ),
         ),
