@@ -82,7 +82,8 @@ class ResolverLedger:
         # A ledger counts its epochs, and grants none to former terms. A rebuilt one counts anew.
         if self._first_granted is None or self._rebuilt:
             return np.zeros(len(epochs), np.bool_)
-        return epochs >= np.uint64(self._first_granted)
+        granted: NDArray[np.bool_] = epochs >= np.uint64(self._first_granted)
+        return granted
 
     async def lookup(self, uids: Uids) -> PodLocations:
         shards = await self.shard_count()
