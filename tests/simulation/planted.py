@@ -179,7 +179,7 @@ FAULTS = {
                 "        return found\n",
             ),
         ),
-        seeds=(14,),
+        seeds=(65,),
     ),
     "gang on one shard": PlantedFault(
         "the second phase of a commit on several shards reaches the first shard only",
