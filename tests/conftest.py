@@ -1,10 +1,11 @@
 """Fixtures that every kind of test may use."""
 
 import asyncio
+import faulthandler
 import json
 import signal
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from resolver.ledger import scripts
 
 # Long tests of many processes first, so that none of them is what a run waits for at its end.
 _ORDER = ("e2e", "integration", "contract", "property", "simulation")
+
+# Longer than the limit of pytest-timeout (pyproject.toml), which ends a test that hangs in Python, and it alone.
+HUNG_SECONDS = 700
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -252,3 +256,14 @@ def start_resolver(tmp_path: Path) -> Iterator[Callable[..., str]]:
         process.terminate()
     for process in processes:
         process.wait(DEADLINE_SECONDS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test that hangs inside a library, with the interpreter's lock, ends with its process: the timeout of
+    pytest-timeout needs the interpreter. Others go on, in another process."""
+    faulthandler.dump_traceback_later(HUNG_SECONDS, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
