@@ -33,7 +33,7 @@ from resolver.ledger import scripts
 # Long tests of many processes first, so that none of them is what a run waits for at its end.
 _ORDER = ("e2e", "integration", "contract", "property", "simulation")
 
-# Longer than the limit of pytest-timeout (pyproject.toml), which ends a test that hangs in Python, and it alone.
+# Longer than the limit of pytest-timeout (pyproject.toml), which ends a test that hangs in Python alone.
 HUNG_SECONDS = 700
 
 
