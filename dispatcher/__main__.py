@@ -57,6 +57,7 @@ from hoss.wire.convert import pod_spec_from_proto
 
 if TYPE_CHECKING:
     from dispatcher.dashboard.server import Dashboard
+    from dispatcher.kubernetes.mode import KubernetesMode
     from dispatcher.tracing import DispatcherTraces
     from hoss.telemetry.tracing import Tracer
 
@@ -205,26 +206,9 @@ class _Dispatcher:
             policy = ActivePolicy(runtime, nodes, config.policy, host=host)
             preemption = PreemptionAnswers(runtime, nodes, of_cluster=self._api is not None)
             rebuilder = LedgerRebuilder(runtime, ledger, nodes, leadership, rng=host.rng)
-            mover, checkpointer = (
-                Mover(runtime, nodes, follows_cluster=self._api is not None),
-                Checkpointer(runtime),
-            )
-            cluster = None
-            if config.kubernetes is not None and self._api is not None:
-                from dispatcher.kubernetes.mode import KubernetesMode  # noqa: PLC0415 - only in that mode
-
-                cluster = KubernetesMode(
-                    runtime,
-                    self._api,
-                    resolver,
-                    nodes=nodes,
-                    preemption=preemption,
-                    leadership=leadership,
-                    config=config.kubernetes,
-                    max_pod_terms=config.max_pod_terms,
-                    utc_now=host.utc_now,
-                    rng=host.rng,
-                )
+            mover = Mover(runtime, nodes, follows_cluster=self._api is not None)
+            checkpointer = Checkpointer(runtime)
+            cluster = self._cluster_mode(runtime, resolver, nodes, preemption, leadership)
 
             # The services.
             services, views, decisions = Services(leadership), CacheViewQueries(), DecisionQueries()
@@ -292,6 +276,33 @@ class _Dispatcher:
             await self.server.set_serving(True, *SERVICES)
             telemetry.logger().info("serving", address=leadership.address, term=leadership.term)
             yield
+
+    def _cluster_mode(
+        self,
+        runtime: Runtime,
+        resolver: ResolverClient,
+        nodes: ClusterNodes,
+        preemption: PreemptionAnswers,
+        leadership: Leadership,
+    ) -> "KubernetesMode | None":
+        """What a term has more in Kubernetes mode; None in the platform's own mode."""
+        config = self._config
+        if config.kubernetes is None or self._api is None:
+            return None
+        from dispatcher.kubernetes.mode import KubernetesMode  # noqa: PLC0415 - only in that mode
+
+        return KubernetesMode(
+            runtime,
+            self._api,
+            resolver,
+            nodes=nodes,
+            preemption=preemption,
+            leadership=leadership,
+            config=config.kubernetes,
+            max_pod_terms=config.max_pod_terms,
+            utc_now=self._host.utc_now,
+            rng=self._host.rng,
+        )
 
     async def _stop_serving(self) -> None:
         self._router.close("this dispatcher has ended its term")

@@ -1,11 +1,10 @@
 """Binds the volumes of reserved pods before the pods are bound: writes what the pod's worker chose, and says
 whether the claims are bound. It does not wait: whoever asks, asks again when a claim has changed."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hoss.errors import TransportError
-from hoss.kube.api import KubeApi, Object, Reply
+from hoss.kube.api import KubeApi
 from hoss.model.volumes import ClaimMount, PodVolumes
 from resolver.core.binding_review import BindResult, Bound
 from resolver.core.volume_bindings import (
@@ -15,12 +14,7 @@ from resolver.core.volume_bindings import (
     selecting_patch,
     unselecting_patch,
 )
-
-MERGE_PATCH = "application/merge-patch+json"
-
-_PATIENCE_SECONDS = 10.0
-_ATTEMPTS = 5  # at an object that others change at the same time
-_CONFLICT, _NOT_FOUND = 409, 404
+from resolver.kubernetes.object_writer import ObjectWriter
 
 WAITS = Bound(BindResult.WAITS, "volumes are being bound")
 
@@ -37,11 +31,10 @@ class VolumeRequest(NamedTuple):
 
 
 class VolumeBinder:
-    """Binds the claims of any number of pods at a time. The client limits the requests under way."""
+    """Binds the claims of any number of pods at a time."""
 
-    def __init__(self, api: KubeApi, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
-        self._api = api
-        self._patience_seconds = patience_seconds
+    def __init__(self, api: KubeApi) -> None:
+        self._objects = ObjectWriter(api, VolumeRefused)
 
     async def bind(self, request: VolumeRequest) -> Bound | None:
         """None: all claims are bound. Else WAITS, REFUSED with the reason, or UNKNOWN if the API server did not
@@ -65,20 +58,21 @@ class VolumeBinder:
 
     async def _bind_claim(self, request: VolumeRequest, mount: ClaimMount) -> bool:
         """Write what was chosen for the claim, unless it is written. Returns whether the claim is bound."""
-        path = _claim_path(request, mount)
-        claim = await self._read(path, f'persistentvolumeclaim "{mount.claim}" not found')
+        path, no_claim = _claim_path(request, mount), _missing(f'persistentvolumeclaim "{mount.claim}"')
+        claim = await self._objects.read(path, no_claim)
         if is_bound(claim):
             return True
         if mount.volume:
-            gone = f'persistentvolume "{mount.volume}" not found'
-            place = f"/api/v1/persistentvolumes/{mount.volume}"
-            await self._write(
-                place, gone, lambda volume: reserving_patch(volume, claim, written=request.written)
+            await self._objects.write(
+                f"/api/v1/persistentvolumes/{mount.volume}",
+                lambda volume: reserving_patch(volume, claim, written=request.written),
+                gone=_missing(f'persistentvolume "{mount.volume}"'),
             )
         elif mount.provisioned:
-            gone = f'persistentvolumeclaim "{mount.claim}" not found'
-            await self._write(
-                path, gone, lambda found: selecting_patch(found, request.node, written=request.written)
+            await self._objects.write(
+                path,
+                lambda found: selecting_patch(found, request.node, written=request.written),
+                gone=no_claim,
             )
         else:
             # The ledger was rebuilt since, from what knows no choice.
@@ -91,39 +85,15 @@ class VolumeBinder:
         for mount in request.volumes.claims:
             if mount.provisioned:
                 try:
-                    await self._write(
-                        _claim_path(request, mount), "", lambda claim: unselecting_patch(claim, request.node)
+                    await self._objects.write(
+                        _claim_path(request, mount), lambda claim: unselecting_patch(claim, request.node)
                     )
                 except VolumeRefused:
                     continue
 
-    async def _write(self, path: str, gone: str, patch_of: Callable[[Object], dict[str, Any] | None]) -> None:
-        """Patch the object as it is now, unless that is not needed. Raises VolumeRefused."""
-        for _ in range(_ATTEMPTS):
-            patch = patch_of(await self._read(path, gone))
-            if patch is None:
-                return
-            reply = await self._ask("PATCH", path, patch)
-            if reply.done:
-                return
-            if reply.status not in (_CONFLICT, _NOT_FOUND):
-                break
-        raise VolumeRefused(reply.message)
 
-    async def _read(self, path: str, gone: str) -> Object:
-        reply = await self._ask("GET", path)
-        if reply.status == _NOT_FOUND:
-            raise VolumeRefused(f"binding volumes: failed to check binding: {gone}")
-        if not reply.done:
-            raise TransportError(f"{path} cannot be read: {reply.status} {reply.message}")
-        found: Object = reply.json()
-        return found
-
-    async def _ask(self, method: str, path: str, body: Object | None = None) -> Reply:
-        # Repeating a patch is harmless: it is of one state of the object, and a second one gets 409.
-        return await self._api.ask(
-            method, path, body, content_type=MERGE_PATCH, patience_seconds=self._patience_seconds
-        )
+def _missing(what: str) -> str:
+    return f"binding volumes: failed to check binding: {what} not found"
 
 
 def _claim_path(request: VolumeRequest, mount: ClaimMount) -> str:

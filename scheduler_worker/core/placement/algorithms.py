@@ -4,6 +4,7 @@ The worker asks an algorithm through a port, because an algorithm of others may 
 asks in a thread, a simulation on the spot. `random` and `best-fit` are algorithms that come with HOSS; the
 shortest examples of the interface."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -90,7 +91,7 @@ class CalledInPlace:
         self._answer = None
 
 
-class _RunByRun:
+class _RunByRun(ABC):
     """Places run after run, each on what those before it left."""
 
     def place(
@@ -107,11 +108,11 @@ class _RunByRun:
             free -= run.request[:, None] * np.bincount(chosen, minlength=free.shape[1])
         return nodes
 
+    @abstractmethod
     def choose(
         self, run: PlacementRun, free: NDArray[np.int64], places: NDArray[np.int64]
     ) -> NDArray[np.intp]:
         """Nodes of at most `run.count` pods; `places`, (nodes,), is how many of them fit on each."""
-        raise NotImplementedError
 
 
 class RandomPlacement(_RunByRun):

@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import urllib3
+from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
 
@@ -112,6 +113,22 @@ def find_events(api: Api, name: str) -> list[Any]:
 def events_of(api: Api, name: str) -> list[tuple[str, str]]:
     """Their reasons and messages."""
     return [(event["reason"], event["message"]) for event in find_events(api, name)]
+
+
+def node_of(api: Api, name: str) -> str:
+    """The node of a pod; empty: it has none."""
+    return str(api.pod(name)["spec"].get("nodeName", ""))
+
+
+def placed(api: Api, name: str) -> str:
+    """The node of a pod, once it has one."""
+    return str(wait_until(lambda: node_of(api, name), f"{name} is bound"))
+
+
+def await_reason(api: Api, pod: str, reason: str) -> None:
+    """Wait for an event that says why the pod is not placed."""
+    told = lambda: any(reason in text for _, text in events_of(api, pod))  # noqa: E731
+    wait_until(told, lambda: f"{pod}: {reason}; told: {events_of(api, pod)}")
 
 
 def patch_pod(api: Api, name: str, body: Any) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.kubernetes.api import Api, events_of
+from e2e.kubernetes.api import Api, await_reason, node_of, placed
 from e2e.kubernetes.devices import DRIVER, Devices, claiming
 from waiting import wait_until
 
@@ -28,21 +28,6 @@ def cluster(tmp_path: Path, control_plane: ControlPlane, devices: Devices) -> It
     yield made
     made.stop()
     devices.clear()
-
-
-def node_of(api: Api, name: str) -> str:
-    return str(api.pod(name)["spec"].get("nodeName", ""))
-
-
-def placed(api: Api, name: str) -> str:
-    """The node of a pod, once it has one."""
-    return str(wait_until(lambda: node_of(api, name), f"{name} is bound"))
-
-
-def await_reason(api: Api, pod: str, reason: str) -> None:
-    """Wait for an event that says why the pod is not placed."""
-    told = lambda: any(reason in text for _, text in events_of(api, pod))  # noqa: E731
-    wait_until(told, lambda: f"{pod}: {reason}; told: {events_of(api, pod)}")
 
 
 def test_a_pod_goes_where_its_device_is_and_the_claim_says_so_before_the_pod_is_bound(

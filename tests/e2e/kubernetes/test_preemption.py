@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
-from e2e.kubernetes.api import Api, events_of, resize
+from e2e.kubernetes.api import Api, events_of, node_of, resize
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -24,10 +24,6 @@ def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api) -> Iterator[C
     api.create_node("n1", cpu="1")
     yield made
     made.stop()
-
-
-def node_of(api: Api, name: str) -> str:
-    return api.pod(name)["spec"].get("nodeName", "")
 
 
 def there(api: Api, name: str) -> bool:

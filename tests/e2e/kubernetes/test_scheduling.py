@@ -10,7 +10,7 @@ import pytest
 import yaml
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
-from e2e.kubernetes.api import Api, events_of, find_events, patch_pod, resize
+from e2e.kubernetes.api import Api, events_of, find_events, node_of, patch_pod, resize
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -25,11 +25,6 @@ def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api) -> Iterator[C
     made.start_worker("w1")
     yield made
     made.stop()
-
-
-def node_of(api: Api, name: str) -> str:
-    node: str = api.pod(name)["spec"].get("nodeName", "")
-    return node
 
 
 def create(api: Api, names: list[str], **spec: Any) -> None:

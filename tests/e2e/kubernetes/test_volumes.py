@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, reserved
-from e2e.kubernetes.api import Api, events_of
+from e2e.kubernetes.api import Api, await_reason, node_of, placed
 from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
 
@@ -29,21 +29,6 @@ def cluster(tmp_path: Path, control_plane: ControlPlane, storage: Storage) -> It
     yield made
     made.stop()
     storage.clear()
-
-
-def node_of(api: Api, name: str) -> str:
-    return str(api.pod(name)["spec"].get("nodeName", ""))
-
-
-def placed(api: Api, name: str) -> str:
-    """The node of a pod, once it has one."""
-    return str(wait_until(lambda: node_of(api, name), f"{name} is bound"))
-
-
-def await_reason(api: Api, pod: str, reason: str) -> None:
-    """Wait for an event that says why the pod is not placed."""
-    told = lambda: any(reason in text for _, text in events_of(api, pod))  # noqa: E731
-    wait_until(told, f"{pod}: {reason}")
 
 
 def test_a_pod_goes_where_its_bound_volume_can_be_mounted(
