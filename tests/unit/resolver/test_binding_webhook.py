@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 from pods_in_memory import PodsInMemory
+from storage_in_memory import StorageInMemory
 
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
 from resolver.core.binding_review import Review
 from resolver.kubernetes.binding_webhook import BindingWebhook
+from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
 from resolver.ledger.memory import MemoryLedger
 from resolver.messages.nodes import shard_of
 
@@ -22,6 +24,7 @@ class WebhookCluster:
         self.now = 0.0
         self.ledger = MemoryLedger(shards, lambda: int(self.now * 1000), lease_ms=30_000)
         self.pods = PodsInMemory()
+        self.storage = StorageInMemory()
         self.problem = ""
         self.guard = self.another_guard("guard")
 
@@ -35,6 +38,7 @@ class WebhookCluster:
             self.ledger,
             decide,
             self.pods,
+            VolumesAndDevices(self.ledger, self.storage),
             name=name,
             exempt=["kube-system"],
             problem=lambda: self.problem,
