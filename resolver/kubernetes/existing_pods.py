@@ -211,7 +211,7 @@ def _keep_devices(
     """The pods' kinds, with the devices that their reservations hold. The webhook reserved these; who tells of the
     pod does not know them, and the API server's record of them may reach workers later than the pod."""
     kept: dict[tuple[int, tuple[HeldClaim, ...]], int] = {}
-    numbers = kinds.copy()
+    numbers: NDArray[np.uint32] = kinds.copy()
     for row, definition in enumerate(definitions):
         held = group_defined(definition).held_claims if definition else ()
         if not held:
