@@ -25,6 +25,7 @@ class WebhookCluster:
         self.pods = PodsInMemory()
         self.storage = StorageInMemory()
         self.problem = ""
+        self.decided = 0  # proposals
         self.guard = self.another_guard("guard")
 
     def another_guard(self, name: str) -> BindingWebhook:
@@ -41,6 +42,7 @@ class WebhookCluster:
 
     async def decide(self, shard: int, proposal: Any) -> Any:
         """The decision, as a resolver makes it."""
+        self.decided += 1
         await asyncio.sleep(0)
         (decision,) = await self.ledger.commit(shard, [proposal])
         if decision.queries or decision.prepared:

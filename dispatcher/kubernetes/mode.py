@@ -58,7 +58,7 @@ class KubernetesMode:
         self._unreviewed = UnreviewedBindings(
             runtime,
             self._recorder,
-            nodes.name,
+            self.informers.pods.nodes,
             schedulers=config.scheduler_names,
             exempt_namespaces=config.exempt_namespaces,
             new_nodes=self.informers.new_nodes,

@@ -6,7 +6,7 @@ spec.nodeName. Its room is counted all the same, whether there is any or not, so
 out when the dispatcher has the pod's room counted, and says so of each pod once, whoever counted it first."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -29,18 +29,18 @@ class UnreviewedBindings:
         self,
         runtime: Runtime,
         recorder: EventRecorder,
-        node_name: Callable[[int], str],
+        indexes: Mapping[str, int],
         *,
         schedulers: Collection[str],
         exempt_namespaces: Collection[str],
         new_nodes: Collection[int],
     ) -> None:
-        """`schedulers`: the scheduler names of HOSS; its own bindings need no review. `new_nodes`: those that the
+        """`indexes`: of the ledger's nodes, by name. `schedulers`: the scheduler names of HOSS; its own bindings need no review. `new_nodes`: those that the
         ledger was told of for the first time, as long as the pods that exist are being counted. What is on
         these was bound before anybody was asked."""
         self._runtime = runtime
         self._recorder = recorder
-        self._node_name = node_name
+        self._indexes = indexes
         self._schedulers = frozenset(schedulers)
         self._exempt = frozenset(exempt_namespaces)
         self._new_nodes = new_nodes
@@ -52,7 +52,8 @@ class UnreviewedBindings:
         if not len(rows):
             return
         registry, counters = self._runtime.machine.registry, self._runtime.machine.counters
-        nodes = [self._node_name(node) for node in registry.pods.node[rows].tolist()]
+        node_names = {index: name for name, index in self._indexes.items()}
+        nodes = [node_names.get(node, "") for node in registry.pods.node[rows].tolist()]
         names = [
             f"{registry.namespace_of(row)}/{registry.set_of(row).pod_name(row)}" for row in rows.tolist()
         ]

@@ -41,7 +41,9 @@ class RecentDenials:
     """By pod and node. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
-        self._denials: OrderedDict[_Question, _Denial] = OrderedDict()  # the one that was logged last comes last
+        self._denials: OrderedDict[_Question, _Denial] = (
+            OrderedDict()
+        )  # the one that was logged last comes last
 
     def __len__(self) -> int:
         return len(self._denials)

@@ -39,6 +39,7 @@ from resolver.core.binding_review import (
     unknown_resource,
     unreadable,
 )
+from resolver.core.denials import RecentDenials
 from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
 from resolver.core.volumes_and_devices import NotGiven
 from resolver.kubernetes.bindings_under_way import BindingsUnderWay
@@ -159,6 +160,8 @@ class BindingWebhook:
             clock=clock,
         )
         self._answers: Counter[str] = Counter()
+        self._denials = RecentDenials()
+        self._clock = clock
 
     @property
     def counters(self) -> Counter[str]:
@@ -170,20 +173,41 @@ class BindingWebhook:
         return {
             "webhook_nodes": len(self._nodes),
             "webhook_leases": len(self.under_way),
+            "webhook_denials": len(self._denials),
             **self._volumes_and_devices.table_sizes(),
         }
 
     async def review(self, review: Review) -> ReviewAnswer:
         """The answer to one review. Raises LedgerUnavailable and TransportError if there is none."""
-        try:
-            answer = await self._review(review)
-        except (LedgerUnavailable, TransportError):
-            # With failurePolicy Ignore this binding passes all the same, so the next one compares the node
-            # again.
-            self._complete_nodes.pop(review.node, None)
-            raise
+        answer = self._denials.repeated(review, self._clock())
+        if answer is not None:
+            self._answers["guard_repeated"] += 1
+        else:
+            try:
+                answer = await self._review(review)
+            except (LedgerUnavailable, TransportError):
+                # With failurePolicy Ignore this binding passes all the same, so the next one compares the node
+                # again.
+                self._complete_nodes.pop(review.node, None)
+                raise
+            self._denials.judged(review, answer, self._clock())
         self._answers[f"guard_{answer.verdict}"] += 1
+        if not answer.allowed:
+            self._log_denial(review, answer)
         return answer
+
+    def _log_denial(self, review: Review, answer: ReviewAnswer) -> None:
+        unlogged = self._denials.to_log(review, self._clock())
+        if unlogged is not None:
+            logger().info(
+                "binding_denied",
+                verdict=answer.verdict,
+                namespace=review.namespace,
+                pod=review.pod,
+                node=review.node,
+                message=answer.message,
+                **({"repeated": unlogged} if unlogged else {}),
+            )
 
     async def _review(self, review: Review) -> ReviewAnswer:
         if review.namespace in self._exempt:

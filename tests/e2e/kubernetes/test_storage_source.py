@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from e2e.kubernetes.api import Api
-from e2e.kubernetes.devices import Devices, claiming
+from e2e.kubernetes.devices import Devices
 from e2e.kubernetes.storage import PROVISIONER, Storage, mounting
 from storage_in_memory import StorageInMemory
 from waiting import DEADLINE_SECONDS
@@ -18,8 +18,8 @@ from waiting import DEADLINE_SECONDS
 from hoss.errors import TransportError
 from hoss.kube.access import load_access
 from hoss.kube.api import KubeApi
-from hoss.manifests.devices import read_pod_claims
 from hoss.manifests.volumes import read_pod_volumes
+from hoss.model.devices import ClaimUse, PodClaims
 from hoss.model.volumes import CsiVolume
 from hoss.tasks import background
 from hossctl.local.control_plane import ControlPlane
@@ -94,6 +94,10 @@ def _volumes(*claims: str) -> Any:
     return read_pod_volumes({}, {"volumes": mounting(*claims)}, "spec")
 
 
+def _claims(name: str) -> PodClaims:
+    return PodClaims("p", "uid", (ClaimUse(name),))
+
+
 async def test_a_claim_and_its_volume_are_known_the_moment_they_are_bound(source: Source) -> None:
     for number in range(3):
         name = f"data-{number}"
@@ -112,9 +116,7 @@ async def test_claims_that_do_not_exist_are_none_and_nothing_fails(source: Sourc
     view = await source.source.storage_for("default", _volumes("nowhere"))
     assert view.claim("default", "nowhere") is None
     assert view.volume("nowhere") is None
-    claims = read_pod_claims({}, {"resourceClaims": claiming("nowhere")}, {}, "spec")
-    assert claims is not None
-    assert await source.source.device_claims("default", claims) == {}
+    assert await source.source.device_claims("default", _claims("nowhere")) == {}
 
 
 async def test_drivers_with_a_limit_are_known_by_node(source: Source) -> None:
@@ -129,8 +131,7 @@ async def test_drivers_with_a_limit_are_known_by_node(source: Source) -> None:
 async def test_devices_are_known_the_moment_a_claim_has_them(source: Source) -> None:
     source.devices.create_class()
     source.devices.create_claim("gpus")
-    claims = read_pod_claims({}, {"resourceClaims": claiming("gpus")}, {}, "spec")
-    assert claims is not None
+    claims = _claims("gpus")
     assert (await source.source.device_claims("default", claims))["gpus"].allocation is None
     source.devices.give("gpus", "n1", "gpu-0")
     found = (await source.source.device_claims("default", claims))["gpus"].allocation
@@ -144,8 +145,6 @@ async def test_volumes_that_are_not_listed_yet_are_no_answer(own_control_plane: 
     found = ClusterStorage(client, patience_seconds=0.3, clock=time.monotonic, rng=random.Random(1))
     with pytest.raises(TransportError):
         await found.storage_for("default", _volumes("data"))
-    claims = read_pod_claims({}, {"resourceClaims": claiming("gpus")}, {}, "spec")
-    assert claims is not None
     with pytest.raises(TransportError):
-        await found.device_claims("default", claims)
+        await found.device_claims("default", _claims("gpus"))
     await client.close()

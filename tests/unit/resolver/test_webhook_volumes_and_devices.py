@@ -14,6 +14,7 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.convert_rules import definition_of, definition_taking, group_defined
 from hoss.wire.uids import uid_from_text
 from resolver.core.binding_review import proposal_for
+from resolver.core.denials import REPEATED_SECONDS
 from resolver.core.values import Verdict
 from resolver.kubernetes.existing_pods import ExistingPodReservations
 from resolver.messages.nodes import shard_of
@@ -179,6 +180,7 @@ async def test_what_a_worker_of_hoss_has_taken_is_refused_and_free_again_after_i
     )
     for shard in range(cluster.ledger.shards):
         await cluster.ledger.release(shard, cluster.uids(b"w" * 16))
+    cluster.now += REPEATED_SECONDS
     assert [await cluster.ask(pod) for pod in (mounting, claiming)] == ["reserved", "reserved"]
 
 
