@@ -26,7 +26,7 @@ _LASTING = {
     DEVICE_CONFLICT,
 }
 
-_Question = tuple[bytes, str]  # UID of the pod, node
+_Question = tuple[str, str, bytes, str]  # namespace, pod, its UID, node
 
 
 @dataclass(slots=True)
@@ -51,7 +51,10 @@ class RecentDenials:
     def repeated(self, review: Review, now: float) -> ReviewAnswer | None:
         """The answer that the same question got a moment ago; None: it has to be judged."""
         known = self._denials.get(_question(review))
-        if known is None or review.dry_run or now - known.judged_at >= REPEATED_SECONDS:
+        # Without a UID it may be another pod of the name.
+        if known is None or not review.pod_uid or review.dry_run:
+            return None
+        if now - known.judged_at >= REPEATED_SECONDS:
             return None
         return known.answer if known.answer.verdict in _LASTING else None
 
@@ -60,7 +63,7 @@ class RecentDenials:
         known = self._denials.get(_question(review))
         if known is not None and not answer.allowed:
             known.answer, known.judged_at = answer, now
-        elif not answer.allowed and review.pod_uid and not review.dry_run:
+        elif not answer.allowed and not review.dry_run:
             # To be logged: longer ago than any.
             self._denials[_question(review)] = _Denial(answer, now, logged_at=float("-inf"))
             self._forget(now)
@@ -89,4 +92,4 @@ class RecentDenials:
 
 
 def _question(review: Review) -> _Question:
-    return review.pod_uid, review.node
+    return review.namespace, review.pod, review.pod_uid, review.node

@@ -44,7 +44,7 @@ from resolver.core.values import Decision, Proposal, ReservationState, Verdict, 
 from resolver.core.volumes_and_devices import NotGiven
 from resolver.kubernetes.bindings_under_way import BindingsUnderWay
 from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, takes_names
-from resolver.kubernetes.volumes_and_devices import Share, VolumesAndDevices
+from resolver.kubernetes.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices
 from resolver.ledger.port import Ledger
 from resolver.messages.nodes import shard_of
 from resolver.messages.proposals import group_of
@@ -246,14 +246,15 @@ class BindingWebhook:
         uid = _uid_of(pod)
         if not takes_names(pod):
             return await self._reserve(review, uid, demand)
+        try:
+            facts = await self._volumes_and_devices.read(review.namespace, demand)
+        except InvalidInput as exc:
+            return unreadable(review, exc)
         async with self._volumes_and_devices.turn():
             # Only now: what the pod holds itself, by the same question asked twice, must not count against it.
             if answer := await self._by_reservation(review, uid):
                 return answer
-            try:
-                return await self._reserve(review, uid, demand, by_name=True)
-            except InvalidInput as exc:
-                return unreadable(review, exc)
+            return await self._reserve(review, uid, demand, facts)
 
     async def _check_node_is_complete(self, node: str) -> None:
         """Check, once per node, that the ledger has the node's pods: a new ledger learns of nodes before it
@@ -376,23 +377,23 @@ class BindingWebhook:
         )
 
     async def _reserve(
-        self, review: Review, uid: bytes, demand: PodDemand, *, by_name: bool = False
+        self, review: Review, uid: bytes, demand: PodDemand, facts: VolumeFacts | None = None
     ) -> ReviewAnswer:
-        """`by_name`: the pod has volumes or devices, and this is its turn."""
+        """`facts`: of the pod's volumes and devices, and this is its turn; None: it has none."""
         row, missing = await self._amounts(demand.spec)
         if missing:
             return unknown_resource(review, missing, dict(demand.spec.requests)[missing])
-        for attempt in range(_ATTEMPTS_BY_NAME if by_name else _ATTEMPTS):
-            if answer := await self._try_to_reserve(review, uid, demand, row, by_name=by_name):
+        for attempt in range(_ATTEMPTS if facts is None else _ATTEMPTS_BY_NAME):
+            if answer := await self._try_to_reserve(review, uid, demand, row, facts):
                 return answer
-            await asyncio.sleep(_PAUSE_SECONDS * attempt if by_name else 0)
+            await asyncio.sleep(0 if facts is None else _PAUSE_SECONDS * attempt)
         raise LedgerUnavailable(
             f"node {review.node} comes and goes, or its volumes and devices are taken by others, or the ledger "
             "loses registrations of webhooks, faster than this can be decided; try again"
         )
 
     async def _try_to_reserve(
-        self, review: Review, uid: bytes, demand: PodDemand, row: list[int], *, by_name: bool
+        self, review: Review, uid: bytes, demand: PodDemand, row: list[int], facts: VolumeFacts | None
     ) -> ReviewAnswer | None:
         """The answer by the ledger's decision; None: what it was based on has changed, so try again."""
         epoch = self._epoch or await self._granted(self._epoch)
@@ -400,8 +401,8 @@ class BindingWebhook:
         if node is None:
             return unknown_node(review)
         share: Share | NotGiven = Share(demand.group, ())
-        if by_name:
-            share = await self._volumes_and_devices.judge(review.namespace, demand, review.node, node.node)
+        if facts is not None:
+            share = await self._volumes_and_devices.judge(facts, demand, review.node, node.node)
         if isinstance(share, NotGiven):
             return not_given(review, share.verdict, share.reason)
         proposal = proposal_for(
@@ -426,7 +427,7 @@ class BindingWebhook:
         if verdict == Verdict.NODE_GONE:  # the index may be another node's by now
             self._forget_node(review.node)
             return None if await self._node(review.node) else unknown_node(review)
-        if verdict == Verdict.CONFLICT_TOPOLOGY and by_name:
+        if verdict == Verdict.CONFLICT_TOPOLOGY and facts is not None:
             return None  # somebody took an equal name since
         return await self._answer(review, uid, shard, decision)
 

@@ -22,6 +22,7 @@ from resolver.core.values import Group
 from resolver.core.volumes_and_devices import (
     BindingNode,
     NotGiven,
+    StorageView,
     Wanted,
     allocated_claims,
     judge,
@@ -32,6 +33,13 @@ from resolver.ledger.port import Ledger
 from resolver.messages.proposals import group_of
 
 _LOOK_SECONDS = 1.0  # a view that is not asked follows the ledger all the same, or it would need a snapshot
+
+
+class VolumeFacts(NamedTuple):
+    """What the API server says of a pod's volumes and devices."""
+
+    wanted: Wanted
+    storage: StorageView
 
 
 class Share(NamedTuple):
@@ -71,17 +79,21 @@ class VolumesAndDevices:
         async with self._turn:
             yield
 
-    async def judge(self, namespace: str, demand: PodDemand, node: str, index: int) -> Share | NotGiven:
-        """What the pod takes on the node, or why it does not get it. The pod must hold no reservation. Raises
-        LedgerUnavailable, TransportError, and InvalidInput for a claim that cannot be read."""
-        volumes = demand.spec.volumes or PodVolumes()
-        storage, wanted, labels = await asyncio.gather(
-            self._storage.storage_for(namespace, volumes),
+    async def read(self, namespace: str, demand: PodDemand) -> VolumeFacts:
+        """What the pod mounts and claims. Raises TransportError, and InvalidInput for a claim that cannot be
+        read."""
+        storage, wanted = await asyncio.gather(
+            self._storage.storage_for(namespace, demand.spec.volumes or PodVolumes()),
             self._wanted(namespace, demand),
-            self._labels(node, index),
         )
+        return VolumeFacts(wanted, storage)
+
+    async def judge(self, facts: VolumeFacts, demand: PodDemand, node: str, index: int) -> Share | NotGiven:
+        """What the pod takes on the node, or why it does not get it. The pod must hold no reservation. Raises
+        LedgerUnavailable."""
+        labels = await self._labels(node, index)
         await self._catch_up()  # last: what the ledger has then is what the proposal is based on
-        found = judge(wanted, BindingNode(index, node, labels), storage, self._view)
+        found = judge(facts.wanted, BindingNode(index, node, labels), facts.storage, self._view)
         if isinstance(found, NotGiven):
             return found
         definition = definition_of(replace(demand.group_model, held_claims=found.held_claims))
@@ -89,7 +101,7 @@ class VolumesAndDevices:
 
     async def existing(self, namespace: str, demand: PodDemand) -> bytes:
         """The definition of the group of a pod that is on its node already, with the devices that its claims
-        have. Raises as `judge`."""
+        have. Raises as `read`."""
         held = allocated_claims(await self._wanted(namespace, demand))
         return definition_of(replace(demand.group_model, held_claims=held))
 
