@@ -1,9 +1,10 @@
 """Kubernetes mode: tells of bindings that no resolver has reviewed.
 
-Where resolvers serve the binding webhook, a pod of another scheduler has its reservation before it is on its node.
-One that has none was bound while the webhook had no answer and its failurePolicy is Ignore, or was created with
-spec.nodeName. Its room is counted all the same, whether there is any or not, so people should know. A resolver finds
-out when the dispatcher has the pod's room counted, and says so of each pod once, whoever counted it first."""
+Where resolvers serve the binding webhook, a pod of another scheduler has its reservation before it is on its
+node. One that has none was bound while the webhook had no answer and its failurePolicy is Ignore, or was
+created with spec.nodeName. Its room is counted all the same, whether there is any or not, so people should
+know. A resolver finds out when the dispatcher has the pod's room counted, and says so of each pod once,
+whoever counted it first."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -35,9 +36,9 @@ class UnreviewedBindings:
         exempt_namespaces: Collection[str],
         new_nodes: Collection[int],
     ) -> None:
-        """`indexes`: of the ledger's nodes, by name. `schedulers`: the scheduler names of HOSS; its own bindings need no review. `new_nodes`: those that the
-        ledger was told of for the first time, as long as the pods that exist are being counted. What is on
-        these was bound before anybody was asked."""
+        """`indexes`: of the ledger's nodes, by name. `schedulers`: the scheduler names of HOSS; its own
+        bindings need no review. `new_nodes`: those that the ledger was told of for the first time, as long as
+        the pods that exist are being counted. What is on these was bound before anybody was asked."""
         self._runtime = runtime
         self._recorder = recorder
         self._indexes = indexes
@@ -62,9 +63,9 @@ class UnreviewedBindings:
         self._recorder.unreviewed(rows, nodes)
         self._latest_at = self._runtime.now()
         self._runtime.problems[_PROBLEM] = (
-            f"{counters['bindings_unreviewed']} bindings of other schedulers passed the binding webhook unreviewed, "
-            f"the latest of {names[-1]} to node {nodes[-1]}; they are counted now, and `hoss audit` names nodes that "
-            "are overcommitted"
+            f"{counters['bindings_unreviewed']} bindings of other schedulers passed the binding webhook "
+            f"unreviewed, the latest of {names[-1]} to node {nodes[-1]}; they are counted now, and `hoss audit` "
+            "names nodes that are overcommitted"
         )
 
     async def run(self) -> None:

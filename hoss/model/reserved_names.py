@@ -1,7 +1,7 @@
 """Names of what several pods compete for: volumes, attachments and devices (docs/adr/0057-volumes.md).
 
-A proposal carries the names of what its pod takes. The ledger refuses it if a pod that its author did not know
-has taken an equal name since. So everybody who reserves has to form a name in the same way."""
+A proposal carries the names of what its pod takes. The ledger refuses it if a pod that its author did not
+know has taken an equal name since. So everybody who reserves has to form a name in the same way."""
 
 from hoss.model.devices import DeviceId
 from hoss.model.volumes import InlineDisk

@@ -1,9 +1,9 @@
 """Reviews of bindings: what the API server asks about a scheduler's binding, what the webhook answers, and
 how the outcome of a binding is read from the API server's replies.
 
-The webhook checks room: amounts, cards and host ports, which a kubelet would refuse as well; and volumes and devices,
-see volumes_and_devices. Rules about nodes and other pods are the business of the scheduler that made the binding.
-Formats: admission.k8s.io/v1, Binding of core/v1.
+The webhook checks room: amounts, cards and host ports, which a kubelet would refuse as well; and volumes and
+devices, see volumes_and_devices. Rules about nodes and other pods are the business of the scheduler that made
+the binding. Formats: admission.k8s.io/v1, Binding of core/v1.
 
 The API server binds a pod if its UID is the given one, it has no node yet, and it is not being deleted.
 Otherwise it replies 409. It also replies 409 if an earlier attempt succeeded and the reply was lost. So a 409
@@ -253,8 +253,8 @@ def proposal_for(
 ) -> Proposal:
     """The proposal that reserves the room. It has a commit, and so a lease, of its own: bindings succeed and
     fail one by one. `known`: the seq at which the index was the node's. `existing`: the pod is on the node
-    already, so its room is counted whether it fits or not. `seen`: by shard, up to where what the pod takes by
-    name was judged; empty: it takes nothing so.
+    already, so its room is counted whether it fits or not. `seen`: by shard, up to where what the pod takes
+    by name was judged; empty: it takes nothing so.
 
     For a dry run it is a gang that cannot reach its minimum: it is decided in the same way, and nothing is
     reserved."""

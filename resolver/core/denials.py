@@ -1,8 +1,9 @@
-"""Denials that were given a moment ago, so that a scheduler which asks ten times a second for a node that stays full
-costs next to nothing, and one line of the log a minute.
+"""Denials that were given a moment ago, so that a scheduler which asks ten times a second for a node that
+stays full costs next to nothing, and one line of the log a minute.
 
-A denial for want of room stands for `REPEATED_SECONDS`. Room that comes free is given that much later to whoever asks
-so often; everybody else is judged anew. Invariant: an answer that allows is never repeated from here.
+A denial for want of room stands for `REPEATED_SECONDS`. Room that comes free is given that much later to
+whoever asks so often; everybody else is judged anew. Invariant: an answer that allows is never repeated from
+here.
 
 The owner of an entry is this table: it goes after `LOGGED_SECONDS`, or when `MOST` newer ones have come."""
 
@@ -17,7 +18,8 @@ REPEATED_SECONDS = 0.5
 LOGGED_SECONDS = 60.0
 MOST = 10_000
 
-# What ends only when something else ends. The other verdicts are about the pod itself, and may change at once.
+# What ends only when something else ends. The other verdicts are about the pod itself, and may change at
+# once.
 _LASTING = {
     Verdict.CONFLICT_RESOURCE.name.lower(),
     Verdict.CONFLICT_PORT.name.lower(),

@@ -1,9 +1,9 @@
 """What pods in the ledger hold beside their room: claims to volumes, disks, and devices.
 
-The view is built from a snapshot of each shard and the feed entries after it. It has every pod that was committed
-up to `seen` of the shard. With that the ledger can tell whether a judgement knew all that it relied on
-(docs/adr/0057-volumes.md). Pods without volumes and devices are passed over, so the view is as large as what is
-held, and an entry ends with the last pod that holds it."""
+The view is built from a snapshot of each shard and the feed entries after it. It has every pod that was
+committed up to `seen` of the shard. With that the ledger can tell whether a judgement knew all that it relied
+on (docs/adr/0057-volumes.md). Pods without volumes and devices are passed over, so the view is as large as
+what is held, and an entry ends with the last pod that holds it."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -53,7 +53,8 @@ class HeldView:
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """By shard, the seq up to which all placements are known. Pods of a prepared commit are shown later."""
+        """By shard, the seq up to which all placements are known. Pods of a prepared commit are shown
+        later."""
         return tuple(
             min(prepared) - 1 if prepared else seq or 0
             for seq, prepared in zip(self.seqs, self._prepared, strict=True)

@@ -1,11 +1,12 @@
-"""Whether a pod that another scheduler binds may have its volumes and devices: what binds two pods of different
-schedulers together and no kubelet refuses in time. Reasons are kube-scheduler's words.
+"""Whether a pod that another scheduler binds may have its volumes and devices: what binds two pods of
+different schedulers together and no kubelet refuses in time. Reasons are kube-scheduler's words.
 
-Checked is what others may have taken, or what no scheduler can wish: a claim for one pod that another pod mounts, a
-disk that is mounted on the node already, a volume that the node does not reach, more volumes than a driver
-attaches, a device that another claim has. What the API server has settled is not judged again: a volume belongs to
-the claim that its claimRef names, whatever a worker has chosen meanwhile. How much of a shared device is left, and
-which devices share counters, is the business of the scheduler that allocated them."""
+Checked is what others may have taken, or what no scheduler can wish: a claim for one pod that another pod
+mounts, a disk that is mounted on the node already, a volume that the node does not reach, more volumes than a
+driver attaches, a device that another claim has. What the API server has settled is not judged again: a
+volume belongs to the claim that its claimRef names, whatever a worker has chosen meanwhile. How much of a
+shared device is left, and which devices share counters, is the business of the scheduler that allocated
+them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

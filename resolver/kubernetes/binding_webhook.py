@@ -186,8 +186,8 @@ class BindingWebhook:
             try:
                 answer = await self._review(review)
             except (LedgerUnavailable, TransportError):
-                # With failurePolicy Ignore this binding passes all the same, so the next one compares the node
-                # again.
+                # With failurePolicy Ignore this binding passes all the same, so the next one compares the
+                # node again.
                 self._complete_nodes.pop(review.node, None)
                 raise
             self._denials.judged(review, answer, self._clock())
@@ -251,7 +251,8 @@ class BindingWebhook:
         except InvalidInput as exc:
             return unreadable(review, exc)
         async with self._volumes_and_devices.turn():
-            # Only now: what the pod holds itself, by the same question asked twice, must not count against it.
+            # Only now: what the pod holds itself, by the same question asked twice, must not count against
+            # it.
             if answer := await self._by_reservation(review, uid):
                 return answer
             return await self._reserve(review, uid, demand, facts)

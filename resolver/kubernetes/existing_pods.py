@@ -31,8 +31,8 @@ _MOVES = 3  # a pod that is somewhere else each time is being moved by another w
 
 
 class ExistingPodReservations:
-    """Serves UpsertPods and Bind. `binder`: None if this resolver has no API server. `reviews_bindings`: it serves
-    the binding webhook, so pods without a reservation passed that by."""
+    """Serves UpsertPods and Bind. `binder`: None if this resolver has no API server. `reviews_bindings`: it
+    serves the binding webhook, so pods without a reservation passed that by."""
 
     def __init__(self, ledger: Ledger, binder: "Binder | None", *, reviews_bindings: bool = False) -> None:
         self._ledger = ledger
@@ -58,8 +58,11 @@ class ExistingPodReservations:
         writer = Writer(worker=request.writer, epoch=request.epoch)
         unreviewed = b""
         if self._reviews_bindings:
-            definitions = await self._definitions(uids)
-            unreviewed = bytes(not found or is_unreviewed(found) for found in definitions)
+            held, definitions = await asyncio.gather(self._held(uids), self._definitions(uids))
+            unreviewed = bytes(
+                not is_held or is_unreviewed(definition)
+                for is_held, definition in zip(held.tolist(), definitions, strict=True)
+            )
             kinds = _keep_devices(request, kinds, definitions)
         await self._release_on_other_shards(uids, nodes, writer)
         for shard in range(self._ledger.shards):
@@ -78,8 +81,16 @@ class ExistingPodReservations:
                     raise LedgerUnavailable(f"{len(rows)} pods are being moved by somebody else; ask again")
         return pb.UpsertPodsReply(verdicts=verdicts.tobytes(), unreviewed=unreviewed)
 
+    async def _held(self, uids: Uids) -> NDArray[np.bool_]:
+        """Which pods hold a reservation, on whichever shard."""
+        found = await asyncio.gather(
+            *(self._ledger.lookup(shard, uids) for shard in range(self._ledger.shards))
+        )
+        held: NDArray[np.bool_] = np.any([records["node"] != NONE_U32 for records in found], axis=0)
+        return held
+
     async def _definitions(self, uids: Uids) -> list[bytes]:
-        """Of the group of each pod's present reservation, on whichever shard; b"": it has none."""
+        """Of the group of each pod's reservation; b"": it has no reservation, or no group."""
         of_shards = await asyncio.gather(
             *(self._ledger.definitions(shard, uids) for shard in range(self._ledger.shards))
         )
@@ -208,8 +219,9 @@ class ExistingPodReservations:
 def _keep_devices(
     request: pb.UpsertPodsRequest, kinds: NDArray[np.uint32], definitions: Sequence[bytes]
 ) -> NDArray[np.uint32]:
-    """The pods' kinds, with the devices that their reservations hold. The webhook reserved these; who tells of the
-    pod does not know them, and the API server's record of them may reach workers later than the pod."""
+    """The pods' kinds, with the devices that their reservations hold. The webhook reserved these; who tells
+    of the pod does not know them, and the API server's record of them may reach workers later than the
+    pod."""
     kept: dict[tuple[int, tuple[HeldClaim, ...]], int] = {}
     numbers: NDArray[np.uint32] = kinds.copy()
     for row, definition in enumerate(definitions):

@@ -1,9 +1,9 @@
-"""Where the binding webhook learns of volumes and devices: claims, volumes and CSINodes from watches, because the
-volumes of all pods of a node are counted; and the resource claims of a pod from the API server, because a
+"""Where the binding webhook learns of volumes and devices: claims, volumes and CSINodes from watches, because
+the volumes of all pods of a node are counted; and the resource claims of a pod from the API server, because a
 scheduler writes their devices right before it asks.
 
-A claim may have been bound a moment ago, too. So a claim of the pod that the watch does not show as bound, and its
-volume, are read again."""
+A claim may have been bound a moment ago, too. So a claim of the pod that the watch does not show as bound,
+and its volume, are read again."""
 
 import asyncio
 import random

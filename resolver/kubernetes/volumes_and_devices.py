@@ -1,9 +1,9 @@
-"""The binding webhook's judgement of volumes and devices, by a view of the ledger that the ledger proves to be
-complete: the proposal names what the pod takes, and up to where the view knew each shard.
+"""The binding webhook's judgement of volumes and devices, by a view of the ledger that the ledger proves to
+be complete: the proposal names what the pod takes, and up to where the view knew each shard.
 
-Bindings of pods with volumes or devices are judged one at a time by each resolver. The ledger does not refuse what a
-writer itself placed in between, because the writer is to know that. Of several resolvers the ledger refuses the
-later one, which looks again."""
+Bindings of pods with volumes or devices are judged one at a time by each resolver. The ledger does not refuse
+what a writer itself placed in between, because the writer is to know that. Of several resolvers the ledger
+refuses the later one, which looks again."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,7 +1,8 @@
-"""The guard judges volumes and devices: of any scheduler on a real API server, and of kube-scheduler beside HOSS.
+"""The guard judges volumes and devices: of any scheduler on a real API server, and of kube-scheduler beside
+HOSS.
 
-A pod of HOSS that waits for a volume holds everything else in the ledger alone, and kube-scheduler cannot know it.
-So it tries, and the guard has to say no."""
+A pod of HOSS that waits for a volume holds everything else in the ledger alone, and kube-scheduler cannot
+know it. So it tries, and the guard has to say no."""
 
 import concurrent.futures
 from collections.abc import Iterator
@@ -112,7 +113,8 @@ class Beside:
         self.storage.create_class("slow", provisioner="slow.example.com")
 
     def hold_up(self, pod: str, *claims: str, **spec: Any) -> None:
-        """A pod of HOSS that has its place in the ledger, and waits for one more volume before it is bound."""
+        """A pod of HOSS that has its place in the ledger, and waits for one more volume before it is
+        bound."""
         self.storage.create_claim(f"{pod}-slow", storage_class="slow")
         volumes = mounting(*claims, f"{pod}-slow")
         self.api.create_pod(pod, scheduler="hoss", volumes=volumes, **spec)

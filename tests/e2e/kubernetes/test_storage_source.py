@@ -1,5 +1,5 @@
-"""All sources of volumes and devices, held to one contract: the API server, and the dictionaries that stand in
-for it elsewhere."""
+"""All sources of volumes and devices, held to one contract: the API server, and the dictionaries that stand
+in for it elsewhere."""
 
 import asyncio
 import random
